@@ -1,0 +1,46 @@
+# One-word targets; `make help` lists them. CI calls the same ones.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
+RUN := $(UV) run --no-sync
+
+.PHONY: help setup native demo test lint format bench sanitize docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: ## bring a fresh machine to the point where `uv run calabash` works
+	@./tools/bootstrap
+
+native: ## compile the C libraries (warnings are errors)
+	@$(MAKE) --no-print-directory -C native
+
+demo: setup ## three tenants on one card for about 20 seconds, every limit checked
+	@$(RUN) python -m calabash.demo
+
+test: setup ## all tests
+	@$(RUN) pytest tests
+
+lint: setup ## style, types, layers
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+	@$(RUN) mypy
+	@$(RUN) lint-imports
+	@$(RUN) python -m tools.cformat --check
+
+format: setup ## rewrite sources to the house style
+	@$(RUN) ruff check --fix .
+	@$(RUN) ruff format .
+	@$(RUN) python -m tools.cformat
+
+bench: setup ## all benchmarks; results go to docs/measurements/
+	@$(RUN) python -m bench
+
+sanitize: setup ## the native tests under address and undefined-behaviour sanitizers
+	@$(MAKE) --no-print-directory -C native sanitize
+
+docs: setup ## regenerate docs/reference
+	@$(RUN) python -m tools.reference
+
+clean: ## remove what was built
+	rm -rf build dist src/calabash/_native .tools

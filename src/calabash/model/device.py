@@ -1,0 +1,62 @@
+"""What a node has: devices, their health, and how they are wired."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+DeviceUuid = NewType("DeviceUuid", str)
+NodeName = NewType("NodeName", str)
+
+
+class Health(StrEnum):
+    """State of a device; only HEALTHY takes new work."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    RECOVERING = "recovering"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A physical card, as its vendor's driver describes it.
+
+    ``nvlink_peers`` are the UUIDs that it reaches directly; ``numa_node`` is -1 when unknown.
+    """
+
+    uuid: DeviceUuid
+    index: int
+    vendor: str
+    model: str
+    memory_mib: int
+    multiprocessor_count: int = 0
+    compute_capability: tuple[int, int] = (0, 0)
+    pci_bus_id: str = ""
+    numa_node: int = -1
+    nvlink_peers: tuple[DeviceUuid, ...] = ()
+    mig_enabled: bool = False
+    health: Health = Health.HEALTHY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process that holds memory of a device; ``pid`` is in the reader's namespace."""
+
+    pid: int
+    used_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReading:
+    """A moment's truth about one device, from its driver."""
+
+    uuid: DeviceUuid
+    memory_used_mib: int
+    utilization_percent: int
+    temperature_c: int
+    power_w: float
+    processes: tuple[DeviceProcess, ...] = ()
+    ecc_uncorrected: int = 0

@@ -1,0 +1,61 @@
+"""One error style: what happened with the numbers, a stable reason code, and a hint.
+
+The reason code is shared by the CLI (exit code and JSON), the HTTP API, events and metrics.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Stable codes; a code never changes its meaning. Explanations carry the numbers."""
+
+    BAD_REQUEST = "bad_request"
+    UNKNOWN_MODE = "unknown_mode"
+    NOT_FOUND = "not_found"
+    NOT_PERMITTED = "not_permitted"
+    CONFLICT = "conflict"
+    POOL_DOWN = "pool_down"
+    POOL_RUNNING = "pool_running"
+    STORE_NEWER = "store_newer"
+    STORE_UNAVAILABLE = "store_unavailable"
+    DISK_FULL = "disk_full"
+    BAD_FILE = "bad_file"
+    # why a request is not placed
+    NO_DEVICES = "no_devices"
+    TOO_LARGE = "too_large"
+    NO_CAPACITY = "no_capacity"
+    NO_MEMORY = "no_memory"
+    NO_CORES = "no_cores"
+    NO_CPU = "no_cpu"
+    NO_HOST_MEMORY = "no_host_memory"
+    SELECTOR_MISMATCH = "selector_mismatch"
+    MODE_CONFLICT = "mode_conflict"
+    TAINTED = "tainted"
+    TOPOLOGY = "topology"
+    UNHEALTHY = "unhealthy"
+    GANG_INCOMPLETE = "gang_incomplete"
+    QUEUE_OVER_LIMIT = "queue_over_limit"
+    QUEUE_OVER_DESERVED = "queue_over_deserved"
+    RESERVED = "reserved"
+    TIMEOUT = "timeout"
+
+
+class CalabashError(Exception):
+    """An error that a user can act on.
+
+    Args:
+        message: what failed, with the object and the numbers, in one line.
+        reason: the stable code.
+        hint: the next command or change to try, without the word "hint".
+    """
+
+    def __init__(self, message: str, *, reason: Reason = Reason.BAD_REQUEST, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message

@@ -1,0 +1,102 @@
+"""The one request that every front end is translated to, and the placement that answers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import NewType
+
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.errors import CalabashError
+
+AllocationId = NewType("AllocationId", str)
+ModeName = NewType("ModeName", str)
+
+DEFAULT_TENANT = "default"
+DEFAULT_QUEUE = "default"
+
+
+class Policy(StrEnum):
+    """What compute share means: FIXED never above it, BURST at least it and idle time lent, BEST_EFFORT what is left."""
+
+    FIXED = "fixed"
+    BURST = "burst"
+    BEST_EFFORT = "best-effort"
+
+
+class Isolation(IntEnum):
+    """How strongly tenants are kept apart; a sharing mode offers one level and serves requests up to it."""
+
+    COOPERATIVE = 0
+    BROKERED = 1
+    HARDWARE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """Which devices are acceptable; empty fields accept all. Models match without regard to case, whole or as a part."""
+
+    models: tuple[str, ...] = ()
+    uuids: tuple[DeviceUuid, ...] = ()
+    memory_mib_min: int = 0
+    memory_mib_max: int = 0
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """What one container or program asks of the pool.
+
+    Args:
+        count: devices wanted; each carries the same amount.
+        memory_mib: device memory per device; None means the whole device when exclusive, else no cap asked.
+        core_percent: compute share per device, 1..100.
+        mode: name of a sharing mode; "" lets the amounts decide (whole card -> exclusive, else vgpu).
+        isolation: least acceptable level.
+        priority: larger goes first; 0 is normal.
+        gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
+        cpu_milli, host_memory_mib: for schedulers that place on nodes; 0 where the pool does not manage them.
+    """
+
+    count: int = 1
+    memory_mib: int | None = None
+    core_percent: int = 100
+    mode: ModeName = field(default=ModeName(""))
+    isolation: Isolation = Isolation.COOPERATIVE
+    policy: Policy = Policy.FIXED
+    priority: int = 0
+    tenant: str = DEFAULT_TENANT
+    queue: str = DEFAULT_QUEUE
+    gang: str = ""
+    gang_size: int = 1
+    selector: Selector = field(default_factory=Selector)
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= 64:
+            raise CalabashError(f"gpus {self.count} is out of range", hint="ask for 1 to 64 devices")
+        if not 1 <= self.core_percent <= 100:
+            raise CalabashError(f"cores {self.core_percent} is out of range", hint="1 to 100 percent of one device")
+        if self.memory_mib is not None and self.memory_mib < 1:
+            raise CalabashError(f"memory {self.memory_mib} MiB is out of range", hint="ask for at least 1MiB")
+        if not 1 <= self.gang_size <= 100_000:
+            raise CalabashError(f"gang size {self.gang_size} is out of range", hint="1 to 100000 members")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What one container has of one device. ``memory_mib`` 0 means not capped."""
+
+    device: DeviceUuid
+    memory_mib: int
+    core_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a request goes: the node, the sharing mode, one slice per device."""
+
+    node: NodeName
+    mode: ModeName
+    slices: tuple[Slice, ...]
