@@ -44,7 +44,7 @@ struct cb_limits_device { /* 256 bytes */
     uint64_t turn_start_ns; /* valid when gate == CB_GATE_TURN */
     uint64_t turn_end_ns;
     uint64_t granted_ns; /* cumulative GPU time granted; 0 when not used */
-    uint64_t reserved[17];
+    uint64_t reserved[18];
 };
 
 struct cb_limits { /* 8192 bytes */
@@ -55,7 +55,7 @@ struct cb_limits { /* 8192 bytes */
     uint32_t flags;
     uint64_t heartbeat_ns; /* the agent's last sign of life */
     char allocation[64];
-    char reserved[4096 - 104];
+    char reserved[4096 - 96];
     struct cb_limits_device device[CB_DEVICES_MAX];
 };
 
