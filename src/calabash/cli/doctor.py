@@ -1,0 +1,117 @@
+"""``calabash doctor``: look at everything the pool needs and name the missing piece, with the way to get it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client, home
+from calabash.cli.output import Column
+from calabash.model.errors import CalabashError
+
+_DISK_FREE_MIB_MIN = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check: ``ok``, ``warn`` or ``fail``, and what to do about it."""
+
+    check: str
+    result: str
+    text: str
+    hint: str = ""
+
+
+COLUMNS = (
+    Column(title="CHECK", text=lambda r: r["check"]),
+    Column(title="RESULT", text=lambda r: r["result"]),
+    Column(title="DETAIL", text=lambda r: r["text"]),
+)
+
+
+@click.command()
+@output.option
+def doctor(fmt: str) -> None:
+    """Check what the pool needs and name what is missing; exit code 1 when something fails."""
+    findings = [finding for check in (_native, _driver, _home, _pool) for finding in check()]
+    rows = [{"check": f.check, "result": f.result, "text": f.text, "hint": f.hint} for f in findings]
+    output.emit("FindingList", rows, COLUMNS, fmt, name="check")
+    for finding in findings:
+        if finding.hint and fmt in ("table", "wide"):
+            click.echo(f"hint: {finding.check}: {finding.hint}", err=True)
+    if any(f.result == "fail" for f in findings):
+        sys.exit(1)
+
+
+def _native() -> Iterator[Finding]:
+    root = Path(__file__).resolve().parent.parent / "_native"
+    for name in ("lib/libcalabash.so", "lib/libcalabash-page.so", "simgpu/libcuda.so.1", "simgpu/calabash-simctl"):
+        found = (root / name).is_file()
+        yield Finding(
+            check=Path(name).name,
+            result="ok" if found else "fail",
+            text=str(root / name) if found else "not built",
+            hint="" if found else "make native",
+        )
+
+
+def _driver() -> Iterator[Finding]:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        yield Finding(
+            check="driver",
+            result="warn",
+            text="no NVIDIA driver on this machine",
+            hint="simulated cards work without one: calabash sim create lab --gpus 2xA100-40GB",
+        )
+    else:
+        yield Finding(check="driver", result="ok", text="libcuda.so.1 loads")
+
+
+def _home() -> Iterator[Finding]:
+    directory = home()
+    existing = next(p for p in (directory, *directory.parents) if p.exists())
+    writable = os.access(existing, os.W_OK)
+    yield Finding(
+        check="home",
+        result="ok" if writable else "fail",
+        text=str(directory) if writable else f"{existing} is not writable",
+        hint="" if writable else "set CALABASH_HOME to a directory of yours",
+    )
+    free_mib = shutil.disk_usage(existing).free >> 20
+    enough = free_mib >= _DISK_FREE_MIB_MIN
+    yield Finding(
+        check="disk",
+        result="ok" if enough else "fail",
+        text=f"{free_mib} MiB free, {_DISK_FREE_MIB_MIN} needed",
+        hint="" if enough else f"free some space under {existing}",
+    )
+
+
+def _pool() -> Iterator[Finding]:
+    try:
+        status = client().get("/v1/status")
+    except CalabashError as error:
+        yield Finding(check="pool", result="warn", text=error.message, hint=error.hint or "calabash up")
+        return
+    yield Finding(check="pool", result="ok", text=f"pid {status['pid']}, {status['devices']} devices")
+    arbiter = status.get("arbiter_pid")
+    alive = bool(arbiter) and Path(f"/proc/{arbiter}").exists()
+    yield Finding(
+        check="arbiter",
+        result="ok" if alive else "fail",
+        text=f"pid {arbiter}" if alive else "the share arbiter is not running; last limits stay in force",
+        hint="" if alive else "see pool.log in the home",
+    )
+    sick = [d for d in client().get("/v1/devices")["items"] if d["health"] != "healthy"]
+    for device in sick:
+        yield Finding(check=f"gpu {device['index']}", result="fail", text=f"{device['model']} is {device['health']}")

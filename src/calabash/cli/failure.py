@@ -1,0 +1,66 @@
+"""From an exception to one clear message and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not permitted, 5 would not fit or still pending,
+6 timeout, 130 interrupted. ``calabash run`` otherwise ends with the program's own code.
+"""
+
+from __future__ import annotations
+
+import click
+
+from calabash.model.errors import CalabashError, Reason
+
+_EXIT_CODES = {
+    Reason.BAD_REQUEST: 2,
+    Reason.UNKNOWN_MODE: 2,
+    Reason.NOT_FOUND: 3,
+    Reason.NOT_PERMITTED: 4,
+    Reason.TIMEOUT: 6,
+}
+_PENDING = {
+    Reason.NO_DEVICES,
+    Reason.TOO_LARGE,
+    Reason.NO_CAPACITY,
+    Reason.NO_MEMORY,
+    Reason.NO_CORES,
+    Reason.NO_CPU,
+    Reason.NO_HOST_MEMORY,
+    Reason.SELECTOR_MISMATCH,
+    Reason.MODE_CONFLICT,
+    Reason.TAINTED,
+    Reason.TOPOLOGY,
+    Reason.UNHEALTHY,
+    Reason.GANG_INCOMPLETE,
+    Reason.QUEUE_OVER_LIMIT,
+    Reason.QUEUE_OVER_DESERVED,
+    Reason.RESERVED,
+}
+
+
+def exit_code(reason: Reason) -> int:
+    """The exit code that belongs to a reason."""
+    if reason in _PENDING:
+        return 5
+    return _EXIT_CODES.get(reason, 1)
+
+
+def report(error: BaseException) -> int:
+    """Print what failed on stderr and return the exit code; unknown exceptions are raised again with their story."""
+    if isinstance(error, CalabashError):
+        click.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        return exit_code(error.reason)
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, click.Abort):
+        click.echo("interrupted", err=True)
+        return 130
+    if isinstance(error, BrokenPipeError):
+        return 0
+    if isinstance(error, OSError):
+        where = f" {error.filename}" if error.filename else ""
+        click.echo(f"error: {error.strerror or error}{where}", err=True)
+        return 1
+    raise error

@@ -1,0 +1,76 @@
+"""Printers: one place decides how rows become a table, JSON, YAML or names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A table column: its heading, how a row becomes its text, and whether only ``-o wide`` shows it."""
+
+    title: str
+    text: Callable[[Row], str]
+    wide: bool = False
+    right: bool = False
+
+
+def option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The ``-o`` option that every listing command has."""
+    return click.option(
+        "-o", "--output", "fmt", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
+    )(command)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """Rows as aligned text; no colour, no borders, stable under ``awk``."""
+    cells = [[c.title for c in columns], *[[c.text(row) for c in columns] for row in rows]]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ).rstrip()
+        for line in cells
+    )
+
+
+def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *, name: str = "id") -> None:
+    """Print a list of rows in the asked format; ``kind`` names the JSON list object."""
+    if fmt in ("json", "yaml"):
+        click.echo(document(kind, rows, fmt))
+    elif fmt == "name":
+        for row in rows:
+            click.echo(str(row[name]))
+    else:
+        shown = [c for c in columns if fmt == "wide" or not c.wide]
+        click.echo(table(shown, rows))
+
+
+def document(kind: str, body: Sequence[Row] | Row, fmt: str) -> str:
+    """A versioned object as JSON or YAML."""
+    value: dict[str, Any] = {"apiVersion": "calabash.dev/v1", "kind": kind}
+    if isinstance(body, Mapping):
+        value |= body
+    else:
+        value["items"] = list(body)
+    if fmt == "yaml":
+        import yaml  # noqa: PLC0415 - only when asked for
+
+        text: str = yaml.safe_dump(value, sort_keys=False)
+        return text.rstrip()
+    import json  # noqa: PLC0415
+
+    return json.dumps(value, indent=2)
+
+
+def dash(value: object) -> str:
+    """Text of a value, ``-`` for none."""
+    return "-" if value in (None, "", [], ()) else str(value)

@@ -1,0 +1,121 @@
+"""``up``, ``down`` and ``status``: the pool daemon's life."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client, home
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration
+
+READY_TIMEOUT_S = 30.0
+
+
+@click.command()
+@click.option("--sim", metavar="NAME", help="Use a simulated node (see `calabash sim create`).")
+@click.option("--db", metavar="URL", help="Journal: sqlite:///path or postgresql://...; default: a file in the home.")
+@click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
+def up(sim: str | None, db: str | None, foreground: bool) -> None:
+    """Start the pool of this machine, with its real cards or with a simulated node."""
+    directory = home()
+    command = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(directory)]
+    if sim:
+        command += ["--sim", sim]
+    if foreground:
+        command += ["--db", db] if db else []
+        os.execv(command[0], command)  # noqa: S606 - the daemon takes this process over
+    if db:
+        # A URL may carry a password; a daemon's command line can be read by every user, and its environment too.
+        command += ["--db", "-"]
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    log = directory / "pool.log"
+    with log.open("ab") as sink:
+        start = sink.tell()
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
+    if process.stdin:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(f"{db or ''}\n".encode())
+            process.stdin.close()
+    _wait_until_ready(process, log, start)
+    status = client().get("/v1/status")
+    where = f"simulated node {status['sim']}" if status.get("sim") else f"node {status.get('node')}"
+    click.echo(f"pool is up: {status['devices']} devices, {where}, pid {status['pid']}")
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:
+    """Return when the daemon answers; raise with its own words when it ended instead."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise _failure(log, start, process.returncode)
+        try:
+            if client().get("/v1/status", timeout_s=5)["pid"] == process.pid:
+                return
+        except CalabashError:
+            pass
+        time.sleep(0.02)
+    process.terminate()
+    raise CalabashError(
+        f"the pool did not answer within {READY_TIMEOUT_S:.0f}s", reason=Reason.TIMEOUT, hint=f"see {log}"
+    )
+
+
+def _failure(log: Path, start: int, code: int) -> CalabashError:
+    """The daemon's last words as an error: it prints ``error [reason]: message`` and ``hint: ...``."""
+    with log.open("rb") as source:
+        source.seek(start)
+        lines = source.read(1 << 20).decode(errors="replace").splitlines()
+    message, hint, reason = "", f"see {log}", Reason.CONFLICT
+    for line in lines:
+        if line.startswith("error"):
+            head, _, message = line.partition(": ")
+            code_text = head.removeprefix("error").strip(" []")
+            reason = Reason(code_text) if code_text in set(Reason) else reason
+        elif line.startswith("hint: "):
+            hint = line.removeprefix("hint: ")
+    return CalabashError(message or f"the pool ended with exit code {code}", reason=reason, hint=hint)
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="End running programs first.")
+def down(force: bool) -> None:
+    """Stop the pool. Refuses while programs hold slices, unless --force."""
+    pool = client()
+    pid = pool.get("/v1/status")["pid"]
+    pool.post("/v1/shutdown", {"force": force}, timeout_s=30)
+    deadline = time.monotonic() + 15
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    click.echo("pool is down")
+
+
+@click.command()
+@output.option
+def status(fmt: str) -> None:
+    """Show the pool: devices, allocations, store, driver."""
+    body = client().get("/v1/status")
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("Status", body, fmt))
+        return
+    if fmt == "name":
+        click.echo(body["node"])
+        return
+    rows = [
+        ("pool", f"up for {format_duration(body['uptime_s'])}, pid {body['pid']}, version {body['version']}"),
+        ("node", f"{body['node']}" + (f" (simulated: {body['sim']})" if body.get("sim") else "")),
+        ("devices", str(body["devices"])),
+        ("allocations", str(body["allocations"])),
+        ("driver", str(body.get("driver") or "-")),
+        ("store", str(body["db"])),
+        ("home", str(body["home"])),
+    ]
+    for name, text in rows:
+        click.echo(f"{name:<12}{text}")

@@ -1,0 +1,125 @@
+"""``ps``, ``smi``, ``why`` and ``release``: what is there, who holds it, why something waits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.model.units import format_duration, format_mib
+
+
+def amount(row: Any) -> str:
+    """``30% 8GiB`` per device of an allocation, ``2x`` in front when there are several."""
+    slices = row.get("slices") or []
+    if not slices:
+        return "-"
+    first = slices[0]
+    memory = format_mib(first["memory_mib"]) if first.get("memory_mib") else "whole"
+    times = f"{len(slices)}x " if len(slices) > 1 else ""
+    return f"{times}{first['core_percent']}% {memory}"
+
+
+def used(row: Any) -> str:
+    """Memory in use over the cap, summed over the devices of an allocation."""
+    slices = row.get("slices") or []
+    if not slices:
+        return "-"
+    return format_mib(sum(int(s.get("memory_used_mib") or 0) for s in slices))
+
+
+def age(row: Any) -> str:
+    """Since when an allocation exists."""
+    started = row.get("started_at") or row.get("created_at")
+    return format_duration(max(0.0, (row.get("ended_at") or time.time()) - started)) if started else "-"
+
+
+PS_COLUMNS = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="QUEUE", text=lambda r: r["queue"], wide=True),
+    Column(title="GPU", text=lambda r: ",".join(str(s["device_index"]) for s in r["slices"]) or "-"),
+    Column(title="MODE", text=lambda r: dash(r.get("mode"))),
+    Column(title="POLICY", text=lambda r: dash(r.get("policy")), wide=True),
+    Column(title="SLICE", text=amount),
+    Column(title="USED", text=used, right=True),
+    Column(title="AGE", text=age, right=True),
+    Column(title="USER", text=lambda r: dash(r.get("user")), wide=True),
+    Column(title="PIDS", text=lambda r: ",".join(str(p) for p in r.get("pids", [])) or "-", wide=True),
+    Column(title="REASON", text=lambda r: dash(r.get("reason")), wide=True),
+    Column(title="COMMAND", text=lambda r: " ".join(r["command"])[:60]),
+)
+
+
+@click.command()
+@click.option("-a", "--all", "everything", is_flag=True, help="Ended allocations too.")
+@output.option
+def ps(everything: bool, fmt: str) -> None:
+    """List allocations: what runs and what waits."""
+    rows = client().get("/v1/allocations" + ("?all=1" if everything else ""))["items"]
+    output.emit("AllocationList", rows, PS_COLUMNS, fmt)
+
+
+def _percent(name: str) -> Any:
+    return lambda r: f"{r.get(name) or 0}%"
+
+
+SMI_COLUMNS = (
+    Column(title="GPU", text=lambda r: str(r["index"]), right=True),
+    Column(title="MODEL", text=lambda r: r["model"]),
+    Column(title="HEALTH", text=lambda r: r["health"]),
+    Column(title="MODE", text=lambda r: dash(r.get("mode"))),
+    Column(title="UTIL", text=_percent("utilization_percent"), right=True),
+    Column(title="MEMORY USED", text=lambda r: format_mib(r["memory_used_mib"]), right=True),
+    Column(title="ALLOCATED", text=lambda r: format_mib(r["memory_allocated_mib"]), right=True),
+    Column(title="TOTAL", text=lambda r: format_mib(r["memory_mib"]), right=True),
+    Column(title="CORES", text=_percent("core_allocated_percent"), right=True),
+    Column(title="TEMP", text=lambda r: f"{r.get('temperature_c', 0)}C", right=True, wide=True),
+    Column(title="POWER", text=lambda r: f"{r.get('power_w', 0):.0f}W", right=True, wide=True),
+    Column(title="UUID", text=lambda r: r["uuid"], wide=True),
+    Column(title="HELD BY", text=lambda r: ",".join(r.get("allocations", [])) or "-"),
+)
+
+
+@click.command()
+@output.option
+def smi(fmt: str) -> None:
+    """Show devices, how busy they are and who holds them."""
+    output.emit("DeviceList", client().get("/v1/devices")["items"], SMI_COLUMNS, fmt, name="uuid")
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+def release(ids: tuple[str, ...]) -> None:
+    """Take slices back: their programs get SIGTERM, and SIGKILL five seconds later."""
+    pool = client()
+    for identifier in ids:
+        pool.delete(f"/v1/allocations/{identifier}?force=1", timeout_s=30)
+        click.echo(identifier)
+
+
+@click.command()
+@click.argument("identifier", metavar="ID")
+@output.option
+def why(identifier: str, fmt: str) -> None:
+    """Explain why a request waits, with numbers and what would have to change."""
+    body = client().get(f"/v1/allocations/{identifier}/why")
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("Explanation", body, fmt))
+        return
+    if fmt == "name":
+        click.echo(body.get("reason") or "")
+        return
+    click.echo(f"{identifier}: {body.get('state', 'pending')}" + (f" ({body['reason']})" if body.get("reason") else ""))
+    for key in ("explanation", "summary"):
+        if body.get(key):
+            click.echo(f"  {body[key]}")
+    for line in body.get("details") or []:
+        click.echo(f"  - {line}")
+    for line in body.get("suggestions") or []:
+        click.echo(f"hint: {line}")
