@@ -18,7 +18,8 @@ native: ## compile the C libraries (warnings are errors)
 demo: setup ## three tenants on one card for about 20 seconds, every limit checked
 	@$(RUN) python -m calabash.demo
 
-test: setup ## all tests
+test: ## all tests
+	@./tools/bootstrap --tests
 	@$(RUN) pytest tests
 
 lint: setup ## style, types, layers
