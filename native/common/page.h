@@ -1,14 +1,31 @@
 /*
- * The two files of an allocation, shared by the agent (Python) and the shim (C).
+ * The files of an allocation's slot, shared by the agent (Python) and the shim (C).
  *
- *   <slot>/limits   written by the agent, mapped read-only by the tenant: what it may have, and when it may run.
- *   <slot>/usage    written by the tenant, mapped read-write: what it has. The agent trusts it for speed only;
- *                   NVML is the truth. Every value read from it is bounded before use.
- *   <slot>/lease    an empty file; every process of the allocation holds flock(LOCK_SH) on it, so the kernel itself
- *                   tells the agent when the last one is gone.
+ *   <slot>/limits   written by the agent, mapped read-only by the tenant: what it may have, and when it may
+ * run. <slot>/usage    written by the tenant, mapped read-write: what it has. The agent trusts it for speed
+ * only; NVML is the truth. Every value read from it is bounded before use. <slot>/lease    an empty file;
+ * every process of the allocation holds flock(LOCK_SH) on it, so the kernel itself tells the agent when the
+ * last one is gone.
  *
- * All integers are little-endian and naturally aligned. Times are CLOCK_MONOTONIC nanoseconds (one clock per host,
- * shared by all its containers). `word` fields are futex words.
+ * All integers are little-endian and naturally aligned. Times are CLOCK_MONOTONIC nanoseconds (one clock per
+ * host, shared by all its containers). `word` fields are futex words.
+ *
+ * Memory, the one rule. The check of every reservation is
+ *
+ *     usage.device[d].used_bytes + charge <= limits.device[d].memory_limit_bytes -
+ * limits.device[d].residual_bytes
+ *
+ * used_bytes counts what the program asked for explicitly (allocations of every family, from before the
+ * driver is called), plus, per process, a provisional context_bytes[d] taken when it opens its first context.
+ * The agent publishes residual_bytes = max(0, NVML use of the allocation's processes - (used_bytes - sum of
+ * reserving_bytes
+ * - sum of context_bytes)): contexts, modules, fragmentation. Once a published residual covers a process, the
+ * agent takes that process' provisional charge back with cb_page_settle_context() -- residual up first,
+ * provisional down second, so that the cap may be held too tightly for a moment and never too loosely.
+ *
+ * used_bytes and the used_bytes of the processes are moved only by the transactions of charge.h
+ * (native/common), which keep both equal through SIGKILL at any instruction. Python never writes them: it
+ * calls libcalabash-page.so.
  */
 #ifndef CALABASH_PAGE_H
 #define CALABASH_PAGE_H
@@ -17,10 +34,10 @@
 #include <stdint.h>
 
 #define CB_LIMITS_MAGIC 0x314D494C42414C43ull /* "CLABLIM1" */
-#define CB_USAGE_MAGIC 0x3147535542414C43ull  /* "CLABUSG1" */
+#define CB_USAGE_MAGIC  0x3147535542414C43ull /* "CLABUSG1" */
 #define CB_PAGE_VERSION 1u
-#define CB_DEVICES_MAX 16u
-#define CB_PROCS_MAX 1024u
+#define CB_DEVICES_MAX  16u
+#define CB_PROCS_MAX    1024u
 
 enum cb_policy { CB_POLICY_NONE = 0, CB_POLICY_FIXED = 1, CB_POLICY_BURST = 2, CB_POLICY_BEST_EFFORT = 3 };
 
@@ -28,23 +45,36 @@ enum cb_policy { CB_POLICY_NONE = 0, CB_POLICY_FIXED = 1, CB_POLICY_BURST = 2, C
 enum cb_gate {
     CB_GATE_OPEN = 0, /* no limit in force (burst and nobody else wants the device) */
     CB_GATE_RATE = 1, /* alone or uncontended: hold to core_percent with the local bucket */
-    CB_GATE_TURN = 2, /* contended: launch only inside [turn_start_ns, turn_end_ns) */
+    CB_GATE_TURN = 2, /* contended: launch only inside the windows of `plan` */
 };
 
-struct cb_limits_device { /* 256 bytes */
-    char uuid[48];              /* "GPU-...", NUL-terminated */
+/*
+ * Windows in which a container may launch: [start + k * period, end + k * period) for k >= 0, as far as they
+ * lie at or after `from`. A plan repeats until it is replaced, so an agent that is late costs nothing. end ==
+ * start: never.
+ */
+struct cb_plan {
+    uint64_t from_ns;
+    uint64_t start_ns;
+    uint64_t end_ns;
+    uint64_t period_ns; /* 0: one window only */
+};
+
+struct cb_limits_device {        /* 256 bytes */
+    char uuid[48];               /* "GPU-...", NUL-terminated */
     uint64_t memory_limit_bytes; /* 0: not capped */
     uint64_t residual_bytes;     /* NVML truth minus ledger: contexts, modules; counted by every check */
     uint32_t core_percent;       /* 1..100 */
     uint32_t policy;             /* enum cb_policy */
     int32_t priority;
-    uint32_t gate;          /* enum cb_gate; read after `word` */
-    uint32_t word;          /* bumped (and woken) at every change of gate, turn or grant */
+    uint32_t gate; /* enum cb_gate; read after `word` */
+    uint32_t word; /* bumped (and woken) at every change of gate, turn or grant */
     uint32_t reserved0;
     uint64_t turn_start_ns; /* valid when gate == CB_GATE_TURN */
     uint64_t turn_end_ns;
-    uint64_t granted_ns; /* cumulative GPU time granted; 0 when not used */
-    uint64_t reserved[18];
+    uint64_t granted_ns;    /* cumulative GPU time granted; 0 when not used */
+    uint64_t context_bytes; /* learned cost of one context on this device; 0: not known */
+    uint64_t reserved[17];
 };
 
 struct cb_limits { /* 8192 bytes */
@@ -59,32 +89,51 @@ struct cb_limits { /* 8192 bytes */
     struct cb_limits_device device[CB_DEVICES_MAX];
 };
 
-struct cb_usage_device { /* 256 bytes: one writer-hot line pair per purpose */
-    _Alignas(128) uint64_t used_bytes; /* reserved before the driver is called, by compare-and-swap */
+struct cb_usage_device {               /* 256 bytes: one writer-hot line pair per purpose */
+    _Alignas(128) uint64_t used_bytes; /* reserved before the driver is called; 16-byte pair with used_tag */
+    uint64_t used_tag;                 /* the last transaction on used_bytes: slot, sequence, amount */
     uint64_t denied_count;
     uint64_t peak_bytes;
-    uint64_t reserved0[13];
+    uint64_t reserved0[12];
     _Alignas(128) uint64_t charged_ns; /* cumulative measured GPU time */
     uint64_t inflight_ns;              /* estimated GPU time submitted and not yet seen finished */
     uint32_t inflight_count;
-    uint32_t waiting_count;   /* launches blocked at the gate: demand */
-    uint64_t kernel_ns_max;   /* recent longest launch: the arbiter's turns are never shorter */
+    uint32_t waiting_count; /* launches blocked at the gate: demand */
+    uint64_t kernel_ns_max; /* recent longest launch: the arbiter's turns are never shorter */
     uint64_t launch_count;
     uint64_t throttled_ns;
-    uint64_t last_launch_ns;
-    uint64_t reserved1[8];
+    uint64_t demand_ns; /* last launch, or last look of a launch that waits at the gate */
+    int64_t bucket_ns;  /* GPU time that may be used at once under CB_GATE_RATE; below 0: debt to pay off */
+    uint64_t bucket_time_ns; /* when the bucket was last filled; moved by compare-and-swap */
+    uint64_t reserved1[6];
 };
 
-struct cb_usage_proc { /* 512 bytes: one process; freed by the agent when the process is dead */
-    uint32_t state;      /* 0 free, 1 claimed, 2 live */
-    uint32_t generation; /* bumped at each claim */
-    int32_t pid;         /* in the tenant's own PID namespace */
-    int32_t host_pid;    /* written by the agent when it differs; else 0 */
-    uint64_t start_time; /* field 22 of /proc/self/stat: guards against pid reuse */
-    uint64_t used_bytes[CB_DEVICES_MAX];     /* committed allocations of this process */
-    uint64_t reserving_bytes[CB_DEVICES_MAX]; /* reserved, the driver not yet answered */
+enum cb_proc_state { CB_PROC_FREE = 0, CB_PROC_CLAIMED = 1, CB_PROC_LIVE = 2 };
+
+/* What one process holds of one device: moved as one 16-byte word. The sequence outlives the process. */
+struct cb_usage_share {
+    uint64_t
+        used_bytes; /* reserved and committed allocations of this process, its provisional context included */
+    uint64_t sequence; /* transactions applied to this pair since the file was made */
+};
+
+struct cb_usage_proc { /* 1024 bytes: one process; freed by the agent (or a sibling) when the process is dead
+                        */
+    _Alignas(128) uint32_t state; /* enum cb_proc_state; the first four fields move as one 16-byte word */
+    uint32_t generation;          /* bumped at each claim */
+    int32_t pid;                  /* in the tenant's own PID namespace */
+    int32_t host_pid;             /* written by the agent when it differs; else 0 */
+    uint64_t start_time;          /* field 22 of /proc/self/stat: guards against pid reuse; 0 until LIVE */
+    uint64_t pid_namespace;       /* inode of /proc/self/ns/pid: in which namespace `pid` means something */
+    uint64_t
+        context_count; /* contexts open now, over all devices: 0 at exit means nothing is left to tear down */
+    uint64_t reserved0[11];
+    struct cb_usage_share share[CB_DEVICES_MAX];
+    uint64_t
+        reserving_bytes[CB_DEVICES_MAX];    /* part of used_bytes for which the driver has not yet answered */
+    uint64_t context_bytes[CB_DEVICES_MAX]; /* part of used_bytes that is provisional, see above */
     uint64_t inflight_ns[CB_DEVICES_MAX];
-    uint64_t reserved[13];
+    uint64_t reserved[32];
 };
 
 struct cb_usage {
@@ -98,8 +147,12 @@ struct cb_usage {
 
 _Static_assert(sizeof(struct cb_limits_device) == 256, "layout");
 _Static_assert(offsetof(struct cb_limits, device) == 4096, "layout");
+_Static_assert(sizeof(struct cb_limits) == 8192, "layout");
 _Static_assert(sizeof(struct cb_usage_device) == 256, "layout");
-_Static_assert(sizeof(struct cb_usage_proc) == 512, "layout");
+_Static_assert(offsetof(struct cb_usage_device, charged_ns) == 128, "layout");
+_Static_assert(offsetof(struct cb_usage_proc, share) == 128, "layout");
+_Static_assert(sizeof(struct cb_usage_proc) == 1024, "layout");
+_Static_assert(offsetof(struct cb_usage, device) == 4096, "layout");
 _Static_assert(offsetof(struct cb_usage, proc) == 8192, "layout");
 
 #endif

@@ -1,0 +1,152 @@
+/*
+ * Moving bytes on and off the two counters of a device: the container's and the process'.
+ *
+ * Theory of operation. A reservation changes two words that are not neighbours: usage.device[d].used_bytes
+ * (C) and usage.proc[p].share[d].used_bytes (U). A process may be killed between the two stores, and whoever
+ * cleans up must know whether C holds the bytes or not: a wrong guess leaks them for ever or lets the others
+ * exceed the cap.
+ *
+ * So C carries a tag in the same 16-byte word: the last transaction as (slot p, low bits of its sequence
+ * number, amount). A transaction is one 16-byte compare-and-swap {C, tag} -> {C + amount, new tag}; that is
+ * its commit point. Then it is applied to U by a second 16-byte compare-and-swap {U, n} -> {U + amount, n +
+ * 1}, which can succeed only once because the tag names n + 1. Before anyone replaces a tag he applies it on
+ * behalf of its owner ("helping"). Hence at any instant at most one transaction per device is committed and
+ * not applied, and its tag says which: after helping, U is exactly what process p contributes to C, whatever
+ * was killed wherever. To reclaim a dead process is to run the transaction -U on its behalf, repeatedly until
+ * U is 0; reclaimers may race, die and start over.
+ *
+ * No locks; each retry means that somebody else made progress. The limit is checked against the very value
+ * that the compare-and-swap replaces: C never exceeds it, not even for a moment, so a neighbour is never
+ * denied for nothing.
+ *
+ * Amounts are multiples of 512 bytes up to 2^39 of them (256 TiB) either way, so that a tag fits 64 bits:
+ * slot 10 bits, sequence 14 bits, amount 40 bits. A reader who sleeps through exactly 16384 transactions of
+ * one slot which end with equal C and equal tag, unapplied at that very moment, could be fooled; nothing else
+ * can.
+ */
+#ifndef CALABASH_CHARGE_H
+#define CALABASH_CHARGE_H
+
+#include "common/page.h"
+
+#include <stdbool.h>
+
+#ifndef __x86_64__
+#error "the 16-byte compare-and-swap of this file is written for x86-64"
+#endif
+
+#define CB_CHARGE_UNIT 512u
+#define CB_CHARGE_MAX  ((((uint64_t)1 << 39) - 1) * CB_CHARGE_UNIT)
+
+struct cb_pair {
+    uint64_t low;
+    uint64_t high;
+};
+
+static inline bool cb_pair_swap(volatile void *address, struct cb_pair *expected, struct cb_pair desired)
+{
+    bool done;
+    __asm__ __volatile__("lock cmpxchg16b %1"
+                         : "=@ccz"(done), "+m"(*(volatile struct cb_pair *)address), "+a"(expected->low),
+                           "+d"(expected->high)
+                         : "b"(desired.low), "c"(desired.high)
+                         : "memory");
+    return done;
+}
+
+static inline struct cb_pair cb_pair_read(volatile const void *address)
+{
+    const volatile uint64_t *words = address;
+    struct cb_pair pair;
+    pair.high = __atomic_load_n(&words[1], __ATOMIC_ACQUIRE);
+    pair.low = __atomic_load_n(&words[0], __ATOMIC_ACQUIRE);
+    return pair; /* may be torn; then the swap that uses it fails */
+}
+
+static inline uint64_t cb_tag(uint32_t slot, uint64_t sequence, int64_t units)
+{
+    return ((uint64_t)(slot & 1023u) << 54) | ((sequence & 16383u) << 40) |
+           ((uint64_t)units & 0xFFFFFFFFFFull);
+}
+
+static inline int64_t cb_tag_bytes(uint64_t tag)
+{
+    return ((int64_t)(tag << 24) >> 24) * (int64_t)CB_CHARGE_UNIT;
+}
+
+/* Applies the last committed transaction of the device to its owner's share, unless that has happened
+ * already. */
+static inline void cb_charge_help(struct cb_usage *usage, uint32_t device, uint64_t tag)
+{
+    struct cb_usage_share *share = &usage->proc[tag >> 54].share[device];
+    struct cb_pair seen = cb_pair_read(share);
+    if (((seen.high + 1) & 16383u) == ((tag >> 40) & 16383u) && tag != 0) {
+        struct cb_pair next = {.low = seen.low + (uint64_t)cb_tag_bytes(tag), .high = seen.high + 1};
+        (void)cb_pair_swap(share, &seen, next);
+    }
+}
+
+/* One try to move `bytes`, given what was seen; the caller has helped `seen` and checked the limit. */
+static inline bool cb_charge_try(struct cb_usage *usage, uint32_t slot, uint32_t device, struct cb_pair seen,
+                                 uint64_t sequence, int64_t bytes)
+{
+    struct cb_pair next = {.low = seen.low + (uint64_t)bytes,
+                           .high = cb_tag(slot, sequence + 1, bytes / (int64_t)CB_CHARGE_UNIT)};
+    if (!cb_pair_swap(&usage->device[device].used_bytes, &seen, next)) return false;
+    cb_charge_help(usage, device, next.high);
+    return true;
+}
+
+static inline uint64_t cb_round_unit(uint64_t bytes)
+{
+    return (bytes + CB_CHARGE_UNIT - 1) & ~(uint64_t)(CB_CHARGE_UNIT - 1);
+}
+
+/* Adds `bytes` (a multiple of the unit) if the counter then stays within `limit`; false: nothing has changed.
+ */
+static inline bool cb_charge_add(struct cb_usage *usage, uint32_t slot, uint32_t device, uint64_t bytes,
+                                 uint64_t limit)
+{
+    if (bytes > CB_CHARGE_MAX) return false;
+    for (;;) {
+        struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
+        cb_charge_help(usage, device, seen.high);
+        uint64_t sequence = __atomic_load_n(&usage->proc[slot].share[device].sequence, __ATOMIC_ACQUIRE);
+        if (seen.low > limit || bytes > limit - seen.low) {
+            /* A torn or stale read must not deny: look again before saying no. */
+            struct cb_pair again = cb_pair_read(&usage->device[device].used_bytes);
+            if (again.low == seen.low && again.high == seen.high) return false;
+            continue;
+        }
+        if (cb_charge_try(usage, slot, device, seen, sequence, (int64_t)bytes)) {
+            uint64_t now = seen.low + bytes,
+                     peak = __atomic_load_n(&usage->device[device].peak_bytes, __ATOMIC_RELAXED);
+            while (now > peak && !__atomic_compare_exchange_n(&usage->device[device].peak_bytes, &peak, now,
+                                                              true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+            }
+            return true;
+        }
+    }
+}
+
+/* Takes `bytes` off again, at most what this process holds; returns what was taken. */
+static inline uint64_t cb_charge_sub(struct cb_usage *usage, uint32_t slot, uint32_t device, uint64_t bytes)
+{
+    for (;;) {
+        struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
+        cb_charge_help(usage, device, seen.high);
+        struct cb_pair share = cb_pair_read(&usage->proc[slot].share[device]);
+        uint64_t take = bytes < share.low ? bytes : share.low;
+        if (take > seen.low) take = seen.low;
+        if (take > CB_CHARGE_MAX) take = CB_CHARGE_MAX;
+        take -= take % CB_CHARGE_UNIT;
+        if (take == 0) {
+            struct cb_pair again = cb_pair_read(&usage->device[device].used_bytes);
+            if (again.low == seen.low && again.high == seen.high) return 0;
+            continue;
+        }
+        if (cb_charge_try(usage, slot, device, seen, share.high, -(int64_t)take)) return take;
+    }
+}
+
+#endif
