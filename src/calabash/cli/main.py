@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> Any:
         cli.main(args=argv, prog_name="calabash", standalone_mode=False)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
-    except Exception as error:  # noqa: BLE001 - the last line of defence decides what a person reads
+    except Exception as error:
         sys.exit(report(error))
     except KeyboardInterrupt:
         sys.exit(130)

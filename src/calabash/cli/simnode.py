@@ -35,7 +35,9 @@ def sim() -> None:
 @sim.command()
 @click.argument("name")
 @click.option("--gpus", required=True, metavar="LIST", help="For example 4xA100-40GB,2xT4.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="UUIDs and serials are drawn from it; 0: from the name.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, help="UUIDs and serials are drawn from it; 0: from the name."
+)
 def create(name: str, gpus: str, seed: int) -> None:
     """Create node NAME; `calabash up --sim NAME` uses it."""
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415

@@ -83,7 +83,9 @@ def _allocations(allocations: list[dict[str, Any]]) -> Table:
         table.add_column(name, no_wrap=True)
     for a in allocations:
         if not a["slices"]:
-            table.add_row(a["id"], a["tenant"], "-", a["policy"], "-", a["state"], "-", "-", " ".join(a["command"])[:40])
+            table.add_row(
+                a["id"], a["tenant"], "-", a["policy"], "-", a["state"], "-", "-", " ".join(a["command"])[:40]
+            )
         for s in a["slices"]:
             got = s.get("core_used_percent")
             table.add_row(

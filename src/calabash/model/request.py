@@ -17,7 +17,7 @@ DEFAULT_QUEUE = "default"
 
 
 class Policy(StrEnum):
-    """What compute share means: FIXED never above it, BURST at least it and idle time lent, BEST_EFFORT what is left."""
+    """What a compute share means: FIXED never more, BURST at least it plus idle time, BEST_EFFORT what is left."""
 
     FIXED = "fixed"
     BURST = "burst"
@@ -34,7 +34,7 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Which devices are acceptable; empty fields accept all. Models match without regard to case, whole or as a part."""
+    """Which devices are acceptable; empty fields accept all. Models match as a part and without regard to case."""
 
     models: tuple[str, ...] = ()
     uuids: tuple[DeviceUuid, ...] = ()

@@ -1,0 +1,103 @@
+"""Printers and failures: what a person or a script reads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from calabash.cli import output
+from calabash.cli.failure import exit_code, report
+from calabash.cli.output import Column
+from calabash.cli.run import _environment
+from calabash.cli.top import bar
+from calabash.model.errors import CalabashError, Reason
+
+ROWS = [{"id": "a1", "n": 3}, {"id": "longer", "n": 12}]
+COLUMNS = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="N", text=lambda r: str(r["n"]), right=True),
+    Column(title="MORE", text=lambda r: "x", wide=True),
+)
+
+
+def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:
+    assert output.table(COLUMNS[:2], ROWS) == "ID       N\na1       3\nlonger  12"
+
+
+def test_wide_shows_more_columns_than_table(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit("RowList", ROWS, COLUMNS, "table")
+    assert "MORE" not in capsys.readouterr().out
+    output.emit("RowList", ROWS, COLUMNS, "wide")
+    assert "MORE" in capsys.readouterr().out
+
+
+def test_json_and_yaml_carry_the_same_versioned_object(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit("RowList", ROWS, COLUMNS, "json")
+    as_json = json.loads(capsys.readouterr().out)
+    output.emit("RowList", ROWS, COLUMNS, "yaml")
+    assert yaml.safe_load(capsys.readouterr().out) == as_json
+    assert as_json == {"apiVersion": "calabash.dev/v1", "kind": "RowList", "items": ROWS}
+
+
+def test_names_are_one_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit("RowList", ROWS, COLUMNS, "name")
+    assert capsys.readouterr().out == "a1\nlonger\n"
+
+
+def test_an_error_prints_its_message_then_its_hint_and_keeps_stdout_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    code = report(CalabashError("gpu 9 of 4", reason=Reason.NOT_FOUND, hint="calabash smi"))
+    captured = capsys.readouterr()
+    assert (code, captured.out, captured.err) == (3, "", "error: gpu 9 of 4\nhint: calabash smi\n")
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_an_exit_code_that_is_not_success(reason: Reason) -> None:
+    assert exit_code(reason) in {1, 2, 3, 4, 5, 6}
+
+
+def test_every_reason_for_not_placing_a_request_means_would_not_fit() -> None:
+    assert {exit_code(r) for r in (Reason.NO_MEMORY, Reason.TOO_LARGE, Reason.GANG_INCOMPLETE)} == {5}
+
+
+def test_an_error_without_a_code_of_ours_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError):
+        report(ZeroDivisionError())
+
+
+def test_search_paths_are_put_in_front_and_other_names_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/theirs.so")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    made = _environment({"LD_PRELOAD": "/ours.so", "CUDA_VISIBLE_DEVICES": "GPU-1"})
+    assert made["LD_PRELOAD"] == "/ours.so:/theirs.so"
+    assert made["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+@pytest.mark.parametrize(("percent", "filled"), [(0, 0), (50, 10), (100, 20), (250, 20), (-3, 0)])
+def test_a_bar_never_leaves_its_frame(percent: float, filled: int) -> None:
+    text = bar(percent)
+    assert text.count("█") == filled
+    assert text.count("█") + text.count("·") == 20
+
+
+def test_help_imports_nothing_heavy() -> None:
+    probe = (
+        "import sys\nfrom calabash.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'rich', 'litestar', 'msgspec', 'numpy', 'scipy', 'yaml', 'sqlalchemy', 'pynvml', 'http.client'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert "heavy: []" in done.stderr
+    assert "simulate" in done.stdout
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "calabash.cli.main", "dance"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "No such command 'dance'" in done.stderr

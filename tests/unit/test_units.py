@@ -1,0 +1,86 @@
+"""Shorthand that people type, parsed in one place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash.model.errors import CalabashError
+from calabash.model.request import GpuRequest
+from calabash.model.units import format_duration, format_mib, parse_duration_s, parse_memory_mib, parse_percent
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        ("8GiB", 8192),
+        ("8G", 8192),
+        ("8gb", 8192),
+        ("512", 512),
+        ("512MiB", 512),
+        ("1.5GiB", 1536),
+        ("1B", 1),
+        ("2T", 2 << 20),
+        ("1025K", 2),
+    ],
+)
+def test_memory_is_read_in_mib_rounded_up(text: str, mib: int) -> None:
+    assert parse_memory_mib(text) == mib
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1GiB", "0", "0MiB", "8 apples", "1e3", "nan", "999999999999T", "8GiBGiB"]
+)
+def test_memory_that_is_no_size_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(CalabashError) as caught:
+        parse_memory_mib(text)
+    assert caught.value.hint
+
+
+@given(st.integers(1, 1 << 30))
+def test_whole_mib_survive_being_written_and_read(mib: int) -> None:
+    assert parse_memory_mib(f"{mib}MiB") == mib
+
+
+@pytest.mark.parametrize(("text", "percent"), [("30", 30), ("30%", 30), (" 100 ", 100), ("1", 1)])
+def test_percent(text: str, percent: int) -> None:
+    assert parse_percent(text) == percent
+
+
+@pytest.mark.parametrize("text", ["0", "101", "-3", "thirty", "", "30.5"])
+def test_percent_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(CalabashError):
+        parse_percent(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("250ms", 0.25), ("45", 45), ("2d", 172800)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "10x", "-5s", "1h 30m", "5m!"])
+def test_durations_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(CalabashError):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize(("mib", "text"), [(512, "512MiB"), (8192, "8GiB"), (40345, "39.4GiB")])
+def test_memory_is_written_for_people(mib: int, text: str) -> None:
+    assert format_mib(mib) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12, "12s"), (190, "3m10s"), (7500, "2h5m"), (356400, "4d3h")])
+def test_durations_are_written_for_people(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 0}, {"count": 65}, {"core_percent": 0}, {"core_percent": 101}, {"memory_mib": 0}, {"gang_size": 0}],
+)
+def test_a_request_out_of_range_cannot_be_made(wrong: dict[str, int]) -> None:
+    with pytest.raises(CalabashError):
+        GpuRequest(**wrong)  # type: ignore[arg-type]
