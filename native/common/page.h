@@ -1,27 +1,30 @@
 /*
  * The files of an allocation's slot, shared by the agent (Python) and the shim (C).
  *
- *   <slot>/limits   written by the agent, mapped read-only by the tenant: what it may have, and when it may
- * run. <slot>/usage    written by the tenant, mapped read-write: what it has. The agent trusts it for speed
- * only; NVML is the truth. Every value read from it is bounded before use. <slot>/lease    an empty file;
- * every process of the allocation holds flock(LOCK_SH) on it, so the kernel itself tells the agent when the
- * last one is gone.
+ *   <slot>/limits: written by the agent, mapped read-only by the tenant: what it may have, and when it may
+ * run.
+ *
+ *   <slot>/usage: written by the tenant, mapped read-write: what it has. The agent trusts it for speed only;
+ * NVML is the truth. Every value read from it is bounded before use.
+ *
+ *   <slot>/lease: an empty file; every process of the allocation holds flock(LOCK_SH) on it, so the kernel
+ * itself tells the agent when the last one is gone.
  *
  * All integers are little-endian and naturally aligned. Times are CLOCK_MONOTONIC nanoseconds (one clock per
  * host, shared by all its containers). `word` fields are futex words.
  *
  * Memory, the one rule. The check of every reservation is
  *
- *     usage.device[d].used_bytes + charge <= limits.device[d].memory_limit_bytes -
- * limits.device[d].residual_bytes
+ *     usage.device[d].used_bytes + charge <= limits.device[d].memory_limit_bytes
+ *                                            - limits.device[d].residual_bytes
  *
  * used_bytes counts what the program asked for explicitly (allocations of every family, from before the
  * driver is called), plus, per process, a provisional context_bytes[d] taken when it opens its first context.
  * The agent publishes residual_bytes = max(0, NVML use of the allocation's processes - (used_bytes - sum of
- * reserving_bytes
- * - sum of context_bytes)): contexts, modules, fragmentation. Once a published residual covers a process, the
- * agent takes that process' provisional charge back with cb_page_settle_context() -- residual up first,
- * provisional down second, so that the cap may be held too tightly for a moment and never too loosely.
+ * reserving_bytes - sum of context_bytes)): contexts, modules, fragmentation. Once a published residual
+ * covers a process, the agent takes that process' provisional charge back with cb_page_settle_context() --
+ * residual up first, provisional down second, so that the cap may be held too tightly for a moment and never
+ * too loosely.
  *
  * used_bytes and the used_bytes of the processes are moved only by the transactions of charge.h
  * (native/common), which keep both equal through SIGKILL at any instruction. Python never writes them: it
@@ -50,8 +53,8 @@ enum cb_gate {
 
 /*
  * Windows in which a container may launch: [start + k * period, end + k * period) for k >= 0, as far as they
- * lie at or after `from`. A plan repeats until it is replaced, so an agent that is late costs nothing. end ==
- * start: never.
+ * lie at or after `from`. A plan repeats until it is replaced, so an agent that is late costs nothing.
+ * end == start: never.
  */
 struct cb_plan {
     uint64_t from_ns;
@@ -67,14 +70,14 @@ struct cb_limits_device {        /* 256 bytes */
     uint32_t core_percent;       /* 1..100 */
     uint32_t policy;             /* enum cb_policy */
     int32_t priority;
-    uint32_t gate; /* enum cb_gate; read after `word` */
-    uint32_t word; /* bumped (and woken) at every change of gate, turn or grant */
-    uint32_t reserved0;
-    uint64_t turn_start_ns; /* valid when gate == CB_GATE_TURN */
-    uint64_t turn_end_ns;
-    uint64_t granted_ns;    /* cumulative GPU time granted; 0 when not used */
-    uint64_t context_bytes; /* learned cost of one context on this device; 0: not known */
-    uint64_t reserved[17];
+    uint32_t gate;       /* enum cb_gate */
+    uint32_t word;       /* seqlock and futex: odd while gate and plans are written, woken after */
+    uint32_t neighbours; /* other containers that use the device now; 0: what is measured is our own time */
+    uint64_t granted_ns; /* cumulative GPU time granted; 0 when not used */
+    uint64_t context_bytes;  /* learned cost of one context on this device; 0: not known */
+    struct cb_plan plan;     /* valid when gate == CB_GATE_TURN, from plan.from_ns on */
+    struct cb_plan previous; /* the plan in force until plan.from_ns */
+    uint64_t reserved[11];
 };
 
 struct cb_limits { /* 8192 bytes */
@@ -112,28 +115,26 @@ enum cb_proc_state { CB_PROC_FREE = 0, CB_PROC_CLAIMED = 1, CB_PROC_LIVE = 2 };
 
 /* What one process holds of one device: moved as one 16-byte word. The sequence outlives the process. */
 struct cb_usage_share {
-    uint64_t
-        used_bytes; /* reserved and committed allocations of this process, its provisional context included */
-    uint64_t sequence; /* transactions applied to this pair since the file was made */
+    uint64_t used_bytes; /* reserved and committed by this process, its provisional context included */
+    uint64_t sequence;   /* transactions applied to this pair since the file was made */
 };
 
-struct cb_usage_proc { /* 1024 bytes: one process; freed by the agent (or a sibling) when the process is dead
-                        */
+/* 1024 bytes: one process; freed by the agent (or a sibling) when the process is dead. */
+struct cb_usage_proc {
     _Alignas(128) uint32_t state; /* enum cb_proc_state; the first four fields move as one 16-byte word */
     uint32_t generation;          /* bumped at each claim */
     int32_t pid;                  /* in the tenant's own PID namespace */
     int32_t host_pid;             /* written by the agent when it differs; else 0 */
     uint64_t start_time;          /* field 22 of /proc/self/stat: guards against pid reuse; 0 until LIVE */
     uint64_t pid_namespace;       /* inode of /proc/self/ns/pid: in which namespace `pid` means something */
-    uint64_t
-        context_count; /* contexts open now, over all devices: 0 at exit means nothing is left to tear down */
+    uint64_t context_count;       /* contexts open now, over all devices: 0: nothing is left to tear down */
     uint64_t reserved0[11];
     struct cb_usage_share share[CB_DEVICES_MAX];
-    uint64_t
-        reserving_bytes[CB_DEVICES_MAX];    /* part of used_bytes for which the driver has not yet answered */
-    uint64_t context_bytes[CB_DEVICES_MAX]; /* part of used_bytes that is provisional, see above */
+    uint64_t reserving_bytes[CB_DEVICES_MAX]; /* part of used_bytes the driver has not yet answered for */
+    uint64_t context_bytes[CB_DEVICES_MAX];   /* part of used_bytes that is provisional, see above */
     uint64_t inflight_ns[CB_DEVICES_MAX];
-    uint64_t reserved[32];
+    uint32_t waiting[CB_DEVICES_MAX]; /* this process's part of waiting_count */
+    uint64_t reserved[24];
 };
 
 struct cb_usage {
