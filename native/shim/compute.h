@@ -1,0 +1,149 @@
+/*
+ * The compute share inside the tenant's process.
+ *
+ * Every launch passes cb_launch_begin() before the driver is called and cb_launch_end() after. Together they
+ * charge *measured* GPU time to the container (events around some launches, an estimate by function and shape
+ * for the rest), keep little work in flight, and let a launch wait until the share allows it. How the share
+ * is held at this moment (enum cb_gate) is the agent's decision, read from the limits page; nothing here ever
+ * asks the agent or the driver on the way of a launch that may pass, and nothing ever synchronises with the
+ * GPU.
+ *
+ *     CUresult hook_cuLaunchKernel(CUfunction function, unsigned gx, ...)
+ *     {
+ *         struct cb_launch launch;
+ *         cb_launch_begin(&launch, cb_kernel_key(function, gx, gy, gz, bx, by, bz), stream, false);
+ *         CUresult result = real_cuLaunchKernel(function, gx, ...);
+ *         cb_launch_end(&launch, result);
+ *         return result;
+ *     }
+ *
+ * All of it may be called from any thread. No lock is taken anywhere.
+ */
+#ifndef CALABASH_SHIM_COMPUTE_H
+#define CALABASH_SHIM_COMPUTE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/page.h"
+
+/* The real driver, as the limiter needs it. Functions that the driver does not have are NULL. */
+struct cb_compute_driver {
+    CUresult(CUDAAPI *ctx_get_current)(CUcontext *);
+    CUresult(CUDAAPI *event_create)(CUevent *, unsigned int);
+    CUresult(CUDAAPI *event_destroy)(CUevent); /* cuEventDestroy_v2 */
+    CUresult(CUDAAPI *event_record)(CUevent, CUstream);
+    CUresult(CUDAAPI *event_record_ptsz)(CUevent, CUstream);
+    CUresult(CUDAAPI *event_query)(CUevent);
+    CUresult(CUDAAPI *event_elapsed_time)(float *, CUevent, CUevent);
+    CUresult(CUDAAPI *stream_is_capturing)(CUstream, CUstreamCaptureStatus *);
+    CUresult(CUDAAPI *stream_is_capturing_ptsz)(CUstream, CUstreamCaptureStatus *);
+    CUresult(CUDAAPI *thread_exchange_capture_mode)(CUstreamCaptureMode *);
+    /* Index in limits->device of the calling thread's current device; -1: none. Not called with one device.
+     */
+    int (*current_device)(void);
+};
+
+/*
+ * Start limiting. `limits`, `usage` and `proc` (this process's entry in `usage`) stay mapped for the life of
+ * the process. Call once, before the first launch; until then every launch passes.
+ */
+void cb_compute_init(const struct cb_limits *limits, struct cb_usage *usage, struct cb_usage_proc *proc,
+                     const struct cb_compute_driver *driver);
+
+/* In a forked child: forget the parent's launches and events. `proc` is the child's own entry. */
+void cb_compute_after_fork(struct cb_usage_proc *proc);
+
+/* What begin() tells end(). Lives on the hook's stack; its content is private. */
+struct cb_launch {
+    uint32_t tracked; /* 0: this launch passes without charge */
+    uint32_t device;
+    uint64_t key;
+    uint64_t cost_ns; /* what it was charged */
+    uint64_t begin_ns;
+    void *estimate;
+    void *stream_entry;
+    void *fence;
+    CUstream stream;
+    bool per_thread;
+};
+
+/* private to the inline functions below */
+extern const struct cb_limits *cb_compute_limits __attribute__((visibility("hidden")));
+void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream stream, bool per_thread)
+    __attribute__((visibility("hidden")));
+void cb_launch_end_tracked(struct cb_launch *launch, CUresult result) __attribute__((visibility("hidden")));
+
+/* Whether a device is under no compute limit at all right now. */
+static inline bool cb_device_passes(const struct cb_limits_device *device)
+{
+    return device->policy == CB_POLICY_NONE ||
+           (device->core_percent >= 100 &&
+            __atomic_load_n(&device->gate, __ATOMIC_RELAXED) == (uint32_t)CB_GATE_OPEN);
+}
+
+static inline bool cb_compute_passes(void)
+{
+    const struct cb_limits *limits = cb_compute_limits;
+    if (__builtin_expect(limits == NULL, 0)) return true;
+    if (!cb_device_passes(&limits->device[0])) return false;
+    for (uint32_t i = 1; i < limits->device_count && i < CB_DEVICES_MAX; i++)
+        if (!cb_device_passes(&limits->device[i])) return false;
+    return true;
+}
+
+/*
+ * Before a kernel or a graph is launched; may sleep until the share allows it. `per_thread`: the entry point
+ * is a _ptsz variant, or the stream is CU_STREAM_PER_THREAD. The current context must be the one of the
+ * launch. Pass the stream as the program gave it.
+ */
+static inline void cb_launch_begin(struct cb_launch *launch, uint64_t key, CUstream stream, bool per_thread)
+{
+    launch->tracked = 0;
+    if (__builtin_expect(!cb_compute_passes(), 0)) cb_launch_begin_tracked(launch, key, stream, per_thread);
+}
+
+/* After the driver has answered. A launch that failed is given back. */
+static inline void cb_launch_end(struct cb_launch *launch, CUresult result)
+{
+    if (__builtin_expect(launch->tracked, 0)) cb_launch_end_tracked(launch, result);
+}
+
+static inline uint64_t cb_key_mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
+    return hash ^ (hash >> 29);
+}
+
+/* The identity under which launches are expected to take the same time. `function` may be a CUkernel. */
+static inline uint64_t cb_kernel_key(const void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                     unsigned by, unsigned bz)
+{
+    uint64_t hash = cb_key_mix((uint64_t)(uintptr_t)function, (uint64_t)gx << 32 | gy);
+    return cb_key_mix(hash, (uint64_t)gz << 40 | (uint64_t)bx << 26 | (uint64_t)by << 13 | bz) | 1;
+}
+
+static inline uint64_t cb_graph_key(CUgraphExec graph)
+{
+    return cb_key_mix((uint64_t)(uintptr_t)graph, 0x6772617068ull) | 1;
+}
+
+/*
+ * What the limiter must hear about besides launches:
+ * - a successful begin (all variants of cuStreamBeginCapture, cuStreamBeginCaptureToGraph) and end of a
+ * capture; while any capture is under way launches ask the driver whether their stream is capturing, and pass
+ * if it is;
+ * - a successful cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize (`stream` unknown: all = true only
+ * for the context form): lets it take finished work out of the books at once. Take the mark before the wait;
+ * - a stream (before cuStreamDestroy) or a graph (before cuGraphExecDestroy, after cuGraphExecUpdate or a
+ * change of its nodes' parameters) whose handle will mean something else.
+ */
+void cb_compute_capture_begun(void);
+void cb_compute_capture_ended(void);
+uint64_t cb_compute_mark(void);
+void cb_compute_synchronized(uint64_t mark, CUstream stream, bool per_thread, bool all);
+void cb_compute_forget_stream(CUstream stream);
+void cb_compute_forget_graph(CUgraphExec graph);
+
+#endif
