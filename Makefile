@@ -16,7 +16,7 @@ native: ## compile the C libraries (warnings are errors)
 	@$(MAKE) --no-print-directory -C native
 
 demo: setup ## three tenants on one card for about 20 seconds, every limit checked
-	@$(RUN) python -m calabash.demo
+	@$(RUN) python -m tools.demo
 
 test: ## all tests
 	@./tools/bootstrap --tests

@@ -1,0 +1,209 @@
+"""Three tenants on one card for about twenty seconds, and a verdict that nobody of us can talk up.
+
+Starts a pool of its own on this machine's cards, or on a simulated node when there are none, runs three programs that
+know nothing of it, and prints what NVML says about each of them every second. The last line is computed from NVML's
+figures and from what the programs themselves saw.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pynvml
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+CALABASH = [sys.executable, "-m", "calabash.cli.main"]
+SECONDS = 18.0
+SETTLE_S = 3.0
+SHARE_ERROR_POINTS_MAX = 3.0
+MIB = 1 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Tenant:
+    """One program and what was measured of it."""
+
+    name: str
+    cores_percent: int
+    memory_share: float
+    memory_mib: int = 0
+    process: subprocess.Popen[str] | None = None
+    used_mib: int = 0
+    used_mib_max: int = 0
+    share_samples: list[float] = field(default_factory=list)
+    said: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def share_percent(self) -> float:
+        """Mean share got after the start."""
+        return sum(self.share_samples) / len(self.share_samples) if self.share_samples else 0.0
+
+
+TENANTS = (
+    Tenant(name="vision", cores_percent=50, memory_share=0.40),
+    Tenant(name="speech", cores_percent=30, memory_share=0.25),
+    Tenant(name="search", cores_percent=20, memory_share=0.10),
+)
+
+
+def calabash(*arguments: str) -> str:
+    """Run a command of the product; a failure ends the demo with its own words."""
+    done = subprocess.run([*CALABASH, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"calabash {' '.join(arguments)}: {done.stderr}")
+    return done.stdout
+
+
+def open_cards(home: Path) -> list[str]:
+    """Use the machine's cards, or make a simulated node; return the option that tells the pool."""
+    try:
+        pynvml.nvmlInit()
+        if pynvml.nvmlDeviceGetCount() > 0:
+            return []
+    except pynvml.NVMLError:
+        pass
+    print("no NVIDIA card here: using a simulated node with 2 x A100-40GB")
+    calabash("sim", "create", "demo", "--gpus", "2xA100-40GB")
+    state = home / "sim" / "demo" / "node.state"
+    os.environ["CALABASH_SIM"] = str(state)
+    # Loaded first by path, so that the binding's own search by name finds it.
+    ctypes.CDLL(str(ROOT / "src/calabash/_native/simgpu/libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
+    pynvml.nvmlInit()
+    os.environ.pop("CALABASH_SIM")
+    return ["--sim", "demo"]
+
+
+def start(tenant: Tenant) -> None:
+    """Start the tenant's program on its slice."""
+    program = [sys.executable, str(ROOT / "examples" / "tenant.py"), "--seconds", str(SECONDS)]
+    tenant.process = subprocess.Popen(
+        [*CALABASH, "run", "--tenant", tenant.name, "--memory", f"{tenant.memory_mib}MiB"]
+        + ["--cores", str(tenant.cores_percent), "--", *program],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def sample(card: Any, since_us: int, settled: bool) -> int:
+    """One look at NVML: memory and share of each tenant's process; returns the time stamp of the newest sample."""
+    by_pid = {p.pid: p for p in pynvml.nvmlDeviceGetComputeRunningProcesses(card)}
+    try:
+        readings = pynvml.nvmlDeviceGetProcessUtilization(card, since_us)
+    except pynvml.NVMLError:
+        readings = []
+    for tenant in TENANTS:
+        assert tenant.process is not None
+        process = by_pid.get(tenant.process.pid)
+        tenant.used_mib = -(-(process.usedGpuMemory or 0) // MIB) if process else 0
+        tenant.used_mib_max = max(tenant.used_mib_max, tenant.used_mib)
+        mine = [float(r.smUtil) for r in readings if r.pid == tenant.process.pid]
+        if settled and mine and tenant.process.poll() is None:
+            tenant.share_samples.append(sum(mine) / len(mine))
+    return max([since_us, *(int(r.timeStamp) for r in readings)])
+
+
+def table(title: str) -> Table:
+    """What was asked and what NVML says, per tenant."""
+    drawn = Table(title=title, title_justify="left")
+    for heading in ("tenant", "share asked", "share got", "now", "memory cap", "memory used", "peak"):
+        drawn.add_column(heading, justify="left" if heading == "tenant" else "right")
+    for t in TENANTS:
+        drawn.add_row(
+            t.name,
+            f"{t.cores_percent}%",
+            f"{t.share_percent:.1f}%",
+            f"{t.share_samples[-1]:.0f}%" if t.share_samples else "-",
+            f"{t.memory_mib} MiB",
+            f"{t.used_mib} MiB",
+            f"{t.used_mib_max} MiB",
+        )
+    return drawn
+
+
+def watch(card: Any, name: str, console: Console) -> None:
+    """Sample once a second until all programs have ended."""
+    began = time.monotonic()
+    since_us = int(time.time() * 1e6)
+    with Live(table(name), console=console, auto_refresh=False, transient=True) as live:
+        while any(t.process and t.process.poll() is None for t in TENANTS):
+            time.sleep(1.0)
+            elapsed = time.monotonic() - began
+            since_us = sample(card, since_us, SETTLE_S < elapsed < SECONDS)
+            live.update(Group(table(f"{name}, {elapsed:.0f}s")), refresh=True)
+    console.print(table(f"{name}, after {time.monotonic() - began:.0f}s"))
+
+
+def verdict() -> list[str]:
+    """Every broken limit in words; empty when all held."""
+    broken = []
+    for t in TENANTS:
+        assert t.process is not None
+        output = t.process.stdout.read() if t.process.stdout else ""
+        if t.process.returncode:
+            broken.append(f"{t.name} ended with {t.process.returncode}")
+            continue
+        said = json.loads(output.splitlines()[-1])
+        held_mib = said["memory_held_bytes"] / MIB
+        if t.used_mib_max > t.memory_mib:
+            broken.append(f"{t.name} used {t.used_mib_max} MiB of {t.memory_mib}")
+        if said["memory_total_bytes"] != t.memory_mib * MIB:
+            broken.append(f"{t.name} was told {said['memory_total_bytes'] // MIB} MiB instead of {t.memory_mib}")
+        if not 0.8 * t.memory_mib <= held_mib <= t.memory_mib:
+            broken.append(f"{t.name} could hold {held_mib:.0f} MiB of {t.memory_mib}")
+        if not t.share_samples:
+            broken.append(f"NVML reported no share of {t.name}")
+        elif abs(t.share_percent - t.cores_percent) > SHARE_ERROR_POINTS_MAX:
+            broken.append(f"{t.name} got {t.share_percent:.1f}% of the card instead of {t.cores_percent}%")
+    return broken
+
+
+def main() -> int:
+    """Run it; 0 when every limit held."""
+    home = ROOT / "build" / "demo"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    os.environ["CALABASH_HOME"] = str(home)
+    console = Console()
+    print(calabash("up", *open_cards(home)), end="")
+    try:
+        card = pynvml.nvmlDeviceGetHandleByIndex(0)
+        total_mib = pynvml.nvmlDeviceGetMemoryInfo(card).total // MIB
+        for tenant in TENANTS:
+            tenant.memory_mib = int(total_mib * tenant.memory_share)
+            start(tenant)
+        watch(card, pynvml.nvmlDeviceGetName(card), console)
+        broken = verdict()
+        left = json.loads(calabash("ps", "-o", "json"))["items"]
+        deadline = time.monotonic() + 5
+        while left and time.monotonic() < deadline:
+            time.sleep(0.1)
+            left = json.loads(calabash("ps", "-o", "json"))["items"]
+        broken += [f"slice {a['id']} was not given back" for a in left]
+    finally:
+        for tenant in TENANTS:
+            if tenant.process and tenant.process.poll() is None:
+                tenant.process.kill()
+        calabash("down", "--force")
+    if broken:
+        print("a limit was broken: " + "; ".join(broken))
+        return 1
+    asked = "/".join(str(t.cores_percent) for t in TENANTS)
+    got = "/".join(f"{t.share_percent:.1f}" for t in TENANTS)
+    print(f"every limit held: shares asked {asked}, got {got} percent; no tenant above its memory cap; all slices back")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
