@@ -55,12 +55,12 @@ enum {
 #define G4(...) {.nvml_enum = 3, .id = 5, .slices = 4, .size = 4, .max_count = 1, WHOLE, ENGINES(__VA_ARGS__)}
 #define G7(...) {.nvml_enum = 4, .id = 0, .slices = 7, .size = 8, .max_count = 1, WHOLE, ENGINES(__VA_ARGS__)}
 
-const struct sim_profile
-    sim_profiles[] =
+const struct card
+    cards[] =
         {
             {
-                .key = "V100-32",
-                .aliases = "V100,V100-32GB,V100-SXM2-32GB",
+                .key = "V100-32GB",
+                .aliases = "V100,V100-SXM2-32",
                 .name = "Tesla V100-SXM2-32GB",
                 .nvml_brand = BRAND_TESLA,
                 .nvml_arch = ARCH_VOLTA,
@@ -72,11 +72,11 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 96 * KIB,
                 .shared_optin_bytes = 96 * KIB,
-                .memory_bytes = 32768 * SIM_MIB,
-                .reserved_bytes = 274 * SIM_MIB,
-                .context_bytes = 306 * SIM_MIB,
+                .memory_bytes = 32768 * CARD_MIB,
+                .reserved_bytes = 274 * CARD_MIB,
+                .context_bytes = 306 * CARD_MIB,
                 .bar1_bytes = 32 * GIB,
-                .l2_bytes = 6 * SIM_MIB,
+                .l2_bytes = 6 * CARD_MIB,
                 .bus_width_bits = 4096,
                 .bandwidth_mb_s = 898048,
                 .sm_clock_mhz = 1530,
@@ -108,7 +108,7 @@ const struct sim_profile
             },
             {
                 .key = "P40",
-                .aliases = "P40-24,P40-24GB",
+                .aliases = "P40-24",
                 .name = "Tesla P40",
                 .nvml_brand = BRAND_TESLA,
                 .nvml_arch = ARCH_PASCAL,
@@ -120,11 +120,11 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 96 * KIB,
                 .shared_optin_bytes = 48 * KIB,
-                .memory_bytes = 23040 * SIM_MIB,
-                .reserved_bytes = 121 * SIM_MIB,
-                .context_bytes = 152 * SIM_MIB,
+                .memory_bytes = 23040 * CARD_MIB,
+                .reserved_bytes = 121 * CARD_MIB,
+                .context_bytes = 152 * CARD_MIB,
                 .bar1_bytes = 32 * GIB,
-                .l2_bytes = 3 * SIM_MIB,
+                .l2_bytes = 3 * CARD_MIB,
                 .bus_width_bits = 384,
                 .bandwidth_mb_s = 347040,
                 .sm_clock_mhz = 1531,
@@ -153,7 +153,7 @@ const struct sim_profile
             },
             {
                 .key = "T4",
-                .aliases = "T4-16,T4-16GB",
+                .aliases = "T4-16",
                 .name = "Tesla T4",
                 .nvml_brand = BRAND_NVIDIA,
                 .nvml_arch = ARCH_TURING,
@@ -165,11 +165,11 @@ const struct sim_profile
                 .blocks_per_sm = 16,
                 .shared_per_sm_bytes = 64 * KIB,
                 .shared_optin_bytes = 64 * KIB,
-                .memory_bytes = 15360 * SIM_MIB,
-                .reserved_bytes = 446 * SIM_MIB,
-                .context_bytes = 104 * SIM_MIB,
-                .bar1_bytes = 256 * SIM_MIB,
-                .l2_bytes = 4 * SIM_MIB,
+                .memory_bytes = 15360 * CARD_MIB,
+                .reserved_bytes = 446 * CARD_MIB,
+                .context_bytes = 104 * CARD_MIB,
+                .bar1_bytes = 256 * CARD_MIB,
+                .l2_bytes = 4 * CARD_MIB,
                 .bus_width_bits = 256,
                 .bandwidth_mb_s = 320064,
                 .sm_clock_mhz = 1590,
@@ -198,7 +198,7 @@ const struct sim_profile
             },
             {
                 .key = "A30",
-                .aliases = "A30-24,A30-24GB",
+                .aliases = "A30-24",
                 .name = "NVIDIA A30",
                 .nvml_brand = BRAND_NVIDIA,
                 .nvml_arch = ARCH_AMPERE,
@@ -210,11 +210,11 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 164 * KIB,
                 .shared_optin_bytes = 163 * KIB,
-                .memory_bytes = 24576 * SIM_MIB,
-                .reserved_bytes = 508 * SIM_MIB,
-                .context_bytes = 386 * SIM_MIB,
+                .memory_bytes = 24576 * CARD_MIB,
+                .reserved_bytes = 508 * CARD_MIB,
+                .context_bytes = 386 * CARD_MIB,
                 .bar1_bytes = 32 * GIB,
-                .l2_bytes = 24 * SIM_MIB,
+                .l2_bytes = 24 * CARD_MIB,
                 .bus_width_bits = 3072,
                 .bandwidth_mb_s = 933120,
                 .sm_clock_mhz = 1440,
@@ -289,8 +289,8 @@ const struct sim_profile
                 .vbios = "92.00.66.00.01",
             },
             {
-                .key = "A100-40",
-                .aliases = "A100,A100-40GB,A100-SXM4-40GB",
+                .key = "A100-40GB",
+                .aliases = "A100,A100-SXM4-40",
                 .name = "NVIDIA A100-SXM4-40GB",
                 .nvml_brand = BRAND_NVIDIA,
                 .nvml_arch = ARCH_AMPERE,
@@ -302,11 +302,11 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 164 * KIB,
                 .shared_optin_bytes = 163 * KIB,
-                .memory_bytes = 40960 * SIM_MIB,
-                .reserved_bytes = 624 * SIM_MIB,
-                .context_bytes = 414 * SIM_MIB,
+                .memory_bytes = 40960 * CARD_MIB,
+                .reserved_bytes = 624 * CARD_MIB,
+                .context_bytes = 414 * CARD_MIB,
                 .bar1_bytes = 64 * GIB,
-                .l2_bytes = 40 * SIM_MIB,
+                .l2_bytes = 40 * CARD_MIB,
                 .bus_width_bits = 5120,
                 .bandwidth_mb_s = 1555200,
                 .sm_clock_mhz = 1410,
@@ -350,8 +350,8 @@ const struct sim_profile
                 .vbios = "92.00.45.00.03",
             },
             {
-                .key = "A100-80",
-                .aliases = "A100-80GB,A100-SXM4-80GB",
+                .key = "A100-80GB",
+                .aliases = "A100-SXM4-80",
                 .name = "NVIDIA A100-SXM4-80GB",
                 .nvml_brand = BRAND_NVIDIA,
                 .nvml_arch = ARCH_AMPERE,
@@ -363,11 +363,11 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 164 * KIB,
                 .shared_optin_bytes = 163 * KIB,
-                .memory_bytes = 81920 * SIM_MIB,
-                .reserved_bytes = 869 * SIM_MIB,
-                .context_bytes = 424 * SIM_MIB,
+                .memory_bytes = 81920 * CARD_MIB,
+                .reserved_bytes = 869 * CARD_MIB,
+                .context_bytes = 424 * CARD_MIB,
                 .bar1_bytes = 128 * GIB,
-                .l2_bytes = 40 * SIM_MIB,
+                .l2_bytes = 40 * CARD_MIB,
                 .bus_width_bits = 5120,
                 .bandwidth_mb_s = 2039040,
                 .sm_clock_mhz = 1410,
@@ -411,8 +411,8 @@ const struct sim_profile
                 .vbios = "92.00.9E.00.01",
             },
             {
-                .key = "H100-80",
-                .aliases = "H100,H100-80GB,H100-SXM5-80GB",
+                .key = "H100-80GB",
+                .aliases = "H100,H100-SXM5-80",
                 .name = "NVIDIA H100 80GB HBM3",
                 .nvml_brand = BRAND_NVIDIA,
                 .nvml_arch = ARCH_HOPPER,
@@ -424,11 +424,11 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 228 * KIB,
                 .shared_optin_bytes = 227 * KIB,
-                .memory_bytes = 81559 * SIM_MIB,
-                .reserved_bytes = 479 * SIM_MIB,
-                .context_bytes = 520 * SIM_MIB,
+                .memory_bytes = 81559 * CARD_MIB,
+                .reserved_bytes = 479 * CARD_MIB,
+                .context_bytes = 520 * CARD_MIB,
                 .bar1_bytes = 128 * GIB,
-                .l2_bytes = 50 * SIM_MIB,
+                .l2_bytes = 50 * CARD_MIB,
                 .bus_width_bits = 5120,
                 .bandwidth_mb_s = 3352320,
                 .sm_clock_mhz = 1980,
@@ -472,8 +472,8 @@ const struct sim_profile
                 .vbios = "96.00.74.00.01",
             },
             {
-                .key = "H200-141",
-                .aliases = "H200,H200-141GB,H200-SXM5-141GB",
+                .key = "H200-141GB",
+                .aliases = "H200,H200-SXM5-141",
                 .name = "NVIDIA H200",
                 .nvml_brand = BRAND_NVIDIA,
                 .nvml_arch = ARCH_HOPPER,
@@ -485,11 +485,11 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 228 * KIB,
                 .shared_optin_bytes = 227 * KIB,
-                .memory_bytes = 143771 * SIM_MIB,
-                .reserved_bytes = 615 * SIM_MIB,
-                .context_bytes = 528 * SIM_MIB,
+                .memory_bytes = 143771 * CARD_MIB,
+                .reserved_bytes = 615 * CARD_MIB,
+                .context_bytes = 528 * CARD_MIB,
                 .bar1_bytes = 256 * GIB,
-                .l2_bytes = 60 * SIM_MIB,
+                .l2_bytes = 60 * CARD_MIB,
                 .bus_width_bits = 6144,
                 .bandwidth_mb_s = 4916736,
                 .sm_clock_mhz = 1980,
@@ -533,8 +533,8 @@ const struct sim_profile
                 .vbios = "96.00.BC.00.01",
             },
             {
-                .key = "B200-180",
-                .aliases = "B200,B200-180GB,B200-SXM6-180GB",
+                .key = "B200-180GB",
+                .aliases = "B200,B200-SXM6-180",
                 .name = "NVIDIA B200",
                 .nvml_brand = BRAND_NVIDIA,
                 .nvml_arch = ARCH_BLACKWELL,
@@ -546,9 +546,9 @@ const struct sim_profile
                 .blocks_per_sm = 32,
                 .shared_per_sm_bytes = 228 * KIB,
                 .shared_optin_bytes = 227 * KIB,
-                .memory_bytes = 183359 * SIM_MIB,
-                .reserved_bytes = 717 * SIM_MIB,
-                .context_bytes = 612 * SIM_MIB,
+                .memory_bytes = 183359 * CARD_MIB,
+                .reserved_bytes = 717 * CARD_MIB,
+                .context_bytes = 612 * CARD_MIB,
                 .bar1_bytes = 256 * GIB,
                 .l2_bytes = 132644864,
                 .bus_width_bits = 7680,
@@ -595,9 +595,10 @@ const struct sim_profile
             },
 };
 
-const size_t sim_profile_count = sizeof(sim_profiles) / sizeof(sim_profiles[0]);
+const size_t card_count = sizeof(cards) / sizeof(cards[0]);
 
-/* Reduces a spelling to its letters and digits in upper case; false when it does not fit. */
+/* Reduces a spelling to its letters and digits in upper case, without a closing "GB"; false when it does not
+ * fit. */
 static int squeeze(const char *text, size_t length, char *out, size_t out_size)
 {
     size_t used = 0;
@@ -607,6 +608,7 @@ static int squeeze(const char *text, size_t length, char *out, size_t out_size)
         if (!isalnum((unsigned char)text[i]) || used + 1 >= out_size) return 0;
         out[used++] = (char)toupper((unsigned char)text[i]);
     }
+    if (used > 2 && strncmp(out + used - 2, "GB", 2) == 0) used -= 2;
     out[used] = '\0';
     return used > 0;
 }
@@ -618,20 +620,20 @@ static int same_spelling(const char *wanted, const char *text, size_t length)
     return squeeze(text, length, squeezed, sizeof squeezed) && strcmp(wanted, squeezed) == 0;
 }
 
-const struct sim_profile *sim_profile_find(const char *text)
+const struct card *card_find(const char *text)
 {
     char wanted[64];
 
     if (!squeeze(text, strlen(text), wanted, sizeof wanted)) return NULL;
-    for (size_t i = 0; i < sim_profile_count; i++) {
-        const struct sim_profile *profile = &sim_profiles[i];
+    for (size_t i = 0; i < card_count; i++) {
+        const struct card *card = &cards[i];
 
-        if (same_spelling(wanted, profile->key, strlen(profile->key))) return profile;
-        if (same_spelling(wanted, profile->name, strlen(profile->name))) return profile;
-        for (const char *alias = profile->aliases; *alias != '\0';) {
+        if (same_spelling(wanted, card->key, strlen(card->key))) return card;
+        if (same_spelling(wanted, card->name, strlen(card->name))) return card;
+        for (const char *alias = card->aliases; *alias != '\0';) {
             size_t length = strcspn(alias, ",");
 
-            if (same_spelling(wanted, alias, length)) return profile;
+            if (same_spelling(wanted, alias, length)) return card;
             alias += length + (alias[length] == ',');
         }
     }
@@ -644,15 +646,15 @@ static void build_keys(void)
 {
     size_t used = 0;
 
-    for (size_t i = 0; i < sim_profile_count; i++) {
-        int n = snprintf(keys + used, sizeof keys - used, "%s%s", i > 0 ? ", " : "", sim_profiles[i].key);
+    for (size_t i = 0; i < card_count; i++) {
+        int n = snprintf(keys + used, sizeof keys - used, "%s%s", i > 0 ? ", " : "", cards[i].key);
 
         if (n < 0 || (size_t)n >= sizeof keys - used) return;
         used += (size_t)n;
     }
 }
 
-const char *sim_profile_keys(void)
+const char *card_keys(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 

@@ -10,12 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SIM_MIB              (1ull << 20)
-#define SIM_MIG_PROFILES_MAX 8
-#define SIM_MIG_STARTS_MAX   8
+#define CARD_MIB            (1ull << 20)
+#define CARD_MIG_MAX        8
+#define CARD_MIG_STARTS_MAX 8
 
 /* One GPU instance profile of a MIG-capable card. Sizes and starts count memory slices. */
-struct sim_mig_profile {
+struct card_mig {
     const char *name;     /* "1g.5gb" */
     uint32_t nvml_enum;   /* NVML_GPU_INSTANCE_PROFILE_* */
     uint32_t id;          /* as nvidia-smi shows it */
@@ -23,7 +23,7 @@ struct sim_mig_profile {
     uint32_t size;        /* memory slices */
     uint32_t max_count;   /* instances on an empty card */
     uint32_t start_count; /* legal placements */
-    uint8_t starts[SIM_MIG_STARTS_MAX];
+    uint8_t starts[CARD_MIG_STARTS_MAX];
     uint32_t memory_mib;
     uint32_t sm_count;
     uint32_t copy_engines;
@@ -33,8 +33,8 @@ struct sim_mig_profile {
     int media; /* a "+me" profile: at most one such instance per card */
 };
 
-struct sim_profile {
-    const char *key;     /* "A100-40", also what the state file holds */
+struct card {
+    const char *key;     /* "A100-40GB", also what the state file holds */
     const char *aliases; /* further spellings, separated by commas */
     const char *name;    /* as NVML and CUDA report it */
     uint32_t nvml_brand, nvml_arch;
@@ -60,17 +60,37 @@ struct sim_profile {
     uint32_t copy_engines, encoders, decoders;
     uint32_t mig_slices, mig_memory_slices; /* 0: the card has no MIG */
     uint32_t mig_count;
-    struct sim_mig_profile mig[SIM_MIG_PROFILES_MAX];
+    struct card_mig mig[CARD_MIG_MAX];
     const char *board_part, *gpu_part, *vbios;
 };
 
-extern const struct sim_profile sim_profiles[];
-extern const size_t sim_profile_count;
+extern const struct card cards[];
+extern const size_t card_count;
 
-/* Finds a profile by key, alias or full name, without regard to case, spaces, '-' and '_'. NULL: unknown. */
-const struct sim_profile *sim_profile_find(const char *text);
+/* Finds a profile by key, alias or full name, without regard to case, spaces, '-', '_' and a closing GB.
+ * NULL: unknown. */
+const struct card *card_find(const char *text);
 
-/* The keys of all profiles, "V100-32, P40, ...", for messages. */
-const char *sim_profile_keys(void);
+/* The keys of all profiles, "V100-32GB, P40, ...", for messages. */
+const char *card_keys(void);
+
+struct sim_device;
+struct sim_node;
+
+/* A stream of numbers from a seed: the same seed builds the same node. */
+struct card_random {
+    uint64_t state;
+};
+
+/* Describe `count` cards of one node: identities from `random`, places on the PCI bus, NUMA nodes, NVLink
+ * wiring. */
+void card_build(struct sim_device *devices, const struct card *const *list, uint32_t count,
+                struct card_random *random);
+
+/* The card that a device of a node file is; NULL when the file names none we know. */
+const struct card *card_of(const struct sim_device *device);
+
+/* What is wrong with the fixed part of a mapped node file, in a few words; NULL when it is sound. */
+const char *card_check_node(const struct sim_node *node);
 
 #endif

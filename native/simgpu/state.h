@@ -1,0 +1,336 @@
+/*
+ * The state of one simulated node: a file that every process of the node maps (MAP_SHARED), named by the
+ * environment variable CALABASH_SIM. It holds the cards (what they are, what they hold, what is wrong with
+ * them), the processes that use them, and one work queue per context.
+ *
+ * Locks. Each device has a robust mutex that guards its counters, its engine and its part of every process;
+ * the node has one that guards the tables of processes and queues. Take the node's before a device's, never
+ * the reverse. When an owner dies inside, the next one recounts the totals from the process table, which is
+ * the truth.
+ *
+ * Liveness. A process holds an open-file-description lock on one byte per slot, so the kernel itself says, in
+ * every PID namespace, whether it lives. Whoever finds a free byte under a live slot frees what that process
+ * held (a sweep). A second, traditional lock lets the kernel translate the owner's PID into the caller's
+ * namespace.
+ *
+ * Times are CLOCK_MONOTONIC nanoseconds. Static fields are written once, before the file gets its final name.
+ */
+#ifndef CALABASH_SIM_STATE_H
+#define CALABASH_SIM_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+#define SIM_MAGIC          0x3145444F4E4D4953ull /* "SIMNODE1" */
+#define SIM_VERSION        1u
+#define SIM_DEVICES_MAX    16u
+#define SIM_PROCS_MAX      1024u
+#define SIM_QUEUES_MAX     1024u
+#define SIM_QUEUE_ENTRIES  512u /* power of two: work posted and not yet overwritten, per context */
+#define SIM_XIDS_MAX       64u
+#define SIM_UNSERVED_MAX   1024u
+#define SIM_ATTRIBUTES_MAX 192u
+#define SIM_ATTRIBUTE_NONE INT32_MIN
+#define SIM_HISTORY_TICKS  512u
+#define SIM_TICK_NS        20000000ull /* one history tick is 20 ms: 10 s of device history */
+#define SIM_PROC_TICKS     64u
+#define SIM_PROC_TICK_NS   100000000ull /* one process tick is 100 ms: 6.4 s of process history */
+#define SIM_GI_MAX         16u
+#define SIM_CI_MAX         16u
+#define SIM_SLICE_NS       1000000ull
+
+/* A 64-bit futex-free counter of busy time by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
+struct sim_history {
+    uint64_t tick[SIM_HISTORY_TICKS];
+    uint64_t busy_ns[SIM_HISTORY_TICKS];
+    uint64_t copy_ns[SIM_HISTORY_TICKS]; /* time in which a copy was under way: NVML's memory utilisation */
+};
+
+struct sim_profile {
+    char name[64];  /* marketing name as NVML and CUDA print it */
+    char model[32]; /* short name of the profile, "A100-40GB" */
+    char uuid[48];  /* "GPU-..." text form of uuid_bytes */
+    uint8_t uuid_bytes[16];
+    char serial[32];
+    char board_part[32];
+    char vbios[32];
+    uint64_t memory_total_bytes;    /* what NVML calls total */
+    uint64_t memory_reserved_bytes; /* held by the driver and firmware; CUDA's total is total - reserved */
+    uint64_t context_bytes;         /* cost of one context */
+    uint64_t bar1_bytes;
+    uint32_t architecture; /* nvmlDeviceArchitecture_t */
+    uint32_t brand;        /* nvmlBrandType_t */
+    uint32_t compute_major, compute_minor;
+    uint32_t sm_count;
+    uint32_t cores_per_sm;
+    uint32_t sm_clock_mhz, sm_clock_max_mhz;
+    uint32_t memory_clock_mhz;
+    uint32_t memory_bus_bits;
+    uint32_t l2_bytes;
+    uint64_t memory_bandwidth_bps; /* bytes per second */
+    uint64_t flops_fp32;           /* peak, per second */
+    uint64_t host_bandwidth_bps;   /* host <-> device, bytes per second */
+    uint64_t peer_bandwidth_bps;   /* device <-> device, bytes per second */
+    uint64_t launch_overhead_ns;   /* least time a kernel occupies the card; 0 reads as 2000 */
+    uint32_t pci_domain, pci_bus, pci_device;
+    uint32_t pci_device_id, pci_subsystem_id; /* device << 16 | vendor, as NVML */
+    uint32_t pcie_gen, pcie_width;
+    int32_t numa_node;
+    uint32_t minor_number;
+    uint32_t nvlink_peer_mask; /* bit i: linked with device i */
+    uint32_t nvlink_links_per_peer;
+    uint32_t nvlink_version;
+    uint32_t power_limit_mw, power_limit_min_mw, power_limit_max_mw, power_idle_mw;
+    uint32_t temperature_slowdown_c, temperature_shutdown_c, temperature_idle_c;
+    uint32_t mig_capable;
+    uint32_t ecc_capable;
+    uint32_t mig_profile_set;              /* which placement table of the NVML part applies; 0: none */
+    int32_t attribute[SIM_ATTRIBUTES_MAX]; /* by CUdevice_attribute; SIM_ATTRIBUTE_NONE: derived or invalid */
+    uint64_t spare[32];
+};
+
+struct sim_xid {
+    uint64_t time_ns; /* CLOCK_REALTIME */
+    uint32_t xid;
+    uint32_t pid;
+};
+
+struct sim_faults {
+    uint32_t lost;          /* the card fell off the bus */
+    uint32_t slow_permille; /* every duration is multiplied by this / 1000; 0 reads as 1000 */
+    uint64_t ecc_volatile_sbe, ecc_volatile_dbe;
+    uint64_t ecc_aggregate_sbe, ecc_aggregate_dbe;
+    uint32_t fatal_epoch;  /* bumped by an uncorrectable error: contexts older than it are dead */
+    uint32_t fatal_result; /* CUresult those contexts answer; 0 reads as CUDA_ERROR_ECC_UNCORRECTABLE */
+    int64_t alloc_fail_countdown; /* n > 0: the n-th allocation from now fails; 0: off */
+    uint32_t alloc_fail_permille; /* each allocation fails with this probability */
+    uint32_t throttle_reasons;    /* nvmlClocksEventReasons to report besides idle */
+    uint32_t temperature_c;       /* 0: modelled */
+    uint32_t remapped_rows_correctable, remapped_rows_uncorrectable, remapped_rows_pending;
+    uint64_t xid_count; /* xids ever; the last SIM_XIDS_MAX are xid[(n - 1) % SIM_XIDS_MAX] */
+    struct sim_xid xid[SIM_XIDS_MAX];
+    uint64_t spare[16];
+};
+
+struct sim_ci { /* a compute instance */
+    uint32_t used, id, gi_id, profile, eng_profile, slice_start, slice_count;
+    char uuid[48]; /* "MIG-..." */
+};
+
+struct sim_gi { /* a GPU instance */
+    uint32_t used, id, profile, slice_start, slice_count, sm_count, memory_slices, media;
+    uint64_t memory_bytes;
+    uint64_t used_bytes; /* bytes allocated from it, counted within the device's */
+};
+
+struct sim_mig {
+    uint32_t mode, mode_pending;
+    uint32_t next_id;
+    uint32_t generation; /* bumped at each change of the layout */
+    struct sim_gi gi[SIM_GI_MAX];
+    struct sim_ci ci[SIM_CI_MAX];
+    uint64_t spare[16];
+};
+
+struct sim_engine {
+    uint64_t time_ns;      /* the card has been served up to here */
+    uint64_t slice_end_ns; /* the current context may run until here when another waits */
+    uint32_t current;      /* index into active[] of the context that holds the slice */
+    uint32_t active_count;
+    uint16_t active[SIM_QUEUES_MAX]; /* indices of the live queues of this device, in order of creation */
+    uint64_t busy_ns;                /* time in which a kernel ran */
+    uint64_t copy_ns;
+    uint64_t kernel_count;
+    uint64_t switch_count; /* slices that passed to another context */
+    struct sim_history history;
+};
+
+struct sim_device {
+    struct sim_profile profile;
+    pthread_mutex_t lock;
+    uint64_t used_bytes;       /* allocations and contexts of all processes */
+    uint64_t alloc_bytes;      /* allocations alone */
+    uint64_t alloc_peak_bytes; /* the highest alloc_bytes ever; simctl may reset it */
+    uint64_t used_peak_bytes;
+    uint64_t alloc_count, free_count, denied_count;
+    uint32_t persistence_mode;
+    uint32_t
+        compute_mode; /* CUcomputemode / nvmlComputeMode_t: 0 default, 2 prohibited, 3 exclusive process */
+    uint32_t power_limit_mw;                         /* 0: the profile's */
+    uint32_t app_sm_clock_mhz, app_memory_clock_mhz; /* 0: the profile's */
+    uint32_t ecc_mode, ecc_mode_pending;
+    uint64_t energy_base_mj;
+    struct sim_faults faults;
+    struct sim_mig mig;
+    struct sim_engine engine;
+    uint64_t spare[64];
+};
+
+/* What one process has on one device; guarded by that device's lock. */
+struct sim_proc_device {
+    uint64_t alloc_bytes;
+    uint64_t context_bytes;
+    uint64_t busy_ns;
+    uint64_t copy_ns;
+    uint64_t alloc_peak_bytes;
+    uint32_t context_count;
+    uint32_t mig_gi_id, mig_ci_id; /* valid when mig_used */
+    uint32_t mig_used;
+    uint64_t tick[SIM_PROC_TICKS];
+    uint64_t tick_busy_ns[SIM_PROC_TICKS];
+};
+
+enum sim_slot { SIM_SLOT_FREE = 0, SIM_SLOT_LIVE = 1 };
+
+struct sim_proc {
+    uint32_t state; /* enum sim_slot */
+    uint32_t generation;
+    uint64_t pid;           /* in the owner's PID namespace */
+    uint64_t pid_namespace; /* inode of /proc/self/ns/pid */
+    uint64_t start_ticks;   /* field 22 of /proc/self/stat */
+    uint64_t attached_ns;   /* CLOCK_REALTIME */
+    uint32_t uid;
+    char name[256]; /* the executable's path */
+    struct sim_proc_device device[SIM_DEVICES_MAX];
+    uint64_t spare[16];
+};
+
+enum sim_work { SIM_WORK_KERNEL = 0, SIM_WORK_COPY = 1, SIM_WORK_DELAY = 2 };
+
+struct sim_entry {
+    uint64_t posted_ns;
+    uint64_t duration_ns; /* modelled, already multiplied by the slow factor at the post */
+    uint64_t start_ns;    /* stamped by the engine */
+    uint64_t end_ns;
+    uint32_t kind; /* enum sim_work */
+    uint32_t tag;
+};
+
+/* One context's work, a ring: `posted` is advanced by its owner alone (release), `done` by the engine under
+ * the device's lock. Entry n is at entries[n % SIM_QUEUE_ENTRIES]; n counts from 0. */
+struct sim_queue {
+    uint32_t state; /* enum sim_slot */
+    uint32_t device;
+    uint32_t proc;
+    uint32_t proc_generation;
+    uint32_t started; /* the head has been given time */
+    uint32_t priority;
+    uint64_t head_left_ns;
+    uint64_t last_end_ns; /* completion time of the latest finished entry */
+    _Alignas(64) uint64_t posted;
+    _Alignas(64) uint64_t done;
+    struct sim_entry entries[SIM_QUEUE_ENTRIES];
+};
+
+struct sim_unserved {
+    char name[64];
+    uint64_t count;
+};
+
+struct sim_node {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t device_count;
+    uint64_t size_bytes; /* of this struct, as the creator saw it */
+    char name[64];
+    uint32_t driver_cuda; /* what cuDriverGetVersion answers, 13000 */
+    char driver_version[32];
+    char nvml_version[32];
+    uint64_t created_ns; /* CLOCK_REALTIME */
+    char boot_id[40];    /* the boot in which the dynamic part was last valid */
+    pthread_mutex_t lock;
+    uint64_t swept_ns;
+    uint64_t swept_count; /* slots freed because their owner had died */
+    uint64_t owner_dead_count;
+    uint32_t unserved_count;
+    struct sim_unserved unserved[SIM_UNSERVED_MAX];
+    uint64_t spare[256];
+    struct sim_device device[SIM_DEVICES_MAX];
+    struct sim_proc proc[SIM_PROCS_MAX];
+    struct sim_queue queue[SIM_QUEUES_MAX];
+};
+
+_Static_assert(SIM_QUEUES_MAX <= UINT16_MAX, "active[] holds 16-bit indices");
+_Static_assert((SIM_QUEUE_ENTRIES & (SIM_QUEUE_ENTRIES - 1)) == 0, "a ring's size is a power of two");
+
+/* What one process has of the node: the mapping and, after sim_attach, its slot. Never unmapped before exit.
+ */
+struct sim {
+    struct sim_node *node;
+    int fd;
+    int slot; /* -1: looking only */
+    char path[4096];
+};
+
+static inline uint64_t sim_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t sim_round_up(uint64_t value, uint64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+/* What an allocation of `bytes` costs: below 1 MiB a multiple of 512 B, from there a multiple of 2 MiB. */
+#define SIM_SMALL_BYTES (1ull << 20)
+#define SIM_SMALL_UNIT  512ull
+#define SIM_LARGE_UNIT  (2ull << 20)
+static inline uint64_t sim_charge_bytes(uint64_t bytes)
+{
+    return sim_round_up(bytes ? bytes : 1, bytes < SIM_SMALL_BYTES ? SIM_SMALL_UNIT : SIM_LARGE_UNIT);
+}
+
+static inline uint64_t sim_device_total(const struct sim_device *d)
+{
+    return d->profile.memory_total_bytes - d->profile.memory_reserved_bytes;
+}
+
+/* Write a new node file with these cards (only profile, modes and faults of each are read). 0, or -errno. */
+int sim_create(const char *path, const char *name, const struct sim_device *devices, uint32_t count);
+
+/* Map the node at `path` (NULL: the one CALABASH_SIM names). 0, or -errno: -ENOENT none named or absent,
+ * -EPROTO not a node file of this version. The descriptor stays open until exit: closing it would drop the
+ * process's locks. */
+int sim_open(struct sim *s, const char *path);
+
+/* Take a slot for this process. 0, or -EAGAIN when all are in use. */
+int sim_attach(struct sim *s);
+
+/* Give the slot back with everything charged to it. */
+void sim_detach(struct sim *s);
+
+/* In a forked child: forget the parent's slot without releasing it (closes the inherited descriptor). */
+void sim_forget(struct sim *s);
+
+/* Free the slots of dead processes. `at_most_every_ns` bounds how often the check really runs (0: always).
+ * Returns the number of slots freed. Takes the node's lock: call without any device lock. */
+int sim_sweep(struct sim *s, uint64_t at_most_every_ns);
+
+/* PID of the process in `slot` as the caller's namespace numbers it; 0 when it is not visible there. */
+pid_t sim_process_pid(struct sim *s, uint32_t slot);
+
+void sim_lock_node(struct sim *s);
+void sim_unlock_node(struct sim *s);
+void sim_lock_device(struct sim *s, uint32_t device);
+void sim_unlock_device(struct sim *s, uint32_t device);
+
+/* Charge `bytes` to this process on `device`; `context` says it is the cost of a context. False when the card
+ * (or an injected failure) has no room; a sweep is tried before that answer. sim_refund undoes it. */
+bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context);
+void sim_refund(struct sim *s, uint32_t device, uint64_t bytes, bool context);
+
+/* Record a call of a function that is not served. */
+void sim_count_unserved(struct sim *s, const char *name);
+
+/* Faults, for simctl and tests. */
+void sim_inject_xid(struct sim *s, uint32_t device, uint32_t xid, uint32_t pid);
+void sim_inject_ecc(struct sim *s, uint32_t device, bool uncorrectable);
+
+#endif
