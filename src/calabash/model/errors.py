@@ -40,6 +40,10 @@ class Reason(StrEnum):
     QUEUE_OVER_DESERVED = "queue_over_deserved"
     RESERVED = "reserved"
     TIMEOUT = "timeout"
+    CORDONED = "cordoned"
+    # why a running request is stopped
+    RECLAIM = "reclaim"
+    PREEMPT = "preempt"
 
 
 class CalabashError(Exception):
