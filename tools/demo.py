@@ -88,9 +88,9 @@ def open_cards(home: Path) -> list[str]:
 def start(tenant: Tenant) -> None:
     """Start the tenant's program on its slice."""
     program = [sys.executable, str(ROOT / "examples" / "tenant.py"), "--seconds", str(SECONDS)]
+    amounts = ["--memory", f"{tenant.memory_mib}MiB", "--cores", str(tenant.cores_percent)]
     tenant.process = subprocess.Popen(
-        [*CALABASH, "run", "--tenant", tenant.name, "--memory", f"{tenant.memory_mib}MiB"]
-        + ["--cores", str(tenant.cores_percent), "--", *program],
+        [*CALABASH, "run", "--tenant", tenant.name, *amounts, "--", *program],
         stdout=subprocess.PIPE,
         text=True,
     )
