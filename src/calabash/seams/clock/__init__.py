@@ -1,0 +1,50 @@
+"""Time: the system's clocks, and a virtual one that tests move by hand.
+
+What lives here: the Clock protocol, ``SystemClock``, ``VirtualClock``. The pure core gets time as an argument; only
+daemons hold a Clock.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks: the calendar for people, the monotonic one for durations and for the pages shared with C."""
+
+    def now_s(self) -> float:
+        """Seconds since 1970, UTC."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """CLOCK_MONOTONIC in nanoseconds, the same for all processes of the host."""
+        ...
+
+
+class SystemClock:
+    """The clocks of the host."""
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def monotonic_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+class VirtualClock:
+    """Stands still until it is told to advance."""
+
+    def __init__(self, *, now_s: float = 1_700_000_000.0) -> None:
+        self._start_s = now_s
+        self._elapsed_ns = 0
+
+    def now_s(self) -> float:
+        return self._start_s + self._elapsed_ns / 1e9
+
+    def monotonic_ns(self) -> int:
+        return self._elapsed_ns
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks forward."""
+        self._elapsed_ns += int(seconds * 1e9)

@@ -1,0 +1,96 @@
+"""Durable files, leases and free space.
+
+A lease is an empty file: users hold a shared flock on it, inherited by their children, and the kernel drops it when
+the last of them is gone, however they went. Whoever gets the exclusive lock knows that nobody is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def lock_exclusive(path: Path) -> int | None:
+    """A descriptor that holds the file exclusively, created when missing; None when somebody else holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+class Lease:
+    """The pool's own view of a lease file; open as long as the slot lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def held(self) -> bool:
+        """Whether any process still uses it."""
+        if not self.try_take():
+            return True
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return False
+
+    def try_take(self) -> bool:
+        """Hold it exclusively, so that nobody can begin to use what is about to be removed; False when it is in use."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def sync_directory(path: Path) -> None:
+    """Make names that were added to or removed from a directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that an ordinary user can still write on the file system of ``path``."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+@contextmanager
+def disk_full_is_a_reason(what: str) -> Iterator[None]:
+    """An OSError for want of space becomes CalabashError(DISK_FULL)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise CalabashError(
+            f"{what}: {os.strerror(error.errno or 0).lower()}",
+            reason=Reason.DISK_FULL,
+            hint="free some space; running programs are not affected",
+        ) from error

@@ -1,0 +1,132 @@
+"""Processes by pid and start time; signals that cannot hit a stranger."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that cannot be confused with a later one; ``start_time`` is field 22 of its stat, in clock ticks."""
+
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is at the other end of a Unix socket, as the kernel says; pid 0 when it is in a foreign namespace."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def start_time(pid: int) -> int:
+    """Start time of a live process, in clock ticks since boot; 0 when there is none or it is a zombie."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return 0
+    # The name in parentheses may itself hold spaces and parentheses.
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return 0 if fields[0] in {b"Z", b"X"} else int(fields[19])
+
+
+def identify(pid: int) -> Process | None:
+    """The live process of that pid, or None."""
+    started = start_time(pid) if pid > 0 else 0
+    return Process(pid=pid, start_time=started) if started else None
+
+
+def alive(process: Process) -> bool:
+    """Whether this very process still runs."""
+    return process.pid > 0 and start_time(process.pid) == process.start_time
+
+
+def namespace_pids(pid: int) -> tuple[int, ...]:
+    """The pids of a process from the reader's namespace inwards; () when it is gone."""
+    try:
+        text = (_PROC / str(pid) / "status").read_text()
+    except OSError:
+        return ()
+    for line in text.splitlines():
+        if line.startswith("NSpid:"):
+            return tuple(int(p) for p in line.split()[1:])
+    return (pid,)
+
+
+def same_pid_namespace(pid: int) -> bool:
+    """Whether a pid that this process wrote down means the same to us."""
+    return len(namespace_pids(pid)) == 1
+
+
+def send_signal(process: Process, number: signal.Signals) -> bool:
+    """Signal exactly this process; False when it is gone or not ours."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        # The descriptor pins the process; only now does the comparison of start times mean anything.
+        if not alive(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def holders(path: Path) -> Iterator[Process]:
+    """Processes that have the file open, as far as we may see."""
+    try:
+        wanted = path.stat()
+    except OSError:
+        return
+    for entry in os.scandir(_PROC):
+        if not entry.name.isdigit():
+            continue
+        if _has_open(entry.path, wanted):
+            process = identify(int(entry.name))
+            if process is not None:
+                yield process
+
+
+def _has_open(directory: str, wanted: os.stat_result) -> bool:
+    try:
+        for descriptor in os.scandir(directory + "/fd"):
+            try:
+                found = descriptor.stat()
+            except OSError:
+                continue
+            if (found.st_ino, found.st_dev) == (wanted.st_ino, wanted.st_dev):
+                return True
+    except OSError:
+        pass
+    return False
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Credentials of the process that connected."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", raw)
+    return Peer(pid=pid, uid=uid, gid=gid)
+
+
+def user_name(uid: int) -> str:
+    """The login name, or the number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

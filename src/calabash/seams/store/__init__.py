@@ -1,0 +1,21 @@
+"""What must survive: the allocation journal, queues, usage records and events, in SQLite or PostgreSQL.
+
+What lives here: the tables, their migrations, and ``Store``, the only object of the product that speaks SQL. SQLite is
+the default (write-ahead log, every commit synced); PostgreSQL is chosen by URL; both pass the same tests. A database
+written by a newer program is refused, a full disk is a reason and not a crash.
+"""
+
+from calabash.seams.store.errors import public_url
+from calabash.seams.store.records import AllocationRecord, AllocationState, EventRecord, QueueRecord, UsageRecord
+from calabash.seams.store.sql import Store, open_store
+
+__all__ = [
+    "AllocationRecord",
+    "AllocationState",
+    "EventRecord",
+    "QueueRecord",
+    "Store",
+    "UsageRecord",
+    "open_store",
+    "public_url",
+]

@@ -1,0 +1,43 @@
+"""What a database says when it fails -> a reason and a hint that a user can act on."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from calabash.model.errors import CalabashError, Reason
+
+_FULL_WORDS = ("database or disk is full", "no space left", "disk full", "could not extend file")
+_POSTGRES_DISK_FULL = "53100"
+
+
+def public_url(url: str) -> str:
+    """The URL without its password, for people and logs."""
+    try:
+        return sa.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return "(unreadable database URL)"
+
+
+def translated(error: DBAPIError, url: str) -> CalabashError:
+    """The CalabashError for a driver's error; the first line of the driver's words is kept."""
+    original = error.orig
+    words = (str(original).strip().splitlines() or [type(original).__name__])[0]
+    full = getattr(original, "sqlstate", None) == _POSTGRES_DISK_FULL or any(w in str(original) for w in _FULL_WORDS)
+    if full:
+        return CalabashError(
+            f"database {public_url(url)}: the disk is full ({words})",
+            reason=Reason.DISK_FULL,
+            hint="free some space; running programs are not affected",
+        )
+    if isinstance(error, OperationalError):
+        return CalabashError(
+            f"database {public_url(url)} does not answer: {words}",
+            reason=Reason.STORE_UNAVAILABLE,
+            hint="check that the server runs and the URL, user and file permissions are right",
+        )
+    return CalabashError(
+        f"database {public_url(url)} refused a statement: {words}",
+        reason=Reason.STORE_UNAVAILABLE,
+        hint="the schema may have been changed by hand; restore it from a backup",
+    )

@@ -1,0 +1,1 @@
+"""Alembic's scripts: one revision per schema version, applied when the store is opened."""

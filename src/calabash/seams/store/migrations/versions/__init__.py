@@ -1,0 +1,1 @@
+"""Revisions; the file name is the schema version."""

@@ -1,0 +1,80 @@
+"""The tables as the newest migration leaves them; a test compares the two."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+SCHEMA_VERSION = 1
+
+metadata = sa.MetaData()
+
+meta = sa.Table(
+    "meta",
+    metadata,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+allocations = sa.Table(
+    "allocations",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False, index=True),
+    sa.Column("tenant", sa.String(128), nullable=False, index=True),
+    sa.Column("queue", sa.String(128), nullable=False),
+    sa.Column("user", sa.String(128), nullable=False),
+    sa.Column("uid", sa.BigInteger, nullable=False),
+    sa.Column("client_pid", sa.BigInteger, nullable=False),
+    sa.Column("client_start_time", sa.BigInteger, nullable=False),
+    sa.Column("command", sa.Text, nullable=False),
+    sa.Column("slot", sa.Text, nullable=False),
+    sa.Column("request", sa.JSON, nullable=False),
+    sa.Column("placement", sa.JSON, nullable=False),
+    sa.Column("created_at", sa.Float(53), nullable=False, index=True),
+    sa.Column("granted_at", sa.Float(53), nullable=False),
+    sa.Column("started_at", sa.Float(53), nullable=False),
+    sa.Column("ended_at", sa.Float(53), nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("explanation", sa.Text, nullable=False),
+)
+
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("allocation", sa.String(64), nullable=False),
+    sa.Column("device", sa.String(64), nullable=False),
+    sa.Column("tenant", sa.String(128), nullable=False),
+    sa.Column("queue", sa.String(128), nullable=False),
+    sa.Column("from_s", sa.Float(53), nullable=False),
+    sa.Column("to_s", sa.Float(53), nullable=False),
+    sa.Column("memory_mib", sa.BigInteger, nullable=False),
+    sa.Column("core_percent", sa.Integer, nullable=False),
+    sa.Column("allocated_gpu_s", sa.Float(53), nullable=False),
+    sa.Column("used_gpu_s", sa.Float(53), nullable=False),
+    sa.Column("memory_mib_s", sa.Float(53), nullable=False),
+    # One record per interval: writing a release again after a crash must not bill it twice.
+    sa.UniqueConstraint("allocation", "device", "from_s", name="uq_usage_interval"),
+)
+
+queues = sa.Table(
+    "queues",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("parent", sa.String(128), nullable=False),
+    sa.Column("deserved", sa.Float(53), nullable=False),
+    sa.Column("limit", sa.Float(53), nullable=True),
+    sa.Column("weight", sa.Float(53), nullable=False),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("at", sa.Float(53), nullable=False),
+    sa.Column("kind", sa.String(64), nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("allocation", sa.String(64), nullable=False),
+    sa.Column("device", sa.String(64), nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+)

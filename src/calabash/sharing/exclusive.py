@@ -1,0 +1,54 @@
+"""Exclusive: one tenant owns the whole card. The hardware is not shared, so isolation is the strongest there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calabash.model.device import Device
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
+from calabash.model.units import format_mib
+from calabash.sharing.protocol import Division, Edits, Held, Misfit, visible_devices
+
+
+class Exclusive:
+    """The whole card or nothing; the amounts of the request are a lower bound for the card."""
+
+    name = ModeName("exclusive")
+    isolation = Isolation.HARDWARE
+
+    def rank(self, request: GpuRequest) -> int | None:
+        if request.memory_mib is None and request.core_percent == 100:
+            return 0
+        return 90 if request.isolation > Isolation.COOPERATIVE else None
+
+    def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
+        wanted = request.memory_mib or 0
+        if wanted > device.memory_mib:
+            return Misfit(
+                reason=Reason.TOO_LARGE,
+                message=f"{device.model} has {format_mib(device.memory_mib)}, asked {format_mib(wanted)}",
+            )
+        if held:
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"held by {len(held)} other, asked whole")
+        return Slice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
+
+    def division(self, device: Device, held: Sequence[Held]) -> Division:
+        taken = bool(held)
+        return Division(
+            device=device.uuid,
+            mode=self.name,
+            slices=len(held),
+            memory_mib=device.memory_mib if taken else 0,
+            memory_free_mib=0 if taken else device.memory_mib,
+            core_percent=100 if taken else 0,
+            core_free_percent=0 if taken else 100,
+            slots_free=0 if taken else 1,
+        )
+
+    def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
+        del library, slot  # nothing is enforced: the card is theirs
+        return Edits(environment=visible_devices(slices))
+
+
+MODE = Exclusive()

@@ -1,0 +1,98 @@
+"""The questions that every sharing mode answers, and the values they are answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from calabash.model.device import Device, DeviceUuid
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A slice that is already on the device, with the policy that decides whether its compute share is guaranteed."""
+
+    slice: Slice
+    policy: Policy = Policy.FIXED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """Why a request does not fit on a device: a stable code, and one line with the numbers."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How a device is divided: what is promised away and what could still be promised.
+
+    ``core_percent`` counts guaranteed shares only; ``slots_free`` is how many more slices the mode admits at all.
+    """
+
+    device: DeviceUuid
+    mode: ModeName
+    slices: int
+    memory_mib: int
+    memory_free_mib: int
+    core_percent: int
+    core_free_percent: int
+    slots_free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A host path that must be visible inside."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """What a program or container needs to use its slices; ``needs_slot`` asks for limits that the shim enforces."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    needs_slot: bool = False
+
+
+class SharingMode(Protocol):
+    """One way of sharing a device. Implementations are stateless and pure."""
+
+    @property
+    def name(self) -> ModeName:
+        """The word that people and requests use."""
+        ...
+
+    @property
+    def isolation(self) -> Isolation:
+        """How strongly this mode keeps tenants apart."""
+        ...
+
+    def rank(self, request: GpuRequest) -> int | None:
+        """How naturally this mode answers a request that names none: the smallest wins, None is never chosen."""
+        ...
+
+    def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
+        """The slice that the request would get of this device beside ``held``, or why it gets none."""
+        ...
+
+    def division(self, device: Device, held: Sequence[Held]) -> Division:
+        """How the device is divided among ``held``."""
+        ...
+
+    def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
+        """What the program needs, given the path of the shim library and of its slot directory."""
+        ...
+
+
+def visible_devices(slices: Sequence[Slice]) -> tuple[tuple[str, str], ...]:
+    """The two variables by which CUDA and the container runtime learn which devices are meant."""
+    uuids = ",".join(s.device for s in slices)
+    return (("CUDA_VISIBLE_DEVICES", uuids), ("NVIDIA_VISIBLE_DEVICES", uuids))

@@ -1,0 +1,116 @@
+"""All sharing modes by name, found by looking through this package: a module that defines ``MODE`` is a mode.
+
+Also the one place that turns "no mode named" into a mode, by the isolation and the amounts that were asked, and the
+rule that the mode belongs to the device: a device keeps the mode of its first slice until it is idle again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
+
+from calabash import sharing
+from calabash.model.device import Device, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import GpuRequest, ModeName, Selector, Slice
+from calabash.sharing.protocol import Held, Misfit, SharingMode
+
+
+def _discover() -> Mapping[ModeName, SharingMode]:
+    modes: dict[ModeName, SharingMode] = {}
+    for info in sorted(pkgutil.iter_modules(sharing.__path__), key=lambda i: i.name):
+        module = sharing.__name__ + "." + info.name
+        if module == __name__:
+            continue
+        mode = getattr(importlib.import_module(module), "MODE", None)
+        if mode is not None:
+            modes[mode.name] = cast("SharingMode", mode)
+    return MappingProxyType(modes)
+
+
+SHARING_MODES: Mapping[ModeName, SharingMode] = _discover()
+
+
+def mode_named(name: str, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
+    """The mode of that name. Raises CalabashError (UNKNOWN_MODE) with the names there are."""
+    mode = modes.get(ModeName(name))
+    if mode is None:
+        raise CalabashError(
+            f"sharing mode {name!r} is not known",
+            reason=Reason.UNKNOWN_MODE,
+            hint=f"one of: {', '.join(sorted(modes))}",
+        )
+    return mode
+
+
+def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
+    """The mode that answers the request: the one it names, else the most natural one that isolates enough.
+
+    Raises CalabashError: UNKNOWN_MODE, or MODE_CONFLICT when the named mode isolates less than was asked.
+    """
+    if request.mode:
+        mode = mode_named(request.mode, modes)
+        if mode.isolation < request.isolation:
+            raise CalabashError(
+                f"mode {mode.name} isolates at level {mode.isolation.name.lower()},"
+                f" asked {request.isolation.name.lower()}",
+                reason=Reason.MODE_CONFLICT,
+                hint="leave the mode out and it follows from the isolation",
+            )
+        return mode
+    ranked = [
+        (rank, mode.name, mode)
+        for mode in modes.values()
+        if mode.isolation >= request.isolation and (rank := mode.rank(request)) is not None
+    ]
+    if not ranked:
+        raise CalabashError(
+            f"no sharing mode isolates at level {request.isolation.name.lower()} for these amounts",
+            reason=Reason.MODE_CONFLICT,
+            hint="ask for whole devices, or for a lower isolation",
+        )
+    return min(ranked, key=lambda entry: entry[:2])[2]
+
+
+def selected(device: Device, selector: Selector) -> Misfit | None:
+    """None when the selector accepts the device, else why not."""
+    model = device.model.lower()
+    if selector.models and not any(wanted.lower() in model for wanted in selector.models):
+        return Misfit(
+            reason=Reason.SELECTOR_MISMATCH, message=f"is a {device.model}, asked {' or '.join(selector.models)}"
+        )
+    if selector.uuids and device.uuid not in selector.uuids:
+        return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is not among the devices asked for")
+    if device.memory_mib < selector.memory_mib_min or 0 < selector.memory_mib_max < device.memory_mib:
+        return Misfit(reason=Reason.SELECTOR_MISMATCH, message=f"has {device.memory_mib} MiB, outside the asked range")
+    return None
+
+
+def fits(
+    device: Device,
+    device_mode: ModeName | None,
+    held: Sequence[Held],
+    request: GpuRequest,
+    modes: Mapping[ModeName, SharingMode] = SHARING_MODES,
+) -> Slice | Misfit:
+    """What the request would get of this device, or why nothing; every rule that concerns one device is asked here.
+
+    Args:
+        device_mode: the mode of the slices that are on it; None when idle.
+    """
+    mode = mode_for(request, modes)
+    if device.health is not Health.HEALTHY:
+        return Misfit(reason=Reason.UNHEALTHY, message=f"is {device.health}")
+    mismatch = selected(device, request.selector)
+    if mismatch is not None:
+        return mismatch
+    if held and device_mode is not None and device_mode != mode.name:
+        # A card that could never hold it is the more useful answer than a card that is busy otherwise.
+        alone = mode.fits(device, (), request)
+        if isinstance(alone, Misfit):
+            return alone
+        return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in mode {device_mode}, asked {mode.name}")
+    return mode.fits(device, held, request)

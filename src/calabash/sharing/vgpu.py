@@ -1,0 +1,93 @@
+"""vGPU: software slices of any memory size and any compute percent, enforced inside the tenant by the shim.
+
+Theory of operation. Every slice is promised ``memory_mib`` and ``core_percent``; a device is never promised twice:
+
+* memory: the sum of all slices plus ``SLICE_RESERVE_MIB`` for each stays within the card. What NVML attributes to the
+  tenant's processes (contexts, modules) counts inside the tenant's own cap; the reserve is for what it attributes to
+  nobody, such as page tables and channels, which grows with the number of tenants and not with their size.
+* compute: the sum of ``core_percent`` over fixed and burst slices stays within 100. Best-effort slices are promised
+  nothing and run in the time that is left, so they count 0.
+
+A request without a memory amount gets the same fraction of the card's memory as of its compute: a slice without
+a cap would make every neighbour's promise worthless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calabash.model.device import Device
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
+from calabash.model.units import format_mib
+from calabash.sharing.protocol import Division, Edits, Held, Misfit, visible_devices
+
+SLICE_RESERVE_MIB = 32
+SLICES_MAX = 64
+
+
+def guaranteed_percent(core_percent: int, policy: Policy) -> int:
+    """The compute share that is promised: none for best-effort."""
+    return 0 if policy is Policy.BEST_EFFORT else core_percent
+
+
+class Vgpu:
+    """Slices of any size."""
+
+    name = ModeName("vgpu")
+    isolation = Isolation.COOPERATIVE
+
+    def rank(self, request: GpuRequest) -> int | None:
+        del request
+        return 10
+
+    def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
+        division = self.division(device, held)
+        usable_mib = device.memory_mib - SLICE_RESERVE_MIB
+        wanted_mib = request.memory_mib
+        if wanted_mib is None:
+            wanted_mib = max(1, usable_mib * request.core_percent // 100)
+        if wanted_mib > usable_mib:
+            return Misfit(
+                reason=Reason.TOO_LARGE,
+                message=f"{device.model} can give one slice {format_mib(usable_mib)}, asked {format_mib(wanted_mib)}",
+            )
+        if division.slots_free == 0:
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"{len(held)} of {SLICES_MAX} slices are on it")
+        if wanted_mib > division.memory_free_mib:
+            return Misfit(
+                reason=Reason.NO_MEMORY,
+                message=f"{format_mib(division.memory_free_mib)} of {format_mib(device.memory_mib)} is free,"
+                f" asked {format_mib(wanted_mib)}",
+            )
+        wanted_percent = guaranteed_percent(request.core_percent, request.policy)
+        if wanted_percent > division.core_free_percent:
+            return Misfit(
+                reason=Reason.NO_CORES,
+                message=f"{division.core_free_percent}% of compute is free, asked {wanted_percent}%",
+            )
+        return Slice(device=device.uuid, memory_mib=wanted_mib, core_percent=request.core_percent)
+
+    def division(self, device: Device, held: Sequence[Held]) -> Division:
+        memory_mib = sum(h.slice.memory_mib for h in held)
+        core_percent = sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held)
+        reserved_mib = SLICE_RESERVE_MIB * (len(held) + 1)
+        return Division(
+            device=device.uuid,
+            mode=self.name,
+            slices=len(held),
+            memory_mib=memory_mib,
+            memory_free_mib=max(0, device.memory_mib - memory_mib - reserved_mib),
+            core_percent=core_percent,
+            core_free_percent=max(0, 100 - core_percent),
+            slots_free=max(0, SLICES_MAX - len(held)),
+        )
+
+    def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
+        return Edits(
+            environment=(("LD_PRELOAD", library), ("CALABASH_SLOT", slot), *visible_devices(slices)),
+            needs_slot=True,
+        )
+
+
+MODE = Vgpu()

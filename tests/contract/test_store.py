@@ -1,0 +1,292 @@
+"""The same promises on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Policy, Selector, Slice
+from calabash.seams.store import (
+    AllocationRecord,
+    AllocationState,
+    QueueRecord,
+    Store,
+    UsageRecord,
+    open_store,
+    public_url,
+    tables,
+)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/pool.db"
+        return
+    server = sa.make_url(request.getfixturevalue("postgres_server"))
+    name = "t" + uuid.uuid4().hex
+    engine = sa.create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    yield server.set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = open_store(url)
+    yield opened
+    opened.close()
+
+
+def _engine(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+
+
+def _record(name: str = "a1", **changes: object) -> AllocationRecord:
+    record = AllocationRecord(
+        id=AllocationId(name),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(
+            memory_mib=8192,
+            core_percent=30,
+            policy=Policy.BURST,
+            tenant="vision",
+            selector=Selector(models=("A100",), uuids=(DeviceUuid("GPU-1"),)),
+        ),
+        placement=Placement(
+            node=NodeName("here"),
+            mode=ModeName("vgpu"),
+            slices=(Slice(device=DeviceUuid("GPU-1"), memory_mib=8192, core_percent=30),),
+        ),
+        user="ann",
+        uid=1000,
+        client_pid=4711,
+        client_start_time=1 << 40,
+        command="python train.py --name 'Zoë'",
+        slot="/somewhere/a1",
+        created_at=1_700_000_000.25,
+        granted_at=1_700_000_000.5,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def _usage(name: str = "a1", from_s: float = 10.0) -> UsageRecord:
+    return UsageRecord(
+        allocation=AllocationId(name),
+        device=DeviceUuid("GPU-1"),
+        tenant="vision",
+        queue="default",
+        from_s=from_s,
+        to_s=from_s + 10,
+        memory_mib=8192,
+        core_percent=30,
+        allocated_gpu_s=3.0,
+        used_gpu_s=2.5,
+        memory_mib_s=81920.0,
+    )
+
+
+def test_an_allocation_comes_back_exactly_as_it_was_journalled(store: Store) -> None:
+    store.grant(_record())
+    assert store.allocations() == [_record()]
+    assert store.allocation(AllocationId("a1")) == _record()
+    assert store.allocation(AllocationId("other")) is None
+
+
+def test_everything_survives_closing_and_opening_again(url: str) -> None:
+    first = open_store(url)
+    first.grant(_record())
+    first.put_queue(QueueRecord(name="prod", deserved=4.0, limit=8.0))
+    first.add_event(at=1.0, kind="granted", allocation="a1")
+    first.close()
+    second = open_store(url)
+    assert second.allocations() == [_record()]
+    assert second.queues() == [QueueRecord(name="prod", deserved=4.0, limit=8.0)]
+    assert [e.kind for e in second.events()] == ["granted"]
+    second.close()
+
+
+def test_a_grant_can_be_repeated_without_changing_what_happened_since(store: Store) -> None:
+    store.grant(_record())
+    store.start(AllocationId("a1"), at=5.0)
+    store.grant(_record())
+    assert store.allocations()[0].state is AllocationState.RUNNING
+
+
+def test_states_only_move_forward(store: Store) -> None:
+    store.grant(_record())
+    store.release(AllocationId("a1"), at=9.0, reason="done", explanation="all programs ended")
+    store.start(AllocationId("a1"), at=10.0)
+    store.release(AllocationId("a1"), at=11.0, reason="other", explanation="")
+    ended = store.allocations(ended=True)[0]
+    assert (ended.state, ended.ended_at, ended.reason) == (AllocationState.RELEASED, 9.0, "done")
+    assert ended.started_at == 0.0
+    assert store.allocations() == []
+
+
+def test_a_release_repeated_after_a_crash_bills_once(store: Store) -> None:
+    store.grant(_record())
+    for _ in range(2):
+        store.release(AllocationId("a1"), at=20.0, reason="done", explanation="", usage=[_usage()])
+    store.add_usage([_usage(), _usage(from_s=20.0)])
+    assert store.usage(AllocationId("a1")) == [_usage(), _usage(from_s=20.0)]
+    assert store.usage(AllocationId("b")) == []
+
+
+def test_the_newest_are_kept_when_there_are_more_than_asked_for(store: Store) -> None:
+    for number in range(5):
+        store.grant(_record(f"a{number}", created_at=float(number)))
+    assert [r.id for r in store.allocations(ended=True, limit=3)] == ["a2", "a3", "a4"]
+
+
+def test_queues_are_replaced_and_deleted_by_name(store: Store) -> None:
+    store.put_queue(QueueRecord(name="prod", deserved=4.0))
+    store.put_queue(QueueRecord(name="prod", parent="root", deserved=2.5, limit=3.5, weight=2.0))
+    assert store.queues() == [QueueRecord(name="prod", parent="root", deserved=2.5, limit=3.5, weight=2.0)]
+    assert store.delete_queue("prod")
+    assert not store.delete_queue("prod")
+    assert store.queues() == []
+
+
+def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
+    for number in range(5):
+        store.add_event(at=float(number), kind=f"k{number}", message="m" * 5000)
+    first = store.events(limit=2)
+    rest = store.events(after=first[-1].id)
+    assert [e.kind for e in first + rest] == ["k0", "k1", "k2", "k3", "k4"]
+    assert all(len(e.message) == 4096 for e in rest)
+
+
+def test_a_database_of_a_newer_program_is_refused_with_both_numbers(url: str) -> None:
+    open_store(url).close()
+    engine = _engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE meta SET value = '99' WHERE key = 'schema_version'"))
+    engine.dispose()
+    with pytest.raises(CalabashError) as caught:
+        open_store(url)
+    assert caught.value.reason is Reason.STORE_NEWER
+    assert "99" in caught.value.message
+    assert str(tables.SCHEMA_VERSION) in caught.value.message
+    assert caught.value.hint
+
+
+def test_the_migrations_end_at_the_tables_that_the_program_uses(url: str, store: Store) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    engine = _engine(url)
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), tables.metadata)
+        version = connection.execute(sa.text("SELECT value FROM meta WHERE key = 'schema_version'")).scalar_one()
+    engine.dispose()
+    assert differences == []
+    assert int(version) == tables.SCHEMA_VERSION
+
+
+def test_many_threads_journal_at_once_and_lose_nothing(store: Store) -> None:
+    errors: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        try:
+            for number in range(10):
+                name = AllocationId(f"{worker}-{number}")
+                store.grant(_record(name))
+                store.release(name, at=1.0, reason="done", explanation="", usage=[_usage(name)])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(store.allocations(ended=True)) == 40
+    assert len(store.usage()) == 40
+
+
+def test_a_grant_survives_the_death_of_its_writer(url: str) -> None:
+    open_store(url).close()
+    program = (
+        "import os, sys\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "import test_store as t\n"
+        "s = t.open_store(sys.argv[1])\n"
+        "s.grant(t._record('killed'))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, url, str(Path(__file__).parent)], check=False, timeout=60)
+    reader = open_store(url)
+    assert [r.id for r in reader.allocations()] == ["killed"]
+    reader.close()
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
+    with pytest.raises(CalabashError) as caught:
+        open_store("postgresql://ann:secret@127.0.0.1:1/pool")
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    assert "secret" not in str(caught.value)
+    assert "127.0.0.1" in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", ["", "nonsense", "mysql://x/y", "sqlite:////no/such/directory/pool.db"])
+def test_a_url_that_leads_nowhere_is_refused_with_a_hint(bad: str) -> None:
+    with pytest.raises(CalabashError) as caught:
+        open_store(bad)
+    assert caught.value.hint
+
+
+def test_a_password_is_never_shown() -> None:
+    assert "secret" not in public_url("postgresql://ann:secret@db/pool")
+    assert "secret" not in public_url("::not a url secret")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pool.db").write_bytes(b"this is not a database" * 100)
+    with pytest.raises(CalabashError) as caught:
+        open_store(f"sqlite:///{tmp_path}/pool.db")
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+
+
+def test_a_commit_on_sqlite_is_synced_to_the_disk(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/pool.db")
+    with store._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    store.close()
+
+
+def test_a_full_disk_is_a_reason_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "pool.db"
+    store = open_store(f"sqlite:///{path}")
+    store.grant(_record("before"))
+    with store._engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+    # The engine's pool hands the same connection out again, so the ceiling holds for the next grant.
+    raw = store._engine.raw_connection()
+    raw.cursor().execute(f"PRAGMA max_page_count={pages}")
+    raw.close()
+    with pytest.raises(CalabashError) as caught:  # noqa: PT012 - the one that no longer fits is not known beforehand
+        for number in range(200):
+            store.grant(_record(f"after{number}", command="x" * 4000))
+    assert caught.value.reason is Reason.DISK_FULL
+    store.close()
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    reader = open_store(f"sqlite:///{path}")
+    assert reader.allocations()[0].id == "before"
+    reader.close()
