@@ -1,0 +1,353 @@
+"""The control pages of an allocation: the agent's side of ``native/common/page.h``.
+
+A slot is a directory with three files: ``limits`` (ours, read-only for the tenant), ``usage`` (the tenant's, a hint
+for us) and ``lease`` (locked by every process of the allocation). Whatever comes out of ``usage`` was written by a
+tenant: it is bounded here, before anybody computes with it. Memory counters are never written from Python; that is the
+work of ``libcalabash-page``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from calabash.agent.pages_layout import (
+    ALLOCATION_BYTES,
+    DEVICES_MAX,
+    LIMITS_MAGIC,
+    PAGE_VERSION,
+    PROCS_MAX,
+    USAGE_MAGIC,
+    UUID_BYTES,
+    Gate,
+    LimitsDeviceStruct,
+    LimitsStruct,
+    PagePolicy,
+    PlanStruct,
+    ProcState,
+    UsageStruct,
+)
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, Policy
+
+LIMITS_FILE = "limits"
+USAGE_FILE = "usage"
+LEASE_FILE = "lease"
+
+# Nothing honest is larger: a minute of queued work, a kernel of ten seconds, a million waiting launches, 256 TiB.
+INFLIGHT_NS_MAX = 60_000_000_000
+KERNEL_NS_MAX = 10_000_000_000
+COUNT_MAX = 1_000_000
+BYTES_MAX = 1 << 48
+
+_FUTEX_WAKE = 1
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+_POLICY = {
+    None: PagePolicy.NONE,
+    Policy.FIXED: PagePolicy.FIXED,
+    Policy.BURST: PagePolicy.BURST,
+    Policy.BEST_EFFORT: PagePolicy.BEST_EFFORT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """When a container may launch: ``[start + k * period, end + k * period)`` from ``from_ns`` on."""
+
+    from_ns: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+    period_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotDevice:
+    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit."""
+
+    uuid: DeviceUuid
+    memory_limit_bytes: int = 0
+    core_percent: int = 100
+    policy: Policy | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSpec:
+    """One slot. ``tenant_uid``: the only other user who may write ``usage``; None: anybody on the host may."""
+
+    allocation: AllocationId
+    devices: tuple[SlotDevice, ...]
+    tenant_uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUsage:
+    """One look at a container's use of one device; every value is within its bound. ``charged_ns`` is cumulative."""
+
+    used_bytes: int
+    peak_bytes: int
+    denied_count: int
+    charged_ns: int
+    inflight_ns: int
+    waiting_count: int
+    kernel_ns_max: int
+    launch_count: int
+    throttled_ns: int
+    demand_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcUsage:
+    """One process of the allocation, as it says itself. ``pid`` counts in namespace ``pid_namespace``."""
+
+    index: int
+    state: ProcState
+    generation: int
+    pid: int
+    host_pid: int
+    start_time: int
+    pid_namespace: int
+    context_count: int
+    used_bytes: tuple[int, ...]
+    reserving_bytes: tuple[int, ...]
+    context_bytes: tuple[int, ...]
+
+
+def create_slot(directory: Path, spec: SlotSpec) -> None:
+    """Write the three files of a slot; ``limits`` appears last and whole, so a reader sees all or nothing.
+
+    Raises CalabashError (DISK_FULL, NOT_PERMITTED, BAD_REQUEST) and leaves no half-made file with a final name.
+    """
+    if not 1 <= len(spec.devices) <= DEVICES_MAX:
+        raise CalabashError(f"{len(spec.devices)} devices in one allocation", hint=f"1 to {DEVICES_MAX} are possible")
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        shared = spec.tenant_uid is None or os.geteuid() != 0
+        owner = None if shared else spec.tenant_uid
+        _write_file(directory / USAGE_FILE, _usage_bytes(spec), mode=0o666 if shared else 0o600, owner=owner)
+        _write_file(directory / LEASE_FILE, b"", mode=0o644, owner=None)
+        _write_file(directory / LIMITS_FILE, _limits_bytes(spec), mode=0o644, owner=None)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise CalabashError(
+            f"cannot write the slot {directory}: {error.strerror}",
+            reason=Reason.DISK_FULL if full else Reason.NOT_PERMITTED,
+            hint="free some space" if full else "the pool must be able to write its own directory",
+        ) from error
+
+
+def _write_file(path: Path, content: bytes, *, mode: int, owner: int | None) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            # Written out, never sparse: a full disk must show here and not as SIGBUS in the tenant.
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if owner is not None:
+                os.fchown(descriptor, owner, -1)
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _limits_bytes(spec: SlotSpec) -> bytes:
+    limits = LimitsStruct(magic=LIMITS_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices))
+    limits.allocation = _encoded(spec.allocation, ALLOCATION_BYTES)
+    for entry, device in zip(limits.device, spec.devices, strict=False):
+        entry.uuid = _encoded(device.uuid, UUID_BYTES)
+        entry.memory_limit_bytes = device.memory_limit_bytes
+        entry.core_percent = device.core_percent
+        entry.policy = _POLICY[device.policy]
+        entry.priority = device.priority
+        entry.gate = initial_gate(device)
+    return bytes(limits)
+
+
+def initial_gate(device: SlotDevice) -> Gate:
+    """The gate until the arbiter has seen the slot: hold to the share, whoever else is there."""
+    return Gate.OPEN if device.policy is None or device.core_percent >= 100 else Gate.RATE
+
+
+def _usage_bytes(spec: SlotSpec) -> bytes:
+    return bytes(UsageStruct(magic=USAGE_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices)))
+
+
+def _encoded(text: str, size: int) -> bytes:
+    data = text.encode()
+    if not 0 < len(data) < size:
+        raise CalabashError(f"identifier {text!r} is {len(data)} bytes long", hint=f"1 to {size - 1} bytes fit")
+    return data
+
+
+def _open_mapping(path: Path, size: int) -> mmap.mmap:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise CalabashError(f"cannot open {path}: {error.strerror}", reason=Reason.BAD_FILE) from error
+    try:
+        found = os.fstat(descriptor).st_size
+        if found != size:
+            raise CalabashError(f"{path} has {found} bytes, not {size}", reason=Reason.BAD_FILE)
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+class LimitsPage:
+    """The agent's mapping of ``limits``. One writer per field group: the pool writes amounts, the arbiter the gate."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._map = _open_mapping(path, ctypes.sizeof(LimitsStruct))
+        self._page = LimitsStruct.from_buffer(self._map)
+        page = self._page
+        if (
+            page.magic != LIMITS_MAGIC
+            or page.version != PAGE_VERSION
+            or not 1 <= page.device_count <= DEVICES_MAX
+            or not page.allocation
+        ):
+            raise CalabashError(f"{path} is not a limits page of version {PAGE_VERSION}", reason=Reason.BAD_FILE)
+        self.allocation = AllocationId(page.allocation.decode(errors="replace"))
+        self.device_count: int = page.device_count
+        self.uuids = tuple(DeviceUuid(page.device[i].uuid.decode(errors="replace")) for i in range(page.device_count))
+
+    @classmethod
+    def of_slot(cls, directory: Path) -> Self:
+        """Open the page of a slot directory."""
+        return cls(directory / LIMITS_FILE)
+
+    def device(self, index: int) -> LimitsDeviceStruct:
+        """The live structure of one device, to read from."""
+        return self._page.device[index]
+
+    def beat(self, now_ns: int) -> None:
+        """A sign of life of the arbiter."""
+        self._page.heartbeat_ns = now_ns
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """When the arbiter last showed itself."""
+        return self._page.heartbeat_ns
+
+    def set_limits(
+        self, index: int, *, memory_limit_bytes: int, core_percent: int, policy: Policy | None, priority: int
+    ) -> None:
+        """Change the static part of one device under its seqlock (``generation``)."""
+        page = self._page
+        page.generation = (page.generation | 1) & 0xFFFFFFFF
+        device = page.device[index]
+        device.memory_limit_bytes = memory_limit_bytes
+        device.core_percent = core_percent
+        device.policy = _POLICY[policy]
+        device.priority = priority
+        page.generation = (page.generation + 1) & 0xFFFFFFFF
+
+    def set_residual(self, index: int, residual_bytes: int) -> None:
+        """Publish what the device holds for this allocation beyond its ledger."""
+        self._page.device[index].residual_bytes = max(0, min(residual_bytes, BYTES_MAX))
+
+    def set_context_bytes(self, index: int, context_bytes: int) -> None:
+        """Publish what one context costs on this device."""
+        self._page.device[index].context_bytes = max(0, min(context_bytes, BYTES_MAX))
+
+    def set_gate(self, index: int, gate: Gate, plan: Plan | None = None, *, neighbours: int = 0) -> None:
+        """Publish how to run from now on, and wake whoever sleeps at the gate.
+
+        A plan that starts later leaves the one in force valid until then.
+        """
+        device = self._page.device[index]
+        device.word = (device.word | 1) & 0xFFFFFFFF
+        if plan is not None:
+            if device.gate != Gate.TURN:
+                device.previous = PlanStruct()
+            elif plan.from_ns > device.plan.from_ns:
+                device.previous = device.plan
+            device.plan = PlanStruct(plan.from_ns, plan.start_ns, plan.end_ns, plan.period_ns)
+        device.gate = gate
+        device.neighbours = neighbours
+        device.word = (device.word + 1) & 0xFFFFFFFF
+        self.wake(index)
+
+    def wake(self, index: int) -> None:
+        """Wake every process that sleeps on the word of a device."""
+        address = ctypes.addressof(self._page.device[index]) + LimitsDeviceStruct.word.offset  # type: ignore[attr-defined]
+        _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(address), _FUTEX_WAKE, 0x7FFFFFFF, None, None, 0)
+
+
+class UsagePage:
+    """The agent's mapping of ``usage``; reads are bounded, because a tenant wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._map = _open_mapping(path, ctypes.sizeof(UsageStruct))
+        self._page = UsageStruct.from_buffer(self._map)
+
+    @classmethod
+    def of_slot(cls, directory: Path) -> Self:
+        """Open the page of a slot directory."""
+        return cls(directory / USAGE_FILE)
+
+    @property
+    def address(self) -> int:
+        """Where the page lies in this process, for ``libcalabash-page``."""
+        return ctypes.addressof(self._page)
+
+    def device(self, index: int) -> DeviceUsage:
+        """One bounded look at a device's counters."""
+        raw = self._page.device[index]
+        return DeviceUsage(
+            used_bytes=min(raw.used_bytes, BYTES_MAX),
+            peak_bytes=min(raw.peak_bytes, BYTES_MAX),
+            denied_count=raw.denied_count,
+            charged_ns=raw.charged_ns,
+            inflight_ns=min(raw.inflight_ns, INFLIGHT_NS_MAX),
+            waiting_count=min(raw.waiting_count, COUNT_MAX),
+            kernel_ns_max=min(raw.kernel_ns_max, KERNEL_NS_MAX),
+            launch_count=raw.launch_count,
+            throttled_ns=raw.throttled_ns,
+            demand_ns=raw.demand_ns,
+        )
+
+    def procs(self) -> list[ProcUsage]:
+        """Every entry that is not free, in order of index."""
+        page = self._page
+        return [self.proc(i) for i in range(PROCS_MAX) if page.proc[i].state != ProcState.FREE]
+
+    def proc(self, index: int) -> ProcUsage:
+        """One bounded look at a process entry; an unknown state reads as claimed."""
+        raw = self._page.proc[index]
+        return ProcUsage(
+            index=index,
+            state=ProcState(raw.state) if raw.state <= ProcState.LIVE else ProcState.CLAIMED,
+            generation=raw.generation,
+            pid=raw.pid,
+            host_pid=raw.host_pid,
+            start_time=raw.start_time,
+            pid_namespace=raw.pid_namespace,
+            context_count=min(raw.context_count, COUNT_MAX),
+            used_bytes=tuple(min(share.used_bytes, BYTES_MAX) for share in raw.share),
+            reserving_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.reserving_bytes)),
+            context_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.context_bytes)),
+        )
+
+
+def _integers(values: ctypes.Array[ctypes.c_uint64]) -> list[int]:
+    return list(values)
