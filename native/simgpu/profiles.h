@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CARD_MIB            (1ull << 20)
+#define CARD_MIB            ((uint64_t)1 << 20)
 #define CARD_MIG_MAX        8
 #define CARD_MIG_STARTS_MAX 8
 
