@@ -1,0 +1,32 @@
+# The simulated driver pair and the keeper of simulated nodes.
+SIM_OUT := $(OUT)/simgpu
+SIM_BUILD := $(BUILD)/simgpu
+SIM_DIR := $(ROOT)/native/simgpu
+SIM_HEADERS := $(wildcard $(SIM_DIR)/*.h $(ROOT)/native/common/*.h)
+SIM_COMMON := $(patsubst %.c,$(SIM_BUILD)/%.o,state.c engine.c profiles.c profiles_node.c)
+SIM_CTL := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/simctl*.c))
+SIM_NVML := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/nvml_*.c))
+SIM_CUDA := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/cuda_*.c))
+
+$(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c -o $@ $<
+
+$(SIM_OUT)/calabash-simctl: $(SIM_COMMON) $(SIM_CTL)
+	@mkdir -p $(@D)
+	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@ $^
+TARGETS += $(SIM_OUT)/calabash-simctl
+
+ifneq ($(SIM_NVML),)
+$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_COMMON) $(SIM_NVML)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $^ -lm
+TARGETS += $(SIM_OUT)/libnvidia-ml.so.1
+endif
+
+ifneq ($(SIM_CUDA),)
+$(SIM_OUT)/libcuda.so.1: $(SIM_COMMON) $(SIM_CUDA)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^ -lm
+TARGETS += $(SIM_OUT)/libcuda.so.1
+endif
