@@ -1,0 +1,82 @@
+"""What the product asks of a GPU driver, in words that no vendor owns.
+
+A vendor is one module that implements ``GpuDriver`` and one line in a registry. Every method answers from the driver
+at the moment of the call, raises ``CalabashError`` when the driver refuses, and returns or raises within a bounded
+time even when the driver hangs: a daemon that asks a dying card must go on serving the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid
+
+DEFAULT_CALL_TIMEOUT_S = 5.0
+
+
+class EventKind(StrEnum):
+    """What a driver reports without being asked."""
+
+    XID = "xid"
+    ECC_SINGLE_BIT = "ecc_single_bit"
+    ECC_DOUBLE_BIT = "ecc_double_bit"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEvent:
+    """Something that happened to a device; ``code`` is the vendor's own number (NVIDIA: the XID), 0 where none."""
+
+    uuid: DeviceUuid
+    kind: EventKind
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverOptions:
+    """How to open a driver.
+
+    Args:
+        sim_state: state file of a simulated node; None means this machine's own cards.
+        call_timeout_s: longest time that one question may take before it is given up.
+    """
+
+    sim_state: Path | None = None
+    call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S
+
+
+@runtime_checkable
+class GpuDriver(Protocol):
+    """One vendor's driver on one machine. Methods may be called from any thread."""
+
+    @property
+    def vendor(self) -> str:
+        """The vendor's name in the registry."""
+
+    def driver_version(self) -> str:
+        """The driver's own version text."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """All cards in the driver's order; a lost card is listed with ``Health.LOST`` as long as it can be named."""
+
+    def read(self, uuid: DeviceUuid) -> DeviceReading:
+        """Memory, utilisation, temperature, power, processes and errors of one card. Raises UNHEALTHY when lost."""
+
+    def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
+        """Processes that hold memory of the card and that this process can see, by ascending pid."""
+
+    def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
+        """Lets one process at a time use the card (True), or any number (False)."""
+
+    def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
+        """Blocks until something happens to any card, at most ``timeout_s``; () when nothing did."""
+
+    def close(self) -> None:
+        """Lets the driver go; safe to call again."""
+
+
+Opener: TypeAlias = Callable[[DriverOptions], GpuDriver]

@@ -1,0 +1,236 @@
+"""Simulated nodes on disk: ``<home>/sim/<name>/node.state``, kept by the native tool ``calabash-simctl``.
+
+This module names nodes, finds the tool, and turns its JSON into frozen values; what a node is and what can be done to
+it lives in the tool.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.nvidia import SIM_ENVIRONMENT, simulated_library_dir
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_TOOL_TIMEOUT_S = 30.0
+STATE_FILE = "node.state"
+
+
+class SimProcessDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process has of one simulated card."""
+
+    index: int
+    alloc_bytes: int
+    alloc_peak_bytes: int
+    context_bytes: int
+    context_count: int
+    busy_ns: int
+
+
+class SimProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a simulated node; ``pid`` is 0 when it is not visible from here."""
+
+    pid: int
+    owner_pid: int
+    uid: int
+    name: str
+    devices: tuple[SimProcessDevice, ...]
+
+
+class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated card with its books, which no real driver would show."""
+
+    index: int
+    uuid: DeviceUuid
+    model: str
+    name: str
+    memory_total_bytes: int
+    memory_reserved_bytes: int
+    used_bytes: int
+    used_peak_bytes: int
+    alloc_bytes: int
+    alloc_peak_bytes: int
+    alloc_count: int
+    free_count: int
+    denied_count: int
+    busy_ns: int
+    kernel_count: int
+    sm_count: int
+    pci_bus_id: str
+    numa_node: int
+    lost: bool
+    slow_permille: int
+    ecc_volatile_double: int
+    xid_count: int
+    mig_enabled: bool
+    nvlink_peers: tuple[int, ...]
+
+
+class SimUnserved(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver function that programs called and the simulation does not serve."""
+
+    name: str
+    count: int
+
+
+class SimNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated node as it is now."""
+
+    path: str
+    name: str
+    driver_version: str
+    cuda_version: int
+    swept_count: int
+    devices: tuple[SimDevice, ...]
+    processes: tuple[SimProcess, ...]
+    unserved: tuple[SimUnserved, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFile:
+    """Where a simulated node lives."""
+
+    name: str
+    state: Path
+
+
+def _tool() -> Path:
+    tool = simulated_library_dir() / "calabash-simctl"
+    if not tool.is_file():
+        raise CalabashError(f"{tool} is missing", reason=Reason.NOT_FOUND, hint="build it with: make native")
+    return tool
+
+
+def _run(*arguments: str) -> str:
+    """Runs the tool; its own error line and hint become the CalabashError."""
+    try:
+        done = subprocess.run(
+            [_tool(), *arguments],
+            capture_output=True,
+            timeout=_TOOL_TIMEOUT_S,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CalabashError(
+            f"calabash-simctl {arguments[0]} took more than {_TOOL_TIMEOUT_S:g} s", reason=Reason.TIMEOUT
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    message, hint = f"calabash-simctl {arguments[0]} failed with {done.returncode}", ""
+    for line in done.stderr.splitlines():
+        if line.startswith("error: "):
+            message = line.removeprefix("error: ")
+        elif line.startswith("hint: "):
+            hint = line.removeprefix("hint: ")
+    raise CalabashError(message, reason=_reason(message), hint=hint)
+
+
+def _reason(message: str) -> Reason:
+    """The tool tells people, not programs; these are the cases that programs treat differently."""
+    for part, reason in (
+        ("disk is full", Reason.DISK_FULL),
+        ("No space left", Reason.DISK_FULL),
+        ("exists already", Reason.CONFLICT),
+        ("still use", Reason.CONFLICT),
+        ("damaged", Reason.BAD_FILE),
+        ("not a node file", Reason.BAD_FILE),
+        ("no node at", Reason.NOT_FOUND),
+        ("Permission denied", Reason.NOT_PERMITTED),
+    ):
+        if part in message:
+            return reason
+    return Reason.BAD_REQUEST
+
+
+def node_file(home: Path, name: str) -> NodeFile:
+    """Where the node of this name lives, whether it exists or not."""
+    if _NAME.fullmatch(name) is None:
+        raise CalabashError(
+            f"node name {name!r} is not usable",
+            hint="1 to 63 small letters, digits and '-', neither first nor last a '-'",
+        )
+    return NodeFile(name=name, state=home.absolute() / "sim" / name / STATE_FILE)
+
+
+def find_node(home: Path, name: str) -> NodeFile:
+    """As ``node_file``; raises NOT_FOUND when there is no such node."""
+    node = node_file(home, name)
+    if not node.state.exists():
+        known = ", ".join(n.name for n in list_nodes(home))
+        raise CalabashError(
+            f"no simulated node {name!r}",
+            reason=Reason.NOT_FOUND,
+            hint=f"there are: {known}" if known else f"make it: calabash sim create {name} --gpus 2xA100-40GB",
+        )
+    return node
+
+
+def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> NodeFile:
+    """Makes a node of these cards, like ``4xA100-40GB,2xT4``; the same seed gives the same UUIDs."""
+    node = node_file(home, name)
+    existed = node.state.parent.exists()
+    try:
+        node.state.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CalabashError(
+            f"cannot make {node.state.parent}: {error.strerror}", reason=Reason.NOT_PERMITTED
+        ) from error
+    try:
+        _run(
+            "create", str(node.state), "--gpus", gpus, "--name", name, *(() if seed is None else ("--seed", str(seed)))
+        )
+    except CalabashError:
+        if not existed:
+            _remove_directory(node.state.parent)
+        raise
+    return node
+
+
+def list_nodes(home: Path) -> tuple[NodeFile, ...]:
+    """All nodes of this home, by name."""
+    files = sorted((home.absolute() / "sim").glob(f"*/{STATE_FILE}"))
+    return tuple(NodeFile(name=f.parent.name, state=f) for f in files if _NAME.fullmatch(f.parent.name))
+
+
+def show_node(node: NodeFile) -> SimNode:
+    """The node's cards, processes and books."""
+    try:
+        return msgspec.json.decode(_run("show", str(node.state), "--json"), type=SimNode)
+    except msgspec.MsgspecError as error:
+        raise CalabashError(f"calabash-simctl show answered nonsense: {error}", reason=Reason.BAD_FILE) from error
+
+
+def inject(node: NodeFile, gpu: str, what: str, value: str | None = None) -> None:
+    """Causes a fault on one card (index, UUID or ``all``): ``xid 79``, ``ecc-double``, ``lost``, ``slow 300%``, ..."""
+    _run("inject", str(node.state), "--gpu", gpu, "--", what, *(() if value is None else (value,)))
+
+
+def destroy_node(node: NodeFile, *, force: bool = False) -> None:
+    """Removes the node; refused while processes use it, unless forced."""
+    _run("destroy", str(node.state), *(("--force",) if force else ()))
+    _remove_directory(node.state.parent)
+
+
+def _remove_directory(path: Path) -> None:
+    """Only when empty: what others put there stays."""
+    try:
+        path.rmdir()
+    except OSError:
+        return
+
+
+def environment(node: NodeFile, inherited: str = "") -> dict[str, str]:
+    """What a program needs in its environment to run on the node; ``inherited`` is its LD_LIBRARY_PATH so far."""
+    libraries = str(simulated_library_dir())
+    return {
+        "LD_LIBRARY_PATH": f"{libraries}:{inherited}" if inherited else libraries,
+        SIM_ENVIRONMENT: str(node.state),
+    }
