@@ -11,33 +11,38 @@ import re
 from collections.abc import Set as AbstractSet
 
 CUDA_IN = {
-    "args", "attrs", "attrIdxs", "attrsIdxs", "ctxCreateParams", "dataSizes", "dptrs", "dsts", "extra", "jitOptions",
-    "kernelParams", "launchParamsList", "libraryOptionValues", "libraryOptions", "mapInfoList", "nodeParams", "opList",
-    "options", "osHandle", "p", "paramArray", "paramsArray", "prefetchLocIdxs", "prefetchLocs", "resources", "shareData",
-    "sizes", "srcs", "userData", "attributes", "globalAddress", "location", "memcpyAttributes",
-    "cuLinkAddData:data", "cuParamSetv:ptr", "cuUserObjectCreate:ptr", "cuTexRefSetBorderColor:pBorderColor",
-    "cuStreamUpdateCaptureDependencies:dependencies", "cuMemPoolSetAttribute:value", "cuDeviceSetGraphMemAttribute:value",
-    "cuCoredumpSetAttribute:value", "cuCoredumpSetAttributeGlobal:value", "cuCoredumpSetAttribute:size",
-    "cuCoredumpSetAttributeGlobal:size", "cuMemRetainAllocationHandle:addr", "cuMemPoolImportFromShareableHandle:handle",
-    "cuEGLStreamConsumerConnect:stream", "cuEGLStreamConsumerDisconnect:conn", "cuEGLStreamConsumerReleaseFrame:pStream",
-    "cuEGLStreamConsumerAcquireFrame:conn", "cuEGLStreamConsumerReleaseFrame:conn", "cuEGLStreamProducerDisconnect:conn",
+    "args", "attrIdxs", "attributes", "attrs", "attrsIdxs", "ctxCreateParams", "dataSizes", "dptrs", "dsts",
+    "extra", "globalAddress", "jitOptions", "kernelParams", "launchParamsList", "libraryOptionValues",
+    "libraryOptions", "location", "mapInfoList", "memcpyAttributes", "nodeParams", "opList", "options",
+    "osHandle", "p", "paramArray", "paramsArray", "prefetchLocIdxs", "prefetchLocs", "resources", "shareData",
+    "sizes", "srcs", "userData", "vdpGetProcAddress",
+    "cuCoredumpSetAttribute:size", "cuCoredumpSetAttribute:value", "cuCoredumpSetAttributeGlobal:size",
+    "cuCoredumpSetAttributeGlobal:value", "cuDeviceSetGraphMemAttribute:value",
+    "cuEGLStreamConsumerAcquireFrame:conn", "cuEGLStreamConsumerConnect:stream",
+    "cuEGLStreamConsumerDisconnect:conn", "cuEGLStreamConsumerReleaseFrame:conn",
+    "cuEGLStreamConsumerReleaseFrame:pStream", "cuEGLStreamProducerDisconnect:conn",
     "cuEGLStreamProducerPresentFrame:conn", "cuEGLStreamProducerPresentFrame:pStream",
-    "cuEGLStreamProducerReturnFrame:conn", "cuEGLStreamProducerReturnFrame:pStream", "vdpGetProcAddress",
+    "cuEGLStreamProducerReturnFrame:conn", "cuEGLStreamProducerReturnFrame:pStream", "cuLinkAddData:data",
+    "cuMemPoolImportFromShareableHandle:handle", "cuMemPoolSetAttribute:value",
+    "cuMemRetainAllocationHandle:addr", "cuParamSetv:ptr", "cuStreamUpdateCaptureDependencies:dependencies",
+    "cuTexRefSetBorderColor:pBorderColor", "cuUserObjectCreate:ptr",
 }  # fmt: skip
 
 CUDA_INOUT = {
-    "instantiateParams", "jitOptionsValues", "nbGroups", "numDependencies", "numDependentNodes", "numEdges", "numNodes",
-    "numRootNodes", "nvSciSyncAttrList", "optionValues", "cuThreadExchangeStreamCaptureMode:mode", "cuGraphAddNode:nodeParams",
-    "cuGraphAddMemAllocNode:nodeParams", "cuCoredumpGetAttribute:size", "cuCoredumpGetAttributeGlobal:size",
-    "cuLogsDumpToFile:iterator", "cuLogsDumpToMemory:iterator", "cuLogsDumpToMemory:size",
-    "cuTensorMapReplaceAddress:tensorMap", "cuEGLStreamConsumerAcquireFrame:pStream",
-    "cuEGLStreamConsumerAcquireFrame:pCudaResource",
+    "instantiateParams", "jitOptionsValues", "nbGroups", "numDependencies", "numDependentNodes", "numEdges",
+    "numNodes", "numRootNodes", "nvSciSyncAttrList", "optionValues",
+    "cuCoredumpGetAttribute:size", "cuCoredumpGetAttributeGlobal:size",
+    "cuEGLStreamConsumerAcquireFrame:pCudaResource", "cuEGLStreamConsumerAcquireFrame:pStream",
+    "cuGraphAddMemAllocNode:nodeParams", "cuGraphAddNode:nodeParams", "cuLogsDumpToFile:iterator",
+    "cuLogsDumpToMemory:iterator", "cuLogsDumpToMemory:size", "cuTensorMapReplaceAddress:tensorMap",
+    "cuThreadExchangeStreamCaptureMode:mode",
 }  # fmt: skip
 
 CUDA_OUT = {
-    "cuGraphKernelNodeGetParams:nodeParams", "cuGraphMemcpyNodeGetParams:nodeParams", "cuGraphMemsetNodeGetParams:nodeParams",
-    "cuGraphHostNodeGetParams:nodeParams", "cuGraphBatchMemOpNodeGetParams:nodeParams",
-    "cuStreamGetCaptureInfo:numDependencies_out", "cuLogsCurrent:iterator",
+    "cuGraphBatchMemOpNodeGetParams:nodeParams", "cuGraphHostNodeGetParams:nodeParams",
+    "cuGraphKernelNodeGetParams:nodeParams", "cuGraphMemcpyNodeGetParams:nodeParams",
+    "cuGraphMemsetNodeGetParams:nodeParams", "cuLogsCurrent:iterator",
+    "cuStreamGetCaptureInfo:numDependencies_out",
 }  # fmt: skip
 
 

@@ -5,7 +5,8 @@
     cuda_api.h           all exported functions: X-macro, enum, pointer types; declares what <cuda.h> does not
     cuda_resolve.[ch]    the rule of cuGetProcAddress: (base name, version, default stream) -> exported function
     nvml_api.h           the same for NVML
-    sim_cuda_stubs.c     a weak definition of every function: what the simulator does not serve answers "not supported"
+    sim_cuda_stubs.c     a weak definition of every function: what the simulator does not serve answers "not supported";
+                         a per-thread flavour calls its plain twin
     sim_cuda_table.c     function number -> address
     sim_cuda.map         linker map: only the driver's own names are visible
     sim_nvml_stubs.c, sim_nvml.map
@@ -61,7 +62,7 @@ def cuda_api_header(functions: list[CudaFunction]) -> str:
             "/* Every version and every per-thread variant is declared under its own name. */",
             "#ifndef __CUDA_API_VERSION_INTERNAL\n#define __CUDA_API_VERSION_INTERNAL\n#endif",
             "#pragma GCC visibility push(default)\n#include <cuda.h>\n#include <stdint.h>\n",
-            "#ifndef __CUDA_API_PER_THREAD_DEFAULT_STREAM\n"
+            "#ifndef __CUDA_API_PER_THREAD_DEFAULT_STREAM",
             '#error "include cuda_api.h before <cuda.h>: the old names are hidden otherwise"\n#endif\n',
             INTEROP_TYPES,
             *(f"{f.returns} {f.symbol}({c_parameters(f.parameters)});" for f in foreign),
@@ -235,11 +236,29 @@ def stub(symbol: str, returns: str, parameters: tuple[Parameter, ...], answer: s
     return f"STUB {returns} {symbol}({c_parameters(parameters)})\n{{\n{unused}    return {answer};\n}}\n"
 
 
+def per_thread_stub(f: CudaFunction) -> str:
+    """A per-thread flavour is its plain twin with another meaning of stream 0."""
+    arguments = ", ".join(p.name for p in f.parameters)
+    return (
+        f"STUB {f.returns} {f.symbol}({c_parameters(f.parameters)})\n{{\n    per_thread_default++;\n"
+        f"    {f.returns} result = {plain_twin(f)}({arguments});\n    per_thread_default--;\n    return result;\n}}\n"
+    )
+
+
+def plain_twin(function: CudaFunction) -> str:
+    return function.symbol.removesuffix(f"_{function.flavour}")
+
+
 def sim_cuda_stubs(functions: list[CudaFunction]) -> str:
     return "\n".join(
         [
             BANNER + '#include "api/sim_stubs.h"\n',
-            *(stub(f.symbol, f.returns, f.parameters, f"cb_sim_unserved(CB_CUDA_{f.symbol})") for f in functions),
+            *(
+                stub(f.symbol, f.returns, f.parameters, f"cb_sim_unserved(CB_CUDA_{f.symbol})")
+                if f.flavour == "plain"
+                else per_thread_stub(f)
+                for f in functions
+            ),
         ]
     )
 
@@ -264,6 +283,9 @@ SIM_STUBS_HEADER = (
 
 /* By the simulator: what a function that nobody serves answers; `function` is an enum cb_cuda_function. */
 CUresult cb_sim_unserved(int function);
+
+/* By the simulator: non-zero while this thread is in a call of a per-thread flavour, where stream 0 is its own. */
+extern __thread int per_thread_default;
 
 /* Addresses of this library's own functions, served or not, by enum cb_cuda_function. */
 extern void *const cb_sim_cuda_address[CB_CUDA_COUNT];
