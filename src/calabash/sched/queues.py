@@ -71,6 +71,7 @@ class QueueTree:
         self.half_life_s = half_life_s
         self._specs: dict[str, QueueSpec] = {}
         self._rows: list[QueueSpec] = []
+        self._managed: tuple[bool, ...] = (False,) * RESOURCES
         self._index: dict[str, int] = {}
         self._paths: list[tuple[int, ...]] = []
         self._children: list[list[int]] = []
@@ -107,6 +108,7 @@ class QueueTree:
                 )
         self._specs = {name: wanted[name] for name in order}
         self._rows = list(self._specs.values())
+        self._managed = tuple(any(spec.deserved[r] > 0 for spec in self._rows) for r in range(RESOURCES))
         self._index = {ROOT: 0, **{name: i for i, name in enumerate(order, 1)}}
         count = len(order) + 1
         self._children = [[] for _ in range(count)]
@@ -131,6 +133,11 @@ class QueueTree:
     @property
     def specs(self) -> tuple[QueueSpec, ...]:
         return tuple(self._specs.values())
+
+    @property
+    def managed(self) -> tuple[bool, ...]:
+        """Per resource whether any queue deserves some of it; what nobody deserves is in nobody's quota."""
+        return self._managed
 
     def leaves(self) -> tuple[str, ...]:
         return tuple(name for name in self._specs if not self._children[self._index[name]])
@@ -266,7 +273,9 @@ class QueueTree:
         for i in reversed(self._paths[self._index[name]][:-1]):
             used = [u + a for u, a in zip(self._used[i], amount, strict=True)]
             in_quota = all(
-                u <= g + EPSILON for u, g, a in zip(used, division.guaranteed[i], amount, strict=True) if a > 0
+                u <= g + EPSILON
+                for u, g, a, managed in zip(used, division.guaranteed[i], amount, self._managed, strict=True)
+                if a > 0 and managed
             )
             key.append(0.0 if in_quota else 1.0)
             fair = division.fair[i]

@@ -1,0 +1,187 @@
+"""What the scheduler is asked and what it answers: asks in, decisions out, all of them frozen values.
+
+An ``Ask`` is one container's or program's request as the scheduler sees it: its shape, its queue and its place in
+line. Members of a gang are asks that share ``queue`` and ``gang``; the first ``min_member`` start together or not at
+all, members beyond that are elastic: they come and go one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.sched.fairshare import ZERO, Amount
+from calabash.sched.shape import NodePlacement, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request in line.
+
+    Args:
+        id: unique among everything that waits or runs.
+        queue: a leaf of the queue tree.
+        priority: larger goes first within its queue.
+        run_time_s: estimate of how long it will run; None when unknown.
+        submitted_at_s: when it joined the line, on the caller's clock.
+        gang, min_member: name of its gang and how many members must start together; "" stands alone.
+        movable: may be placed elsewhere while it runs (defragmentation).
+        evictable: may be evicted for others; False for what must never stop.
+    """
+
+    id: str
+    shape: Shape
+    queue: str
+    priority: int = 0
+    run_time_s: float | None = None
+    tenant: str = ""
+    submitted_at_s: float = 0.0
+    gang: str = ""
+    min_member: int = 1
+    movable: bool = True
+    evictable: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise CalabashError("a request without an id", hint="give every request a unique id")
+        if self.min_member < 1:
+            raise CalabashError(f"{self.id}: min_member {self.min_member} is out of range", hint="at least 1")
+        if self.run_time_s is not None and not self.run_time_s > 0:
+            raise CalabashError(f"{self.id}: run time {self.run_time_s} s is out of range", hint="more than 0 or none")
+
+    @property
+    def gang_key(self) -> tuple[str, str]:
+        """Names the gang; a request without one is a gang of its own."""
+        return (self.queue, self.gang) if self.gang else (self.queue, "\0" + self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One class of nodes that refuses for one reason, in numbers.
+
+    Args:
+        nodes: how many nodes.
+        largest: the best that any of them has of what is short, in the unit of ``asked``.
+        text: "largest free fraction 0.19, asked 0.81".
+    """
+
+    reason: Reason
+    nodes: int
+    text: str
+    asked: float = 0.0
+    largest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a request waits.
+
+    Args:
+        reason: the dominant cause; the stable code that CLI, events and metrics share.
+        summary: one line, "0/1213 nodes are available: 549 insufficient GPU fraction, ...".
+        causes: per node class, most nodes first.
+        changes: what would make it start, the smallest change first: "would fit if memory <= 12GiB".
+        estimated_start_s: when its reservation begins, on the caller's clock; None without one.
+    """
+
+    reason: Reason
+    summary: str
+    causes: tuple[Cause, ...] = ()
+    changes: tuple[str, ...] = ()
+    estimated_start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """Start it there. ``after`` names the requests that must be gone (or moved) first."""
+
+    id: str
+    node: str
+    placement: NodePlacement
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """Stop it; it waits in its queue again. ``by`` is the request that takes its place."""
+
+    id: str
+    reason: Reason
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Stop it where it is and start it there, to make room for ``by``."""
+
+    id: str
+    node: str
+    placement: NodePlacement
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """It waits. Told when the reason changes, not every cycle."""
+
+    id: str
+    reason: Reason
+    explanation: Explanation
+
+
+Decision = Bind | Evict | Move | Pending
+
+
+class State(StrEnum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the scheduler decides.
+
+    Args:
+        half_life_s: how fast past use is forgotten in fair shares; 0 never looks back.
+        min_run_time_s: nobody is evicted or moved before it has run this long.
+        reclaim: queues below what they deserve take it back from borrowers.
+        reclaim_fair_share: queues below their fair share take surplus from queues above theirs.
+        preempt: higher priority replaces lower within a queue.
+        evict_ratio_max: evicted over asked device milli that a borrower's claim may cost.
+        reservations: blocked gangs at the head of the line that are promised a start.
+        default_run_time_s: assumed where a request gives no estimate.
+        defragment_moves_max: moves per request; 0 switches defragmentation off.
+        defragment_cost_max_milli: most occupied device milli that is moved for one request.
+        move_cost_milli: cost of a move beside the milli it occupies.
+        defragment_gpu_count_min: only requests for at least that many whole devices defragment.
+        fraction_memory_mib: card memory at which a memory-only slice counts as a whole device in quotas; 0 takes the
+            smallest card of the cluster.
+    """
+
+    half_life_s: float = 0.0
+    min_run_time_s: float = 0.0
+    reclaim: bool = True
+    reclaim_fair_share: bool = True
+    preempt: bool = True
+    evict_ratio_max: float = 1.2
+    reservations: int = 1
+    default_run_time_s: float = 86_400.0
+    defragment_moves_max: int = 0
+    defragment_cost_max_milli: int = 16_000
+    move_cost_milli: int = 200
+    defragment_gpu_count_min: int = 1
+    fraction_memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A request that holds devices; ``charge`` is what its queue is charged while it runs."""
+
+    ask: Ask
+    placement: NodePlacement
+    node: str
+    started_at_s: float
+    charge: Amount = ZERO
