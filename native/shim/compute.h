@@ -59,12 +59,11 @@ void cb_compute_after_fork(struct cb_usage_proc *proc);
 struct cb_launch {
     uint32_t tracked; /* 0: this launch passes without charge */
     uint32_t device;
-    uint64_t key;
     uint64_t cost_ns; /* what it was charged */
     uint64_t begin_ns;
-    void *estimate;
-    void *stream_entry;
-    void *fence;
+    struct cb_estimate *estimate;
+    struct cb_stream *entry;
+    struct cb_fence *fence; /* measures this launch; NULL: not measured */
     CUstream stream;
     bool per_thread;
 };
@@ -137,7 +136,8 @@ static inline uint64_t cb_graph_key(CUgraphExec graph)
  * - a successful cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize (`stream` unknown: all = true only
  * for the context form): lets it take finished work out of the books at once. Take the mark before the wait;
  * - a stream (before cuStreamDestroy) or a graph (before cuGraphExecDestroy, after cuGraphExecUpdate or a
- * change of its nodes' parameters) whose handle will mean something else.
+ * change of its nodes' parameters) whose handle will mean something else;
+ * - a context, before it is destroyed, reset or released for the last time: its events die with it.
  */
 void cb_compute_capture_begun(void);
 void cb_compute_capture_ended(void);
@@ -145,5 +145,6 @@ uint64_t cb_compute_mark(void);
 void cb_compute_synchronized(uint64_t mark, CUstream stream, bool per_thread, bool all);
 void cb_compute_forget_stream(CUstream stream);
 void cb_compute_forget_graph(CUgraphExec graph);
+void cb_compute_forget_context(CUcontext context);
 
 #endif
