@@ -1,0 +1,130 @@
+/* The agent's access to the control page; see pagelib.h. */
+#define _GNU_SOURCE
+#pragma GCC visibility push(default)
+#include "common/pagelib.h"
+#pragma GCC visibility pop
+
+#include "common/reclaim.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int cb_page_reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
+                    uint64_t start_time)
+{
+    if (slot >= CB_PROCS_MAX) return 0;
+    struct cb_usage_proc *proc = &usage->proc[slot];
+    if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE ||
+        cb_generation(proc) != generation || __atomic_load_n(&proc->pid, __ATOMIC_ACQUIRE) != pid)
+        return 0;
+    if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE &&
+        __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE) != start_time)
+        return 0;
+    return cb_reclaim_slot(usage, slot, generation) ? 1 : -1;
+}
+
+static int recount_device(struct cb_usage *usage, uint32_t device)
+{
+    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+        struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
+        cb_charge_help(usage, device, seen.high);
+        uint64_t sum = 0;
+        for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++)
+            sum += __atomic_load_n(&usage->proc[slot].share[device].used_bytes, __ATOMIC_ACQUIRE);
+        struct cb_pair next = {.low = sum, .high = seen.high};
+        int wrong = sum != seen.low;
+        if (cb_pair_swap(&usage->device[device].used_bytes, &seen, next)) return wrong;
+    }
+    return -1;
+}
+
+int cb_page_recount(struct cb_usage *usage)
+{
+    int wrong = 0, busy = 0;
+    for (uint32_t device = 0; device < CB_DEVICES_MAX; device++) {
+        int answer = recount_device(usage, device);
+        if (answer < 0)
+            busy = 1;
+        else
+            wrong += answer;
+    }
+    return busy ? -1 : wrong;
+}
+
+uint64_t cb_page_settle_context(struct cb_usage *usage, uint32_t slot, uint32_t generation, uint32_t device)
+{
+    if (slot >= CB_PROCS_MAX || device >= CB_DEVICES_MAX) return 0;
+    struct cb_usage_proc *proc = &usage->proc[slot];
+    if (cb_generation(proc) != generation || __atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_LIVE)
+        return 0;
+    uint64_t bytes = __atomic_exchange_n(&proc->context_bytes[device], 0, __ATOMIC_ACQ_REL);
+    for (unsigned i = 0; bytes > 0 && i < CB_RECLAIM_TRIES; i++) {
+        struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
+        cb_charge_help(usage, device, seen.high);
+        struct cb_pair share = cb_pair_read(&proc->share[device]);
+        uint64_t take = bytes < share.low ? bytes : share.low;
+        if (take > seen.low) take = seen.low;
+        if (take > CB_CHARGE_MAX) take = CB_CHARGE_MAX;
+        take -= take % CB_CHARGE_UNIT;
+        if (cb_generation(proc) != generation) return 0;
+        if (take > 0 && cb_charge_try(usage, slot, device, seen, share.high, -(int64_t)take)) return take;
+    }
+    return 0;
+}
+
+int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
+{
+    if (slot >= CB_PROCS_MAX) return 0;
+    struct cb_usage_proc *proc = &usage->proc[slot];
+    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+        struct cb_pair seen = cb_pair_read(&proc->state);
+        if ((uint32_t)seen.low == CB_PROC_FREE || (uint32_t)(seen.low >> 32) != generation) return 0;
+        struct cb_pair next = {.low = seen.low,
+                               .high = (uint64_t)(uint32_t)host_pid << 32 | (uint32_t)seen.high};
+        if (cb_pair_swap(&proc->state, &seen, next)) return 1;
+    }
+    return 0;
+}
+
+void cb_page_store32(uint32_t *word, uint32_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+void cb_page_store64(uint64_t *word, uint64_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+uint32_t cb_page_load32(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+uint64_t cb_page_load64(const uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+uint32_t cb_page_add32(uint32_t *word, uint32_t value)
+{
+    return __atomic_add_fetch(word, value, __ATOMIC_ACQ_REL);
+}
+
+int cb_page_wake(uint32_t *word)
+{
+    long woken = syscall(SYS_futex, word, FUTEX_WAKE, 0x7FFFFFFF, NULL, NULL, 0);
+    return woken >= 0 ? (int)woken : -errno;
+}
+
+int cb_page_wait(uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+{
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
+                               .tv_nsec = (long)(timeout_ns % 1000000000u)};
+    if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0) == 0) return 1;
+    return errno == ETIMEDOUT ? 0 : 1;
+}

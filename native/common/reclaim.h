@@ -1,0 +1,71 @@
+/*
+ * Freeing the process slot of a dead process: its bytes leave the container's counters, then the slot is
+ * free.
+ *
+ * May be run by the agent and by any sibling process at once, may be killed anywhere and run again: see
+ * charge.h for why a byte is never taken twice. Every loop is bounded, because a tenant can write this page
+ * as it likes and the agent must not spin on it for ever; a false answer means "ask again later".
+ */
+#ifndef CALABASH_RECLAIM_H
+#define CALABASH_RECLAIM_H
+
+#include "common/charge.h"
+
+#define CB_RECLAIM_TRIES 100000u
+
+static inline uint32_t cb_generation(const struct cb_usage_proc *proc)
+{
+    return __atomic_load_n(&proc->generation, __ATOMIC_ACQUIRE);
+}
+
+/* Takes off everything that this generation of the slot holds of one device. */
+static inline bool cb_reclaim_device(struct cb_usage *usage, uint32_t slot, uint32_t device,
+                                     uint32_t generation)
+{
+    struct cb_usage_proc *proc = &usage->proc[slot];
+    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+        struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
+        cb_charge_help(usage, device, seen.high);
+        struct cb_pair share = cb_pair_read(&proc->share[device]);
+        /* As long as the tag stays what was seen, no share of this device moves: a second owner of the slot
+         * who charged something in the meantime makes the swap below fail. */
+        if (cb_generation(proc) != generation) return true;
+        struct cb_pair again = cb_pair_read(&usage->device[device].used_bytes);
+        if (again.low != seen.low || again.high != seen.high) continue;
+        uint64_t take = share.low < seen.low ? share.low : seen.low;
+        if (take > CB_CHARGE_MAX) take = CB_CHARGE_MAX;
+        take -= take % CB_CHARGE_UNIT;
+        if (take == 0) return true;
+        (void)cb_charge_try(usage, slot, device, seen, share.high, -(int64_t)take);
+    }
+    return false;
+}
+
+/* The slot's head moves from one (state, generation, pid) to another as one word; host_pid may change
+ * meanwhile. */
+static inline bool cb_proc_change(struct cb_usage_proc *proc, uint32_t state, uint32_t generation,
+                                  uint32_t next_state, uint32_t next_generation, int32_t next_pid)
+{
+    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+        struct cb_pair seen = cb_pair_read(&proc->state);
+        if ((uint32_t)seen.low != state || (uint32_t)(seen.low >> 32) != generation) return false;
+        struct cb_pair next = {.low = (uint64_t)next_generation << 32 | next_state,
+                               .high = (uint32_t)next_pid};
+        if (cb_pair_swap(&proc->state, &seen, next)) return true;
+    }
+    return false;
+}
+
+/* Frees slot `slot` if it still is of this generation; the caller knows that its process is dead. */
+static inline bool cb_reclaim_slot(struct cb_usage *usage, uint32_t slot, uint32_t generation)
+{
+    struct cb_usage_proc *proc = &usage->proc[slot];
+    uint32_t state = __atomic_load_n(&proc->state, __ATOMIC_ACQUIRE);
+    if (state == CB_PROC_FREE || cb_generation(proc) != generation) return true;
+    for (uint32_t device = 0; device < CB_DEVICES_MAX; device++)
+        if (!cb_reclaim_device(usage, slot, device, generation)) return false;
+    (void)cb_proc_change(proc, state, generation, CB_PROC_FREE, generation, 0);
+    return true;
+}
+
+#endif
