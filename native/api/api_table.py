@@ -126,7 +126,7 @@ def load_nvml(path: Path = NVML_TABLE) -> list[NvmlFunction]:
     return functions
 
 
-def write_cuda(functions: list[CudaFunction], title: str, path: Path = CUDA_TABLE) -> None:
+def write_cuda(functions: list[CudaFunction], title: str, path: Path) -> None:
     lines = [f"# {title}", "# symbol\tbase\tversion\tflavour\torigin\treturn\tparameters"]
     for f in functions:
         cells = (f.symbol, f.base, str(f.version), f.flavour, f.origin, f.returns, format_parameters(f.parameters))
@@ -134,7 +134,7 @@ def write_cuda(functions: list[CudaFunction], title: str, path: Path = CUDA_TABL
     path.write_text("\n".join(lines) + "\n")
 
 
-def write_nvml(functions: list[NvmlFunction], title: str, path: Path = NVML_TABLE) -> None:
+def write_nvml(functions: list[NvmlFunction], title: str, path: Path) -> None:
     lines = [f"# {title}", "# symbol\treturn\tparameters"]
     lines += ["\t".join((f.symbol, f.returns, format_parameters(f.parameters))) for f in functions]
     path.write_text("\n".join(lines) + "\n")

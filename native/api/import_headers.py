@@ -1,6 +1,6 @@
 """Writes `cuda.tsv` and `nvml.tsv` from the headers of the registry packages (a maintainer's tool).
 
-    python native/api/import_headers.py [--include DIRECTORY]
+    python native/api/import_headers.py [--include DIRECTORY] [--output DIRECTORY]
 
 cudaTypedefs.h gives base name, version, flavour and parameters; cuda.h gives the exported names. Both list the
 versions of one base name in order of age (`cuMemAlloc` is 2000, `cuMemAlloc_v2` is 3020), so the n-th oldest typedef
@@ -19,7 +19,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from api_table import CudaFunction, NvmlFunction, Parameter, write_cuda, write_nvml
+from api_table import HERE, CudaFunction, NvmlFunction, Parameter, write_cuda, write_nvml
 from directions import cuda_direction, nvml_direction
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,15 +153,19 @@ def main() -> int:
     default = next(ROOT.glob(".venv/lib/python3*/site-packages/nvidia/cu13/include"), None)
     parser = argparse.ArgumentParser(description="write cuda.tsv and nvml.tsv from the headers")
     parser.add_argument("--include", type=Path, default=default, help="directory that holds cuda.h and nvml.h")
-    include = parser.parse_args().include
+    parser.add_argument("--output", type=Path, default=HERE, help="directory for cuda.tsv and nvml.tsv")
+    arguments = parser.parse_args()
+    include, output = arguments.include, arguments.output
     if include is None or not (include / "cuda.h").exists():
         print("error: no cuda.h found\nhint: run `make setup`, or give --include DIRECTORY", file=sys.stderr)
         return 1
     functions = [f for origin in HEADERS for f in import_origin(include, origin)]
     functions.sort(key=lambda f: (f.base, f.version, f.flavour))
-    write_cuda(functions, f"CUDA driver API, from the headers of CUDA_VERSION {header_version(include)}")
+    write_cuda(
+        functions, f"CUDA driver API, from the headers of CUDA_VERSION {header_version(include)}", output / "cuda.tsv"
+    )
     nvml = sorted(import_nvml(include), key=lambda f: f.symbol)
-    write_nvml(nvml, "NVML, from nvml.h")
+    write_nvml(nvml, "NVML, from nvml.h", output / "nvml.tsv")
     print(f"{len(functions)} functions of the CUDA driver API, {len(nvml)} of NVML")
     return 0
 
