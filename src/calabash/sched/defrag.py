@@ -1,0 +1,158 @@
+"""Defragmentation on demand: move a few small requests so that a large one fits.
+
+Theory of operation. When a request for whole devices fits nowhere although enough is free in sum, each node has a price:
+the device milli in use on the devices that it would have to empty (those with the most free), plus ``move_cost_milli``
+per request on them. The price is computed for all nodes at once from the resident arrays. The cheapest few nodes are tried:
+everything on the wanted devices is placed elsewhere by the same policy, the largest first, the node itself excluded;
+only if all of it fits, and the newcomer then fits on the node, is the result kept, else the board is rolled back.
+Requests that are pinned, that run too short, that have a higher priority, or that want as many devices as the
+newcomer are never moved. Under churn at load 0.95 this is worth more than any score: a few moves per hundred arrivals
+admit nearly all 8-device requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from calabash.sched.cluster import Cluster
+from calabash.sched.fit import Compiled
+from calabash.sched.gangs import Board
+from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+
+NODES_TRIED = 4
+IMPOSSIBLE = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupant:
+    """A running request as far as moving it matters; ``movable`` already includes priority and run time."""
+
+    id: str
+    shape: Shape
+    placement: NodePlacement
+    movable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """Where the newcomer goes, and who moves where, in the order in which they were placed."""
+
+    placement: NodePlacement
+    moved: tuple[tuple[Occupant, NodePlacement], ...]
+    cost_milli: int
+
+
+class MovingRoom(Protocol):
+    """The room of a board that can also look away from one node."""
+
+    cluster: Cluster
+
+    def compiled(self, shape: Shape) -> Compiled: ...
+
+    def choose_on(self, shape: Shape, node: int) -> NodePlacement | None: ...
+
+    def choose_elsewhere(self, shape: Shape, node: int) -> NodePlacement | None: ...
+
+
+def node_costs(cluster: Cluster, compiled: Compiled, *, moves_max: int, move_cost_milli: int) -> npt.NDArray[np.int64]:
+    """[N] price of emptying the devices that the shape wants; IMPOSSIBLE where it can never fit or too many must move."""
+    shape = compiled.shape
+    count = shape.gpu_count
+    usable = np.arange(cluster.width) < cluster.gpu_count[:, None]
+    if compiled.device_static is not None:
+        usable &= compiled.device_static
+    if cluster.has_unhealthy:
+        usable &= cluster.gpu_healthy
+    if cluster.has_modes:
+        usable &= ~cluster.gpu_pinned | (cluster.gpu_mode == compiled.mode)
+    free = np.where(usable, cluster.gpu_free_milli, -1)
+    wanted = np.argsort(-free, axis=1, kind="stable")[:, :count]
+    in_use = count * WHOLE_MILLI - np.take_along_axis(free, wanted, axis=1).sum(axis=1)
+    pods = np.take_along_axis(cluster.gpu_users, wanted, axis=1).sum(axis=1)
+    possible = usable.sum(axis=1) >= count
+    possible &= (cluster.cpu_milli >= shape.cpu_milli) & (cluster.memory_mib >= shape.memory_mib)
+    possible &= (pods >= 1) & (pods <= moves_max * count) & cluster.schedulable
+    if compiled.static is not None:
+        possible &= compiled.static
+    return np.where(possible, in_use + move_cost_milli * pods, IMPOSSIBLE).astype(np.int64)
+
+
+def find_moves(
+    board: Board,
+    room: MovingRoom,
+    shape: Shape,
+    occupants: Callable[[int], Iterable[Occupant]],
+    *,
+    moves_max: int,
+    cost_max_milli: int = 16_000,
+    move_cost_milli: int = 200,
+    nodes_tried: int = NODES_TRIED,
+) -> Moves | None:
+    """Make room for ``shape`` by moving at most ``moves_max`` requests.
+
+    Args:
+        occupants: what runs on a node, by its row.
+        cost_max_milli: highest price of a node that is still tried.
+
+    Returns:
+        On success the board holds the moved at their new places and the newcomer at its own; on None it is unchanged.
+    """
+    if not shape.whole or moves_max < 1 or len(room.cluster.names) == 0 or room.cluster.width < shape.gpu_count:
+        return None
+    costs = node_costs(room.cluster, room.compiled(shape), moves_max=moves_max, move_cost_milli=move_cost_milli)
+    tried = min(nodes_tried, len(costs))
+    cheapest = np.argpartition(costs, tried - 1)[:tried]
+    for row in cheapest[np.argsort(costs[cheapest], kind="stable")].tolist():
+        if costs[row] > cost_max_milli:
+            break
+        moves = _empty(board, room, shape, row, list(occupants(row)), moves_max)
+        if moves is not None:
+            return Moves(placement=moves[0], moved=moves[1], cost_milli=int(costs[row]))
+    return None
+
+
+def _empty(
+    board: Board, room: MovingRoom, shape: Shape, row: int, here: list[Occupant], moves_max: int
+) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
+    leaving = _leaving(room.cluster, room.compiled(shape), row, here)
+    if leaving is None or not 0 < len(leaving) <= moves_max:
+        return None
+    mark = board.mark()
+    moved = []
+    for occupant in leaving:
+        place = room.choose_elsewhere(occupant.shape, row)
+        if place is None:
+            board.rollback(mark)
+            return None
+        board.take(occupant.shape, occupant.placement)
+        board.put(occupant.shape, place)
+        moved.append((occupant, place))
+    placement = room.choose_on(shape, row)
+    if placement is None:
+        board.rollback(mark)
+        return None
+    board.put(shape, placement)
+    return placement, tuple(moved)
+
+
+def _leaving(cluster: Cluster, compiled: Compiled, row: int, here: list[Occupant]) -> list[Occupant] | None:
+    """Who must leave the devices with the most free, the largest first; None when somebody there may not."""
+    count = int(cluster.gpu_count[row])
+    usable = np.ones(count, np.bool_) if compiled.device_static is None else compiled.device_static[row, :count]
+    fixed = {d for o in here if not _may_move(o, compiled.shape) for d in o.placement.devices}
+    free = cluster.gpu_free_milli[row, :count]
+    order = [d for d in np.argsort(-free, kind="stable").tolist() if usable[d] and d not in fixed]
+    wanted = set(order[: compiled.shape.gpu_count])
+    if len(wanted) < compiled.shape.gpu_count:
+        return None
+    leaving = [o for o in here if not wanted.isdisjoint(o.placement.devices)]
+    return sorted(leaving, key=lambda o: (-o.shape.gpu_total_milli, o.id))
+
+
+def _may_move(occupant: Occupant, shape: Shape) -> bool:
+    return occupant.movable and (occupant.shape.gpu_count < shape.gpu_count or not occupant.shape.whole)
