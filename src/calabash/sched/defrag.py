@@ -1,10 +1,11 @@
 """Defragmentation on demand: move a few small requests so that a large one fits.
 
-Theory of operation. When a request for whole devices fits nowhere although enough is free in sum, each node has a price:
-the device milli in use on the devices that it would have to empty (those with the most free), plus ``move_cost_milli``
-per request on them. The price is computed for all nodes at once from the resident arrays. The cheapest few nodes are tried:
-everything on the wanted devices is placed elsewhere by the same policy, the largest first, the node itself excluded;
-only if all of it fits, and the newcomer then fits on the node, is the result kept, else the board is rolled back.
+Theory of operation. When a request for whole devices fits nowhere although enough is free in sum, each node has a
+price: the device milli in use on the devices that it would have to empty (those with the most free), plus
+``move_cost_milli`` per request on them, computed for all nodes at once from the resident arrays. The cheapest few
+nodes are tried: everything on the wanted devices is placed elsewhere by the same policy, the largest first, the node
+itself excluded; only if all of it fits, and the newcomer then fits there, is the result kept, else the board is rolled
+back.
 Requests that are pinned, that run too short, that have a higher priority, or that want as many devices as the
 newcomer are never moved. Under churn at load 0.95 this is worth more than any score: a few moves per hundred arrivals
 admit nearly all 8-device requests.
@@ -60,7 +61,7 @@ class MovingRoom(Protocol):
 
 
 def node_costs(cluster: Cluster, compiled: Compiled, *, moves_max: int, move_cost_milli: int) -> npt.NDArray[np.int64]:
-    """[N] price of emptying the devices that the shape wants; IMPOSSIBLE where it can never fit or too many must move."""
+    """[N] price of emptying the devices that the shape wants; IMPOSSIBLE where it cannot fit or too many must move."""
     shape = compiled.shape
     count = shape.gpu_count
     usable = np.arange(cluster.width) < cluster.gpu_count[:, None]
@@ -110,14 +111,14 @@ def find_moves(
     for row in cheapest[np.argsort(costs[cheapest], kind="stable")].tolist():
         if costs[row] > cost_max_milli:
             break
-        moves = _empty(board, room, shape, row, list(occupants(row)), moves_max)
+        moves = _empty(board, room, shape, row, list(occupants(row)), moves_max=moves_max)
         if moves is not None:
             return Moves(placement=moves[0], moved=moves[1], cost_milli=int(costs[row]))
     return None
 
 
 def _empty(
-    board: Board, room: MovingRoom, shape: Shape, row: int, here: list[Occupant], moves_max: int
+    board: Board, room: MovingRoom, shape: Shape, row: int, here: list[Occupant], *, moves_max: int
 ) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
     leaving = _leaving(room.cluster, room.compiled(shape), row, here)
     if leaving is None or not 0 < len(leaving) <= moves_max:
