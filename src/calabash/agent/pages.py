@@ -268,10 +268,13 @@ class LimitsPage:
         """Publish what one context costs on this device."""
         self._page.device[index].context_bytes = max(0, min(context_bytes, BYTES_MAX))
 
-    def set_gate(self, index: int, gate: Gate, plan: Plan | None = None, *, neighbours: int = 0) -> None:
+    def set_gate(
+        self, index: int, gate: Gate, plan: Plan | None = None, *, neighbours: int = 0, wake: bool = True
+    ) -> None:
         """Publish how to run from now on, and wake whoever sleeps at the gate.
 
-        A plan that starts later leaves the one in force valid until then.
+        A plan that starts later leaves the one in force valid until then. Without ``wake`` sleepers see it when their
+        present sleep is over: enough when nothing starts sooner than they believe.
         """
         device = self._page.device[index]
         device.word = (device.word | 1) & 0xFFFFFFFF
@@ -284,7 +287,8 @@ class LimitsPage:
         device.gate = gate
         device.neighbours = neighbours
         device.word = (device.word + 1) & 0xFFFFFFFF
-        self.wake(index)
+        if wake:
+            self.wake(index)
 
     def wake(self, index: int) -> None:
         """Wake every process that sleeps on the word of a device."""
@@ -325,6 +329,17 @@ class UsagePage:
             throttled_ns=raw.throttled_ns,
             demand_ns=raw.demand_ns,
         )
+
+    def demand_ns(self, index: int) -> int:
+        """When the container last launched, or last waited to: one load, for those who look often."""
+        return self._page.device[index].demand_ns
+
+    def take_kernel_ns_max(self, index: int) -> int:
+        """The longest kernel since the last call."""
+        raw = self._page.device[index]
+        longest = min(raw.kernel_ns_max, KERNEL_NS_MAX)
+        raw.kernel_ns_max = 0
+        return longest
 
     def procs(self) -> list[ProcUsage]:
         """Every entry that is not free, in order of index."""
