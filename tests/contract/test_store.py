@@ -76,7 +76,7 @@ def _record(name: str = "a1", **changes: object) -> AllocationRecord:
         uid=1000,
         client_pid=4711,
         client_start_time=1 << 40,
-        command="python train.py --name 'Zoë'",
+        command=("python", "train.py", "--name", "Zoë \x01 'quoted'"),
         slot="/somewhere/a1",
         created_at=1_700_000_000.25,
         granted_at=1_700_000_000.5,
@@ -283,7 +283,7 @@ def test_a_full_disk_is_a_reason_and_loses_nothing(tmp_path: Path) -> None:
     raw.close()
     with pytest.raises(CalabashError) as caught:  # noqa: PT012 - the one that no longer fits is not known beforehand
         for number in range(200):
-            store.grant(_record(f"after{number}", command="x" * 4000))
+            store.grant(_record(f"after{number}", command=("x" * 4000,)))
     assert caught.value.reason is Reason.DISK_FULL
     store.close()
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,33 +89,33 @@ def send_signal(process: Process, number: signal.Signals) -> bool:
     return True
 
 
-def holders(path: Path) -> Iterator[Process]:
-    """Processes that have the file open, as far as we may see."""
-    try:
-        wanted = path.stat()
-    except OSError:
-        return
-    for entry in os.scandir(_PROC):
-        if not entry.name.isdigit():
-            continue
-        if _has_open(entry.path, wanted):
-            process = identify(int(entry.name))
-            if process is not None:
-                yield process
+def holders(paths: Sequence[Path]) -> dict[Path, list[Process]]:
+    """For each file the processes that have it open, by pid, as far as we may see; one pass over /proc for all."""
+    found: dict[Path, list[Process]] = {path: [] for path in paths}
+    wanted: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            wanted[status.st_dev, status.st_ino] = path
+    if not wanted:
+        return found
+    for pid in sorted(int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()):
+        opened = _open_files(pid) & wanted.keys()
+        process = identify(pid) if opened and pid != os.getpid() else None
+        if process is not None:
+            for key in opened:
+                found[wanted[key]].append(process)
+    return found
 
 
-def _has_open(directory: str, wanted: os.stat_result) -> bool:
-    try:
-        for descriptor in os.scandir(directory + "/fd"):
-            try:
-                found = descriptor.stat()
-            except OSError:
-                continue
-            if (found.st_ino, found.st_dev) == (wanted.st_ino, wanted.st_dev):
-                return True
-    except OSError:
-        pass
-    return False
+def _open_files(pid: int) -> set[tuple[int, int]]:
+    opened: set[tuple[int, int]] = set()
+    with contextlib.suppress(OSError):
+        for descriptor in os.scandir(_PROC / str(pid) / "fd"):
+            with contextlib.suppress(OSError):
+                status = descriptor.stat()
+                opened.add((status.st_dev, status.st_ino))
+    return opened
 
 
 def peer_of(connection: socket.socket) -> Peer:

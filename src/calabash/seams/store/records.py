@@ -37,7 +37,7 @@ class AllocationRecord:
     uid: int = -1
     client_pid: int = 0
     client_start_time: int = 0
-    command: str = ""
+    command: tuple[str, ...] = ()
     slot: str = ""
     created_at: float = 0.0
     granted_at: float = 0.0

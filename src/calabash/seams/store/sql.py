@@ -259,13 +259,14 @@ class Store:
         return sqlite.insert(table).on_conflict_do_nothing(index_elements=keys)
 
 
-_PLAIN_FIELDS = tuple(f for f in AllocationRecord.__dataclass_fields__ if f not in {"state", "request", "placement"})
+_PLAIN_FIELDS = tuple(f for f in AllocationRecord.__dataclass_fields__ if f not in {"state", "request", "placement", "command"})
 
 
 def _allocation_values(record: AllocationRecord) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN_FIELDS}
     return values | {
         "state": record.state.value,
+        "command": list(record.command),
         "tenant": record.request.tenant,
         "queue": record.request.queue,
         "request": msgspec.to_builtins(record.request),
@@ -276,6 +277,7 @@ def _allocation_values(record: AllocationRecord) -> dict[str, Any]:
 def _allocation_record(row: dict[str, Any]) -> AllocationRecord:
     return AllocationRecord(
         state=AllocationState(row["state"]),
+        command=tuple(row["command"]),
         request=msgspec.convert(row["request"], GpuRequest),
         placement=msgspec.convert(row["placement"], Placement),
         **{name: row[name] for name in _PLAIN_FIELDS},

@@ -1,0 +1,168 @@
+"""What every held allocation really uses: live figures from its usage page, and metering intervals from them.
+
+A usage page is written by its tenant, so figures are bounded and only ever describe that tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from calabash.agent import pages
+from calabash.agent.slots import Slots
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.model.units import MIB
+from calabash.seams.clock import Clock
+from calabash.seams.store import AllocationRecord, Store, UsageRecord
+
+CHECKPOINT_NS = 60_000_000_000
+RATE_WINDOW_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceUse:
+    """What one slice uses now; ``core_used_percent`` over the last second, of the whole device."""
+
+    memory_used_mib: int = 0
+    core_used_percent: float = 0.0
+    denied: int = 0
+    throttled_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """One allocation. Marks are per device index within the allocation."""
+
+    usage: pages.UsagePage
+    limits: pages.LimitsPage
+    billed_until_s: float
+    billed_ns: list[int]
+    rate: list[float]
+    rate_mark: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Ledgers:
+    """The ledgers of all held allocations; ``tick`` from the watch thread, reading from any."""
+
+    def __init__(self, slots: Slots, clock: Clock) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._ledgers: dict[AllocationId, _Ledger] = {}
+        self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
+
+    def use(self, record: AllocationRecord) -> list[SliceUse]:
+        """Figures per slice, in the order of the placement."""
+        ledger = self._ledgers.get(record.id)
+        if ledger is None:
+            return [SliceUse() for _ in record.placement.slices]
+        found = []
+        for index in range(len(record.placement.slices)):
+            seen = ledger.usage.device(index)
+            residual = min(ledger.limits.device(index).residual_bytes, pages.BYTES_MAX)
+            found.append(
+                SliceUse(
+                    memory_used_mib=-(-(seen.used_bytes + residual) // MIB),
+                    core_used_percent=round(ledger.rate[index], 1),
+                    denied=seen.denied_count,
+                    throttled_s=round(seen.throttled_ns / 1e9, 3),
+                )
+            )
+        return found
+
+    def tick(self, records: Iterable[AllocationRecord]) -> None:
+        """Look at every ledger."""
+        now_ns = self._clock.monotonic_ns()
+        for record in records:
+            ledger = self._ledger(record)
+            if ledger is not None:
+                self._rates(ledger, now_ns)
+
+    def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
+        """Write the intervals of everything that runs, once a minute, so that a crash loses little."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns < self._next_checkpoint_ns:
+            return
+        self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
+        intervals = [(record, self._interval(record)) for record in records]
+        store.add_usage([u for _, usage in intervals for u in usage])
+        for record, usage in intervals:
+            self._bill(record, usage)
+
+    def final_usage(self, record: AllocationRecord) -> Sequence[UsageRecord]:
+        """The last interval of an allocation whose slot still exists."""
+        return self._interval(record)
+
+    def forget(self, allocation: AllocationId) -> None:
+        """It is released."""
+        self._ledgers.pop(allocation, None)
+
+    def restore(self, record: AllocationRecord, written: Sequence[UsageRecord]) -> None:
+        """Go on where an earlier pool stopped writing."""
+        ledger = self._ledger(record)
+        if ledger is None or not written:
+            return
+        ledger.billed_until_s = max(u.to_s for u in written)
+        for index, part in enumerate(record.placement.slices):
+            used_s = sum(u.used_gpu_s for u in written if u.device == part.device)
+            ledger.billed_ns[index] = int(used_s * 1e9)
+
+    def _ledger(self, record: AllocationRecord) -> _Ledger | None:
+        ledger = self._ledgers.get(record.id)
+        if ledger is None:
+            path = self._slots.path(record.id)
+            try:
+                usage, limits = pages.UsagePage.of_slot(path), pages.LimitsPage.of_slot(path)
+            except CalabashError:
+                return None
+            count = len(record.placement.slices)
+            ledger = _Ledger(
+                usage=usage, limits=limits, billed_until_s=record.granted_at, billed_ns=[0] * count, rate=[0.0] * count
+            )
+            self._ledgers[record.id] = ledger
+        return ledger
+
+    def _rates(self, ledger: _Ledger, now_ns: int) -> None:
+        charged = [ledger.usage.device(i).charged_ns for i in range(len(ledger.rate))]
+        if not ledger.rate_mark:
+            ledger.rate_mark = [(now_ns, ns) for ns in charged]
+        for index, (since_ns, before_ns) in enumerate(ledger.rate_mark):
+            elapsed_ns = now_ns - since_ns
+            if elapsed_ns >= RATE_WINDOW_NS:
+                percent = 100.0 * (charged[index] - before_ns) / elapsed_ns
+                ledger.rate[index] = max(0.0, min(100.0, percent))
+                ledger.rate_mark[index] = (now_ns, charged[index])
+
+    def _interval(self, record: AllocationRecord) -> list[UsageRecord]:
+        now_s = self._clock.now_s()
+        ledger = self._ledger(record)
+        from_s = ledger.billed_until_s if ledger else record.granted_at
+        elapsed_s = max(0.0, now_s - from_s)
+        found = []
+        for index, part in enumerate(record.placement.slices):
+            new_ns = ledger.usage.device(index).charged_ns - ledger.billed_ns[index] if ledger else 0
+            found.append(
+                UsageRecord(
+                    allocation=record.id,
+                    device=part.device,
+                    tenant=record.request.tenant,
+                    queue=record.request.queue,
+                    from_s=from_s,
+                    to_s=from_s + elapsed_s,
+                    memory_mib=part.memory_mib,
+                    core_percent=part.core_percent,
+                    allocated_gpu_s=elapsed_s * part.core_percent / 100,
+                    # Nobody uses more GPU time than has passed, whatever the page says.
+                    used_gpu_s=max(0.0, min(new_ns / 1e9, elapsed_s)),
+                    memory_mib_s=elapsed_s * part.memory_mib,
+                )
+            )
+        return found
+
+    def _bill(self, record: AllocationRecord, usage: Sequence[UsageRecord]) -> None:
+        ledger = self._ledgers.get(record.id)
+        if ledger is None or not usage:
+            return
+        ledger.billed_until_s = usage[0].to_s
+        for index, interval in enumerate(usage):
+            ledger.billed_ns[index] += int(interval.used_gpu_s * 1e9)

@@ -1,0 +1,270 @@
+"""The agent of one node: joins inventory, book and watch threads, and is what a front end holds.
+
+Threads: ``watch`` sweeps the book ten times a second and reads the cards once a second; one thread per driver waits
+for its events. All shared state is behind ``lock``; drivers are never asked while it is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from calabash.agent import pages
+from calabash.agent.book import Book, Changes
+from calabash.agent.ending import Ender
+from calabash.agent.inventory import HealthChange, Inventory
+from calabash.agent.ledgers import Ledgers
+from calabash.agent.slots import Slots
+from calabash.model.device import Device, DeviceUuid, Health, NodeName
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId, ModeName
+from calabash.model.units import MIB
+from calabash.seams.clock import Clock
+from calabash.seams.gpu.protocol import GpuDriver
+from calabash.seams.host.processes import Process, holders
+from calabash.seams.store import AllocationRecord, Store
+from calabash.sharing.protocol import Edits, Held
+from calabash.sharing.registry import mode_named
+
+SWEEP_PERIOD_S = 0.1
+READ_PERIOD_S = 1.0
+EVENT_WAIT_S = 1.0
+EVENTS_WAITING_MAX = 1000
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """A device, its mode (None when idle) and the slices on it."""
+
+    device: Device
+    mode: ModeName | None
+    held: Sequence[Held]
+
+
+class NodeAgent:
+    """Everything about this node's cards. ``changed`` is called, without the lock, when room may have appeared."""
+
+    def __init__(
+        self,
+        *,
+        home: Path,
+        store: Store,
+        clock: Clock,
+        drivers: Sequence[GpuDriver],
+        library: Path,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.node = NodeName(socket.gethostname())
+        self.slots = Slots(home / "alloc")
+        self.inventory = Inventory(drivers)
+        self.ledgers = Ledgers(self.slots, clock)
+        self.book = Book(
+            store=store,
+            slots=self.slots,
+            clock=clock,
+            usage_of=self.ledgers.final_usage,
+        )
+        self.changed = changed
+        self._store = store
+        self._clock = clock
+        self._library = library
+        self._ender = Ender(self.processes_of)
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_WAITING_MAX)
+        self._failure = ""
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Adopt what is there, then watch."""
+        with self.lock:
+            self._record(self.book.recover())
+        self._threads = [threading.Thread(target=self._watch, name="watch", daemon=True)]
+        for driver in self.inventory.drivers:
+            waiter = threading.Thread(target=self._wait_events, args=(driver,), name="events", daemon=True)
+            self._threads.append(waiter)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; whoever runs keeps running under the same limits."""
+        self._stop.set()
+        self._wake.set()
+        for thread in self._threads:
+            thread.join(timeout=EVENT_WAIT_S + 2)
+        self._flush_events()
+
+    # -- what a front end asks ---------------------------------------------------------------------------------
+
+    def devices(self) -> list[DeviceState]:
+        """All devices with what is on them."""
+        states = []
+        with self.lock:
+            for device in self.inventory.devices():
+                held, mode = self.book.held(device.uuid)
+                states.append(DeviceState(device=device, mode=mode, held=held))
+        return states
+
+    def orphaned(self, device: DeviceUuid) -> bool:
+        """Somebody the journal does not know is on the device; it takes no new work."""
+        return bool(self.book.orphaned(device))
+
+    def grant(self, record: AllocationRecord) -> tuple[AllocationRecord, Edits]:
+        """Journal it, make its slot; what the program needs to use it. Raises CalabashError and then holds nothing."""
+        mode = mode_named(record.placement.mode)
+        slices = record.placement.slices
+        edits = mode.container_edits(slices, library=str(self._library), slot=str(self.slots.path(record.id)))
+        devices = tuple(
+            pages.SlotDevice(
+                uuid=part.device,
+                memory_limit_bytes=part.memory_mib * MIB if edits.needs_slot else 0,
+                core_percent=max(1, part.core_percent),
+                policy=record.request.policy if edits.needs_slot else None,
+                priority=record.request.priority,
+            )
+            for part in slices
+        )
+        spec = pages.SlotSpec(allocation=record.id, devices=devices, tenant_uid=record.uid if record.uid >= 0 else None)
+        with self.lock:
+            granted = self.book.grant(record, spec)
+        self.event("granted", allocation=record.id, message=describe(granted, self.inventory.devices()))
+        return granted, edits
+
+    def started(self, allocation: AllocationId) -> AllocationRecord | None:
+        """The program says it runs."""
+        with self.lock:
+            before = self.book.get(allocation)
+            after = self.book.started(allocation)
+        if before is not None and after is not None and before.state is not after.state:
+            self.event("started", allocation=allocation)
+        return after
+
+    def end(self, allocation: AllocationId, *, reason: str, explanation: str) -> bool:
+        """End its programs and release it; False when it is not held."""
+        with self.lock:
+            known = self.book.end(allocation, reason=reason, explanation=explanation)
+        self._wake.set()
+        return known
+
+    def sweep(self) -> Changes:
+        """Settle all allocations now."""
+        with self.lock:
+            changes = self.book.sweep()
+            self._record(changes)
+            self._ender.end((r.id for r in changes.to_end), self._clock.monotonic_ns())
+        if changes.released:
+            self.changed()
+        return changes
+
+    def processes_of(self, allocation: AllocationId) -> list[Process]:
+        """Programs that hold the lease, as far as this process may see them. What a tenant writes about itself is not
+        asked: these processes may be killed."""
+        lease = self.slots.path(allocation) / pages.LEASE_FILE
+        return holders([lease])[lease]
+
+    def processes(self) -> dict[AllocationId, list[Process]]:
+        """The same for everything that is held, in one look."""
+        leases = {self.slots.path(r.id) / pages.LEASE_FILE: r.id for r in self.book.records()}
+        return {leases[path]: found for path, found in holders(list(leases)).items()}
+
+    def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
+        """Tell people; kept until the store takes it, the oldest lost when there are too many."""
+        fields = {"kind": kind, "reason": reason, "allocation": allocation, "device": device, "message": message}
+        log.info(kind, **{k: v for k, v in fields.items() if v and k != "kind"})
+        self._events.append({"at": self._clock.now_s(), **fields})
+
+    # -- threads -----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        next_read_ns = 0
+        while not self._stop.is_set():
+            try:
+                self.sweep()
+                self.ledgers.tick(self.book.records())
+                now_ns = self._clock.monotonic_ns()
+                if now_ns >= next_read_ns:
+                    next_read_ns = now_ns + int(READ_PERIOD_S * 1e9)
+                    self._health(self.inventory.observe(idle=self._idle))
+                    self.ledgers.checkpoint(self.book.records(), self._store)
+                self._flush_events()
+                self._failure = ""
+            except CalabashError as error:
+                self._complain(error)
+            except Exception:
+                # The watch must outlive every surprise: without it nothing is ever given back.
+                log.exception("the watch stumbled and goes on")
+            self._wake.wait(SWEEP_PERIOD_S)
+            self._wake.clear()
+
+    def _wait_events(self, driver: GpuDriver) -> None:
+        while not self._stop.is_set():
+            try:
+                for event in driver.wait_events(EVENT_WAIT_S):
+                    self._health(self.inventory.happened(event))
+            except CalabashError as error:
+                log.debug("no events from the driver", vendor=driver.vendor, error=error.message)
+                self._stop.wait(EVENT_WAIT_S)
+
+    def _idle(self, device: DeviceUuid) -> bool:
+        with self.lock:
+            return not self.book.held(device)[0] and not self.book.orphaned(device)
+
+    def _health(self, changes: list[HealthChange]) -> None:
+        for change in changes:
+            message = f"{change.before} -> {change.after}: {change.cause}"
+            self.event("health", reason=change.after, device=change.device, message=message)
+            if change.tell:
+                with self.lock:
+                    records = self.book.records()
+                for record in records:
+                    if any(part.device == change.device for part in record.placement.slices):
+                        self.event(
+                            "device_unhealthy",
+                            reason="unhealthy",
+                            allocation=record.id,
+                            device=change.device,
+                            message=f"device {change.device} of this allocation is {change.after}: {change.cause}",
+                        )
+        if any(change.after is Health.HEALTHY for change in changes):
+            self.changed()
+
+    def _record(self, changes: Changes) -> None:
+        for record in changes.started:
+            self.event("started", allocation=record.id)
+        for record in changes.released:
+            self.ledgers.forget(record.id)
+            self.event("released", reason=record.reason, allocation=record.id, message=record.explanation)
+        for failure in changes.failures:
+            self._complain(failure)
+
+    def _complain(self, error: CalabashError) -> None:
+        """Once, not ten times a second."""
+        if error.message != self._failure:
+            self._failure = error.message
+            log.error("cannot settle the books; trying on", error=error.message, reason=str(error.reason))
+
+    def _flush_events(self) -> None:
+        with contextlib.suppress(CalabashError):
+            while self._events:
+                self._store.add_event(**self._events[0])
+                self._events.popleft()
+
+
+def describe(record: AllocationRecord, devices: Sequence[Device]) -> str:
+    """``vgpu: 8192 MiB 30% of device 0``."""
+    index = {d.uuid: d.index for d in devices}
+    parts = [f"{p.memory_mib} MiB {p.core_percent}% of device {index.get(p.device)}" for p in record.placement.slices]
+    return f"{record.placement.mode}: {', '.join(parts)}"
