@@ -115,6 +115,8 @@ class Slots:
         found: dict[str, int] = {}
         with suppress(FileNotFoundError), os.scandir(self._directory) as entries:
             for entry in entries:
+                if entry.name.startswith("."):  # half made or half removed
+                    continue
                 with suppress(OSError):
                     found[entry.name] = os.stat(os.path.join(entry.path, LIMITS_FILE)).st_ino
         changed = False
