@@ -229,6 +229,17 @@ class QueueTree:
             self._past[i] = self._past[i] * keep + above * gained_s
         self._division = None
 
+    def past(self) -> tuple[tuple[str, float], ...]:
+        """Decayed use of every queue, for a snapshot."""
+        return tuple((name, self._past[i]) for name, i in self._index.items() if i)
+
+    def set_past(self, past: Iterable[tuple[str, float]], at_s: float) -> None:
+        for name, value in past:
+            if name in self._index:
+                self._past[self._index[name]] = value
+        self._past_at_s = at_s
+        self._division = None
+
     def division(self) -> Division:
         if self._division is None:
             count = len(self._paths)

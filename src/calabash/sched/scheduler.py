@@ -1,0 +1,291 @@
+"""The scheduler: events in, decisions out.
+
+``Scheduler`` owns the resident cluster, the queue tree and the book of what waits and runs. Callers tell it what
+happened (submitted, ended, a node came or went) and ask for a ``cycle``; the decisions of a cycle are already taken
+in its own books when it returns. Time is the ``now_s`` argument, on any clock that the caller likes. It does no I/O,
+keeps no thread, and the same class serves the stand-alone pool, the planner and the simulator.
+
+| event | effect |
+|---|---|
+| ``submit`` | joins the line of its queue; its demand counts for fair shares |
+| ``cycle`` | ``Bind``: runs from now on; ``Evict``: waits again; ``Move``: runs elsewhere; ``Pending``: waits |
+| ``adopt`` | runs already, at this place (restart of the caller, foreign placements) |
+| ``finished`` | ended by itself, or cancelled: its place is free |
+| ``unbind`` | a bind could not be carried out: it waits again, keeping its place in line |
+| node events | capacity changes; what ran on a removed node waits again |
+
+An executor carries decisions out in order: evictions and moves first, a ``Bind`` once all in its ``after`` are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.sched.backfill import ClusterRoom, Decider, TightestNode
+from calabash.sched.cluster import Cluster, NodeSpec
+from calabash.sched.cycle import Cycle
+from calabash.sched.decisions import Ask, Decision, Explanation, Options, Running, State
+from calabash.sched.fairshare import Amount
+from calabash.sched.gangs import Board, Book
+from calabash.sched.queues import QueueSpec, QueueTree
+from calabash.sched.reservation import Reservation
+from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything needed to go on elsewhere: the caller's nodes, the queues, and who waits and runs."""
+
+    nodes: tuple[NodeSpec, ...]
+    cordoned: tuple[str, ...]
+    queues: tuple[QueueSpec, ...]
+    past: tuple[tuple[str, float], ...]
+    options: Options
+    waiting: tuple[Ask, ...]
+    running: tuple[Running, ...]
+    now_s: float
+
+
+class Scheduler:
+    """See the module's description.
+
+    Args:
+        nodes: the cluster; more come and go by ``add_node`` and ``remove_node``.
+        queues: the tree; asks name its leaves.
+        engine: makes what answers where a shape goes best now, from the resident arrays.
+        options: how to decide.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec],
+        queues: Iterable[QueueSpec],
+        *,
+        engine: Callable[[Cluster], Decider] = TightestNode,
+        options: Options | None = None,
+    ) -> None:
+        self.cluster = Cluster(nodes)
+        self.options = options or Options()
+        self.tree = QueueTree(queues, half_life_s=self.options.half_life_s)
+        self.book = Book()
+        self.room = ClusterRoom(self.cluster, engine(self.cluster))
+        self.board = Board(self.room)
+        self.reservations: list[Reservation] = []
+        self.now_s = 0.0
+        self._told: dict[str, Reason] = {}
+        self._charges: dict[Shape, Amount] = {}
+        self._specs = {spec.name: spec for spec in nodes}
+        self._card_memory_mib = self.options.fraction_memory_mib
+        self._removed: set[int] = set()
+        self._count_capacity()
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def submit(self, ask: Ask) -> None:
+        """Join the line. Raises CalabashError: unknown queue, id in use."""
+        self.tree.require_leaf(ask.queue)
+        self.book.add(ask)
+        self.tree.wait(ask.queue, self.charge_of(ask.shape))
+
+    def cancel(self, ask_id: str) -> None:
+        """Leave: the line or the place. Raises CalabashError when the id is unknown."""
+        self._remove(ask_id)
+
+    def finished(self, ask_id: str) -> None:
+        """It ended by itself. Raises CalabashError when the id is unknown."""
+        self._remove(ask_id)
+
+    def adopt(
+        self, ask: Ask, *, node: str = "", placement: NodePlacement | None = None, started_at_s: float
+    ) -> Running:
+        """It runs already: at ``placement``, or on the best place (of ``node`` if named).
+
+        Raises CalabashError when there is no such room.
+        """
+        if placement is None:
+            placement = self.room.choose_on(ask.shape, self.cluster.row(node)) if node else self.room.choose(ask.shape)
+            if placement is None:
+                raise CalabashError(
+                    f"{ask.id} has no room {'on ' + node if node else 'anywhere'}", reason=Reason.NO_CAPACITY
+                )
+        self.submit(ask)
+        try:
+            self.cluster.place(ask.shape, placement)
+        except CalabashError:
+            self._remove(ask.id)
+            raise
+        return self.begin(ask, placement, started_at_s)
+
+    def unbind(self, ask_id: str) -> None:
+        """Its bind could not be carried out: it waits again."""
+        if self.book.running(ask_id) is not None:
+            running = self.book.stop(ask_id)
+            self.cluster.release(running.ask.shape, running.placement)
+            self.tree.stop(running.ask.queue, running.charge)
+
+    # ---- nodes and queues -----------------------------------------------------------------------------------------
+
+    def add_node(self, spec: NodeSpec) -> None:
+        self.cluster.add_node(spec)
+        self._specs[spec.name] = spec
+        self._count_capacity()
+
+    def remove_node(self, name: str) -> tuple[str, ...]:
+        """The node is gone; what ran there waits again. Returns their ids."""
+        row = self.cluster.row(name)
+        lost = tuple(self.book.on_node.get(row, ()))
+        for ask_id in lost:
+            self.unbind(ask_id)
+        self.cluster.cordon(row)
+        self._removed.add(row)
+        self._specs.pop(name, None)
+        self._count_capacity()
+        return lost
+
+    def cordon(self, name: str) -> None:
+        """Nothing new goes there."""
+        self.cluster.cordon(self.cluster.row(name))
+
+    def uncordon(self, name: str) -> None:
+        row = self.cluster.row(name)
+        if row in self._removed:
+            raise CalabashError(f"node {name} was removed", reason=Reason.NOT_FOUND, hint="add it again")
+        self.cluster.cordon(row, schedulable=True)
+
+    def set_queues(self, specs: Iterable[QueueSpec]) -> None:
+        """Replace the tree. Raises CalabashError when a queue with jobs would vanish."""
+        self.tree.replace(specs)
+
+    # ---- decisions ------------------------------------------------------------------------------------------------
+
+    def cycle(self, now_s: float) -> tuple[Decision, ...]:
+        """Decide everything that can be decided now."""
+        return self._cycle(now_s).run()
+
+    def why(self, ask_id: str, now_s: float) -> Explanation:
+        """Why a request waits. Raises CalabashError when it does not."""
+        if self.book.running(ask_id) is not None:
+            raise CalabashError(f"{ask_id} is running", reason=Reason.CONFLICT, hint="nothing to explain")
+        self.book.gang_of(ask_id)
+        return self._cycle(now_s).explain(ask_id)
+
+    def state_of(self, ask_id: str) -> State | None:
+        """None when the id is unknown."""
+        if ask_id not in self.book:
+            return None
+        return State.RUNNING if self.book.running(ask_id) is not None else State.WAITING
+
+    def charge_of(self, shape: Shape) -> Amount:
+        """What a queue is charged for the shape: the larger of its compute and memory shares, per device."""
+        charge = self._charges.get(shape)
+        if charge is None:
+            charge = self._charges[shape] = Amount(
+                shape.gpu_count * self._device_milli(shape), shape.cpu_milli, shape.memory_mib
+            )
+        return charge
+
+    # ---- snapshot -------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """A frozen copy, from which ``restore`` builds an equal scheduler."""
+        gangs = self.book.gangs.values()
+        return Snapshot(
+            nodes=tuple(self._specs.values()),
+            cordoned=tuple(name for name, row in self.cluster.row_of.items() if not self.cluster.schedulable[row]),
+            queues=self.tree.specs,
+            past=self.tree.past(),
+            options=self.options,
+            waiting=tuple(ask for gang in gangs for ask in gang.waiting.values()),
+            running=tuple(r for gang in gangs for r in gang.running.values()),
+            now_s=self.now_s,
+        )
+
+    @classmethod
+    def restore(cls, snapshot: Snapshot, *, engine: Callable[[Cluster], Decider] = TightestNode) -> Scheduler:
+        """An equal scheduler: the next cycle of both gives the same decisions, but for ties between equal nodes."""
+        scheduler = cls(snapshot.nodes, snapshot.queues, engine=engine, options=snapshot.options)
+        for running in snapshot.running:
+            row = scheduler.cluster.row(running.node)
+            placement = replace(running.placement, node=row)
+            scheduler.adopt(running.ask, placement=placement, started_at_s=running.started_at_s)
+        for ask in snapshot.waiting:
+            scheduler.submit(ask)
+        for name in snapshot.cordoned:
+            scheduler.cordon(name)
+        scheduler.tree.set_past(snapshot.past, snapshot.now_s)
+        scheduler.now_s = snapshot.now_s
+        return scheduler
+
+    # ---- for the cycle --------------------------------------------------------------------------------------------
+
+    def _cycle(self, now_s: float) -> Cycle:
+        self.now_s = max(now_s, self.now_s)
+        self.tree.advance(self.now_s)
+        return Cycle(self, self.now_s)
+
+    def begin(self, ask: Ask, placement: NodePlacement, started_at_s: float) -> Running:
+        running = Running(
+            ask=ask,
+            placement=placement,
+            node=self.cluster.names[placement.node],
+            started_at_s=started_at_s,
+            charge=self.charge_of(ask.shape),
+        )
+        self.book.start(running)
+        self.tree.start(ask.queue, running.charge)
+        self._told.pop(ask.id, None)
+        return running
+
+    def end_place(self, running: Running, now_s: float) -> None:
+        """Evicted: its place on the board is already free."""
+        gang = self.book.gang_of(running.ask.id)
+        self.book.stop(running.ask.id)
+        gang.evicted_at_s = now_s
+        self.tree.stop(running.ask.queue, running.charge)
+
+    def told_is_new(self, ask_id: str, reason: Reason) -> bool:
+        """Whether this is a change of what blocks the request since it was told last."""
+        new = self._told.get(ask_id) is not reason
+        self._told[ask_id] = reason
+        return new
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _remove(self, ask_id: str) -> None:
+        gone = self.book.remove(ask_id)
+        self._told.pop(ask_id, None)
+        if isinstance(gone, Running):
+            self.cluster.release(gone.ask.shape, gone.placement)
+            self.tree.refund(gone.ask.queue, gone.charge)
+        else:
+            self.tree.unwait(gone.queue, self.charge_of(gone.shape))
+
+    def _device_milli(self, shape: Shape) -> int:
+        if not shape.gpu_count or shape.whole:
+            return WHOLE_MILLI if shape.gpu_count else 0
+        memory_milli = 0
+        if shape.gpu_memory_mib and self._card_memory_mib:
+            memory_milli = min(WHOLE_MILLI, -(-shape.gpu_memory_mib * WHOLE_MILLI // self._card_memory_mib))
+        if shape.mig_profile:
+            return _mig_milli(shape.mig_profile)
+        return max(shape.gpu_milli, memory_milli)
+
+    def _count_capacity(self) -> None:
+        alive = [row for row in range(self.cluster.node_count) if row not in self._removed]
+        self.tree.set_capacity(
+            Amount(
+                int(self.cluster.gpu_count[alive].sum()) * WHOLE_MILLI,
+                int(self.cluster.cpu_milli[alive].sum()),
+                int(self.cluster.memory_mib[alive].sum()),
+            )
+        )
+        if not self._card_memory_mib:
+            cards = self.cluster.gpu_mib[self.cluster.gpu_mib > 0]
+            self._card_memory_mib = int(cards.min()) if len(cards) else 0
+
+
+def _mig_milli(profile: str) -> int:
+    """``3g.40gb`` is three of seven compute slices."""
+    return min(WHOLE_MILLI, -(-int(profile.partition("g")[0]) * WHOLE_MILLI // 7))
