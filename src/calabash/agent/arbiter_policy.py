@@ -262,10 +262,13 @@ def _turn_lengths(
 ) -> dict[AllocationId, int]:
     lengths = {}
     for name, look in active.items():
-        wanted = int(share[name] * length) + due[name]
+        nominal = int(share[name] * length)
         kernel = look.kernel_ns
         if kernel >= LONG_KERNEL_NS:
-            wanted = (wanted + kernel // 2) // kernel * kernel
+            wanted = (nominal + due[name] + kernel // 2) // kernel * kernel
+        else:
+            # a round may repeat before the next one is written: what it corrects must stay small
+            wanted = nominal + max(-nominal * 3 // 10, min(nominal * 3 // 10, due[name]))
         lengths[name] = wanted if wanted >= TURN_NS_MIN else 0
     return lengths
 

@@ -137,7 +137,7 @@ class UsageDeviceStruct(ctypes.Structure):
         ("demand_ns", ctypes.c_uint64),
         ("bucket_ns", ctypes.c_int64),
         ("bucket_time_ns", ctypes.c_uint64),
-        ("reserved1", ctypes.c_uint64 * 6),
+        ("reserved1", ctypes.c_uint64 * 7),
     ]
     used_bytes: int
     denied_count: int

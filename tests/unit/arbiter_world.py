@@ -1,0 +1,134 @@
+"""A small world in virtual time for the arbiter's policy: tenants behind the shim's gate, and a time-sliced card.
+
+It repeats the rules of ``native/shim/compute.c`` in a few lines: turns with the half-kernel rule, a rate bucket, little
+work in flight. A step is 100 microseconds; nothing here looks at a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from calabash.agent.arbiter_policy import MS, DeviceState, Look, Order, decide
+from calabash.agent.pages_layout import Gate, PagePolicy
+from calabash.model.request import AllocationId
+
+STEP_NS = 100_000
+INFLIGHT_NS = 5 * MS
+BURST_NS = 20 * MS
+
+
+@dataclass(slots=True, kw_only=True)
+class Tenant:
+    """One container. ``wants(now)`` says whether it has another kernel to launch."""
+
+    kernel_ns: int
+    core_percent: int
+    policy: PagePolicy = PagePolicy.FIXED
+    priority: int = 0
+    wants: Callable[[int], bool] = lambda _now: True
+    queue: list[int] = field(default_factory=list)
+    charged_ns: int = 0
+    busy_ns: int = 0
+    demand_ns: int = 0
+    waiting: bool = False
+    bucket_ns: int = 0
+    busy_at: list[tuple[int, int]] = field(default_factory=list)
+
+    def look(self) -> Look:
+        """What the agent would read from its pages."""
+        return Look(
+            core_percent=self.core_percent,
+            policy=self.policy,
+            priority=self.priority,
+            waiting_count=int(self.waiting),
+            inflight_ns=sum(self.queue),
+            demand_ns=self.demand_ns,
+            charged_ns=self.charged_ns,
+            kernel_ns=self.kernel_ns if self.charged_ns else 0,
+        )
+
+    def passes(self, order: Order, now_ns: int) -> bool:
+        """The gate of the shim."""
+        inflight = sum(self.queue)
+        if inflight >= INFLIGHT_NS:
+            return False
+        if order.gate is Gate.TURN:
+            assert order.turn is not None
+            assert order.round is not None
+            length = order.turn.end_ns - order.turn.start_ns
+            if length <= 0 or now_ns < order.turn.start_ns:
+                return False
+            left = length - (now_ns - order.turn.start_ns) % order.round.length_ns
+            return inflight + self.kernel_ns // 2 <= left or (inflight == 0 and left > 0 and self.kernel_ns > length)
+        return order.gate is Gate.OPEN or self.core_percent >= 100 or self.bucket_ns > 0
+
+
+class World:
+    """One card with its tenants and the arbiter."""
+
+    def __init__(self, tenants: Mapping[str, Tenant], *, tick_ns: int = 2 * MS) -> None:
+        self.tenants = {AllocationId(name): tenant for name, tenant in tenants.items()}
+        self.now_ns = 1_000 * MS
+        self.tick_ns = tick_ns
+        self.state = DeviceState()
+        self.orders: dict[AllocationId, Order] = {}
+        self.pending: dict[AllocationId, Order] = {}
+        self._next_tick = self.now_ns
+
+    def run(self, duration_ns: int) -> None:
+        """Let virtual time pass."""
+        end = self.now_ns + duration_ns
+        while self.now_ns < end:
+            if self.now_ns >= self._next_tick:
+                self._arbitrate()
+                self._next_tick = self.now_ns + self.tick_ns
+            for name, order in list(self.pending.items()):
+                if order.round is None or order.round.start_ns <= self.now_ns:
+                    self.orders[name] = self.pending.pop(name)
+            for name, tenant in self.tenants.items():
+                self._launch(tenant, self.orders[name])
+            self._serve()
+            self.now_ns += STEP_NS
+
+    def share(self, name: str, since_ns: int) -> float:
+        """Part of the card's time that a tenant had since then, 0..1."""
+        tenant = self.tenants[AllocationId(name)]
+        return sum(ns for at, ns in tenant.busy_at if at >= since_ns) / (self.now_ns - since_ns)
+
+    def _arbitrate(self) -> None:
+        looks = {name: tenant.look() for name, tenant in self.tenants.items()}
+        self.state, decision = decide(self.state, looks, self.now_ns)
+        for name, order in decision.orders.items():
+            if self.orders.get(name) != order:
+                self.pending[name] = order
+            if name not in self.orders or order.gate is not Gate.TURN or self.orders[name].gate is not Gate.TURN:
+                self.orders[name] = order
+
+    def _launch(self, tenant: Tenant, order: Order) -> None:
+        tenant.bucket_ns = min(BURST_NS, tenant.bucket_ns + STEP_NS * tenant.core_percent // 100)
+        tenant.waiting = False
+        while tenant.wants(self.now_ns):
+            tenant.demand_ns = self.now_ns
+            if not tenant.passes(order, self.now_ns):
+                tenant.waiting = True
+                return
+            tenant.queue.append(tenant.kernel_ns)
+            tenant.charged_ns += tenant.kernel_ns
+            if order.gate is Gate.RATE:
+                tenant.bucket_ns -= tenant.kernel_ns
+
+    def _serve(self) -> None:
+        left = STEP_NS
+        while left > 0:
+            ready = [tenant for tenant in self.tenants.values() if tenant.queue]
+            if not ready:
+                return
+            slice_ns = min(max(1, left // len(ready)), *(tenant.queue[0] for tenant in ready))
+            for tenant in ready:
+                tenant.queue[0] -= slice_ns
+                tenant.busy_ns += slice_ns
+                tenant.busy_at.append((self.now_ns, slice_ns))
+                if tenant.queue[0] <= 0:
+                    tenant.queue.pop(0)
+            left -= slice_ns * len(ready)

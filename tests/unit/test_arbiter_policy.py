@@ -1,0 +1,196 @@
+"""The arbiter's rules, in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.arbiter_world import Tenant, World
+
+from calabash.agent.arbiter_policy import MS, DeviceState, Look, decide, is_active, weights
+from calabash.agent.pages_layout import Gate, PagePolicy
+from calabash.model.request import AllocationId
+
+FIXED, BURST, BEST_EFFORT = PagePolicy.FIXED, PagePolicy.BURST, PagePolicy.BEST_EFFORT
+SECOND = 1_000 * MS
+A, B, C = AllocationId("a"), AllocationId("b"), AllocationId("c")
+
+
+def _look(percent: int, policy: PagePolicy = FIXED, priority: int = 0, demand_ns: int = 100 * MS) -> Look:
+    return Look(core_percent=percent, policy=policy, priority=priority, demand_ns=demand_ns, waiting_count=1)
+
+
+@pytest.mark.parametrize("kernel_ms", [0.2, 1, 10, 100])
+@pytest.mark.parametrize("shares", [(30, 70), (10, 90), (50, 50)])
+def test_two_busy_tenants_share_as_asked_whatever_their_kernels(shares: tuple[int, int], kernel_ms: float) -> None:
+    kernel_ns = int(kernel_ms * MS)
+    world = World(
+        {
+            "a": Tenant(kernel_ns=kernel_ns, core_percent=shares[0]),
+            "b": Tenant(kernel_ns=kernel_ns, core_percent=shares[1]),
+        }
+    )
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(4 * SECOND)
+    assert world.share("a", start) == pytest.approx(shares[0] / 100, abs=0.02)
+    assert world.share("b", start) == pytest.approx(shares[1] / 100, abs=0.02)
+    assert world.share("a", start) / world.share("b", start) == pytest.approx(shares[0] / shares[1], rel=0.05)
+
+
+def test_kernels_of_very_different_length_do_not_change_the_shares() -> None:
+    world = World({"a": Tenant(kernel_ns=200_000, core_percent=60), "b": Tenant(kernel_ns=30 * MS, core_percent=40)})
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(4 * SECOND)
+    assert world.share("a", start) == pytest.approx(0.6, abs=0.02)
+    assert world.share("b", start) == pytest.approx(0.4, abs=0.02)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shares=st.lists(st.integers(5, 40), min_size=2, max_size=4).filter(lambda values: sum(values) <= 100),
+    kernels=st.lists(st.sampled_from([200_000, MS, 4 * MS, 25 * MS]), min_size=4, max_size=4),
+)
+def test_fixed_tenants_get_their_share_and_never_more(shares: list[int], kernels: list[int]) -> None:
+    tenants = {str(i): Tenant(kernel_ns=kernels[i], core_percent=share) for i, share in enumerate(shares)}
+    world = World(tenants)
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(3 * SECOND)
+    for i, share in enumerate(shares):
+        got = world.share(str(i), start)
+        assert got <= share / 100 + 0.02
+        assert got >= share / 100 * 0.9 - 0.01
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    policies=st.lists(st.sampled_from([FIXED, BURST, BEST_EFFORT]), min_size=2, max_size=4),
+    share=st.integers(5, 25),
+)
+def test_nobody_starves_and_the_card_is_not_wasted_when_a_burst_tenant_is_there(
+    policies: list[PagePolicy], share: int
+) -> None:
+    tenants = {str(i): Tenant(kernel_ns=MS, core_percent=share, policy=policy) for i, policy in enumerate(policies)}
+    world = World(tenants)
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(3 * SECOND)
+    got = {str(i): world.share(str(i), start) for i in range(len(policies))}
+    assert all(part > 0.002 for part in got.values())
+    for i, policy in enumerate(policies):
+        if policy is not BEST_EFFORT:
+            assert got[str(i)] >= share / 100 * 0.93
+    if BURST in policies or BEST_EFFORT in policies:
+        assert sum(got.values()) > 0.95
+
+
+def test_an_idle_lender_gets_its_share_back_within_20_ms() -> None:
+    back_ns = 3 * SECOND
+    lender = Tenant(kernel_ns=MS, core_percent=70, policy=BURST, wants=lambda now: now >= back_ns)
+    world = World({"lender": lender, "borrower": Tenant(kernel_ns=MS, core_percent=30, policy=BURST)}, tick_ns=3 * MS)
+    world.run(back_ns - world.now_ns)
+    assert world.share("borrower", 2 * SECOND) > 0.97
+    world.run(20 * MS)
+    start = world.now_ns
+    world.run(100 * MS)
+    assert world.share("lender", back_ns) > 0.35
+    assert world.share("lender", start) == pytest.approx(0.7, abs=0.06)
+
+
+def test_a_repeating_round_keeps_shares_while_the_arbiter_is_late() -> None:
+    world = World({"a": Tenant(kernel_ns=200_000, core_percent=30), "b": Tenant(kernel_ns=200_000, core_percent=70)})
+    world.run(SECOND)
+    world.tick_ns = 100 * MS
+    start = world.now_ns
+    world.run(3 * SECOND)
+    assert world.share("a", start) == pytest.approx(0.3, abs=0.03)
+    assert world.share("a", start) + world.share("b", start) > 0.95
+
+
+def test_a_lone_fixed_tenant_is_held_to_its_rate_and_a_lone_burst_tenant_is_not() -> None:
+    for policy, share in ((FIXED, 0.3), (BURST, 1.0), (BEST_EFFORT, 1.0)):
+        world = World(
+            {
+                "a": Tenant(kernel_ns=MS, core_percent=30, policy=policy),
+                "idle": Tenant(kernel_ns=MS, core_percent=50, wants=lambda _now: False),
+            }
+        )
+        world.run(SECOND)
+        start = world.now_ns
+        world.run(SECOND)
+        assert world.share("a", start) == pytest.approx(share, abs=0.03)
+
+
+def test_weights_lend_what_is_left_to_burst_by_share_and_a_trickle_to_best_effort() -> None:
+    got = weights({A: _look(20, FIXED), B: _look(30, BURST), C: _look(10, BURST)})
+    assert got == pytest.approx({A: 0.2, B: 0.3 + 0.4 * 0.75, C: 0.1 + 0.4 * 0.25})
+    got = weights({A: _look(50, BURST), B: _look(50, BEST_EFFORT)})
+    assert got == pytest.approx({A: 0.99, B: 0.01})
+    got = weights({A: _look(60, FIXED), B: _look(10, BEST_EFFORT), C: _look(30, BEST_EFFORT)})
+    assert got == pytest.approx({A: 0.6, B: 0.1, C: 0.3})
+
+
+def test_best_effort_of_higher_priority_goes_first() -> None:
+    got = weights({A: _look(60, FIXED), B: _look(50, BEST_EFFORT, priority=1), C: _look(50, BEST_EFFORT)})
+    assert got[B] > 0.38
+    assert 0 < got[C] <= 0.011
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdefgh"),
+        st.builds(_look, st.integers(1, 100), st.sampled_from([FIXED, BURST, BEST_EFFORT]), st.integers(-2, 2)),
+        min_size=1,
+    )
+)
+def test_weights_never_add_up_to_more_than_the_device(looks: dict[str, Look]) -> None:
+    got = weights({AllocationId(name): look for name, look in looks.items()})
+    assert sum(got.values()) <= 1 + 1e-9
+    assert all(part >= 0 for part in got.values())
+    promised = sum(look.core_percent for look in looks.values() if look.policy is not BEST_EFFORT)
+    for name, look in looks.items():
+        if look.policy is FIXED:
+            assert got[AllocationId(name)] <= look.core_percent / 100 + 1e-9
+        if look.policy is not BEST_EFFORT and promised <= 100:
+            assert got[AllocationId(name)] >= look.core_percent / 100 - 1e-9
+
+
+def test_turns_of_one_round_never_overlap() -> None:
+    looks = {A: _look(30), B: _look(20, BURST), C: _look(40)}
+    _, decision = decide(DeviceState(), looks, 100 * MS)
+    turns = sorted((o.turn.start_ns, o.turn.end_ns) for o in decision.orders.values() if o.turn is not None)
+    assert len(turns) == 3
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(turns))
+    assert turns[0][0] > 100 * MS
+
+
+def test_a_container_without_demand_is_idle_and_one_with_a_long_kernel_in_flight_is_not() -> None:
+    quiet = Look(core_percent=50, policy=FIXED, demand_ns=100 * MS)
+    assert is_active(quiet, 105 * MS)
+    assert not is_active(quiet, 120 * MS)
+    running = Look(core_percent=50, policy=FIXED, demand_ns=100 * MS, inflight_ns=100 * MS)
+    assert is_active(running, 190 * MS)
+    assert not is_active(running, 100 * MS + SECOND)
+    dead_waiter = Look(core_percent=50, policy=FIXED, demand_ns=100 * MS, waiting_count=3)
+    assert not is_active(dead_waiter, 100 * MS + SECOND)
+
+
+def test_a_tenant_that_forges_its_counters_cannot_harm_the_arithmetic() -> None:
+    state, _ = decide(DeviceState(), {A: _look(30), B: _look(70)}, 100 * MS)
+    forged = Look(core_percent=30, policy=FIXED, demand_ns=110 * MS, charged_ns=2**64 - 1, kernel_ns=10 * SECOND)
+    state, decision = decide(state, {A: forged, B: _look(70, demand_ns=110 * MS)}, 118 * MS)
+    turn = decision.orders[B].turn
+    assert turn is not None
+    assert turn.end_ns > turn.start_ns
+    assert decision.orders[A].gate is Gate.TURN
+
+
+def test_a_whole_card_is_not_watched_and_a_shared_one_is() -> None:
+    _, alone = decide(DeviceState(), {A: _look(100)}, 100 * MS)
+    assert alone.orders[A].gate is Gate.OPEN
+    _, shared = decide(DeviceState(), {A: _look(100), B: _look(10, BEST_EFFORT, demand_ns=0)}, 100 * MS)
+    assert shared.orders[A].gate is Gate.RATE
