@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from calabash.agent import pages
+from calabash.agent.reclaim import Keeping
+from calabash.agent.residual import Residual
 from calabash.agent.slots import Slots
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -34,8 +36,7 @@ class SliceUse:
 class _Ledger:
     """One allocation. Marks are per device index within the allocation."""
 
-    usage: pages.UsagePage
-    limits: pages.LimitsPage
+    keeping: Keeping
     billed_until_s: float
     billed_ns: list[int]
     rate: list[float]
@@ -58,8 +59,8 @@ class Ledgers:
             return [SliceUse() for _ in record.placement.slices]
         found = []
         for index in range(len(record.placement.slices)):
-            seen = ledger.usage.device(index)
-            residual = min(ledger.limits.device(index).residual_bytes, pages.BYTES_MAX)
+            seen = ledger.keeping.usage.device(index)
+            residual = min(ledger.keeping.limits.device(index).residual_bytes, pages.BYTES_MAX)
             found.append(
                 SliceUse(
                     memory_used_mib=-(-(seen.used_bytes + residual) // MIB),
@@ -77,6 +78,11 @@ class Ledgers:
             ledger = self._ledger(record)
             if ledger is not None:
                 self._rates(ledger, now_ns)
+
+    def keepings(self) -> list[Keeping]:
+        """Pages of the allocations whose memory is capped."""
+        ledgers = list(self._ledgers.values())
+        return [x.keeping for x in ledgers if x.keeping.limits.device(0).memory_limit_bytes]
 
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
         """Write the intervals of everything that runs, once a minute, so that a crash loses little."""
@@ -116,14 +122,20 @@ class Ledgers:
             except CalabashError:
                 return None
             count = len(record.placement.slices)
+            keeping = Keeping(
+                usage=usage,
+                limits=limits,
+                lease=path / pages.LEASE_FILE,
+                residuals=[Residual() for _ in record.placement.slices],
+            )
             ledger = _Ledger(
-                usage=usage, limits=limits, billed_until_s=record.granted_at, billed_ns=[0] * count, rate=[0.0] * count
+                keeping=keeping, billed_until_s=record.granted_at, billed_ns=[0] * count, rate=[0.0] * count
             )
             self._ledgers[record.id] = ledger
         return ledger
 
     def _rates(self, ledger: _Ledger, now_ns: int) -> None:
-        charged = [ledger.usage.device(i).charged_ns for i in range(len(ledger.rate))]
+        charged = [ledger.keeping.usage.device(i).charged_ns for i in range(len(ledger.rate))]
         if not ledger.rate_mark:
             ledger.rate_mark = [(now_ns, ns) for ns in charged]
         for index, (since_ns, before_ns) in enumerate(ledger.rate_mark):
@@ -140,7 +152,7 @@ class Ledgers:
         elapsed_s = max(0.0, now_s - from_s)
         found = []
         for index, part in enumerate(record.placement.slices):
-            new_ns = ledger.usage.device(index).charged_ns - ledger.billed_ns[index] if ledger else 0
+            new_ns = ledger.keeping.usage.device(index).charged_ns - ledger.billed_ns[index] if ledger else 0
             found.append(
                 UsageRecord(
                     allocation=record.id,

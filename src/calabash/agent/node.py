@@ -18,13 +18,16 @@ from typing import Any
 import structlog
 
 from calabash.agent import pages
+from calabash.agent.arbiter_process import ArbiterProcess
 from calabash.agent.book import Book, Changes
 from calabash.agent.ending import Ender
 from calabash.agent.inventory import HealthChange, Inventory
 from calabash.agent.ledgers import Ledgers
+from calabash.agent.pagelib import PageLibrary
+from calabash.agent.reclaim import Reclaimer
 from calabash.agent.slots import Slots
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
@@ -37,6 +40,7 @@ from calabash.sharing.registry import mode_named
 SWEEP_PERIOD_S = 0.1
 READ_PERIOD_S = 1.0
 EVENT_WAIT_S = 1.0
+RECLAIM_ROUNDS = 2  # sweeps between two looks at ledgers and drivers
 EVENTS_WAITING_MAX = 1000
 
 log = structlog.get_logger(__name__)
@@ -83,6 +87,8 @@ class NodeAgent:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._reclaimer = _reclaimer(self.inventory)
+        self._arbiter = ArbiterProcess(home, clock)
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_WAITING_MAX)
         self._failure = ""
 
@@ -92,6 +98,8 @@ class NodeAgent:
         """Adopt what is there, then watch."""
         with self.lock:
             self._record(self.book.recover())
+            for record in self.book.records():
+                self.ledgers.restore(record, self._store.usage(record.id))
         self._threads = [threading.Thread(target=self._watch, name="watch", daemon=True)]
         for driver in self.inventory.drivers:
             waiter = threading.Thread(target=self._wait_events, args=(driver,), name="events", daemon=True)
@@ -105,7 +113,12 @@ class NodeAgent:
         self._wake.set()
         for thread in self._threads:
             thread.join(timeout=EVENT_WAIT_S + 2)
+        self._arbiter.stop()
         self._flush_events()
+
+    def arbiter_pid(self) -> int:
+        """0 when it is just being started again."""
+        return self._arbiter.pid
 
     # -- what a front end asks ---------------------------------------------------------------------------------
 
@@ -127,6 +140,13 @@ class NodeAgent:
         mode = mode_named(record.placement.mode)
         slices = record.placement.slices
         edits = mode.container_edits(slices, library=str(self._library), slot=str(self.slots.path(record.id)))
+        if edits.needs_slot and (self._reclaimer is None or not self._library.is_file()):
+            # Without the library the limits would be words: rather no slice than one that nobody keeps to.
+            raise CalabashError(
+                f"{self._library.name} has not been built, so mode {mode.name} cannot be enforced",
+                reason=Reason.BAD_FILE,
+                hint="build it with: make native",
+            )
         devices = tuple(
             pages.SlotDevice(
                 uuid=part.device,
@@ -190,10 +210,15 @@ class NodeAgent:
 
     def _watch(self) -> None:
         next_read_ns = 0
+        rounds = 0
         while not self._stop.is_set():
             try:
                 self.sweep()
+                self._arbiter.keep()
                 self.ledgers.tick(self.book.records())
+                rounds += 1
+                if self._reclaimer is not None and rounds % RECLAIM_ROUNDS == 0:
+                    self._reclaimer.tick(self.ledgers.keepings())
                 now_ns = self._clock.monotonic_ns()
                 if now_ns >= next_read_ns:
                     next_read_ns = now_ns + int(READ_PERIOD_S * 1e9)
@@ -261,6 +286,14 @@ class NodeAgent:
             while self._events:
                 self._store.add_event(**self._events[0])
                 self._events.popleft()
+
+
+def _reclaimer(inventory: Inventory) -> Reclaimer | None:
+    try:
+        return Reclaimer(inventory, PageLibrary())
+    except CalabashError as error:
+        log.warning("capped slices cannot be granted", error=error.message)
+        return None
 
 
 def describe(record: AllocationRecord, devices: Sequence[Device]) -> str:

@@ -109,7 +109,7 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
         sim=sim,
         simulation=simulation,
         driver=", ".join(f"{d.vendor} {d.driver_version()}" for d in drivers),
-        arbiter_pid=lambda: 0,
+        arbiter_pid=agent.arbiter_pid,
     )
     _serve(pool, listener, context)
 

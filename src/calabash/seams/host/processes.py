@@ -66,9 +66,12 @@ def namespace_pids(pid: int) -> tuple[int, ...]:
     return (pid,)
 
 
-def same_pid_namespace(pid: int) -> bool:
-    """Whether a pid that this process wrote down means the same to us."""
-    return len(namespace_pids(pid)) == 1
+def pid_namespace(pid: int | None = None) -> int:
+    """Inode of the pid namespace of a process (our own by default); 0 when it cannot be seen."""
+    try:
+        return (_PROC / ("self" if pid is None else str(pid)) / "ns" / "pid").stat().st_ino
+    except OSError:
+        return 0
 
 
 def send_signal(process: Process, number: signal.Signals) -> bool:

@@ -1,0 +1,355 @@
+"""The journal's state machine: a crash at any point of grant and release ends in the same state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from calabash.agent import pages
+from calabash.agent.book import GRANT_GRACE_NS, Book
+from calabash.agent.lifecycle import Seen, Step, next_step
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.seams.clock import VirtualClock
+from calabash.seams.store import AllocationRecord, AllocationState, UsageRecord
+
+
+class Crash(BaseException):
+    """The power is cut."""
+
+
+class World:
+    """What survives a crash: the journal, the slots, and who holds leases."""
+
+    def __init__(self) -> None:
+        self.journal: dict[AllocationId, AllocationRecord] = {}
+        self.slots: set[AllocationId] = set()
+        self.holders: dict[AllocationId, int] = {}
+        self.billed: list[AllocationId] = []
+        self.crash_in = -1
+        self.fail_in = -1
+
+    def step(self) -> None:
+        """Called before and after every change that survives."""
+        if self.crash_in == 0:
+            raise Crash
+        self.crash_in -= 1
+
+    def may_fail(self) -> None:
+        """A failure of the outside world that is no crash."""
+        if self.fail_in == 0:
+            self.fail_in = -1
+            raise CalabashError("the disk is full", reason=Reason.DISK_FULL)
+        self.fail_in -= 1
+
+
+class FakeStore:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def grant(self, record: AllocationRecord) -> None:
+        self.world.may_fail()
+        self.world.step()
+        self.world.journal.setdefault(record.id, record)
+        self.world.step()
+
+    def start(self, allocation: AllocationId, *, at: float) -> None:
+        self._move(allocation, {AllocationState.GRANTED}, state=AllocationState.RUNNING, started_at=at)
+
+    def release(self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Any = ()) -> None:
+        held = {AllocationState.GRANTED, AllocationState.RUNNING}
+        self._move(allocation, held, state=AllocationState.RELEASED, ended_at=at, reason=reason)
+
+    def _move(self, allocation: AllocationId, before: set[AllocationState], **changes: Any) -> None:
+        self.world.may_fail()
+        self.world.step()
+        record = self.world.journal.get(allocation)
+        if record is not None and record.state in before:
+            self.world.journal[allocation] = replace(record, **changes)
+            if changes["state"] is AllocationState.RELEASED:
+                self.world.billed.append(allocation)  # one transaction with the release
+        self.world.step()
+
+    def allocations(self) -> list[AllocationRecord]:
+        return [r for r in self.world.journal.values() if r.state is not AllocationState.RELEASED]
+
+
+class FakeLease:
+    def __init__(self, world: World, allocation: AllocationId) -> None:
+        self.world, self.allocation = world, allocation
+
+    def held(self) -> bool:
+        return self.world.holders.get(self.allocation, 0) > 0
+
+    def try_take(self) -> bool:
+        return not self.held()
+
+    def close(self) -> None:
+        pass
+
+
+class FakeSlots:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def path(self, allocation: AllocationId) -> Path:
+        return Path("/slots") / allocation
+
+    def create(self, spec: pages.SlotSpec) -> None:
+        self.world.may_fail()
+        self.world.step()
+        self.world.slots.add(spec.allocation)
+        self.world.step()
+
+    def remove(self, allocation: AllocationId) -> None:
+        self.world.step()
+        self.world.slots.discard(allocation)
+        self.world.step()
+
+    def exists(self, allocation: AllocationId) -> bool:
+        return allocation in self.world.slots
+
+    def all(self) -> list[AllocationId]:
+        return sorted(self.world.slots)
+
+    def sweep(self) -> None:
+        pass
+
+    def lease(self, allocation: AllocationId) -> FakeLease:
+        return FakeLease(self.world, allocation)
+
+
+CARD = DeviceUuid("GPU-1")
+
+
+def _record(name: str) -> AllocationRecord:
+    part = Slice(device=CARD, memory_mib=1, core_percent=1)
+    return AllocationRecord(
+        id=AllocationId(name),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(memory_mib=1, core_percent=1),
+        placement=Placement(node=NodeName("n"), mode=ModeName("vgpu"), slices=(part,)),
+    )
+
+
+def _spec(name: str) -> pages.SlotSpec:
+    return pages.SlotSpec(allocation=AllocationId(name), devices=(pages.SlotDevice(uuid=CARD),))
+
+
+class JournalMachine(RuleBasedStateMachine):
+    """Grants, programs that come and go, failures and crashes at random points; then everything ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.clock = VirtualClock()
+        self.number = 0
+        self.answered: set[AllocationId] = set()
+        self.book: Book | None = None
+
+    def _book(self) -> Book:
+        if self.book is None:
+            store, slots = cast("Any", FakeStore(self.world)), cast("Any", FakeSlots(self.world))
+            self.world.crash_in = self.world.fail_in = -1
+            self.book = Book(store=store, slots=slots, clock=self.clock)
+            self.book.recover()
+        return self.book
+
+    @initialize()
+    def begin(self) -> None:
+        self._book()
+
+    @rule(crash_in=st.integers(-1, 6), fail_in=st.integers(-1, 3), comes=st.booleans())
+    def ask(self, crash_in: int, fail_in: int, comes: bool) -> None:
+        book = self._book()
+        self.number += 1
+        name = AllocationId(f"a{self.number}")
+        self.world.crash_in, self.world.fail_in = crash_in, fail_in
+        try:
+            book.grant(_record(name), _spec(name))
+        except Crash:
+            self.book = None
+            return
+        except CalabashError:
+            assert book.get(name) is None
+            return
+        finally:
+            self.world.crash_in = self.world.fail_in = -1
+        self.answered.add(name)
+        if comes:
+            self.world.holders[name] = 1
+
+    @rule(pick=st.integers(0, 100), crash_in=st.integers(-1, 6))
+    def a_program_ends(self, pick: int, crash_in: int) -> None:
+        running = sorted(a for a, n in self.world.holders.items() if n)
+        if running:
+            self.world.holders[running[pick % len(running)]] = 0
+        self.look(crash_in)
+
+    @rule(pick=st.integers(0, 100))
+    def somebody_releases(self, pick: int) -> None:
+        book = self._book()
+        held = [r.id for r in book.records()]
+        if held:
+            book.end(held[pick % len(held)], reason="released", explanation="")
+
+    @rule(crash_in=st.integers(-1, 8))
+    def look(self, crash_in: int) -> None:
+        book = self._book()
+        self.world.crash_in = crash_in
+        try:
+            changes = book.sweep()
+        except Crash:
+            self.book = None
+        else:
+            for record in changes.to_end:
+                self.world.holders[record.id] = 0
+        finally:
+            self.world.crash_in = -1
+
+    @rule()
+    def time_passes(self) -> None:
+        self.clock.advance(GRANT_GRACE_NS / 1e9 + 1)
+
+    @rule()
+    def power_is_cut(self) -> None:
+        self.book = None
+
+    @invariant()
+    def a_slot_in_use_is_never_taken_away(self) -> None:
+        for allocation, count in self.world.holders.items():
+            if count:
+                assert allocation in self.world.slots
+
+    @invariant()
+    def what_is_in_use_is_in_the_journal_and_in_the_book(self) -> None:
+        book = self._book()
+        for allocation, count in self.world.holders.items():
+            if count:
+                assert self.world.journal[allocation].state is not AllocationState.RELEASED
+                assert book.get(allocation) is not None
+
+    @invariant()
+    def nothing_is_released_twice(self) -> None:
+        assert len(self.world.billed) == len(set(self.world.billed))
+
+    def teardown(self) -> None:
+        self.book = None
+        book = self._book()
+        for allocation in self.world.holders:
+            self.world.holders[allocation] = 0
+        self.clock.advance(GRANT_GRACE_NS / 1e9 + 1)
+        book.sweep()
+        assert book.records() == []
+        assert self.world.slots == set()
+        assert all(r.state is AllocationState.RELEASED for r in self.world.journal.values())
+        assert set(self.world.billed) == set(self.world.journal)
+
+
+TestJournalMachine = JournalMachine.TestCase
+TestJournalMachine.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+def test_an_entry_without_a_slot_is_closed_and_a_slot_without_an_entry_waits_for_its_users() -> None:
+    assert next_step(Seen(entry=AllocationState.GRANTED, slot=False)) is Step.CLOSE_ENTRY
+    assert next_step(Seen(entry=AllocationState.RUNNING, slot=False)) is Step.CLOSE_ENTRY
+    assert next_step(Seen(entry=None, slot=True, lease_held=True)) is Step.KEEP
+    assert next_step(Seen(entry=None, slot=True, lease_held=False)) is Step.REMOVE_SLOT
+
+
+@given(
+    st.builds(
+        Seen,
+        entry=st.none() | st.sampled_from(AllocationState),
+        slot=st.booleans(),
+        lease_held=st.booleans(),
+        awaited=st.booleans(),
+        ending=st.booleans(),
+    )
+)
+def test_a_slot_is_only_ever_removed_when_nobody_holds_its_lease(seen: Seen) -> None:
+    if next_step(seen) is Step.REMOVE_SLOT:
+        assert seen.slot
+        assert not seen.lease_held
+
+
+def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_are_gone(tmp_path: Path) -> None:
+    from calabash.agent.slots import Slots
+    from calabash.seams.host.files import Lease
+
+    slots = Slots(tmp_path)
+    slots.create(_spec("stranger"))
+    user = Lease(tmp_path / "stranger" / "lease")
+    import fcntl
+
+    fcntl.flock(user._descriptor, fcntl.LOCK_SH)
+    store = cast("Any", FakeStore(World()))
+    book = Book(store=store, slots=slots, clock=VirtualClock())
+    book.recover()
+    assert book.orphaned(CARD) == ["stranger"]
+    assert slots.all() == ["stranger"]
+    user.close()
+    book.sweep()
+    assert book.orphaned(CARD) == []
+    assert slots.all() == []
+
+
+def test_half_made_and_half_removed_slots_are_swept(tmp_path: Path) -> None:
+    from calabash.agent.slots import Slots
+
+    slots = Slots(tmp_path)
+    slots.create(_spec("whole"))
+    (tmp_path / ".new-half").mkdir()
+    (tmp_path / ".gone-half").mkdir()
+    (tmp_path / ".gone-half" / "limits").write_bytes(b"x")
+    slots.sweep()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["whole"]
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "A" * 70])
+def test_a_name_that_leaves_the_directory_is_never_a_slot(tmp_path: Path, name: str) -> None:
+    from calabash.agent.slots import Slots
+
+    with pytest.raises(CalabashError):
+        Slots(tmp_path).path(AllocationId(name))
+
+
+def test_the_last_interval_is_written_with_the_release() -> None:
+    world = World()
+    written: list[Any] = []
+
+    class Recording(FakeStore):
+        def release(self, allocation: AllocationId, **fields: Any) -> None:
+            written.extend(fields["usage"])
+            super().release(allocation, **fields)
+
+    interval = UsageRecord(
+        allocation=AllocationId("a1"),
+        device=CARD,
+        tenant="t",
+        queue="q",
+        from_s=0,
+        to_s=1,
+        memory_mib=1,
+        core_percent=1,
+        allocated_gpu_s=0.01,
+        used_gpu_s=0,
+        memory_mib_s=1,
+    )
+    book = Book(
+        store=cast("Any", Recording(world)),
+        slots=cast("Any", FakeSlots(world)),
+        clock=VirtualClock(),
+        usage_of=lambda _: [interval],
+    )
+    book.grant(_record("a1"), _spec("a1"))
+    book.end(AllocationId("a1"), reason="released", explanation="")
+    book.sweep()
+    assert written == [interval]

@@ -1,0 +1,208 @@
+"""Rules of dividing one device: nothing is ever promised twice."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash import sharing
+from calabash.model.device import Device, DeviceUuid, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Selector, Slice
+from calabash.sharing import registry
+from calabash.sharing.protocol import Held, Misfit
+from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named
+from calabash.sharing.vgpu import SLICE_RESERVE_MIB, guaranteed_percent
+
+CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100-SXM4-40GB", memory_mib=40960)
+
+requests = st.builds(
+    GpuRequest,
+    memory_mib=st.none() | st.integers(1, 50_000),
+    core_percent=st.integers(1, 100),
+    policy=st.sampled_from(Policy),
+    mode=st.sampled_from([ModeName(""), *SHARING_MODES]),
+    isolation=st.just(Isolation.COOPERATIVE),
+)
+
+
+@given(st.lists(requests, max_size=40), st.lists(st.integers(0, 30), max_size=20))
+def test_whatever_is_asked_and_given_back_a_device_is_never_promised_twice(
+    asks: list[GpuRequest], releases: list[int]
+) -> None:
+    held: list[Held] = []
+    mode: ModeName | None = None
+    for number, ask in enumerate(asks):
+        answer = fits(CARD, mode if held else None, held, ask)
+        if isinstance(answer, Slice):
+            held.append(Held(slice=answer, policy=ask.policy))
+            mode = mode_for(ask).name
+        if number < len(releases) and held:
+            held.pop(releases[number] % len(held))
+        if mode == "vgpu":
+            assert sum(h.slice.memory_mib + SLICE_RESERVE_MIB for h in held) <= CARD.memory_mib
+            assert all(h.slice.memory_mib > 0 for h in held)
+        assert sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held) <= 100
+        if held and mode == "exclusive":
+            assert len(held) == 1
+
+
+@given(requests.filter(lambda r: r.mode == "vgpu"))
+def test_a_slice_is_exactly_what_was_asked_for(ask: GpuRequest) -> None:
+    answer = fits(CARD, None, [], ask)
+    if isinstance(answer, Slice):
+        assert ask.memory_mib is None or answer.memory_mib == ask.memory_mib
+        assert answer.core_percent == ask.core_percent
+    else:
+        assert answer.reason is Reason.TOO_LARGE
+
+
+@given(st.lists(requests, max_size=20))
+def test_the_division_adds_up_to_the_device(asks: list[GpuRequest]) -> None:
+    held: list[Held] = []
+    for ask in asks:
+        answer = fits(CARD, ModeName("vgpu") if held else None, held, ask)
+        if isinstance(answer, Slice) and mode_for(ask).name == "vgpu":
+            held.append(Held(slice=answer, policy=ask.policy))
+    division = SHARING_MODES[ModeName("vgpu")].division(CARD, held)
+    assert division.slices == len(held)
+    assert division.core_percent + division.core_free_percent == 100
+    assert division.memory_mib + division.memory_free_mib <= CARD.memory_mib
+    if division.memory_free_mib and division.slots_free:
+        best_effort = GpuRequest(memory_mib=division.memory_free_mib, mode=ModeName("vgpu"), policy=Policy.BEST_EFFORT)
+        assert isinstance(fits(CARD, ModeName("vgpu"), held, best_effort), Slice)
+
+
+def test_without_an_amount_of_memory_a_slice_gets_as_much_of_it_as_of_the_compute() -> None:
+    answer = fits(CARD, None, [], GpuRequest(core_percent=25))
+    assert isinstance(answer, Slice)
+    assert answer.memory_mib == (CARD.memory_mib - SLICE_RESERVE_MIB) // 4
+
+
+def test_best_effort_is_promised_no_compute_and_fits_beside_a_full_card() -> None:
+    full = Held(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=100), policy=Policy.FIXED)
+    ask = GpuRequest(memory_mib=1000, core_percent=50)
+    refused = fits(CARD, ModeName("vgpu"), [full], ask)
+    assert isinstance(refused, Misfit)
+    assert refused.reason is Reason.NO_CORES
+    assert "0%" in refused.message
+    assert "50%" in refused.message
+    free = GpuRequest(memory_mib=1000, core_percent=50, policy=Policy.BEST_EFFORT)
+    assert isinstance(fits(CARD, ModeName("vgpu"), [full], free), Slice)
+
+
+def test_a_device_keeps_the_mode_of_its_first_slice_until_it_is_idle() -> None:
+    slice_ = Held(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=10))
+    refused = fits(CARD, ModeName("vgpu"), [slice_], GpuRequest(mode=ModeName("timeslice")))
+    assert isinstance(refused, Misfit)
+    assert refused.reason is Reason.MODE_CONFLICT
+    assert isinstance(fits(CARD, None, [], GpuRequest(mode=ModeName("timeslice"))), Slice)
+
+
+def test_a_request_that_no_release_could_help_is_too_large_even_when_the_device_is_busy() -> None:
+    busy = Held(slice=Slice(device=CARD.uuid, memory_mib=0, core_percent=0))
+    refused = fits(CARD, ModeName("timeslice"), [busy], GpuRequest(memory_mib=90_000, mode=ModeName("vgpu")))
+    assert isinstance(refused, Misfit)
+    assert refused.reason is Reason.TOO_LARGE
+
+
+def test_time_slices_take_turns_up_to_a_number_and_split_nothing() -> None:
+    ask = GpuRequest(mode=ModeName("timeslice"))
+    held: list[Held] = []
+    while isinstance(answer := fits(CARD, ModeName("timeslice") if held else None, held, ask), Slice):
+        assert answer.memory_mib == 0
+        held.append(Held(slice=answer))
+    assert answer.reason is Reason.NO_CAPACITY
+    assert len(held) == 8
+    refused = fits(CARD, None, [], GpuRequest(mode=ModeName("timeslice"), memory_mib=100))
+    assert isinstance(refused, Misfit)
+    assert refused.reason is Reason.MODE_CONFLICT
+
+
+@pytest.mark.parametrize("health", [h for h in Health if h is not Health.HEALTHY])
+def test_only_a_healthy_device_takes_new_work(health: Health) -> None:
+    from dataclasses import replace
+
+    refused = fits(replace(CARD, health=health), None, [], GpuRequest())
+    assert isinstance(refused, Misfit)
+    assert refused.reason is Reason.UNHEALTHY
+
+
+@pytest.mark.parametrize(
+    ("selector", "accepted"),
+    [
+        (Selector(), True),
+        (Selector(models=("a100",)), True),
+        (Selector(models=("H100", "A100")), True),
+        (Selector(models=("H100",)), False),
+        (Selector(uuids=(DeviceUuid("GPU-2"),)), False),
+        (Selector(memory_mib_min=50_000), False),
+        (Selector(memory_mib_max=50_000), True),
+        (Selector(memory_mib_max=10_000), False),
+    ],
+)
+def test_a_selector_accepts_by_model_uuid_and_memory(selector: Selector, accepted: bool) -> None:
+    answer = fits(CARD, None, [], GpuRequest(selector=selector))
+    assert isinstance(answer, Slice) is accepted
+
+
+def test_the_mode_follows_from_the_amounts_and_from_the_isolation() -> None:
+    assert mode_for(GpuRequest()).name == "exclusive"
+    assert mode_for(GpuRequest(memory_mib=100)).name == "vgpu"
+    assert mode_for(GpuRequest(core_percent=99)).name == "vgpu"
+    assert mode_for(GpuRequest(memory_mib=100, isolation=Isolation.HARDWARE)).name == "exclusive"
+    assert mode_for(GpuRequest(mode=ModeName("timeslice"))).name == "timeslice"
+
+
+def test_a_named_mode_that_isolates_less_than_asked_is_refused() -> None:
+    with pytest.raises(CalabashError) as caught:
+        mode_for(GpuRequest(mode=ModeName("vgpu"), isolation=Isolation.HARDWARE))
+    assert caught.value.reason is Reason.MODE_CONFLICT
+
+
+def test_an_unknown_mode_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(CalabashError) as caught:
+        mode_named("warp")
+    assert caught.value.reason is Reason.UNKNOWN_MODE
+    assert all(name in caught.value.hint for name in ("exclusive", "timeslice", "vgpu"))
+
+
+def test_only_enforced_modes_load_the_library() -> None:
+    part = [Slice(device=CARD.uuid, memory_mib=1, core_percent=1)]
+    for name, mode in SHARING_MODES.items():
+        edits = mode.container_edits(part, library="/lib.so", slot="/slot")
+        environment = dict(edits.environment)
+        assert environment["CUDA_VISIBLE_DEVICES"] == CARD.uuid
+        assert edits.needs_slot is (name == "vgpu")
+        assert ("LD_PRELOAD" in environment) is edits.needs_slot
+        assert not any("MIB" in key or "PERCENT" in key for key in environment), "limits never travel by environment"
+
+
+def test_a_new_mode_is_one_new_module_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("modes")
+    (folder / "twins.py").write_text(
+        "from calabash.model.request import Isolation, ModeName, Slice\n"
+        "from calabash.sharing.protocol import Misfit\n"
+        "from calabash.model.errors import Reason\n"
+        "class Twins:\n"
+        "    name = ModeName('twins')\n"
+        "    isolation = Isolation.BROKERED\n"
+        "    def rank(self, request): return None\n"
+        "    def fits(self, device, held, request):\n"
+        "        if len(held) > 1: return Misfit(reason=Reason.NO_CAPACITY, message='two are on it')\n"
+        "        return Slice(device=device.uuid, memory_mib=device.memory_mib // 2, core_percent=50)\n"
+        "MODE = Twins()\n"
+    )
+    monkeypatch.setattr(sharing, "__path__", [*sharing.__path__, str(folder)])
+    modes = registry._discover()
+    monkeypatch.delitem(sys.modules, "calabash.sharing.twins")
+    assert set(modes) == {*SHARING_MODES, "twins"}
+    answer = fits(CARD, None, [], GpuRequest(mode=ModeName("twins"), isolation=Isolation.BROKERED), modes)
+    assert isinstance(answer, Slice)
+    assert isinstance(modes, types.MappingProxyType)
