@@ -1,0 +1,147 @@
+/*
+ * Our dlsym, dlvsym, dlopen and dlmopen.
+ *
+ * A program that looks driver functions up by hand must get our hooks; every other look-up must behave as if
+ * we were not there. RTLD_NEXT, RTLD_DEFAULT and dlopen's search path depend on who calls: the C library
+ * tells by the return address. So the exported functions are trampolines: they ask a filter first and
+ * otherwise jump (not call) to the real function with registers and stack as they were, so that it sees our
+ * caller as its own.
+ *
+ * The filter answers only for names in the hook table, and only where the real answer lies in the real
+ * driver.
+ */
+#define _GNU_SOURCE
+#include "shim/shim.h"
+
+#include "shim/dl.h"
+#include "shim/elf.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#ifndef __x86_64__
+#error "the trampolines of this file are written for x86-64"
+#endif
+
+void *cb_filter_symbol(void *handle, const char *name) __attribute__((used, visibility("hidden")));
+int cb_filter_open(const char *name, int flags) __attribute__((used, visibility("hidden")));
+long cb_filter_namespace(long space, const char *name) __attribute__((used, visibility("hidden")));
+
+static bool in_driver(const struct cb_hook *hook, const void *address)
+{
+    if (hook->real != NULL && *hook->real == address) return true;
+    return cb_object_is(address, hook->name[0] == 'c' ? "libcuda.so.1" : "libnvidia-ml.so.1");
+}
+
+/* NULL: not for us, jump to the real one. */
+void *cb_filter_symbol(void *handle, const char *name)
+{
+    cb_dl_find();
+    if (name == NULL || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
+        return NULL;
+    const struct cb_hook *hook = cb_hook_named(name);
+    if (hook == NULL) return NULL;
+    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) {
+        /* Both would find our own export first, or a driver that this library stands in front of. */
+        if (!(name[0] == 'c' ? cb_load_cuda() : cb_load_nvml())) return NULL;
+        return hook->real == NULL || *hook->real != NULL ? hook->hook : NULL;
+    }
+    void *real = cb_real_symbol(handle, name);
+    if (real == NULL || real == hook->hook) return real;
+    return in_driver(hook, real) ? hook->hook : NULL;
+}
+
+/* RTLD_DEEPBIND would let the library and its dependencies find the driver's names before ours. */
+int cb_filter_open(const char *name, int flags)
+{
+    (void)name;
+    cb_dl_find();
+    return flags & ~RTLD_DEEPBIND;
+}
+
+/* A driver in a namespace of its own would have a second state beside the one we watch: open it in the first.
+ */
+long cb_filter_namespace(long space, const char *name)
+{
+    cb_dl_find();
+    const char *slash = name != NULL ? strrchr(name, '/') : NULL;
+    const char *file = slash != NULL ? slash + 1 : name;
+    if (file != NULL && (strncmp(file, "libcuda.so", 10) == 0 || strncmp(file, "libnvidia-ml.so", 15) == 0))
+        return LM_ID_BASE;
+    return space;
+}
+
+/* clang-format off */
+__asm__(
+    ".text\n"
+    ".globl dlsym\n.type dlsym,@function\n"
+    "dlsym:\n"
+    "    .cfi_startproc\n"
+    "    endbr64\n"
+    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
+    "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
+    "    sub $8, %rsp\n    .cfi_adjust_cfa_offset 8\n"
+    "    call cb_filter_symbol\n"
+    "    add $8, %rsp\n    .cfi_adjust_cfa_offset -8\n"
+    "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
+    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
+    "    test %rax, %rax\n"
+    "    jz 1f\n"
+    "    ret\n"
+    "1:  jmp *cb_dl(%rip)\n"
+    "    .cfi_endproc\n"
+    ".size dlsym,.-dlsym\n"
+
+    ".globl dlvsym\n.type dlvsym,@function\n"
+    "dlvsym:\n"
+    "    .cfi_startproc\n"
+    "    endbr64\n"
+    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
+    "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
+    "    push %rdx\n    .cfi_adjust_cfa_offset 8\n"
+    "    call cb_filter_symbol\n"
+    "    pop %rdx\n    .cfi_adjust_cfa_offset -8\n"
+    "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
+    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
+    "    test %rax, %rax\n"
+    "    jz 1f\n"
+    "    ret\n"
+    "1:  jmp *cb_dl+8(%rip)\n"
+    "    .cfi_endproc\n"
+    ".size dlvsym,.-dlvsym\n"
+
+    ".globl dlopen\n.type dlopen,@function\n"
+    "dlopen:\n"
+    "    .cfi_startproc\n"
+    "    endbr64\n"
+    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
+    "    sub $16, %rsp\n    .cfi_adjust_cfa_offset 16\n"
+    "    call cb_filter_open\n"
+    "    add $16, %rsp\n    .cfi_adjust_cfa_offset -16\n"
+    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
+    "    mov %eax, %esi\n"
+    "    jmp *cb_dl+16(%rip)\n"
+    "    .cfi_endproc\n"
+    ".size dlopen,.-dlopen\n"
+
+    ".globl dlmopen\n.type dlmopen,@function\n"
+    "dlmopen:\n"
+    "    .cfi_startproc\n"
+    "    endbr64\n"
+    "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
+    "    push %rdx\n    .cfi_adjust_cfa_offset 8\n"
+    "    sub $8, %rsp\n    .cfi_adjust_cfa_offset 8\n"
+    "    call cb_filter_namespace\n"
+    "    add $8, %rsp\n    .cfi_adjust_cfa_offset -8\n"
+    "    pop %rdx\n    .cfi_adjust_cfa_offset -8\n"
+    "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
+    "    mov %rax, %rdi\n"
+    "    and $~8, %edx\n" /* RTLD_DEEPBIND */
+    "    jmp *cb_dl+24(%rip)\n"
+    "    .cfi_endproc\n"
+    ".size dlmopen,.-dlmopen\n"
+);
+/* clang-format on */
+
+_Static_assert(RTLD_DEEPBIND == 8, "the trampoline of dlmopen clears this bit");
+_Static_assert(offsetof(struct cb_dl, dlmopen) == 24, "the trampolines jump through these offsets");

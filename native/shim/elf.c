@@ -1,0 +1,190 @@
+/*
+ * Finding the C library's own dlsym and dlopen from behind our exports of the same names.
+ *
+ * Theory of operation. Whatever we asked the dynamic linker for by name would be answered with ourselves, and
+ * which versioned name to ask for differs: dlsym lives in libdl.so.2 as GLIBC_2.2.5 up to glibc 2.33 and in
+ * libc.so.6 as GLIBC_2.34 from then on. So the symbol tables of the loaded objects are read directly:
+ * dl_iterate_phdr gives each object's dynamic section, its DT_SONAME says whether it is a C library, and
+ * DT_GNU_HASH (System V DT_HASH as second choice) finds the symbol; among several versions the default one
+ * wins, the one whose `hidden` bit is clear. Source: System V gABI chapter 5 and the GNU hash section layout
+ * of binutils.
+ */
+#define _GNU_SOURCE
+#include "shim/elf.h"
+
+#include <elf.h>
+#include <link.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VERSION_HIDDEN 0x8000u
+
+struct object {
+    uintptr_t base;
+    const ElfW(Sym) * symbols;
+    const char *strings;
+    const uint32_t *gnu_hash;
+    const uint32_t *sysv_hash;
+    const ElfW(Half) * versions;
+    const char *soname;
+};
+
+/* Pointers of a dynamic section are relocated in place by glibc and left as offsets by others and by the
+ * vDSO. */
+static const void *locate(uintptr_t base, ElfW(Addr) pointer)
+{
+    return (const void *)(pointer < base ? base + pointer : pointer);
+}
+
+static int read_object(const struct dl_phdr_info *info, struct object *object)
+{
+    const ElfW(Dyn) *dynamic = NULL;
+    memset(object, 0, sizeof(*object));
+    object->base = info->dlpi_addr;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    if (dynamic == NULL) return 0;
+    ElfW(Xword) soname = 0;
+    for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; entry++) {
+        switch (entry->d_tag) {
+        case DT_SYMTAB:
+            object->symbols = locate(object->base, entry->d_un.d_ptr);
+            break;
+        case DT_STRTAB:
+            object->strings = locate(object->base, entry->d_un.d_ptr);
+            break;
+        case DT_GNU_HASH:
+            object->gnu_hash = locate(object->base, entry->d_un.d_ptr);
+            break;
+        case DT_HASH:
+            object->sysv_hash = locate(object->base, entry->d_un.d_ptr);
+            break;
+        case DT_VERSYM:
+            object->versions = locate(object->base, entry->d_un.d_ptr);
+            break;
+        case DT_SONAME:
+            soname = entry->d_un.d_val;
+            break;
+        }
+    }
+    if (object->symbols == NULL || object->strings == NULL) return 0;
+    object->soname = soname != 0 ? object->strings + soname : NULL;
+    return 1;
+}
+
+static int matches(const struct object *object, uint32_t index, const char *name)
+{
+    const ElfW(Sym) *symbol = &object->symbols[index];
+    unsigned type = ELF64_ST_TYPE(symbol->st_info);
+    if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0 || type != STT_FUNC) return 0;
+    return strcmp(object->strings + symbol->st_name, name) == 0;
+}
+
+/* Keeps the better of two candidates; true once it cannot get better. */
+static int keep(const struct object *object, uint32_t index, uint32_t *best)
+{
+    *best = index;
+    return object->versions == NULL || (object->versions[index] & VERSION_HIDDEN) == 0;
+}
+
+static uint32_t find_gnu(const struct object *object, const char *name)
+{
+    const uint32_t *table = object->gnu_hash;
+    uint32_t bucket_count = table[0], first = table[1], bloom_count = table[2];
+    const uint32_t *buckets = &table[4 + bloom_count * (sizeof(ElfW(Addr)) / 4)];
+    const uint32_t *chain = buckets + bucket_count;
+    uint32_t hash = 5381, best = 0;
+    for (const unsigned char *c = (const unsigned char *)name; *c != 0; c++)
+        hash = hash * 33 + *c;
+    if (bucket_count == 0) return 0;
+    uint32_t index = buckets[hash % bucket_count];
+    if (index < first) return 0;
+    for (;; index++) {
+        uint32_t value = chain[index - first];
+        if ((value | 1u) == (hash | 1u) && matches(object, index, name) && keep(object, index, &best)) break;
+        if (value & 1u) break;
+    }
+    return best;
+}
+
+static uint32_t find_sysv(const struct object *object, const char *name)
+{
+    uint32_t bucket_count = object->sysv_hash[0], hash = 0, best = 0;
+    const uint32_t *buckets = &object->sysv_hash[2], *chain = buckets + bucket_count;
+    for (const unsigned char *c = (const unsigned char *)name; *c != 0; c++) {
+        hash = (hash << 4) + *c;
+        hash = (hash ^ ((hash >> 24) & 0xF0u)) & 0x0FFFFFFFu;
+    }
+    if (bucket_count == 0) return 0;
+    for (uint32_t index = buckets[hash % bucket_count]; index != 0; index = chain[index])
+        if (matches(object, index, name) && keep(object, index, &best)) break;
+    return best;
+}
+
+static int is_c_library(const char *soname)
+{
+    return soname != NULL && (strcmp(soname, "libc.so.6") == 0 || strcmp(soname, "libdl.so.2") == 0 ||
+                              strncmp(soname, "libc.musl-", 10) == 0);
+}
+
+struct search {
+    const char *name;
+    void *found;
+};
+
+static int visit_for_symbol(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    struct search *search = argument;
+    struct object object;
+    (void)size;
+    if (!read_object(info, &object) || !is_c_library(object.soname)) return 0;
+    uint32_t index = object.gnu_hash != NULL    ? find_gnu(&object, search->name)
+                     : object.sysv_hash != NULL ? find_sysv(&object, search->name)
+                                                : 0;
+    if (index == 0) return 0;
+    search->found = (void *)(object.base + object.symbols[index].st_value);
+    return 1;
+}
+
+void *cb_libc_symbol(const char *name)
+{
+    struct search search = {.name = name, .found = NULL};
+    dl_iterate_phdr(visit_for_symbol, &search);
+    return search.found;
+}
+
+struct place {
+    uintptr_t address;
+    const char *soname;
+    int answer;
+};
+
+static int visit_for_place(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    struct place *place = argument;
+    struct object object;
+    int inside = 0;
+    (void)size;
+    for (int i = 0; i < info->dlpi_phnum && !inside; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+        inside = segment->p_type == PT_LOAD && place->address >= start &&
+                 place->address < start + segment->p_memsz;
+    }
+    if (!inside) return 0;
+    if (read_object(info, &object) && object.soname != NULL) {
+        place->answer = strcmp(object.soname, place->soname) == 0;
+    } else {
+        const char *slash = strrchr(info->dlpi_name, '/');
+        place->answer = strcmp(slash != NULL ? slash + 1 : info->dlpi_name, place->soname) == 0;
+    }
+    return 1;
+}
+
+int cb_object_is(const void *address, const char *soname)
+{
+    struct place place = {.address = (uintptr_t)address, .soname = soname, .answer = 0};
+    dl_iterate_phdr(visit_for_place, &place);
+    return place.answer;
+}

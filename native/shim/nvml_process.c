@@ -1,0 +1,123 @@
+/*
+ * NVML's lists of processes, cut down to the container's own.
+ *
+ * A process is the container's when a process slot names it, by its pid here or by the pid that the agent
+ * sees; the list then shows the pid here. The driver writes into a buffer of ours, because the tenant's may
+ * be too small for the neighbours it must not see.
+ */
+#include "shim/shim.h"
+
+#include <stdlib.h>
+
+#define ENTRIES_MAX 4096u
+
+static bool ours(unsigned int *pid)
+{
+    for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
+        const struct cb_usage_proc *proc = &cb.usage->proc[i];
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_LIVE || proc->pid <= 0) continue;
+        if (*pid == (unsigned int)proc->pid || (proc->host_pid > 0 && *pid == (unsigned int)proc->host_pid)) {
+            *pid = (unsigned int)proc->pid;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Gives `kept` entries to a caller who has room for `room`, as the driver would. */
+#define HAND_OVER(kept, all, room, entries, count)                                                   \
+    do {                                                                                             \
+        *(count) = kept;                                                                             \
+        if (kept > (room) || ((entries) == NULL && kept > 0)) result = NVML_ERROR_INSUFFICIENT_SIZE; \
+        for (unsigned int i = 0; result == NVML_SUCCESS && i < kept; i++)                            \
+            (entries)[i] = (all)[i];                                                                 \
+    } while (0)
+
+#define KEEP_OURS(all, found, kept)                             \
+    for (unsigned int i = 0; i < found && i < ENTRIES_MAX; i++) \
+        if (ours(&(all)[i].pid)) (all)[kept++] = (all)[i];
+
+#define LIST(name, type)                                                         \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
+    {                                                                            \
+        CB_ENTER_NVML();                                                         \
+        if (infoCount == NULL) return NVML_ERROR_INVALID_ARGUMENT;               \
+        unsigned int found = ENTRIES_MAX, kept = 0;                              \
+        type *all = calloc(found, sizeof(*all));                                 \
+        if (all == NULL) return NVML_ERROR_MEMORY;                               \
+        nvmlReturn_t result = CB_REAL(name)(device, &found, all);                \
+        if (result == NVML_SUCCESS) {                                            \
+            KEEP_OURS(all, found, kept)                                          \
+            HAND_OVER(kept, all, *infoCount, infos, infoCount);                  \
+        }                                                                        \
+        free(all);                                                               \
+        return result;                                                           \
+    }
+
+LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
+                                             unsigned int *processSamplesCount,
+                                             unsigned long long lastSeenTimeStamp)
+{
+    CB_ENTER_NVML();
+    if (processSamplesCount == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    unsigned int found = ENTRIES_MAX, kept = 0, room = utilization != NULL ? *processSamplesCount : 0;
+    nvmlProcessUtilizationSample_t *all = calloc(found, sizeof(*all));
+    if (all == NULL) return NVML_ERROR_MEMORY;
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetProcessUtilization)(device, all, &found, lastSeenTimeStamp);
+    if (result == NVML_SUCCESS) {
+        KEEP_OURS(all, found, kept)
+        HAND_OVER(kept, all, room, utilization, processSamplesCount);
+    }
+    free(all);
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                   nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
+{
+    CB_ENTER_NVML();
+    if (procesesUtilInfo == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlProcessesUtilizationInfo_t request = *procesesUtilInfo;
+    unsigned int kept = 0, room = request.procUtilArray != NULL ? request.processSamplesCount : 0;
+    nvmlProcessUtilizationInfo_v1_t *all = calloc(ENTRIES_MAX, sizeof(*all));
+    if (all == NULL) return NVML_ERROR_MEMORY;
+    request.processSamplesCount = ENTRIES_MAX;
+    request.procUtilArray = all;
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, &request);
+    if (result == NVML_SUCCESS) {
+        procesesUtilInfo->lastSeenTimeStamp = request.lastSeenTimeStamp;
+        KEEP_OURS(all, request.processSamplesCount, kept)
+        HAND_OVER(kept, all, room, procesesUtilInfo->procUtilArray, &procesesUtilInfo->processSamplesCount);
+    }
+    free(all);
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+{
+    CB_ENTER_NVML();
+    if (plist == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlProcessDetailList_t request = *plist;
+    unsigned int kept = 0, room = request.procArray != NULL ? request.numProcArrayEntries : 0;
+    nvmlProcessDetail_v1_t *all = calloc(ENTRIES_MAX, sizeof(*all));
+    if (all == NULL) return NVML_ERROR_MEMORY;
+    request.numProcArrayEntries = ENTRIES_MAX;
+    request.procArray = all;
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetRunningProcessDetailList)(device, &request);
+    if (result == NVML_SUCCESS) {
+        KEEP_OURS(all, request.numProcArrayEntries, kept)
+        HAND_OVER(kept, all, room, plist->procArray, &plist->numProcArrayEntries);
+    }
+    free(all);
+    return result;
+}

@@ -1,0 +1,167 @@
+/*
+ * NVML as the tenant sees it: its devices, numbered from 0, with the memory of its slice.
+ *
+ * Handles are the driver's own, so every function that is not hooked tells the truth about a device of the
+ * slice; a device that is not of the slice cannot be found. What would change a card is refused.
+ */
+#define _GNU_SOURCE
+#include "shim/shim.h"
+
+#include <string.h>
+
+int cb_nvml_denied(void)
+{
+    return NVML_ERROR_NO_PERMISSION;
+}
+
+/* The same function under each denied name, for programs that are linked with libnvidia-ml. */
+#define CB_NAME(name)                                \
+    extern int cb_denied_##name(void) __asm__(#name) \
+        __attribute__((alias("cb_nvml_denied"), visibility("default")));
+#include "shim/denied.inc"
+#undef CB_NAME
+
+static bool same_uuid(const char *one, const char *other)
+{
+    return strncasecmp(one, other, sizeof(cb.limits->device[0].uuid)) == 0;
+}
+
+int cb_device_of_nvml(nvmlDevice_t handle)
+{
+    char uuid[96] = "";
+    if (handle == NULL || CB_REAL(nvmlDeviceGetUUID) == NULL ||
+        CB_REAL(nvmlDeviceGetUUID)(handle, uuid, sizeof(uuid)) != NVML_SUCCESS)
+        return -1;
+    for (uint32_t i = 0; i < cb.device_count; i++)
+        if (same_uuid(uuid, cb.limits->device[i].uuid)) return (int)i;
+    return -1;
+}
+
+nvmlReturn_t nvmlInit(void)
+{
+    CB_ENTER_NVML();
+    return CB_REAL(nvmlInit)();
+}
+
+nvmlReturn_t nvmlInit_v2(void)
+{
+    CB_ENTER_NVML();
+    return CB_REAL(nvmlInit_v2)();
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+    CB_ENTER_NVML();
+    return CB_REAL(nvmlInitWithFlags)(flags);
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
+{
+    CB_ENTER_NVML();
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetCount_v2)(deviceCount);
+    if (result == NVML_SUCCESS) *deviceCount = cb.device_count;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetCount(unsigned int *deviceCount)
+{
+    CB_ENTER_NVML();
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetCount)(deviceCount);
+    if (result == NVML_SUCCESS) *deviceCount = cb.device_count;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    char uuid[sizeof(cb.limits->device[0].uuid)];
+    CB_ENTER_NVML();
+    if (index >= cb.device_count) return NVML_ERROR_INVALID_ARGUMENT;
+    memcpy(uuid, cb.limits->device[index].uuid, sizeof(uuid));
+    uuid[sizeof(uuid) - 1] = 0;
+    return CB_REAL(nvmlDeviceGetHandleByUUID)(uuid, device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+/* A handle that the driver found some other way: only if it is ours. */
+static nvmlReturn_t only_ours(nvmlReturn_t result, nvmlDevice_t *device)
+{
+    if (result != NVML_SUCCESS || cb_device_of_nvml(*device) >= 0) return result;
+    *device = NULL;
+    return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    CB_ENTER_NVML();
+    return only_ours(CB_REAL(nvmlDeviceGetHandleByUUID)(uuid, device), device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
+{
+    CB_ENTER_NVML();
+    return only_ours(CB_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device), device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+    CB_ENTER_NVML();
+    return only_ours(CB_REAL(nvmlDeviceGetHandleBySerial)(serial, device), device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
+{
+    CB_ENTER_NVML();
+    return only_ours(CB_REAL(nvmlDeviceGetHandleByPciBusId_v2)(pciBusId, device), device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *device)
+{
+    CB_ENTER_NVML();
+    return only_ours(CB_REAL(nvmlDeviceGetHandleByPciBusId)(pciBusId, device), device);
+}
+
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
+{
+    CB_ENTER_NVML();
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetIndex)(device, index);
+    int ours = result == NVML_SUCCESS ? cb_device_of_nvml(device) : -1;
+    if (ours >= 0) *index = (unsigned int)ours;
+    return result;
+}
+
+/* Total and free of the slice; false: the device has no cap and the card's own figures hold. */
+static bool slice_memory(nvmlDevice_t handle, unsigned long long *total, unsigned long long *free)
+{
+    int device = cb_device_of_nvml(handle);
+    if (device < 0) return false;
+    cb_pools_settle();
+    uint64_t limit, left = cb_limit_left(device, &limit);
+    if (limit == 0) return false;
+    if (left < *free) *free = left;
+    *total = limit;
+    return true;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+    CB_ENTER_NVML();
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetMemoryInfo)(device, memory);
+    if (result == NVML_SUCCESS && slice_memory(device, &memory->total, &memory->free))
+        memory->used = memory->total - memory->free;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+    CB_ENTER_NVML();
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
+    if (result == NVML_SUCCESS && slice_memory(device, &memory->total, &memory->free)) {
+        memory->used = memory->total - memory->free;
+        memory->reserved = 0;
+    }
+    return result;
+}

@@ -1,0 +1,36 @@
+# libcalabash.so, the library that a tenant's programs load before everything else, and libcalabash-page.so, the
+# agent's access to the control page.
+SHIM_DIR := $(ROOT)/native/shim
+SHIM_BUILD := $(BUILD)/shim
+SHIM_SOURCES := $(wildcard $(SHIM_DIR)/*.c)
+SHIM_HEADERS := $(wildcard $(SHIM_DIR)/*.h $(ROOT)/native/common/*.h)
+SHIM_OBJECTS := $(SHIM_SOURCES:$(SHIM_DIR)/%.c=$(SHIM_BUILD)/%.o) $(BUILD)/api/cuda_resolve.o
+SHIM_GENERATED := $(SHIM_BUILD)/hooks.inc $(SHIM_BUILD)/denied.inc $(SHIM_BUILD)/shim.map
+SHIM := $(OUT)/lib/libcalabash.so
+PAGELIB := $(OUT)/lib/libcalabash-page.so
+TARGETS += $(SHIM) $(PAGELIB)
+
+$(SHIM_BUILD)/%.inc: $(SHIM_DIR)/%.txt
+	@mkdir -p $(@D)
+	@awk '/^[a-z]/ { print "CB_NAME(" $$1 ")" }' $< > $@
+
+$(SHIM_BUILD)/shim.map: $(SHIM_DIR)/hooks.txt $(SHIM_DIR)/denied.txt
+	@mkdir -p $(@D)
+	@{ echo '{ global: dlsym; dlvsym; dlopen; dlmopen;'; awk '/^[a-z]/ { print "    " $$1 ";" }' $^; \
+	   echo 'local: *; };'; } > $@
+
+$(SHIM_BUILD)/%.o: $(SHIM_DIR)/%.c $(SHIM_HEADERS) $(SHIM_GENERATED) $(SHIM_DIR)/part.mk $(BUILD)/api/stamp
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -ftls-model=initial-exec -fno-semantic-interposition -c $< -o $@
+
+$(SHIM): $(SHIM_OBJECTS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-Bsymbolic -Wl,-soname,libcalabash.so \
+		-Wl,--version-script=$(SHIM_BUILD)/shim.map $(SHIM_OBJECTS) -o $@.new
+	@mv -f $@.new $@
+
+$(PAGELIB): $(ROOT)/native/common/page.c $(wildcard $(ROOT)/native/common/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,libcalabash-page.so $< -o $@.new
+	@mv -f $@.new $@
+.SECONDARY: $(SHIM_GENERATED)

@@ -1,0 +1,48 @@
+/*
+ * cuGetProcAddress: the driver answers first, then its answer is exchanged for the hook in front of that very
+ * function.
+ *
+ * So version, per-thread-stream flags and symbolStatus are the driver's own decisions and the hook has the
+ * ABI of what the driver would have given. Should a driver hand out an address that is none of its exports (a
+ * private entry to a function that we hook), the name decides, by the rule that the driver itself follows
+ * (native/api).
+ */
+#include "shim/shim.h"
+
+#include "api/cuda_resolve.h"
+
+#include <string.h>
+
+#define PER_THREAD_STREAMS 2u /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
+
+static const struct cb_hook *hook_by_name(const char *symbol, int version, cuuint64_t flags)
+{
+    int function = cb_api_resolve(symbol, version, (flags & PER_THREAD_STREAMS) != 0, NULL);
+    const struct cb_hook *hook = function >= 0 ? cb_hook_named(cb_cuda_names[function]) : NULL;
+    return hook != NULL && hook->real != NULL && *hook->real != NULL ? hook : NULL;
+}
+
+static void exchange(const char *symbol, void **function, int version, cuuint64_t flags)
+{
+    if (symbol == NULL || function == NULL || *function == NULL || strncmp(symbol, "cu", 2) != 0) return;
+    const struct cb_hook *hook = cb_hook_of_real(*function, symbol);
+    if (hook == NULL) hook = hook_by_name(symbol, version, flags);
+    if (hook != NULL) *function = hook->hook;
+}
+
+CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
+{
+    if (!cb_load_cuda() || CB_REAL(cuGetProcAddress) == NULL) return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = CB_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
+    if (result == CUDA_SUCCESS) exchange(symbol, pfn, cudaVersion, flags);
+    return result;
+}
+
+CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                                     CUdriverProcAddressQueryResult *symbolStatus)
+{
+    if (!cb_load_cuda() || CB_REAL(cuGetProcAddress_v2) == NULL) return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = CB_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
+    if (result == CUDA_SUCCESS) exchange(symbol, pfn, cudaVersion, flags);
+    return result;
+}

@@ -1,0 +1,181 @@
+/*
+ * Finding the slot and mapping its pages.
+ *
+ * In a container the slot is at a fixed path, which the tenant cannot redirect. Elsewhere the environment
+ * names it; then it must belong to root, to the owner of this library, or to the very user who runs the
+ * program. The limits must be nobody else's to write. Whatever is missing or does not look right is refused:
+ * a tenant without limits does not run.
+ */
+#define _GNU_SOURCE
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FIXED_PATH      "/run/calabash/slot"
+#define LEASE_FD_LOWEST 200 /* out of the way of programs that arrange their low descriptors by hand */
+#define WAIT_NS         1000000l
+#define WAITS_MAX       100
+
+struct slot {
+    char path[4096];
+    int directory;
+    bool fixed;
+};
+
+/* fstat() got its present symbol in glibc 2.33 only. */
+static int status_of(int fd, struct stat *status)
+{
+    return (int)syscall(SYS_fstat, fd, status);
+}
+
+static int visit_for_owner(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    struct stat status;
+    const char *slash = strrchr(info->dlpi_name, '/');
+    (void)size;
+    if (slash == NULL || strcmp(slash + 1, "libcalabash.so") != 0) return 0;
+    if (syscall(SYS_stat, info->dlpi_name, &status) == 0) *(uid_t *)argument = status.st_uid;
+    return 1;
+}
+
+static bool trusted_owner(const struct slot *slot, uid_t owner)
+{
+    uid_t library = 0;
+    if (owner == 0 || (!slot->fixed && owner == geteuid())) return true;
+    dl_iterate_phdr(visit_for_owner, &library);
+    return owner == library;
+}
+
+static bool open_directory(struct slot *slot)
+{
+    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    slot->directory = open(FIXED_PATH, flags);
+    slot->fixed = slot->directory >= 0 || errno != ENOENT;
+    const char *path = slot->fixed ? FIXED_PATH : getenv("CALABASH_SLOT");
+    if (path == NULL || path[0] != '/') {
+        cb_say("no limits found: there is no " FIXED_PATH " and CALABASH_SLOT names no directory; "
+               "hint: start the program with `calabash run`");
+        return false;
+    }
+    strncpy(slot->path, path, sizeof(slot->path) - 1);
+    if (!slot->fixed) slot->directory = open(path, flags);
+    if (slot->directory < 0) {
+        cb_say("cannot open the slot %s: %s; hint: its allocation may have been released", path,
+               strerror(errno));
+        return false;
+    }
+    struct stat status;
+    if (status_of(slot->directory, &status) != 0 || !trusted_owner(slot, status.st_uid) ||
+        (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        cb_say("the slot %s is not to be trusted: owner %u, mode %o", path, (unsigned)status.st_uid,
+               (unsigned)status.st_mode & 07777u);
+        return false;
+    }
+    return true;
+}
+
+static void *map_file(const struct slot *slot, const char *name, size_t size, bool writable)
+{
+    struct stat status;
+    int fd =
+        openat(slot->directory, name, (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        cb_say("cannot open %s/%s: %s", slot->path, name,
+               errno == ELOOP ? "it is a symbolic link" : strerror(errno));
+        return NULL;
+    }
+    void *page = NULL;
+    if (status_of(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        cb_say("%s/%s is not a regular file", slot->path, name);
+    } else if ((uint64_t)status.st_size != size) {
+        cb_say("%s/%s has %lld bytes, expected %zu: damaged, or of another version of calabash", slot->path,
+               name, (long long)status.st_size, size);
+    } else if (!writable &&
+               (!trusted_owner(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+        cb_say("%s/%s is not to be trusted: owner %u, mode %o", slot->path, name, (unsigned)status.st_uid,
+               (unsigned)status.st_mode & 07777u);
+    } else {
+        page = mmap(NULL, size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+        if (page == MAP_FAILED) {
+            cb_say("cannot map %s/%s: %s", slot->path, name, strerror(errno));
+            page = NULL;
+        }
+    }
+    close(fd);
+    return page;
+}
+
+static int take_lease(const struct slot *slot)
+{
+    const struct timespec pause = {.tv_sec = 0, .tv_nsec = WAIT_NS};
+    int fd = openat(slot->directory, "lease", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        cb_say("cannot open %s/lease: %s", slot->path, strerror(errno));
+        return -1;
+    }
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, LEASE_FD_LOWEST);
+    if (high >= 0) {
+        close(fd);
+        fd = high;
+    }
+    /* The pool holds the exclusive lock for an instant when it looks whether anyone is left. */
+    for (int i = 0; i < WAITS_MAX; i++) {
+        if (flock(fd, LOCK_SH | LOCK_NB) == 0) return fd;
+        if (errno != EWOULDBLOCK && errno != EINTR) break;
+        nanosleep(&pause, NULL);
+    }
+    cb_say("cannot take the lease of %s: its allocation has ended", slot->path);
+    close(fd);
+    return -1;
+}
+
+static bool check_pages(const struct slot *slot, const struct cb_limits *limits, const struct cb_usage *usage)
+{
+    const struct timespec pause = {.tv_sec = 0, .tv_nsec = WAIT_NS};
+    for (int i = 0; i < WAITS_MAX && (__atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE) & 1u) != 0; i++)
+        nanosleep(&pause, NULL);
+    if (limits->magic != CB_LIMITS_MAGIC || usage->magic != CB_USAGE_MAGIC) {
+        cb_say("the pages in %s are damaged: magic %016llx and %016llx", slot->path,
+               (unsigned long long)limits->magic, (unsigned long long)usage->magic);
+        return false;
+    }
+    if (limits->version != CB_PAGE_VERSION || usage->version != CB_PAGE_VERSION) {
+        cb_say("the pages in %s have version %u and %u, this library reads %u; hint: pool and library must "
+               "be of one "
+               "release",
+               slot->path, limits->version, usage->version, CB_PAGE_VERSION);
+        return false;
+    }
+    if (limits->device_count == 0 || limits->device_count > CB_DEVICES_MAX ||
+        (__atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE) & 1u) != 0) {
+        cb_say("the limits in %s are damaged: %u devices, generation %u", slot->path, limits->device_count,
+               limits->generation);
+        return false;
+    }
+    return true;
+}
+
+bool cb_slot_open(struct cb_slot_files *files)
+{
+    struct slot slot = {.directory = -1};
+    bool opened = false;
+    memset(files, 0, sizeof(*files));
+    files->lease_fd = -1;
+    if (open_directory(&slot) &&
+        (files->limits = map_file(&slot, "limits", sizeof(struct cb_limits), false)) != NULL &&
+        (files->usage = map_file(&slot, "usage", sizeof(struct cb_usage), true)) != NULL &&
+        check_pages(&slot, files->limits, files->usage))
+        opened = (files->lease_fd = take_lease(&slot)) >= 0;
+    if (slot.directory >= 0) close(slot.directory);
+    return opened;
+}
