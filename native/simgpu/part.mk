@@ -8,7 +8,7 @@ SIM_CTL := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/simc
 SIM_NVML := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/nvml_*.c))
 SIM_CUDA := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/cuda_*.c))
 
-$(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_HEADERS)
+$(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_HEADERS) $(API_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
@@ -18,9 +18,10 @@ $(SIM_OUT)/calabash-simctl: $(SIM_COMMON) $(SIM_CTL)
 TARGETS += $(SIM_OUT)/calabash-simctl
 
 ifneq ($(SIM_NVML),)
-$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_COMMON) $(SIM_NVML)
+$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_COMMON) $(SIM_NVML) $(API_SIM_NVML_OBJECTS) $(API_SIM_NVML_MAP)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $^ -lm
+	$(CC) $(LDFLAGS) $(API_SIM_LDFLAGS) -Wl,--version-script=$(API_SIM_NVML_MAP) -Wl,-soname,$(@F) -o $@ \
+		$(filter %.o,$^) -lm
 TARGETS += $(SIM_OUT)/libnvidia-ml.so.1
 endif
 
