@@ -2,11 +2,7 @@
 
 ``LocalScheduler`` is the ``Scheduler`` for a pool that thinks in model nouns. What a sharing mode admits is decided by
 ``sharing``; here it is only expressed in the scheduler's terms, and every bind is checked against ``sharing`` before
-it is told, so that nothing is ever bound that the mode refuses:
-
-* exclusive: whole cards, mode ``exclusive``;
-* vgpu: ``core_percent`` as milli (best-effort promises none), memory plus the reserve of one slice;
-* timeslice: one of a fixed number of turns, an equal part of the card's milli each.
+it is told, so that nothing is ever bound that the mode refuses. How much a slice counts is the mode's own ``charge``.
 
 A device is its own "model" here (its UUID), so that any selector becomes an exact set of devices. A vgpu request
 without a memory amount gets the same fraction of the memory as of the compute; with cards of several sizes it
@@ -26,15 +22,9 @@ from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
 from calabash.sched.decisions import Ask, Bind, Evict, Explanation, Move, Options, Pending
 from calabash.sched.queues import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.shape import NodePlacement, Shape
 from calabash.sharing.protocol import Held, Misfit
-from calabash.sharing.registry import fits, mode_for, selected
-from calabash.sharing.timeslice import SHARERS_MAX
-from calabash.sharing.vgpu import SLICE_RESERVE_MIB, guaranteed_percent
-
-EXCLUSIVE = ModeName("exclusive")
-TIMESLICE = ModeName("timeslice")
-VGPU = ModeName("vgpu")
+from calabash.sharing.registry import fits, mode_for, mode_named, selected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +128,8 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
 
 def _amounts(mode: ModeName, slice_: Slice, request: GpuRequest) -> tuple[int, int]:
     """(milli, MiB) per device in the scheduler's terms."""
-    if mode == VGPU:
-        return guaranteed_percent(request.core_percent, request.policy) * 10, slice_.memory_mib + SLICE_RESERVE_MIB
-    if mode == TIMESLICE:
-        return WHOLE_MILLI // SHARERS_MAX, 0
-    return WHOLE_MILLI, 0
+    charge = mode_named(mode).charge(slice_, request.policy)
+    return charge.core_milli, charge.memory_mib
 
 
 def _impossible(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from calabash.model.device import Device
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
+from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Division, Edits, Held, Misfit, visible_devices
+from calabash.sharing.protocol import Charge, Division, Edits, Held, Misfit, visible_devices
 
 
 class Exclusive:
@@ -32,6 +32,10 @@ class Exclusive:
         if held:
             return Misfit(reason=Reason.NO_CAPACITY, message=f"held by {len(held)} other, asked whole")
         return Slice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
+
+    def charge(self, part: Slice, policy: Policy) -> Charge:
+        del part, policy
+        return Charge(core_milli=1000)
 
     def division(self, device: Device, held: Sequence[Held]) -> Division:
         taken = bool(held)

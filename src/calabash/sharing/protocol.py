@@ -62,6 +62,14 @@ class Edits:
     needs_slot: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A slice in the scheduler's books: thousandths of compute, MiB. 1000 and 0 is the whole card, memory included."""
+
+    core_milli: int
+    memory_mib: int = 0
+
+
 class SharingMode(Protocol):
     """One way of sharing a device. Implementations are stateless and pure."""
 
@@ -81,6 +89,10 @@ class SharingMode(Protocol):
 
     def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
         """The slice that the request would get of this device beside ``held``, or why it gets none."""
+        ...
+
+    def charge(self, part: Slice, policy: Policy) -> Charge:
+        """What a slice takes of its device in the scheduler's books: what fits by charges also fits by ``fits``."""
         ...
 
     def division(self, device: Device, held: Sequence[Held]) -> Division:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from calabash.model.device import Device
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
-from calabash.sharing.protocol import Division, Edits, Held, Misfit, visible_devices
+from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
+from calabash.sharing.protocol import Charge, Division, Edits, Held, Misfit, visible_devices
 
 SHARERS_MAX = 8
 
@@ -32,6 +32,10 @@ class TimeSlice:
         if len(held) >= SHARERS_MAX:
             return Misfit(reason=Reason.NO_CAPACITY, message=f"{len(held)} of {SHARERS_MAX} sharers are on it")
         return Slice(device=device.uuid, memory_mib=0, core_percent=0)
+
+    def charge(self, part: Slice, policy: Policy) -> Charge:
+        del part, policy
+        return Charge(core_milli=1000 // SHARERS_MAX)
 
     def division(self, device: Device, held: Sequence[Held]) -> Division:
         return Division(

@@ -20,7 +20,7 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Division, Edits, Held, Misfit, visible_devices
+from calabash.sharing.protocol import Charge, Division, Edits, Held, Misfit, visible_devices
 
 SLICE_RESERVE_MIB = 32
 SLICES_MAX = 64
@@ -67,6 +67,12 @@ class Vgpu:
                 message=f"{division.core_free_percent}% of compute is free, asked {wanted_percent}%",
             )
         return Slice(device=device.uuid, memory_mib=wanted_mib, core_percent=request.core_percent)
+
+    def charge(self, part: Slice, policy: Policy) -> Charge:
+        return Charge(
+            core_milli=10 * guaranteed_percent(part.core_percent, policy),
+            memory_mib=part.memory_mib + SLICE_RESERVE_MIB,
+        )
 
     def division(self, device: Device, held: Sequence[Held]) -> Division:
         memory_mib = sum(h.slice.memory_mib for h in held)
