@@ -1,0 +1,214 @@
+"""A card, slots and tenants for the benchmarks, without the pool: a temporary CALABASH_HOME, slots as the agent writes
+them, the arbiter process, and C programs built on demand.
+
+The card is a simulated one, unless the machine has a real one; BENCH_CARD=sim or BENCH_CARD=real decides otherwise. The
+truth about who used the card comes from the card: the simulator's books, or the work that programs saw completed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bench._report import ROOT
+from calabash.agent.pages import LimitsPage, SlotDevice, SlotSpec, UsagePage, create_slot
+from calabash.model.device import DeviceUuid
+from calabash.model.request import AllocationId, Policy
+from calabash.seams.gpu.sim import NodeFile, SimNode, create_node, show_node
+
+NATIVE = ROOT / "src" / "calabash" / "_native"
+SHIM = NATIVE / "lib" / "libcalabash.so"
+PROGRAMS = ROOT / "bench" / "programs"
+BUILD = ROOT / "build" / "bench"
+KERNELS = PROGRAMS / "kernels.ptx"
+
+
+def real_card() -> bool:
+    """Whether to measure on a real card."""
+    wish = os.environ.get("BENCH_CARD", "")
+    return wish == "real" or (wish != "sim" and Path("/proc/driver/nvidia/version").exists())
+
+
+def program(name: str) -> Path:
+    """A program of bench/programs, compiled when its sources are newer."""
+    source, target = PROGRAMS / f"{name}.c", BUILD / name
+    newest = max(path.stat().st_mtime for path in (source, PROGRAMS / "driver.h"))
+    if not target.exists() or target.stat().st_mtime < newest:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        include = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
+        temporary = target.with_suffix(f".{os.getpid()}")
+        command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+        command += ["-isystem", str(include), f"-I{ROOT / 'native'}", str(source), "-o", str(temporary), "-ldl"]
+        subprocess.run(command, check=True)
+        temporary.rename(target)
+    return target
+
+
+class Tenant:
+    """One running program of one slot."""
+
+    def __init__(self, process: subprocess.Popen[str], slot: str | None) -> None:
+        self.process = process
+        self.slot = slot
+        self.pid = process.pid
+
+    def wait_ready(self) -> None:
+        """Until the program has printed ``ready``."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if line != "ready\n":
+            raise RuntimeError(f"tenant did not come up: {line!r} {self.finish_text()}")
+
+    def finish_text(self, timeout_s: float = 60) -> str:
+        """What it prints until its end."""
+        output, errors = self.process.communicate(timeout=timeout_s)
+        return output + (errors or "")
+
+    def result(self, timeout_s: float = 60) -> dict[str, Any]:
+        """The JSON object in the last line of its output."""
+        output, errors = self.process.communicate(timeout=timeout_s)
+        if self.process.returncode != 0:
+            raise RuntimeError(f"tenant ended with {self.process.returncode}: {errors}")
+        result: dict[str, Any] = json.loads(output.splitlines()[-1])
+        return result
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.communicate()
+
+
+class Lab:
+    """A home with slots on one card. Use as a context manager; everything is gone afterwards."""
+
+    def __init__(self, *, gpus: str = "A100-40GB", arbiter: bool = True) -> None:
+        self.real = real_card()
+        self._gpus = gpus
+        self._want_arbiter = arbiter
+        self._stack = ExitStack()
+        self._tenants: list[Tenant] = []
+        self._arbiter: subprocess.Popen[bytes] | None = None
+        self.home = Path()
+        self.node: NodeFile | None = None
+        self.uuid = DeviceUuid("")
+
+    def __enter__(self) -> Self:
+        if not SHIM.exists():
+            subprocess.run(["make", "-s", "-C", str(ROOT / "native")], check=True)
+        self.home = Path(tempfile.mkdtemp(prefix="calabash-bench-"))
+        self._stack.callback(shutil.rmtree, self.home, ignore_errors=True)
+        (self.home / "alloc").mkdir()
+        if self.real:
+            listed = subprocess.run(
+                ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True, check=True
+            )
+            self.uuid = DeviceUuid(listed.stdout.split()[0])
+        else:
+            self.node = create_node(self.home, "bench", self._gpus)
+            self.uuid = self.books().devices[0].uuid
+        if self._want_arbiter:
+            self._arbiter = subprocess.Popen([sys.executable, "-m", "calabash.agent.arbiter", "--home", str(self.home)])
+            self._stack.callback(self.stop_arbiter)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for tenant in self._tenants:
+            if tenant.process.poll() is None:
+                tenant.kill()
+        self._stack.close()
+
+    def stop_arbiter(self) -> None:
+        """End the arbiter; nothing when there is none."""
+        if self._arbiter is not None:
+            self._arbiter.send_signal(signal.SIGTERM)
+            self._arbiter.wait(timeout=10)
+            self._arbiter = None
+
+    def books(self) -> SimNode:
+        """The simulator's books."""
+        assert self.node is not None
+        return show_node(self.node)
+
+    def slot(
+        self,
+        name: str,
+        *,
+        core_percent: int = 100,
+        policy: Policy | None = Policy.FIXED,
+        memory_limit_bytes: int = 0,
+        priority: int = 0,
+    ) -> Path:
+        """A new slot on the first card."""
+        coming, path = self.home / "alloc" / f".{name}", self.home / "alloc" / name
+        device = SlotDevice(
+            uuid=self.uuid,
+            memory_limit_bytes=memory_limit_bytes,
+            core_percent=core_percent,
+            policy=policy,
+            priority=priority,
+        )
+        create_slot(coming, SlotSpec(allocation=AllocationId(name), devices=(device,)))
+        coming.rename(path)
+        return path
+
+    def drop_slot(self, name: str) -> None:
+        """Take a slot away."""
+        shutil.rmtree(self.home / "alloc" / name, ignore_errors=True)
+
+    def limits(self, name: str) -> LimitsPage:
+        """The agent's view of a slot's limits."""
+        return LimitsPage.of_slot(self.home / "alloc" / name)
+
+    def usage(self, name: str) -> UsagePage:
+        """The agent's view of a slot's usage."""
+        return UsagePage.of_slot(self.home / "alloc" / name)
+
+    def environment(self, slot: str | None) -> dict[str, str]:
+        """Of a program on the card: inside a slot, or without the shim when ``slot`` is None."""
+        environment = dict(os.environ)
+        if self.node is not None:
+            environment["CALABASH_SIM"] = str(self.node.state)
+            environment["LD_LIBRARY_PATH"] = str(NATIVE / "simgpu")
+        environment.pop("LD_PRELOAD", None)
+        if slot is not None:
+            environment["LD_PRELOAD"] = str(SHIM)
+            environment["CALABASH_SLOT"] = str(self.home / "alloc" / slot)
+        return environment
+
+    def start(self, slot: str | None, name: str, *arguments: object) -> Tenant:
+        """Start a benchmark program."""
+        command = [str(program(name)), *(str(argument) for argument in arguments)]
+        process = subprocess.Popen(
+            command, env=self.environment(slot), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        tenant = Tenant(process, slot)
+        self._tenants.append(tenant)
+        return tenant
+
+    def load(self, slot: str | None, *arguments: object) -> Tenant:
+        """Start ``gpuload`` and wait until its context stands."""
+        tenant = self.start(slot, "gpuload", "--kernels", KERNELS, *arguments)
+        tenant.wait_ready()
+        return tenant
+
+    def busy_ns(self) -> tuple[int, dict[int, int]]:
+        """Now, and the card's time that each process has had."""
+        before = time.monotonic_ns()
+        books = self.books()
+        after = time.monotonic_ns()
+        return (before + after) // 2, {
+            process.pid: sum(device.busy_ns for device in process.devices) for process in books.processes
+        }
