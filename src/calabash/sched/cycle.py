@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calabash.model.errors import Reason
@@ -80,12 +81,12 @@ class Cycle:
 
     def _line(self) -> Iterator[tuple[Gang, tuple[Ask, ...]]]:
         """Gangs with something to start, the fairest queue first; shares move while the walk goes on."""
-        lines: dict[str, list[tuple[Gang, tuple[Ask, ...]]]] = {}
+        lines: dict[str, list[_Portion]] = {}
         for gang in self._s.book.gangs.values():
             if gang.waiting:
                 lines.setdefault(gang.queue, []).extend(_portions(gang))
         for line in lines.values():
-            line.sort(key=lambda e: _place_in_line(*e), reverse=True)
+            line.sort(key=lambda p: p.place_in_line, reverse=True)
         heap = [(self._pressure(queue, line), queue) for queue, line in lines.items()]
         heapq.heapify(heap)
         while heap:
@@ -95,13 +96,13 @@ class Cycle:
             if heap and heap[0] < (now, queue):
                 heapq.heappush(heap, (now, queue))
                 continue
-            gang, asks = line.pop()
-            yield gang, asks
+            portion = line.pop()
+            yield portion.gang, portion.asks
             if line:
                 heapq.heappush(heap, (self._pressure(queue, line), queue))
 
-    def _pressure(self, queue: str, line: Sequence[tuple[Gang, tuple[Ask, ...]]]) -> tuple[float, ...]:
-        return self._s.tree.pressure(queue, self._need(line[-1][1]))
+    def _pressure(self, queue: str, line: Sequence[_Portion]) -> tuple[float, ...]:
+        return self._s.tree.pressure(queue, self._need(line[-1].asks))
 
     def _need(self, asks: Sequence[Ask]) -> Amount:
         if len(asks) == 1:
@@ -397,22 +398,32 @@ class Cycle:
         )
 
 
-def _portions(gang: Gang) -> list[tuple[Gang, tuple[Ask, ...]]]:
-    """What of the gang is started at once: its core together, surplus members singly."""
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """What of a gang is started at once: its core together, surplus members singly."""
+
+    gang: Gang
+    asks: tuple[Ask, ...]
+    surplus: bool
+
+    @property
+    def place_in_line(self) -> tuple[int, bool, float, GangKey, str]:
+        first = self.asks[0]
+        priority = first.priority if self.surplus else self.gang.priority
+        submitted_at_s = first.submitted_at_s if self.surplus else self.gang.submitted_at_s
+        return (-priority, self.surplus, submitted_at_s, self.gang.key, first.id)
+
+
+def _portions(gang: Gang) -> list[_Portion]:
     waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
-    core = tuple(waiting[: gang.missing])
-    return [*([(gang, core)] if core else []), *((gang, (ask,)) for ask in waiting[gang.missing :])]
+    missing = gang.missing
+    core = [_Portion(gang, tuple(waiting[:missing]), False)] if missing else []
+    return core + [_Portion(gang, (ask,), True) for ask in waiting[missing:]]
 
 
 def _portion_of(gang: Gang, ask_id: str) -> tuple[Ask, ...]:
     """What would be started together with a waiting member; nothing when it does not wait."""
-    return next((asks for _, asks in _portions(gang) if any(a.id == ask_id for a in asks)), ())
-
-
-def _place_in_line(gang: Gang, asks: tuple[Ask, ...]) -> tuple[int, bool, float, GangKey, str]:
-    surplus = len(asks) == 1 and gang.missing == 0
-    priority = asks[0].priority if surplus else gang.priority
-    return (-priority, surplus, gang.submitted_at_s, gang.key, asks[0].id)
+    return next((p.asks for p in _portions(gang) if any(a.id == ask_id for a in p.asks)), ())
 
 
 def _shapes(asks: Sequence[Ask]) -> tuple[Shape, ...]:

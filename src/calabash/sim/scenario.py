@@ -1,0 +1,272 @@
+"""Runs a scenario file against the real scheduler: cluster in, expected decisions out.
+
+``run_file`` reads a file (``scenario_text``), drives ``calabash.sched.scheduler.Scheduler`` unchanged on a virtual
+clock that starts at zero, and compares every ``then``, ``why`` and ``shares``. A ``then`` runs one cycle; the decisions
+must be exactly those expected, in any order: what is missing and what is unexpected is shown line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.decisions import Bind, Decision, Evict, Move, Pending
+from calabash.sched.queues import QueueSpec
+from calabash.sched.scheduler import Scheduler
+from calabash.sched.shape import NodePlacement
+from calabash.sim.scenario_text import (
+    CARD_MEMORY_MIB,
+    AfterLine,
+    AsksLine,
+    Expected,
+    HasLine,
+    NodesLine,
+    QueueLine,
+    Scenario,
+    ScenarioError,
+    SharesLine,
+    Statement,
+    ThenLine,
+    VerbLine,
+    WhyLine,
+    parse_scenario,
+)
+
+_SHARE_TOLERANCE = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioResult:
+    """How a scenario went.
+
+    Args:
+        steps: one entry per statement that was checked: line number, what came (rendered), and what is wrong.
+    """
+
+    path: str
+    rule: str
+    steps: tuple[Step, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not any(step.wrong for step in self.steps)
+
+    def text(self) -> str:
+        """For people: the decisions of every step, and what differs from the file."""
+        lines = [f"rule   {self.rule}"]
+        for step in self.steps:
+            lines.append(f"{self.path}:{step.line}: at {step.at_s:g}s")
+            lines.extend(f"       {line}" for line in step.came or ("nothing",))
+            lines.extend(f"  {line}" for line in step.wrong)
+        lines.append("ok" if self.passed else "FAILED")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One checked statement; ``wrong`` holds lines that start with - (missing) or + (unexpected)."""
+
+    line: int
+    at_s: float
+    came: tuple[str, ...]
+    wrong: tuple[str, ...] = ()
+
+
+def run_file(path: str | Path) -> ScenarioResult:
+    """Read and run a file. Raises ScenarioError when it cannot be read or says something impossible."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(
+            f"{path}: cannot be read: {error}", reason=Reason.BAD_FILE, hint="name a text file"
+        ) from None
+    return run_scenario(parse_scenario(text, path=str(path)), path=str(path))
+
+
+def run_scenario(scenario: Scenario, *, path: str = "scenario") -> ScenarioResult:
+    """Run what was read. Raises ScenarioError, with the line, for what the scheduler refuses outright."""
+    run = _Run(scenario)
+    for number, statement in scenario.statements:
+        try:
+            run.do(number, statement)
+        except ScenarioError:
+            raise
+        except CalabashError as error:
+            raise ScenarioError(f"{path}:{number}: {error.message}", reason=error.reason, hint=error.hint) from None
+    return ScenarioResult(path=path, rule=scenario.rule, steps=tuple(run.steps))
+
+
+class _Run:
+    """The state of one run; the scheduler is made when the first statement needs it."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.now_s = 0.0
+        self.steps: list[Step] = []
+        self.nodes: list[NodeSpec] = []
+        self.queues: dict[str, QueueSpec] = {}
+        self._scheduler: Scheduler | None = None
+        self._last: dict[str, Pending] = {}
+
+    @property
+    def scheduler(self) -> Scheduler:
+        if self._scheduler is None:
+            queues = tuple(self.queues.values()) or (QueueSpec(name="default"),)
+            self._scheduler = Scheduler(self.nodes, queues, options=self.scenario.options)
+        return self._scheduler
+
+    def do(self, number: int, statement: Statement) -> None:
+        match statement:
+            case NodesLine():
+                self._add_nodes(statement)
+            case QueueLine():
+                self.queues.update({spec.name: spec for spec in statement.specs})
+                if self._scheduler is not None:
+                    self._scheduler.set_queues(self.queues.values())
+            case HasLine():
+                started = self.now_s - statement.started_ago_s
+                ask = replace(statement.ask, submitted_at_s=started)
+                placement = None
+                if statement.devices:
+                    placement = self._exact(statement)
+                self.scheduler.adopt(ask, node=statement.node, placement=placement, started_at_s=started)
+            case AsksLine():
+                self.scheduler.submit(replace(statement.ask, submitted_at_s=self.now_s - statement.submitted_ago_s))
+            case AfterLine():
+                self.now_s += statement.seconds
+            case VerbLine():
+                for name in statement.names:
+                    _VERBS[statement.verb](self.scheduler, name)
+            case ThenLine():
+                self._then(number, statement)
+            case WhyLine():
+                self._why(number, statement)
+            case SharesLine():
+                self._shares(number, statement)
+
+    def _add_nodes(self, line: NodesLine) -> None:
+        gpus = tuple(
+            GpuSpec(
+                model=model,
+                memory_mib=CARD_MEMORY_MIB[model],
+                island=0 if line.nvlink else -1,
+                numa=2 * i // len(line.models),
+                mode="mig" if line.mig else line.mode,
+            )
+            for i, model in enumerate(line.models)
+        )
+        for name in line.names:
+            spec = NodeSpec(
+                name=name,
+                cpu_milli=line.cpu_milli,
+                memory_mib=line.memory_mib,
+                gpus=gpus,
+                labels=dict(line.labels),
+                taints=line.taints,
+            )
+            if self._scheduler is None:
+                self.nodes.append(spec)
+            else:
+                self._scheduler.add_node(spec)
+
+    def _exact(self, statement: HasLine) -> NodePlacement:
+        return NodePlacement(node=self.scheduler.cluster.row(statement.node), devices=statement.devices)
+
+    def _then(self, number: int, statement: ThenLine) -> None:
+        decisions = self.scheduler.cycle(self.now_s)
+        left = list(decisions)
+        missing = []
+        for expected in statement.expected:
+            match = next((d for d in left if _matches(expected, d)), None)
+            if match is None:
+                missing.append(expected)
+            else:
+                left.remove(match)
+        wrong = [f"- {_render_expected(e)}" for e in missing] + [f"+ {render(d)}" for d in left]
+        self.steps.append(
+            Step(line=number, at_s=self.now_s, came=tuple(render(d) for d in decisions), wrong=tuple(wrong))
+        )
+
+    def _why(self, number: int, statement: WhyLine) -> None:
+        told = self.scheduler.why(statement.id, self.now_s)
+        whole = "\n".join((told.summary, *(f"{c.nodes} nodes: {c.text}" for c in told.causes), *told.changes))
+        wrong = []
+        if told.reason != statement.reason:
+            wrong.append(f"- reason {statement.reason}, + reason {told.reason}")
+        wrong.extend(f'- "{text}"' for text in statement.texts if text not in whole)
+        if statement.start_in_s is not None:
+            start_in_s = None if told.estimated_start_s is None else told.estimated_start_s - self.now_s
+            if start_in_s is None or abs(start_in_s - statement.start_in_s) > 1e-6:
+                wrong.append(f"- start in {statement.start_in_s:g}s, + start in {start_in_s}")
+        came = (f"why {statement.id}: {told.reason}", *(f"  {line}" for line in whole.splitlines()))
+        self.steps.append(Step(line=number, at_s=self.now_s, came=came, wrong=tuple(wrong)))
+
+    def _shares(self, number: int, statement: SharesLine) -> None:
+        tree = self.scheduler.tree
+        tree.require_leaf(statement.queue)
+        tree.advance(self.now_s)
+        values = {
+            "guaranteed": tree.guaranteed(statement.queue)[0] / 1000,
+            "fair": tree.fair(statement.queue)[0] / 1000,
+            "used": tree.used(statement.queue).gpu_milli / 1000,
+            "waiting": tree.waiting(statement.queue).gpu_milli / 1000,
+        }
+        wrong = tuple(
+            f"- {key}={wanted:g}, + {key}={values[key]:g}"
+            for key, wanted in statement.wanted
+            if abs(values[key] - wanted) > _SHARE_TOLERANCE
+        )
+        came = (f"shares {statement.queue} " + " ".join(f"{key}={value:g}" for key, value in values.items()),)
+        self.steps.append(Step(line=number, at_s=self.now_s, came=came, wrong=wrong))
+
+
+_VERBS: dict[str, Callable[[Scheduler, str], object]] = {
+    "ends": Scheduler.finished,
+    "cancel": Scheduler.cancel,
+    "cordon": Scheduler.cordon,
+    "uncordon": Scheduler.uncordon,
+    "remove": Scheduler.remove_node,
+}
+
+
+def render(decision: Decision) -> str:
+    """A decision as a scenario file would write it."""
+    match decision:
+        case Bind():
+            return f"bind {decision.id} -> {decision.node}{_devices(decision.placement.devices)}"
+        case Move():
+            return f"move {decision.id} -> {decision.node}{_devices(decision.placement.devices)}"
+        case Evict():
+            return f"evict {decision.id} reason={decision.reason} for={decision.by}"
+        case Pending():
+            return f"pending {decision.id} reason={decision.reason}  # {decision.explanation.summary}"
+
+
+def _devices(devices: tuple[int, ...]) -> str:
+    return ":" + "+".join(str(d) for d in devices) if devices else ""
+
+
+def _render_expected(expected: Expected) -> str:
+    parts = [expected.verb, expected.id]
+    if expected.verb in ("bind", "move"):
+        parts += ["->", (expected.node or "*") + (_devices(expected.devices) if expected.devices else "")]
+    if expected.reason:
+        parts.append(f"reason={expected.reason}")
+    if expected.by:
+        parts.append(f"for={expected.by}")
+    return " ".join(parts)
+
+
+def _matches(expected: Expected, decision: Decision) -> bool:
+    if type(decision).__name__.lower() != expected.verb or decision.id != expected.id:
+        return False
+    match decision:
+        case Bind() | Move():
+            return expected.node in ("", decision.node) and expected.devices in (None, decision.placement.devices)
+        case Evict():
+            return expected.reason in ("", decision.reason) and expected.by in ("", decision.by)
+        case Pending():
+            return expected.reason in ("", decision.reason)
