@@ -6,9 +6,10 @@ SIM_HEADERS := $(wildcard $(SIM_DIR)/*.h $(ROOT)/native/common/*.h)
 SIM_COMMON := $(patsubst %.c,$(SIM_BUILD)/%.o,state.c engine.c profiles.c profiles_node.c)
 SIM_CTL := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/simctl*.c))
 SIM_NVML := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/nvml_*.c))
-SIM_CUDA := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/cuda_*.c))
+SIM_CUDA := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/cuda_*.c $(SIM_DIR)/image*.c $(SIM_DIR)/kernels.c))
+SIM_STATE := $(SIM_BUILD)/state.o $(SIM_BUILD)/engine.o
 
-$(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_HEADERS) $(API_STAMP)
+$(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_HEADERS) | $(API_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
@@ -26,8 +27,9 @@ TARGETS += $(SIM_OUT)/libnvidia-ml.so.1
 endif
 
 ifneq ($(SIM_CUDA),)
-$(SIM_OUT)/libcuda.so.1: $(SIM_COMMON) $(SIM_CUDA)
+$(SIM_OUT)/libcuda.so.1: $(SIM_STATE) $(SIM_CUDA) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^ -lm
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,libcuda.so.1 $(API_SIM_LDFLAGS) -Wl,--version-script=$(API_SIM_CUDA_MAP) \
+		-o $@ $(SIM_STATE) $(SIM_CUDA) $(API_SIM_CUDA_OBJECTS)
 TARGETS += $(SIM_OUT)/libcuda.so.1
 endif

@@ -1,0 +1,563 @@
+/*
+ * Contexts: primary and other ones, the stack of each thread, limits and flags.
+ */
+#include "simgpu/cuda_internal.h"
+
+#define STACK_MAX 64
+
+struct stack {
+    struct context *context[STACK_MAX];
+    int depth;
+};
+
+static __thread struct stack stack;
+
+/* A context may have been destroyed while it was on some thread's stack. */
+static struct context *live(struct context *c)
+{
+    return object_get(c, KIND_CONTEXT);
+}
+
+struct context *context_current(void)
+{
+    return stack.depth ? live(stack.context[stack.depth - 1]) : NULL;
+}
+
+void context_set_current(struct context *c)
+{
+    if (!c) {
+        if (stack.depth) stack.depth--;
+    } else if (stack.depth) {
+        stack.context[stack.depth - 1] = c;
+    } else {
+        stack.context[stack.depth++] = c;
+    }
+}
+
+CUresult context_health(struct context *c)
+{
+    const struct sim_faults *f = &c->device->shared->faults;
+    if (c->sticky != CUDA_SUCCESS) return c->sticky;
+    if (__atomic_load_n(&f->lost, __ATOMIC_RELAXED)) return CUDA_ERROR_UNKNOWN;
+    if (__atomic_load_n(&f->fatal_epoch, __ATOMIC_RELAXED) != c->fatal_epoch)
+        return f->fatal_result ? (CUresult)f->fatal_result : CUDA_ERROR_ECC_UNCORRECTABLE;
+    return CUDA_SUCCESS;
+}
+
+CUresult context_enter(struct context **out)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!stack.depth) return CUDA_ERROR_INVALID_CONTEXT;
+    struct context *c = live(stack.context[stack.depth - 1]);
+    if (!c) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *out = c;
+    return context_health(c);
+}
+
+static void set_limits(struct context *c)
+{
+    c->limit[CU_LIMIT_STACK_SIZE] = 1024;
+    c->limit[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    c->limit[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+    c->limit[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+    c->limit[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 128;
+    c->limit[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
+}
+
+CUresult context_create(struct device *d, uint32_t flags, bool primary, struct context **out)
+{
+    if (__atomic_load_n(&d->shared->faults.lost, __ATOMIC_RELAXED)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (d->shared->compute_mode == CU_COMPUTEMODE_PROHIBITED) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (!sim_charge(&process.sim, d->index, d->shared->profile.context_bytes, true))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct context *c = object_new(KIND_CONTEXT, sizeof *c);
+    struct event **marks = calloc(SIM_QUEUE_ENTRIES, sizeof *marks);
+    int queue = c && marks ? engine_open(&process.sim, d->index, 0) : -1;
+    if (queue < 0) {
+        if (c) object_free(c);
+        free(marks);
+        sim_refund(&process.sim, d->index, d->shared->profile.context_bytes, true);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&c->lock, NULL);
+    c->device = d;
+    c->flags = flags;
+    c->api_version = primary ? 0 : 3020;
+    c->primary = primary;
+    c->queue = queue;
+    c->marks = marks;
+    c->fatal_epoch = d->shared->faults.fatal_epoch;
+    c->id = __atomic_add_fetch(&process.next_id, 1, __ATOMIC_RELAXED);
+    set_limits(c);
+    pthread_mutex_lock(&process.lock);
+    c->next = process.contexts;
+    process.contexts = c;
+    pthread_mutex_unlock(&process.lock);
+    *out = c;
+    return CUDA_SUCCESS;
+}
+
+/* The caller holds no lock and has made sure that nobody finds the context any more. */
+void context_destroy(struct context *c)
+{
+    struct device *d = c->device;
+    if (context_health(c) == CUDA_SUCCESS) context_synchronize(c);
+    pthread_mutex_lock(&process.lock);
+    for (struct context **p = &process.contexts; *p; p = &(*p)->next) {
+        if (*p == c) {
+            *p = c->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&process.lock);
+    stream_release_all(c);
+    module_drop_context(c);
+    memory_drop_context(c);
+    engine_close(&process.sim, c->queue);
+    sim_refund(&process.sim, d->index, d->shared->profile.context_bytes, true);
+    free(c->marks);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->changed);
+    object_free(c);
+}
+
+CUresult context_synchronize(struct context *c)
+{
+    for (;;) {
+        pthread_mutex_lock(&c->lock);
+        while (c->deferred)
+            pthread_cond_wait(&c->changed, &c->lock);
+        uint64_t posted = process.sim.node->queue[c->queue].posted;
+        pthread_mutex_unlock(&c->lock);
+        if (posted == 0) break;
+        engine_wait(&process.sim, c->queue, posted - 1);
+        break;
+    }
+    return context_health(c);
+}
+
+/* ---- primary contexts ---- */
+
+static pthread_mutex_t primaries = PTHREAD_MUTEX_INITIALIZER;
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    struct device *d = device_get(dev);
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!d) return CUDA_ERROR_INVALID_DEVICE;
+    if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&primaries);
+    CUresult result = CUDA_SUCCESS;
+    if (!d->primary) {
+        struct context *c = NULL;
+        result = context_create(d, d->primary_flags, true, &c);
+        d->primary = c;
+    }
+    if (result == CUDA_SUCCESS) {
+        d->primary_references++;
+        *pctx = (CUcontext)d->primary;
+    }
+    pthread_mutex_unlock(&primaries);
+    return result;
+}
+
+static CUresult primary_drop(CUdevice dev, bool all)
+{
+    struct device *d = device_get(dev);
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!d) return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&primaries);
+    struct context *c = d->primary;
+    if (!all && d->primary_references == 0) {
+        pthread_mutex_unlock(&primaries);
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (d->primary_references && !all) d->primary_references--;
+    bool gone = c && (all || d->primary_references == 0);
+    if (gone) {
+        d->primary = NULL;
+        d->primary_references = 0;
+    }
+    pthread_mutex_unlock(&primaries);
+    if (gone) context_destroy(c);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    return primary_drop(dev, false);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    return primary_drop(dev, false);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    return primary_drop(dev, true);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return primary_drop(dev, true);
+}
+
+static bool flags_are_valid(unsigned int flags)
+{
+    return (flags & ~(unsigned int)CU_CTX_FLAGS_MASK) == 0;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+    struct device *d = device_get(dev);
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!d) return CUDA_ERROR_INVALID_DEVICE;
+    if (!flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+    d->primary_flags = flags;
+    if (d->primary) d->primary->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+{
+    return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+    struct device *d = device_get(dev);
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!d) return CUDA_ERROR_INVALID_DEVICE;
+    if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+    *flags = d->primary_flags;
+    *active = d->primary != NULL;
+    return CUDA_SUCCESS;
+}
+
+/* ---- other contexts ---- */
+
+static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    struct device *d = device_get(dev);
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!pctx || !flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+    if (!d) return CUDA_ERROR_INVALID_DEVICE;
+    if (stack.depth == STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct context *c;
+    CUresult result = context_create(d, flags, false, &c);
+    if (result != CUDA_SUCCESS) return result;
+    stack.context[stack.depth++] = c;
+    *pctx = (CUcontext)c;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    return create(pctx, flags, dev);
+}
+
+EXPORT CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    return create(pctx, flags, dev);
+}
+
+EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                               unsigned int flags, CUdevice dev)
+{
+    if (numParams < 0 || (numParams > 0 && !paramsArray)) return CUDA_ERROR_INVALID_VALUE;
+    return numParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create(pctx, flags, dev);
+}
+
+EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+                               CUdevice dev)
+{
+    if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return create(pctx, flags, dev);
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    struct context *c = object_get(ctx, KIND_CONTEXT);
+    if (!c || c->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (stack.depth && stack.context[stack.depth - 1] == c) stack.depth--;
+    context_destroy(c);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxDestroy(CUcontext ctx)
+{
+    return cuCtxDestroy_v2(ctx);
+}
+
+EXPORT CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pctx || flags) return CUDA_ERROR_INVALID_VALUE;
+    *pctx = (CUcontext)c;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxDetach(CUcontext ctx)
+{
+    return object_get(ctx, KIND_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* ---- the stack of a thread ---- */
+
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    struct context *c = object_get(ctx, KIND_CONTEXT);
+    if (!c) return CUDA_ERROR_INVALID_CONTEXT;
+    if (stack.depth == STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+    stack.context[stack.depth++] = c;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPushCurrent(CUcontext ctx)
+{
+    return cuCtxPushCurrent_v2(ctx);
+}
+
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!stack.depth) return CUDA_ERROR_INVALID_CONTEXT;
+    stack.depth--;
+    if (pctx) *pctx = (CUcontext)stack.context[stack.depth];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPopCurrent(CUcontext *pctx)
+{
+    return cuCtxPopCurrent_v2(pctx);
+}
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    struct context *c = object_get(ctx, KIND_CONTEXT);
+    if (ctx && !c) return CUDA_ERROR_INVALID_CONTEXT;
+    context_set_current(c);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    *pctx = (CUcontext)context_current();
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice(CUdevice *device)
+{
+    struct context *c = context_current();
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!c) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = c->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+/* The context that a call with an explicit context (NULL: the current one) is about. */
+static CUresult named(CUcontext ctx, struct context **out)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    struct context *c = ctx ? object_get(ctx, KIND_CONTEXT) : context_current();
+    if (!c) return CUDA_ERROR_INVALID_CONTEXT;
+    *out = c;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
+{
+    struct context *c;
+    CUresult result = named(ctx, &c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = c->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
+{
+    struct context *c;
+    CUresult result = named(ctx, &c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!ctxId) return CUDA_ERROR_INVALID_VALUE;
+    *ctxId = c->id;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
+{
+    struct context *c;
+    CUresult result = named(ctx, &c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!version) return CUDA_ERROR_INVALID_VALUE;
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSynchronize(void)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    result = capture_forbids();
+    return result != CUDA_SUCCESS ? result : context_synchronize(c);
+}
+
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+    struct context *c;
+    CUresult result = named(ctx, &c);
+    return result != CUDA_SUCCESS ? result : context_synchronize(c);
+}
+
+/* ---- settings ---- */
+
+EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!flags) return CUDA_ERROR_INVALID_VALUE;
+    *flags = c->flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetFlags(unsigned int flags)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+    c->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pvalue) return CUDA_ERROR_INVALID_VALUE;
+    if ((int)limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *pvalue = c->limit[limit];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if ((int)limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    c->limit[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pconfig) return CUDA_ERROR_INVALID_VALUE;
+    *pconfig = c->cache_config;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result == CUDA_SUCCESS) c->cache_config = config;
+    return result;
+}
+
+EXPORT CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pConfig) return CUDA_ERROR_INVALID_VALUE;
+    *pConfig = c->shared_config ? c->shared_config : CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result == CUDA_SUCCESS) c->shared_config = config;
+    return result;
+}
+
+EXPORT CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (leastPriority) *leastPriority = 0;
+    if (greatestPriority) *greatestPriority = -5;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pExecAffinity) return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    pExecAffinity->type = type;
+    pExecAffinity->param.smCount.val = c->device->shared->profile.sm_count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxResetPersistingL2Cache(void)
+{
+    struct context *c;
+    return context_enter(&c);
+}
+
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
+{
+    struct context *c, *peer = object_get(peerContext, KIND_CONTEXT);
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (Flags) return CUDA_ERROR_INVALID_VALUE;
+    if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+    int possible = 0;
+    cuDeviceCanAccessPeer(&possible, c->device->ordinal, peer->device->ordinal);
+    if (!possible) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    uint64_t bit = 1ull << peer->device->ordinal;
+    if (__atomic_fetch_or(&c->peers, bit, __ATOMIC_RELAXED) & bit)
+        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
+{
+    struct context *c, *peer = object_get(peerContext, KIND_CONTEXT);
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+    uint64_t bit = 1ull << peer->device->ordinal;
+    if (!(__atomic_fetch_and(&c->peers, ~bit, __ATOMIC_RELAXED) & bit))
+        return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    return CUDA_SUCCESS;
+}
