@@ -75,15 +75,6 @@ class ClusterRoom:
             return self._choose_held(shape, node)
         return self.compiled(shape).choose(node)
 
-    def choose_elsewhere(self, shape: Shape, node: int) -> NodePlacement | None:
-        """The best place that is not on this node."""
-        if not self.cluster.schedulable[node]:
-            return self.choose(shape)
-        self.cluster.cordon(node)
-        placement = self.choose(shape)
-        self.cluster.cordon(node, schedulable=True)
-        return placement
-
     def put(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.place(shape, placement)
 

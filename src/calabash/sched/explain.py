@@ -9,7 +9,6 @@ hundred thousand devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,7 +87,7 @@ def judge(compiled: Compiled) -> NodeVerdict:
 
 def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
     shape, cluster = compiled.shape, compiled.cluster
-    if reason is Reason.NO_CORES and (shape.whole or shape.gpu_count > 1):
+    if reason is Reason.NO_CORES and (shape.whole or shape.gpu_count > 1 or shape.mig_profile):
         reason = Reason.NO_CAPACITY
     asked, largest, what = _numbers(compiled, reason, rows)
     text = what.format(largest=_show(reason, largest), asked=_show(reason, asked))
@@ -98,18 +97,29 @@ def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
     return Cause(reason=reason, nodes=len(rows), text=text, asked=asked, largest=largest)
 
 
-def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, float, str]:
+def _numbers(compiled: Compiled, reason: Reason, rows: Rows) -> tuple[float, float, str]:  # noqa: PLR0911
     shape, cluster = compiled.shape, compiled.cluster
-    table: dict[Reason, Callable[[], tuple[float, float, str]]] = {
-        Reason.NO_CORES: lambda: (shape.gpu_milli, _largest(cluster.gpu_free_milli[rows]), "largest free fraction {largest}, asked {asked}"),
-        Reason.NO_CAPACITY: lambda: (shape.gpu_count, _free_devices(compiled, rows), "most free devices {largest}, asked {asked}"),
-        Reason.NO_MEMORY: lambda: (shape.gpu_memory_mib, _memory_left(compiled, rows), "largest free device memory {largest}, asked {asked}"),
-        Reason.NO_CPU: lambda: (shape.cpu_milli, _largest(cluster.cpu_free_milli[rows]), "most free CPU {largest}, asked {asked}"),
-        Reason.NO_HOST_MEMORY: lambda: (shape.memory_mib, _largest(cluster.memory_free_mib[rows]), "most free host memory {largest}, asked {asked}"),
-        Reason.TOO_LARGE: lambda: (shape.gpu_count, _largest(cluster.gpu_count[rows]), "largest node has {largest} devices, asked {asked}"),
-    }  # fmt: skip
-    if reason in table:
-        return table[reason]()
+    match reason:
+        case Reason.NO_CORES:
+            free = _largest(cluster.gpu_free_milli[rows])
+            return shape.gpu_milli, free, "largest free fraction {largest}, asked {asked}"
+        case Reason.NO_CAPACITY:
+            what = f"most devices with room for {shape.mig_profile}" if shape.mig_profile else "most free devices"
+            return shape.gpu_count, _free_devices(compiled, rows), what + " {largest}, asked {asked}"
+        case Reason.NO_MEMORY:
+            left = _memory_left(compiled, rows)
+            return shape.gpu_memory_mib, left, "largest free device memory {largest}, asked {asked}"
+        case Reason.NO_CPU:
+            return shape.cpu_milli, _largest(cluster.cpu_free_milli[rows]), "most free CPU {largest}, asked {asked}"
+        case Reason.NO_HOST_MEMORY:
+            left = _largest(cluster.memory_free_mib[rows])
+            return shape.memory_mib, left, "most free host memory {largest}, asked {asked}"
+        case Reason.TOO_LARGE:
+            return (
+                shape.gpu_count,
+                _largest(cluster.gpu_count[rows]),
+                "largest node has {largest} devices, asked {asked}",
+            )
     return 0.0, 0.0, _WORDS.get(reason, reason.value)
 
 
@@ -214,6 +224,7 @@ def _less_host_memory(cluster: Cluster, shape: Shape) -> list[str]:
 
 
 def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
+    wanted = ", ".join(shape.selector)
     tries: list[tuple[bool, Shape, str]] = [
         (bool(shape.models), replace(shape, models=frozenset()), "would fit on another device model"),
         (
@@ -221,7 +232,7 @@ def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
             replace(shape, card_memory_mib_min=0, card_memory_mib_max=0),
             "would fit on a card outside the asked size range",
         ),
-        (bool(shape.selector), replace(shape, selector=()), f"would fit without the selector {', '.join(shape.selector)}"),
+        (bool(shape.selector), replace(shape, selector=()), f"would fit without the selector {wanted}"),
         (any(cluster.taints), replace(shape, tolerations=frozenset(("*",))), "would fit if it tolerated the taints"),
         (shape.topology_required, replace(shape, topology_required=False), "would fit across NVLink or NUMA islands"),
     ]  # fmt: skip

@@ -160,6 +160,11 @@ class Scheduler:
 
     # ---- decisions ------------------------------------------------------------------------------------------------
 
+    def advance(self, now_s: float) -> None:
+        """Note the time before an event that happened then, so that past use is counted exactly."""
+        self.now_s = max(now_s, self.now_s)
+        self.tree.advance(self.now_s)
+
     def cycle(self, now_s: float) -> tuple[Decision, ...]:
         """Decide everything that can be decided now."""
         return self._cycle(now_s).run()
@@ -221,8 +226,7 @@ class Scheduler:
     # ---- for the cycle --------------------------------------------------------------------------------------------
 
     def _cycle(self, now_s: float) -> Cycle:
-        self.now_s = max(now_s, self.now_s)
-        self.tree.advance(self.now_s)
+        self.advance(now_s)
         return Cycle(self, self.now_s)
 
     def begin(self, ask: Ask, placement: NodePlacement, started_at_s: float) -> Running:

@@ -137,6 +137,7 @@ class _Run:
                 self.scheduler.submit(replace(statement.ask, submitted_at_s=self.now_s - statement.submitted_ago_s))
             case AfterLine():
                 self.now_s += statement.seconds
+                self.scheduler.advance(self.now_s)
             case VerbLine():
                 for name in statement.names:
                     _VERBS[statement.verb](self.scheduler, name)
