@@ -133,8 +133,10 @@ struct cb_usage_proc {
     uint64_t reserving_bytes[CB_DEVICES_MAX]; /* part of used_bytes the driver has not yet answered for */
     uint64_t context_bytes[CB_DEVICES_MAX];   /* part of used_bytes that is provisional, see above */
     uint64_t inflight_ns[CB_DEVICES_MAX];
-    uint32_t waiting[CB_DEVICES_MAX]; /* this process's part of waiting_count */
-    uint64_t reserved[24];
+    uint64_t
+        inflight_until_ns[CB_DEVICES_MAX]; /* when inflight_ns should be done; siblings drop it well after */
+    uint32_t waiting[CB_DEVICES_MAX];      /* this process's part of waiting_count */
+    uint64_t reserved[8];
 };
 
 struct cb_usage {

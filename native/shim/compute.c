@@ -36,7 +36,8 @@
 #define CB_POLL_MIN_NS  30000u
 #define CB_POLL_MAX_NS  1000000u
 #define CB_STUCK_NS     1000000000u /* work in flight that does not move for so long holds nobody back */
-#define CB_TAIL_NS      50000000u
+#define CB_TAIL_NS      50000000u   /* launches without a fence are done after so long a silence */
+#define CB_EXPIRE_NS    10000000u
 
 #define LOAD(p)     __atomic_load_n((p), __ATOMIC_RELAXED)
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
@@ -51,6 +52,7 @@ struct cb_device_view cb_compute_view(uint32_t device)
     return (struct cb_device_view){.limits = &cb_compute_limits->device[device],
                                    .usage = &usage_page->device[device],
                                    .own_inflight_ns = &own->inflight_ns[device],
+                                   .own_until_ns = &own->inflight_until_ns[device],
                                    .index = device};
 }
 
@@ -180,7 +182,7 @@ static bool inflight_allows(const struct cb_device_view *view, const struct cb_l
         return false;
     if (inflight < CB_INFLIGHT_NS) return true;
     return inflight <= launch->cost_ns + launch->cost_ns / 8 && inflight == LOAD(view->own_inflight_ns) &&
-           cb_measure_remaining(view->index, now_ns) < CB_INFLIGHT_NS / 2;
+           LOAD(view->own_until_ns) < now_ns + CB_INFLIGHT_NS / 2;
 }
 
 static enum verdict look_at_gate(const struct cb_device_view *view, const struct cb_launch *launch,
@@ -229,13 +231,25 @@ static uint64_t poll_time(uint32_t device, uint64_t now_ns, uint64_t poll_ns)
     return now_ns + poll_ns;
 }
 
-/* Work in flight of processes that are gone stays in the container's book until somebody counts again. */
-static void recount(const struct cb_device_view *view)
+/*
+ * What siblings have in flight leaves the container's book when they look at their fences. One that turned to
+ * other work does not look, and one that was killed never will: what should have been done long ago is
+ * dropped for them.
+ */
+static void expire_siblings(const struct cb_device_view *view, uint64_t now_ns)
 {
     uint64_t counted = LOAD(&view->usage->inflight_ns), sum = 0;
-    for (uint32_t i = 0; i < CB_PROCS_MAX; i++)
-        if (LOAD(&usage_page->proc[i].state) == CB_PROC_LIVE)
-            sum += LOAD(&usage_page->proc[i].inflight_ns[view->index]);
+    for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
+        struct cb_usage_proc *proc = &usage_page->proc[i];
+        if (LOAD(&proc->state) != CB_PROC_LIVE) continue;
+        uint64_t inflight = LOAD(&proc->inflight_ns[view->index]);
+        uint64_t until = LOAD(&proc->inflight_until_ns[view->index]);
+        if (proc != own && inflight > 0 && now_ns > until + CB_INFLIGHT_NS + 2 * inflight &&
+            __atomic_compare_exchange_n(&proc->inflight_ns[view->index], &inflight, 0, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            continue;
+        sum += inflight;
+    }
     if (sum < counted)
         __atomic_compare_exchange_n(&view->usage->inflight_ns, &counted, sum, false, __ATOMIC_RELAXED,
                                     __ATOMIC_RELAXED);
@@ -244,7 +258,7 @@ static void recount(const struct cb_device_view *view)
 static void wait_at_gate(const struct cb_device_view *view, const struct cb_launch *launch, struct look *look,
                          enum verdict verdict)
 {
-    uint64_t began = cb_clock_ns(), now = began, moved = began, seen = look->inflight_ns,
+    uint64_t began = cb_clock_ns(), now = began, moved = began, expired = began, seen = look->inflight_ns,
              poll = CB_POLL_MIN_NS;
     int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
     prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
@@ -270,9 +284,11 @@ static void wait_at_gate(const struct cb_device_view *view, const struct cb_laun
         if (LOAD(&view->usage->inflight_ns) != seen || verdict != WAIT_INFLIGHT) {
             seen = LOAD(&view->usage->inflight_ns);
             moved = now;
-        } else if (now - moved > CB_STUCK_NS / 4) {
+        }
+        if (verdict == WAIT_INFLIGHT && now - expired > CB_EXPIRE_NS) {
+            expired = now;
             cb_measure_age(now, CB_TAIL_NS);
-            recount(view);
+            expire_siblings(view, now);
         }
         verdict = look_at_gate(view, launch, true, now - moved > CB_STUCK_NS, now, look);
     }
@@ -325,10 +341,11 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     launch->tracked = 1 + (look.order.gate == CB_GATE_RATE && look.order.core_percent < 100);
     ADD(view.own_inflight_ns, launch->cost_ns);
     ADD(&view.usage->inflight_ns, launch->cost_ns);
-    ADD(&view.usage->charged_ns, launch->cost_ns);
     ADD(&view.usage->launch_count, 1);
-    cb_measure_submit((uint32_t)device, now, launch->cost_ns);
-    if (cb_sample_due(launch->estimate, now))
+    uint64_t until = LOAD(view.own_until_ns);
+    bool idle = until <= now;
+    STORE(view.own_until_ns, (idle ? now : until) + launch->cost_ns);
+    if (cb_sample_due(launch->estimate, idle, now))
         launch->fence =
             cb_sample_begin(launch, own_time_until(&look, now), look.order.word,
                             launch->tracked == 2 ? (uint32_t)CB_GATE_RATE : (uint32_t)CB_GATE_OPEN);
@@ -340,7 +357,6 @@ void cb_launch_end_tracked(struct cb_launch *launch, CUresult result)
     if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
         if (launch->fence != NULL) cb_fence_drop(launch->fence);
         cb_inflight_drop(launch->device, launch->cost_ns);
-        ADD(&view.usage->charged_ns, -launch->cost_ns);
         ADD(&view.usage->launch_count, (uint64_t)-1);
         if (launch->tracked == 2) ADD(&view.usage->bucket_ns, (int64_t)launch->cost_ns);
         return;
@@ -350,7 +366,7 @@ void cb_launch_end_tracked(struct cb_launch *launch, CUresult result)
     STORE(&entry->device, launch->device);
     ADD(&entry->inflight_ns, launch->cost_ns);
     ADD(&entry->unfenced_ns, launch->cost_ns);
-    ADD(&entry->unfenced_count, 1);
-    ADD(&entry->launch_count, 1);
+    STORE(&entry->unfenced_count, LOAD(&entry->unfenced_count) + 1); /* a lost count does no harm */
+    STORE(&entry->launch_count, LOAD(&entry->launch_count) + 1);
     cb_fence_end(launch);
 }

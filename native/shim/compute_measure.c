@@ -22,7 +22,6 @@ static uint8_t
     fence_state[CB_FENCES]; /* enum cb_fence_state, apart from the rest so that a scan touches few lines */
 static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
-static uint64_t busy_until_ns[CB_DEVICES_MAX]; /* when the card would be done with all this process gave it */
 static uint64_t last_sample_ns;
 static uint32_t captures;
 
@@ -130,32 +129,19 @@ void cb_inflight_drop(uint32_t device, uint64_t amount_ns)
     struct cb_device_view view = cb_compute_view(device);
     amount_ns = drop(view.own_inflight_ns, amount_ns);
     drop(&view.usage->inflight_ns, amount_ns);
-    if (LOAD(view.own_inflight_ns) == 0) STORE(&busy_until_ns[device], 0);
-}
-
-uint64_t cb_measure_submit(uint32_t device, uint64_t now_ns, uint64_t cost_ns)
-{
-    uint64_t until = LOAD(&busy_until_ns[device]);
-    until = (until > now_ns ? until : now_ns) + cost_ns;
-    STORE(&busy_until_ns[device], until);
-    return until;
-}
-
-uint64_t cb_measure_remaining(uint32_t device, uint64_t now_ns)
-{
-    uint64_t until = LOAD(&busy_until_ns[device]);
-    return until > now_ns ? until - now_ns : 0;
+    if (LOAD(view.own_inflight_ns) == 0) STORE(view.own_until_ns, 0);
 }
 
 /* ---- estimates ---- */
 
-bool cb_sample_due(struct cb_estimate *estimate, uint64_t now_ns)
+bool cb_sample_due(struct cb_estimate *estimate, bool idle, uint64_t now_ns)
 {
     uint64_t mean = LOAD(&estimate->mean_ns);
     if (mean == 0) return LOAD(&estimate->pending) < CB_UNKNOWN_PENDING;
     if (mean >= CB_LONG_NS) return true;
     uint32_t clean = LOAD(&estimate->clean);
     uint64_t interval = clean < 4 ? 200000u : clean < 16 ? 2000000u : 10000000u;
+    if (idle) interval *= 4;
     if (now_ns - LOAD(&estimate->sampled_ns) < interval) return false;
     return now_ns - LOAD(&last_sample_ns) >= SAMPLE_GAP_NS;
 }
@@ -290,6 +276,7 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
     fence->estimate = launch->estimate;
     ADD(&launch->estimate->pending, 1);
     fence->cost_ns = launch->cost_ns;
+    fence->began_ns = launch->begin_ns;
     fence->until_ns = until_ns;
     fence->word = word;
     fence->gate = gate;
@@ -332,7 +319,8 @@ void cb_fence_end(const struct cb_launch *launch)
     fence->entry = launch->entry;
     fence->amount_ns = __atomic_exchange_n(&launch->entry->unfenced_ns, 0, __ATOMIC_RELAXED);
     STORE(&launch->entry->unfenced_count, 0);
-    fence->expected_ns = LOAD(&busy_until_ns[launch->device]);
+    ADD(&view.usage->charged_ns, fence->amount_ns);
+    fence->expected_ns = LOAD(view.own_until_ns);
     ADD(&pending_count[launch->device], 1);
     __atomic_store_n(&fence_state[fence - fences], CB_FENCE_PENDING, __ATOMIC_RELEASE);
     cb_fences_poll(launch->device, 1);
@@ -415,6 +403,7 @@ static void flush(struct cb_stream *entry, uint64_t before_ns)
     uint64_t amount = __atomic_exchange_n(&entry->unfenced_ns, 0, __ATOMIC_RELAXED);
     STORE(&entry->unfenced_count, 0);
     if (amount == 0) return;
+    ADD(&cb_compute_view(entry->device).usage->charged_ns, amount);
     drop(&entry->inflight_ns, amount);
     cb_inflight_drop(entry->device, amount);
 }
@@ -457,6 +446,5 @@ void cb_measure_reset(void)
     memset(fences, 0, sizeof(fences));
     memset(fence_state, 0, sizeof(fence_state));
     memset(pending_count, 0, sizeof(pending_count));
-    memset(busy_until_ns, 0, sizeof(busy_until_ns));
     captures = 0;
 }

@@ -65,6 +65,7 @@ struct cb_fence {
     struct cb_estimate *estimate; /* NULL: no sample */
     struct cb_stream *entry;
     uint64_t cost_ns;
+    uint64_t began_ns;
     uint64_t others;   /* launches by anybody else up to the beginning */
     uint64_t until_ns; /* completed by then: the card was ours all the time; 0: it was not */
     uint32_t word;
@@ -78,6 +79,7 @@ struct cb_device_view {
     const struct cb_limits_device *limits;
     struct cb_usage_device *usage;
     uint64_t *own_inflight_ns; /* this process's part */
+    uint64_t *own_until_ns;
     uint32_t index;
 };
 
@@ -88,8 +90,9 @@ struct cb_estimate *cb_estimate_find(uint64_t key);
 struct cb_stream *cb_stream_find(CUstream stream, bool per_thread);
 bool cb_stream_captures(CUstream stream, bool per_thread);
 
-/* Whether this launch should be a sample, by the age and number of samples of its key. */
-bool cb_sample_due(struct cb_estimate *estimate, uint64_t now_ns);
+/* Whether this launch should be a sample, by the age and number of samples of its key. On an idle card a
+ * sample is of little use: the pause between our calls would be in it. */
+bool cb_sample_due(struct cb_estimate *estimate, bool idle, uint64_t now_ns);
 
 /* Begin a sample in front of the launch; NULL when no event is to be had. */
 struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_ns, uint32_t word,
@@ -110,8 +113,6 @@ void cb_inflight_drop(uint32_t device, uint64_t amount_ns);
 
 void cb_measure_age(uint64_t now_ns, uint64_t age_ns);
 void cb_measure_reset(void);
-uint64_t cb_measure_submit(uint32_t device, uint64_t now_ns, uint64_t cost_ns);
-uint64_t cb_measure_remaining(uint32_t device, uint64_t now_ns);
 
 extern struct cb_compute_driver cb_compute_driver __attribute__((visibility("hidden")));
 

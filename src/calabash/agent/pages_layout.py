@@ -177,8 +177,9 @@ class UsageProcStruct(ctypes.Structure):
         ("reserving_bytes", ctypes.c_uint64 * DEVICES_MAX),
         ("context_bytes", ctypes.c_uint64 * DEVICES_MAX),
         ("inflight_ns", ctypes.c_uint64 * DEVICES_MAX),
+        ("inflight_until_ns", ctypes.c_uint64 * DEVICES_MAX),
         ("waiting", ctypes.c_uint32 * DEVICES_MAX),
-        ("reserved", ctypes.c_uint64 * 24),
+        ("reserved", ctypes.c_uint64 * 8),
     ]
     state: int
     generation: int

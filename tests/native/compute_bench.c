@@ -1,0 +1,294 @@
+/*
+ * The limiter alone, over a driver of a few lines: one card in this process that runs launches one after the
+ * other in real time. Each command prints one line of "name value" pairs. Compiled together with
+ * native/shim/compute*.c.
+ */
+#define _GNU_SOURCE
+#include "shim/compute.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS 1000000ull
+
+static uint64_t free_at_ns, busy_ns, outside_ns;
+static unsigned creates, records, queries, capturing;
+static uint64_t window_start, window_length, window_period;
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 * MS + (uint64_t)now.tv_nsec;
+}
+
+struct event {
+    uint64_t at_ns;
+};
+
+static CUresult fake_context(CUcontext *context)
+{
+    *context = (CUcontext)0x1000;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_create(CUevent *event, unsigned int flags)
+{
+    (void)flags;
+    creates++;
+    *event = (CUevent)calloc(1, sizeof(struct event));
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_destroy(CUevent event)
+{
+    free(event);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_record(CUevent event, CUstream stream)
+{
+    (void)stream;
+    uint64_t now = now_ns();
+    records++;
+    ((struct event *)event)->at_ns = now > free_at_ns ? now : free_at_ns;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_query(CUevent event)
+{
+    queries++;
+    return now_ns() >= ((struct event *)event)->at_ns ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult fake_elapsed(float *ms, CUevent start, CUevent end)
+{
+    *ms = (float)((double)(((struct event *)end)->at_ns - ((struct event *)start)->at_ns) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_capturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+    *status = capturing && stream == (CUstream)0x2000 ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                                      : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_launch(uint64_t duration_ns)
+{
+    uint64_t now = now_ns(), start = now > free_at_ns ? now : free_at_ns;
+    free_at_ns = start + duration_ns;
+    busy_ns += duration_ns;
+    if (window_period != 0) {
+        uint64_t at = (start - window_start) % window_period, end = at + duration_ns;
+        if (end > window_length) outside_ns += at >= window_length ? duration_ns : end - window_length;
+    }
+    return CUDA_SUCCESS;
+}
+
+static const struct cb_compute_driver driver = {.ctx_get_current = fake_context,
+                                                .event_create = fake_create,
+                                                .event_destroy = fake_destroy,
+                                                .event_record = fake_record,
+                                                .event_query = fake_query,
+                                                .event_elapsed_time = fake_elapsed,
+                                                .stream_is_capturing = fake_capturing};
+static struct cb_limits limits = {.device_count = 1};
+static struct cb_usage *usage; /* shared with forked children, as the file is */
+static struct cb_limits_device *const device = &limits.device[0];
+static struct cb_usage_device *used;
+
+static void start(uint32_t policy, uint32_t gate, uint32_t core_percent)
+{
+    device->policy = policy;
+    device->gate = gate;
+    device->core_percent = core_percent;
+    usage->proc[0].state = CB_PROC_LIVE;
+    cb_compute_init(&limits, usage, &usage->proc[0], &driver);
+}
+
+static void launch(uint64_t key, uint64_t duration_ns)
+{
+    struct cb_launch state;
+    cb_launch_begin(&state, key, NULL, false);
+    cb_launch_end(&state, fake_launch(duration_ns));
+}
+
+static void run(double seconds, uint64_t duration_ns, uint64_t jitter)
+{
+    uint64_t end = now_ns() + (uint64_t)(seconds * 1e9);
+    for (uint64_t i = 0; now_ns() < end; i++)
+        launch(cb_kernel_key("k", 1, 1, 1, 1, 1, 1), duration_ns + (jitter ? i * 7919 % jitter : 0));
+    while (now_ns() < free_at_ns)
+        usleep(100);
+}
+
+static void rate(int argc, char **argv)
+{
+    double seconds = atof(argv[4]);
+    start(CB_POLICY_FIXED, CB_GATE_RATE, (uint32_t)atoi(argv[2]));
+    uint64_t jitter = argc > 5 ? strtoull(argv[5], NULL, 10) * 1000 : 0;
+    run(0.2, strtoull(argv[3], NULL, 10) * 1000, jitter);
+    uint64_t began = now_ns(), before = busy_ns, charged = used->charged_ns;
+    run(seconds, strtoull(argv[3], NULL, 10) * 1000, jitter);
+    printf("share %.4f charged %.4f launches %llu records %u waiting %u\n",
+           (double)(busy_ns - before) / (double)(now_ns() - began),
+           (double)(used->charged_ns - charged) / (double)(busy_ns - before),
+           (unsigned long long)used->launch_count, records, used->waiting_count);
+}
+
+static void turn(char **argv)
+{
+    uint64_t kernel_ns = strtoull(argv[4], NULL, 10) * 1000;
+    limits.heartbeat_ns = now_ns() + 3600 * 1000 * MS;
+    window_start = now_ns() + 5 * MS;
+    window_length = strtoull(argv[2], NULL, 10) * MS;
+    window_period = strtoull(argv[3], NULL, 10) * MS;
+    device->plan = (struct cb_plan){.from_ns = window_start,
+                                    .start_ns = window_start,
+                                    .end_ns = window_start + window_length,
+                                    .period_ns = window_period};
+    start(CB_POLICY_FIXED, CB_GATE_TURN, 30);
+    run(0.1, kernel_ns, 0);
+    uint64_t began = now_ns();
+    busy_ns = outside_ns = 0;
+    run(0.6, kernel_ns, 0);
+    printf("share %.4f outside %.4f\n", (double)busy_ns / (double)(now_ns() - began),
+           (double)outside_ns / (double)busy_ns);
+}
+
+static void dead_agent(void)
+{
+    limits.heartbeat_ns = now_ns();
+    device->plan = (struct cb_plan){.from_ns = 0}; /* never */
+    start(CB_POLICY_FIXED, CB_GATE_TURN, 30);
+    uint64_t began = now_ns();
+    launch(11, 1000);
+    uint64_t blocked = now_ns() - began;
+    began = now_ns();
+    uint64_t before = busy_ns;
+    run(0.6, MS, 0);
+    printf("blocked_ms %.1f share %.4f\n", (double)blocked / 1e6,
+           (double)(busy_ns - before) / (double)(now_ns() - began));
+}
+
+static void capture(void)
+{
+    start(CB_POLICY_FIXED, CB_GATE_RATE, 10);
+    capturing = 1;
+    cb_compute_capture_begun();
+    for (int i = 0; i < 5000; i++) {
+        struct cb_launch state;
+        cb_launch_begin(&state, cb_kernel_key("c", 1, 1, 1, 1, 1, 1), (CUstream)0x2000, false);
+        cb_launch_end(&state, CUDA_SUCCESS);
+    }
+    unsigned during = creates + records + queries;
+    uint64_t charged = used->charged_ns;
+    capturing = 0;
+    cb_compute_capture_ended();
+    launch(7, MS);
+    printf("during %u charged %llu after %u\n", during, (unsigned long long)charged, records);
+}
+
+static void failure(void)
+{
+    start(CB_POLICY_FIXED, CB_GATE_RATE, 30);
+    for (int i = 0; i < 1000; i++) {
+        struct cb_launch state;
+        cb_launch_begin(&state, cb_kernel_key("f", (unsigned)i % 3, 1, 1, 1, 1, 1), NULL, false);
+        cb_launch_end(&state, CUDA_ERROR_INVALID_VALUE);
+    }
+    printf("charged %llu inflight %llu launches %llu own %llu\n", (unsigned long long)used->charged_ns,
+           (unsigned long long)used->inflight_ns, (unsigned long long)used->launch_count,
+           (unsigned long long)usage->proc[0].inflight_ns[0]);
+}
+
+static void synchronised(void)
+{
+    start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    for (int i = 0; i < 20; i++)
+        launch(cb_kernel_key("s", 1, 1, 1, 1, 1, 1), 20000);
+    uint64_t mark = cb_compute_mark(), before = used->inflight_ns;
+    while (now_ns() < free_at_ns + 1000000)
+        usleep(100);
+    cb_compute_synchronized(mark, NULL, false, true);
+    printf("before %llu after %llu own %llu\n", (unsigned long long)before,
+           (unsigned long long)used->inflight_ns, (unsigned long long)usage->proc[0].inflight_ns[0]);
+}
+
+static void dead_sibling(void)
+{
+    start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    used->inflight_ns = 500 * MS; /* left by a process that was killed and reclaimed by nobody */
+    uint64_t began = now_ns();
+    launch(3, MS);
+    launch(3, MS);
+    printf("blocked_ms %.1f\n", (double)(now_ns() - began) / 1e6);
+}
+
+static void forked(void)
+{
+    start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    for (int i = 0; i < 100; i++)
+        launch(5, 100000);
+    if (fork() == 0) {
+        usage->proc[1].state = CB_PROC_LIVE;
+        cb_compute_after_fork(&usage->proc[1]);
+        unsigned before = creates;
+        for (int i = 0; i < 100; i++)
+            launch(5, 100000);
+        printf("fresh_events %d own %d\n", creates > before, usage->proc[1].inflight_ns[0] > 0);
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(NULL);
+}
+
+static void cost(void)
+{
+    struct cb_launch state;
+    const int count = 200000;
+    for (int limited = 0; limited < 2; limited++) {
+        start(limited ? CB_POLICY_BURST : CB_POLICY_NONE, CB_GATE_OPEN, 30);
+        uint64_t began = now_ns();
+        for (int i = 0; i < count; i++) {
+            cb_launch_begin(&state, cb_kernel_key("t", 1, 1, 1, 1, 1, 1), NULL, false);
+            cb_launch_end(&state, CUDA_SUCCESS);
+        }
+        printf("%s %.2f ", limited ? "tracked_ns" : "passing_ns", (double)(now_ns() - began) / count);
+    }
+    printf("\n");
+}
+
+int main(int argc, char **argv)
+{
+    usage = mmap(NULL, sizeof(*usage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    used = &usage->device[0];
+    const char *command = argc > 1 ? argv[1] : "";
+    if (strcmp(command, "rate") == 0)
+        rate(argc, argv);
+    else if (strcmp(command, "turn") == 0)
+        turn(argv);
+    else if (strcmp(command, "dead-agent") == 0)
+        dead_agent();
+    else if (strcmp(command, "capture") == 0)
+        capture();
+    else if (strcmp(command, "failure") == 0)
+        failure();
+    else if (strcmp(command, "synchronised") == 0)
+        synchronised();
+    else if (strcmp(command, "dead-sibling") == 0)
+        dead_sibling();
+    else if (strcmp(command, "forked") == 0)
+        forked();
+    else if (strcmp(command, "cost") == 0)
+        cost();
+    else
+        return 64;
+    return 0;
+}
