@@ -24,6 +24,8 @@
 #endif
 
 void *cb_filter_symbol(void *handle, const char *name) __attribute__((used, visibility("hidden")));
+void *cb_filter_version(void *handle, const char *name, const char *version)
+    __attribute__((used, visibility("hidden")));
 int cb_filter_open(const char *name, int flags) __attribute__((used, visibility("hidden")));
 long cb_filter_namespace(long space, const char *name) __attribute__((used, visibility("hidden")));
 
@@ -33,8 +35,8 @@ static bool in_driver(const struct cb_hook *hook, const void *address)
     return cb_object_is(address, hook->name[0] == 'c' ? "libcuda.so.1" : "libnvidia-ml.so.1");
 }
 
-/* NULL: not for us, jump to the real one. */
-void *cb_filter_symbol(void *handle, const char *name)
+/* NULL: not for us, jump to the real one. `version` NULL: any. */
+static void *filter(void *handle, const char *name, const char *version)
 {
     cb_dl_find();
     if (name == NULL || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
@@ -46,9 +48,21 @@ void *cb_filter_symbol(void *handle, const char *name)
         if (!(name[0] == 'c' ? cb_load_cuda() : cb_load_nvml())) return NULL;
         return hook->real == NULL || *hook->real != NULL ? hook->hook : NULL;
     }
-    void *real = cb_real_symbol(handle, name);
+    void *real = version == NULL
+                     ? cb_real_symbol(handle, name)
+                     : ((void *(*)(void *, const char *, const char *))cb_dl.dlvsym)(handle, name, version);
     if (real == NULL || real == hook->hook) return real;
     return in_driver(hook, real) ? hook->hook : NULL;
+}
+
+void *cb_filter_symbol(void *handle, const char *name)
+{
+    return filter(handle, name, NULL);
+}
+
+void *cb_filter_version(void *handle, const char *name, const char *version)
+{
+    return filter(handle, name, version);
 }
 
 /* RTLD_DEEPBIND would let the library and its dependencies find the driver's names before ours. */
@@ -99,7 +113,7 @@ __asm__(
     "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
     "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
     "    push %rdx\n    .cfi_adjust_cfa_offset 8\n"
-    "    call cb_filter_symbol\n"
+    "    call cb_filter_version\n"
     "    pop %rdx\n    .cfi_adjust_cfa_offset -8\n"
     "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
     "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"

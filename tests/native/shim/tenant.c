@@ -1,0 +1,429 @@
+/*
+ * A tenant's program, linked with the driver: tenant WHAT [NUMBER...]. See the functions for what each WHAT does; the
+ * Python tests read what they print.
+ */
+#define _GNU_SOURCE
+#include <cuda.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB (1ull << 20)
+#define TRY(call)                                                                                                    \
+    do {                                                                                                             \
+        CUresult answer_ = (call);                                                                                   \
+        if (answer_ != CUDA_SUCCESS) {                                                                               \
+            printf("%s answers %d\n", #call, (int)answer_);                                                          \
+            fflush(stdout);                                                                                          \
+            _exit(1);                                                                                                \
+        }                                                                                                            \
+    } while (0)
+
+static CUcontext context;
+
+static void start(void)
+{
+    TRY(cuInit(0));
+    TRY(cuDevicePrimaryCtxRetain(&context, 0));
+    TRY(cuCtxSetCurrent(context));
+}
+
+static size_t free_bytes(void)
+{
+    size_t left, total;
+    TRY(cuMemGetInfo(&left, &total));
+    return left;
+}
+
+/* One family of memory: takes about `bytes`, gives them back. */
+struct family {
+    const char *name;
+    CUresult (*take)(void **what, size_t bytes);
+    void (*give)(void *what);
+};
+
+struct mapped {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+    size_t size;
+};
+
+static CUmemoryPool own_pool;
+static CUstream own_stream;
+
+static CUresult take_linear(void **what, size_t bytes)
+{
+    return cuMemAlloc((CUdeviceptr *)what, bytes);
+}
+static CUresult take_managed(void **what, size_t bytes)
+{
+    return cuMemAllocManaged((CUdeviceptr *)what, bytes, CU_MEM_ATTACH_GLOBAL);
+}
+static CUresult take_pitched(void **what, size_t bytes)
+{
+    size_t pitch;
+    return cuMemAllocPitch((CUdeviceptr *)what, &pitch, 1000, (bytes + 999) / 1000, 4);
+}
+static void give_linear(void *what)
+{
+    TRY(cuMemFree((CUdeviceptr)(uintptr_t)what));
+}
+static CUresult take_async(void **what, size_t bytes)
+{
+    return cuMemAllocAsync((CUdeviceptr *)what, bytes, own_stream);
+}
+static CUresult take_from_pool(void **what, size_t bytes)
+{
+    if (own_pool == NULL) {
+        CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+        TRY(cuMemPoolCreate(&own_pool, &props));
+    }
+    return cuMemAllocFromPoolAsync((CUdeviceptr *)what, bytes, own_pool, own_stream);
+}
+static void give_async(void *what)
+{
+    TRY(cuMemFreeAsync((CUdeviceptr)(uintptr_t)what, own_stream));
+    TRY(cuStreamSynchronize(own_stream));
+}
+static CUresult take_mapped(void **what, size_t bytes)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    struct mapped *mapped = malloc(sizeof(*mapped));
+    size_t granularity;
+    TRY(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    mapped->size = (bytes + granularity - 1) / granularity * granularity;
+    CUresult result = cuMemCreate(&mapped->handle, mapped->size, &prop, 0);
+    if (result != CUDA_SUCCESS) {
+        free(mapped);
+        return result;
+    }
+    TRY(cuMemAddressReserve(&mapped->address, mapped->size, 0, 0, 0));
+    TRY(cuMemMap(mapped->address, mapped->size, 0, mapped->handle, 0));
+    TRY(cuMemRelease(mapped->handle)); /* the mapping alone keeps it from here on */
+    *what = mapped;
+    return CUDA_SUCCESS;
+}
+static void give_mapped(void *what)
+{
+    struct mapped *mapped = what;
+    TRY(cuMemUnmap(mapped->address, mapped->size));
+    TRY(cuMemAddressFree(mapped->address, mapped->size));
+    free(mapped);
+}
+static CUresult take_array(void **what, size_t bytes)
+{
+    CUDA_ARRAY_DESCRIPTOR d = {.Width = 256, .Height = (bytes + 1023) / 1024, .Format = CU_AD_FORMAT_FLOAT,
+                               .NumChannels = 1};
+    return cuArrayCreate((CUarray *)what, &d);
+}
+static CUresult take_volume(void **what, size_t bytes)
+{
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 64, .Height = 64, .Depth = (bytes + 16383) / 16384,
+                                 .Format = CU_AD_FORMAT_UNSIGNED_INT16, .NumChannels = 2};
+    return cuArray3DCreate((CUarray *)what, &d);
+}
+static void give_array(void *what)
+{
+    TRY(cuArrayDestroy(what));
+}
+static CUresult take_mipmap(void **what, size_t bytes)
+{
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 256, .Height = (bytes + 1023) / 1024, .Format = CU_AD_FORMAT_FLOAT,
+                                 .NumChannels = 1};
+    return cuMipmappedArrayCreate((CUmipmappedArray *)what, &d, 3);
+}
+static void give_mipmap(void *what)
+{
+    TRY(cuMipmappedArrayDestroy(what));
+}
+
+static const struct family families[] = {
+    {"linear", take_linear, give_linear},     {"managed", take_managed, give_linear},
+    {"pitched", take_pitched, give_linear},   {"async", take_async, give_async},
+    {"pool", take_from_pool, give_async},     {"mapped", take_mapped, give_mapped},
+    {"array", take_array, give_array},        {"volume", take_volume, give_array},
+    {"mipmap", take_mipmap, give_mipmap},
+};
+#define FAMILIES (sizeof(families) / sizeof(families[0]))
+
+/* families BYTES: for each family its name, what it took and what is still missing after it was given back. */
+static int do_families(char **numbers)
+{
+    size_t bytes = strtoull(numbers[0], NULL, 10);
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < FAMILIES; i++) {
+        void *what = NULL;
+        size_t before = free_bytes();
+        TRY(families[i].take(&what, bytes));
+        size_t during = free_bytes();
+        families[i].give(what);
+        printf("%s %zu %zd\n", families[i].name, before - during, (ssize_t)before - (ssize_t)free_bytes());
+    }
+    return 0;
+}
+
+/* fill FAMILY BYTES: takes BYTES again and again until refused; prints how often, and the refusal. */
+static int do_fill(char **numbers)
+{
+    size_t bytes = strtoull(numbers[1], NULL, 10);
+    unsigned taken = 0;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < FAMILIES; i++) {
+        if (strcmp(families[i].name, numbers[0]) != 0)
+            continue;
+        void *what = NULL;
+        while ((result = families[i].take(&what, bytes)) == CUDA_SUCCESS)
+            taken++;
+    }
+    printf("%u %d\n", taken, (int)result);
+    fflush(stdout);
+    return 0;
+}
+
+/* hammer SECONDS SEED: takes and gives back in all families at random until the time is up; prints takes, refusals. */
+static int do_hammer(char **numbers)
+{
+    enum { HELD = 48 };
+    void *held[HELD] = {0};
+    unsigned family[HELD] = {0}, seed = (unsigned)atoi(numbers[1]), taken = 0, refused = 0;
+    struct timespec now, end;
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += atoi(numbers[0]);
+    do {
+        unsigned i = (unsigned)rand_r(&seed) % HELD;
+        if (held[i] != NULL) {
+            families[family[i]].give(held[i]);
+            held[i] = NULL;
+        } else {
+            family[i] = (unsigned)rand_r(&seed) % FAMILIES;
+            size_t bytes = 1 + (size_t)rand_r(&seed) % ((rand_r(&seed) & 1) != 0 ? 65536 : 4 * MIB);
+            CUresult result = families[family[i]].take(&held[i], bytes);
+            if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+                held[i] = NULL;
+                refused++;
+            } else {
+                TRY(result);
+                taken++;
+            }
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
+    for (unsigned i = 0; i < HELD; i++)
+        if (held[i] != NULL)
+            families[family[i]].give(held[i]);
+    printf("%u %u\n", taken, refused);
+    return 0;
+}
+
+/* hold BYTES: allocates, says "ready", and waits to be killed. */
+static int do_hold(char **numbers)
+{
+    CUdeviceptr pointer;
+    start();
+    TRY(cuMemAlloc(&pointer, strtoull(numbers[0], NULL, 10)));
+    printf("ready\n");
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+
+/* alloc BYTES: one allocation; prints the answer. Ends without freeing it, as most programs do. */
+static int do_alloc(char **numbers)
+{
+    CUdeviceptr pointer;
+    start();
+    printf("%d\n", (int)cuMemAlloc(&pointer, strtoull(numbers[0], NULL, 10)));
+    return 0;
+}
+
+/* view: what the program sees of its device. */
+static int do_view(char **numbers)
+{
+    size_t left, total, whole;
+    int count;
+    (void)numbers;
+    start();
+    TRY(cuMemGetInfo(&left, &total));
+    TRY(cuMemGetInfo(NULL, NULL));
+    TRY(cuDeviceTotalMem(&whole, 0));
+    TRY(cuDeviceGetCount(&count));
+    printf("%zu %zu %zu %d\n", left, total, whole, count);
+    return 0;
+}
+
+/* init: the answer of cuInit. */
+static int do_init(char **numbers)
+{
+    (void)numbers;
+    printf("%d\n", (int)cuInit(0));
+    return 0;
+}
+
+/* fork BYTES: a parent that has not yet used the GPU forks; both allocate; then the parent's use alone must be left. */
+static int do_fork(char **numbers)
+{
+    size_t bytes = strtoull(numbers[0], NULL, 10), before, total;
+    CUdeviceptr pointer;
+    int ready[2], go[2], status;
+    char byte = 0;
+    if (pipe(ready) != 0 || pipe(go) != 0)
+        return 1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        start();
+        TRY(cuMemAlloc(&pointer, bytes));
+        if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1)
+            _exit(1);
+        TRY(cuMemFree(pointer));
+        _exit(0);
+    }
+    start();
+    before = free_bytes();
+    TRY(cuMemAlloc(&pointer, bytes));
+    if (read(ready[0], &byte, 1) != 1)
+        return 1;
+    size_t both = free_bytes();
+    if (write(go[1], &byte, 1) != 1)
+        return 1;
+    waitpid(pid, &status, 0);
+    TRY(cuMemGetInfo(&before, &total));
+    printf("%zu %zu %d\n", total - both, total - before, status);
+    return 0;
+}
+
+/* late-fork BYTES: a parent that holds memory forks a child that only exits; the parent frees its memory afterwards. */
+static int do_late_fork(char **numbers)
+{
+    CUdeviceptr pointer;
+    int status;
+    size_t before, during;
+    start();
+    before = free_bytes();
+    TRY(cuMemAlloc(&pointer, strtoull(numbers[0], NULL, 10)));
+    pid_t pid = fork();
+    if (pid == 0) {
+        CUresult result = cuMemFree(pointer); /* not the child's to free */
+        _exit(result == CUDA_SUCCESS);
+    }
+    waitpid(pid, &status, 0);
+    during = free_bytes();
+    TRY(cuMemFree(pointer));
+    printf("%zu %zu %d\n", before - during, before - free_bytes(), status);
+    return 0;
+}
+
+static void *thread_main(void *argument)
+{
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    TRY(cuCtxSetCurrent(context));
+    for (int i = 0; i < 300; i++) {
+        void *what = NULL;
+        const struct family *family = &families[(unsigned)rand_r(&seed) % FAMILIES];
+        CUresult result = family->take(&what, 1 + (size_t)rand_r(&seed) % (2 * MIB));
+        if (result == CUDA_SUCCESS)
+            family->give(what);
+        else if (result != CUDA_ERROR_OUT_OF_MEMORY)
+            TRY(result);
+    }
+    return NULL;
+}
+
+/* threads COUNT: threads in all families at once; prints what is missing afterwards. */
+static int do_threads(char **numbers)
+{
+    pthread_t threads[64];
+    int count = atoi(numbers[0]);
+    void *what;
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    size_t before = free_bytes();
+    TRY(take_from_pool(&what, 512));
+    give_async(what);
+    for (int i = 0; i < count; i++)
+        pthread_create(&threads[i], NULL, thread_main, (void *)(uintptr_t)(i + 1));
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
+    TRY(cuMemPoolTrimTo(own_pool, 0));
+    printf("%zd\n", (ssize_t)before - (ssize_t)free_bytes());
+    return 0;
+}
+
+/* contexts: what two contexts, their memory and their end cost, as four readings of free memory relative to the first. */
+static int do_contexts(char **numbers)
+{
+    CUcontext other;
+    CUdeviceptr pointer;
+    size_t at[4];
+    (void)numbers;
+    start();
+    at[0] = free_bytes();
+    TRY(cuCtxCreate(&other, NULL, 0, 0));
+    TRY(cuMemAlloc(&pointer, 8 * MIB));
+    at[1] = free_bytes();
+    TRY(cuCtxDestroy(other));
+    TRY(cuCtxSetCurrent(context));
+    at[2] = free_bytes();
+    TRY(cuDevicePrimaryCtxRelease(0));
+    TRY(cuDevicePrimaryCtxRetain(&context, 0));
+    TRY(cuCtxSetCurrent(context));
+    at[3] = free_bytes();
+    printf("%zd %zd %zd\n", (ssize_t)(at[0] - at[1]), (ssize_t)(at[0] - at[2]), (ssize_t)(at[0] - at[3]));
+    return 0;
+}
+
+/* vmm: references and mappings of one block, as readings of what it costs. */
+static int do_vmm(char **numbers)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemGenericAllocationHandle handle, again;
+    CUdeviceptr address;
+    size_t size = 4 * MIB, base;
+    (void)numbers;
+    start();
+    base = free_bytes();
+    TRY(cuMemCreate(&handle, size, &prop, 0));
+    printf("created %zu\n", base - free_bytes());
+    TRY(cuMemAddressReserve(&address, 2 * size, 0, 0, 0));
+    TRY(cuMemMap(address, size, 0, handle, 0));
+    TRY(cuMemMap(address + size, size, 0, handle, 0));
+    TRY(cuMemRelease(handle));
+    printf("released %zu\n", base - free_bytes());
+    TRY(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(address + size)));
+    TRY(cuMemUnmap(address, 2 * size));
+    printf("unmapped %zu\n", base - free_bytes());
+    TRY(cuMemRelease(again));
+    printf("gone %zu\n", base - free_bytes());
+    TRY(cuMemAddressFree(address, 2 * size));
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*run)(char **numbers);
+} actions[] = {
+    {"families", do_families}, {"fill", do_fill},           {"hammer", do_hammer},   {"hold", do_hold},
+    {"alloc", do_alloc},       {"view", do_view},           {"init", do_init},       {"fork", do_fork},
+    {"late-fork", do_late_fork}, {"threads", do_threads},   {"contexts", do_contexts}, {"vmm", do_vmm},
+};
+
+int main(int count, char **arguments)
+{
+    char *none[4] = {(char *)"0", (char *)"0", (char *)"0", NULL};
+    for (unsigned i = 0; count > 1 && i < sizeof(actions) / sizeof(actions[0]); i++)
+        if (strcmp(actions[i].name, arguments[1]) == 0)
+            return actions[i].run(count > 2 ? arguments + 2 : none);
+    return 2;
+}
