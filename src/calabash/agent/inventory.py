@@ -78,6 +78,11 @@ class Inventory:
         with self._lock:
             return self._cards[uuid].cause
 
+    def model_of(self, uuid: DeviceUuid) -> str:
+        """The model name; "" for a card that is not here."""
+        card = self._cards.get(uuid)
+        return card.device.model if card else ""
+
     def driver_of(self, uuid: DeviceUuid) -> GpuDriver:
         """Who speaks to the card."""
         return self._cards[uuid].driver

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from calabash.agent.ending import Ender
 from calabash.agent.inventory import HealthChange, Inventory
 from calabash.agent.ledgers import Ledgers
 from calabash.agent.pagelib import PageLibrary
+from calabash.agent.probe import try_card
 from calabash.agent.reclaim import Reclaimer
 from calabash.agent.slots import Slots
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
@@ -66,12 +67,14 @@ class NodeAgent:
         clock: Clock,
         drivers: Sequence[GpuDriver],
         library: Path,
+        environment: Mapping[str, str] | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.lock = threading.RLock()
         self.node = NodeName(socket.gethostname())
         self.slots = Slots(home / "alloc")
-        self.inventory = Inventory(drivers)
+        self._environment = dict(environment or {})  # what leads a program to the simulated node, if it is one
+        self.inventory = Inventory(drivers, probe=self._probe)
         self.ledgers = Ledgers(self.slots, clock)
         self.book = Book(
             store=store,
@@ -95,7 +98,8 @@ class NodeAgent:
     # -- life --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Adopt what is there, then watch."""
+        """Adopt what is there, learn what contexts cost, then watch."""
+        self._learn_contexts()
         with self.lock:
             self._record(self.book.recover())
             for record in self.book.records():
@@ -140,7 +144,8 @@ class NodeAgent:
         mode = mode_named(record.placement.mode)
         slices = record.placement.slices
         edits = mode.container_edits(slices, library=str(self._library), slot=str(self.slots.path(record.id)))
-        if edits.needs_slot and (self._reclaimer is None or not self._library.is_file()):
+        reclaimer = self._reclaimer
+        if edits.needs_slot and (reclaimer is None or not self._library.is_file()):
             # Without the library the limits would be words: rather no slice than one that nobody keeps to.
             raise CalabashError(
                 f"{self._library.name} has not been built, so mode {mode.name} cannot be enforced",
@@ -160,6 +165,8 @@ class NodeAgent:
         spec = pages.SlotSpec(allocation=record.id, devices=devices, tenant_uid=record.uid if record.uid >= 0 else None)
         with self.lock:
             granted = self.book.grant(record, spec)
+            if reclaimer is not None and edits.needs_slot:
+                reclaimer.publish_context(pages.LimitsPage.of_slot(self.slots.path(record.id)))
         self.event("granted", allocation=record.id, message=describe(granted, self.inventory.devices()))
         return granted, edits
 
@@ -206,6 +213,19 @@ class NodeAgent:
         log.info(kind, **{k: v for k, v in fields.items() if v and k != "kind"})
         self._events.append({"at": self._clock.now_s(), **fields})
 
+    def _probe(self, driver: GpuDriver, device: Device) -> bool:
+        return try_card(driver, device, self._environment).passed
+
+    def _learn_contexts(self) -> None:
+        """One healthy card of each model is tried out."""
+        if self._reclaimer is None:
+            return
+        models = {d.model: d for d in self.inventory.devices() if d.health is Health.HEALTHY}
+        for model, device in models.items():
+            probed = try_card(self.inventory.driver_of(device.uuid), device, self._environment)
+            self._reclaimer.learn_context(model, probed.context_bytes)
+            log.info("tried a card", model=model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
+
     # -- threads -----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -224,6 +244,7 @@ class NodeAgent:
                     next_read_ns = now_ns + int(READ_PERIOD_S * 1e9)
                     self._health(self.inventory.observe(idle=self._idle))
                     self.ledgers.checkpoint(self.book.records(), self._store)
+                    self.changed()
                 self._flush_events()
                 self._failure = ""
             except CalabashError as error:

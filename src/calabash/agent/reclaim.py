@@ -23,6 +23,8 @@ from calabash.model.errors import CalabashError
 from calabash.model.units import MIB
 from calabash.seams.host.processes import Process, alive, holders, identify, namespace_pids, pid_namespace
 
+CONTEXT_BYTES_MAX = 4096 * MIB
+
 HostBytes = dict[int, int]  # pid in our namespace -> bytes
 
 
@@ -44,7 +46,17 @@ class Reclaimer:
         self._inventory = inventory
         self._library = library
         self._own_namespace = pid_namespace()
-        self._context_bytes: dict[DeviceUuid, int] = {}
+        self._context_bytes: dict[str, int] = {}  # by model: cards of a model cost the same
+
+    def learn_context(self, model: str, context_bytes: int) -> None:
+        """What an empty context costs on cards of a model."""
+        if 0 < context_bytes <= CONTEXT_BYTES_MAX:
+            self._context_bytes[model] = context_bytes
+
+    def publish_context(self, limits: pages.LimitsPage) -> None:
+        """Tell a slot what the first context on each of its devices costs."""
+        for index, uuid in enumerate(limits.uuids):
+            limits.set_context_bytes(index, self._context_bytes.get(self._inventory.model_of(uuid), 0))
 
     def tick(self, keepings: Iterable[Keeping]) -> None:
         """Look at all. Drivers are asked for the devices that are used only."""
@@ -86,6 +98,7 @@ class Reclaimer:
                 ledger_after_bytes=ledger,
                 reserving=reserving > 0,
             )
+            self.publish_context(keeping.limits)
             keeping.limits.set_residual(index, keeping.residuals[index].see(look))
             self._settle(keeping, procs, known, index, driver)
         for proc in procs:
@@ -114,11 +127,8 @@ class Reclaimer:
                 continue
             own = proc.used_bytes[index] - proc.reserving_bytes[index] - proc.context_bytes[index]
             cost = driver[process.pid] - own
-            if 0 < cost <= 4096 * MIB:
-                self._context_bytes[uuid] = cost
+            self.learn_context(self._inventory.model_of(uuid), cost)
             self._library.settle_context(keeping.usage, proc, index)
-        if uuid in self._context_bytes:
-            keeping.limits.set_context_bytes(index, self._context_bytes[uuid])
 
     def _host_process(self, keeping: Keeping, proc: ProcUsage) -> Process | None:
         """The process as this namespace knows it; None when it is gone."""

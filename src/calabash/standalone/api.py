@@ -27,6 +27,8 @@ from calabash.seams.store import QueueRecord, public_url
 from calabash.standalone import views, wire
 from calabash.standalone.pool import Granted, Pending, Pool
 
+EVICTION_WAIT_S = 10.0
+
 log = structlog.get_logger(__name__)
 
 _STATUS = {
@@ -113,27 +115,24 @@ async def allocate(state: State, request: Request[Any, Any, Any]) -> dict[str, A
     ask: wire.Ask = wire.decode(await _body(request), wire.Ask)
     peer = _peer(request)
     pending = await asyncio.to_thread(pool.submit, ask.request(), peer=peer, command=ask.command, wait=ask.wait_s > 0)
+    # A request that others are just being evicted for is worth those seconds even to one who does not wait.
+    wait_s = max(ask.wait_s, EVICTION_WAIT_S) if pool.bound(pending) else ask.wait_s
     try:
-        answer = await _answer(pending, request, ask.wait_s)
+        answer = await _answer(pending, request, wait_s)
     except TimeoutError:
-        await asyncio.to_thread(pool.cancel, pending, why=f"no room within {ask.wait_s:g}s")
-        if pending.answer.done() and not pending.answer.cancelled():
-            return views.granted(pending.answer.result(), state.context.simulation)
-        told = pool_reason(pending)
-        raise CalabashError(
-            f"no room within {ask.wait_s:g}s: {told}",
-            reason=Reason.TIMEOUT,
-            hint="wait longer with --wait, or ask for less; see `calabash smi`",
-        ) from None
+        why = await asyncio.to_thread(pool.why, pending.id)
+        if await asyncio.to_thread(pool.cancel, pending, why=f"no room within {wait_s:g}s"):
+            raise CalabashError(
+                f"no room within {wait_s:g}s: {why['explanation']}",
+                reason=Reason.TIMEOUT,
+                hint="wait longer with --wait, or ask for less; see `calabash smi`",
+            ) from None
+        answer = await asyncio.wrap_future(pending.answer)
     except (_GoneError, asyncio.CancelledError):
-        await asyncio.to_thread(pool.cancel, pending, why="the asker went away")
+        if not await asyncio.to_thread(pool.cancel, pending, why="the asker went away"):
+            pool.give_back(pending, why="the asker went away")
         raise CalabashError("the asker went away", reason=Reason.CONFLICT) from None
     return views.granted(answer, state.context.simulation)
-
-
-def pool_reason(pending: Pending) -> str:
-    """Why it still waits."""
-    return pending.refusal.message if pending.refusal else "it was never tried"
 
 
 class _GoneError(Exception):

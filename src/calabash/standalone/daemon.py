@@ -52,7 +52,7 @@ def main() -> int:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
@@ -87,6 +87,9 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
     stack.callback(store.close)
     store.check_writable()
     state_file = home / "sim" / sim / "node.state" if sim else None
+    simulation = {}
+    if state_file is not None:
+        simulation = {"LD_LIBRARY_PATH": str(_NATIVE / "simgpu"), "CALABASH_SIM": str(state_file)}
     drivers = open_present(DriverOptions(sim_state=state_file))
     for driver in drivers:
         stack.callback(driver.close)
@@ -96,14 +99,12 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
         clock=SystemClock(),
         drivers=drivers,
         library=_NATIVE / "lib" / "libcalabash.so",
+        environment=simulation,
     )
-    pool = Pool(agent=agent, store=store, clock=SystemClock(), owner_uid=os.geteuid())
     agent.start()
     stack.callback(agent.stop)
+    pool = Pool(agent=agent, store=store, clock=SystemClock(), owner_uid=os.geteuid())
     listener = stack.enter_context(_listening(home / SOCKET_FILE))
-    simulation = {}
-    if state_file is not None:
-        simulation = {"LD_LIBRARY_PATH": str(_NATIVE / "simgpu"), "CALABASH_SIM": str(state_file)}
     context = Context(
         home=home,
         sim=sim,

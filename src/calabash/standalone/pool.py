@@ -1,7 +1,9 @@
 """The pool: requests in, allocations out, and who may touch what.
 
-A request that fits is granted at once; one that does not waits as long as its asker wants, and is tried again
-whenever room may have appeared. Everything here is synchronous and safe for threads; the HTTP layer calls it from
+Which request goes where is the scheduler's decision; the pool tells it what happened and carries its decisions out. A
+request that does not fit waits as long as its asker wants, and is tried again whenever room may have appeared. A grant
+is checked once more against the book of what is really held, so the books of the scheduler can be wrong without
+anything being promised twice. Everything here is synchronous and safe for threads; the HTTP layer calls it from
 worker threads and awaits the future of a waiting request.
 """
 
@@ -10,23 +12,34 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from calabash.agent.node import NodeAgent
-from calabash.model.device import Health
+from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, GpuRequest, Placement
+from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest, Placement, Slice
+from calabash.sched.adapter import LocalScheduler, Start, Stop
+from calabash.sched.decisions import Options
+from calabash.sched.fairshare import Amount
+from calabash.sched.queues import UNLIMITED, QueueSpec
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Peer, identify, user_name
 from calabash.seams.store import AllocationRecord, AllocationState, QueueRecord, Store
-from calabash.sharing.protocol import Edits
-from calabash.sharing.registry import mode_for
-from calabash.standalone.bestfit import Candidate, Refusal, place
+from calabash.sharing.protocol import Edits, Misfit
+from calabash.sharing.registry import fits
+from calabash.standalone.refusals import Refusal, refusal
 
 PENDING_MAX = 10_000
+# Anybody may name any priority on one machine, so priority orders the line and never ends a running program. What an
+# administrator has guaranteed to a queue is taken back from those who borrowed it.
+OPTIONS = Options(preempt=False, reclaim=True, reclaim_fair_share=False)
+
+log = structlog.get_logger(__name__)
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
@@ -48,7 +61,6 @@ class Pending:
     command: tuple[str, ...]
     created_at: float
     answer: Future[Granted] = field(default_factory=Future)
-    refusal: Refusal | None = None
 
 
 def new_id() -> AllocationId:
@@ -65,81 +77,149 @@ class Pool:
         self._clock = clock
         self._owner_uid = owner_uid
         self._lock = threading.RLock()
-        self._pending: dict[AllocationId, Pending] = {}
+        self._pending: dict[AllocationId, Pending] = {}  # not answered yet
+        self._starts: dict[AllocationId, Start] = {}  # decided, and not yet granted
+        self._running: set[AllocationId] = set()  # granted, as far as the scheduler knows
+        self._health: dict[DeviceUuid, Health] = {}
         self._closed = False
+        self._line = self._new_line()
         agent.changed = self.schedule
 
     # -- asking ------------------------------------------------------------------------------------------------
 
     def submit(self, request: GpuRequest, *, peer: Peer, command: Sequence[str], wait: bool) -> Pending:
-        """Join the line and try at once. Raises CalabashError when it cannot be granted and does not want to wait, or
-        when no wait can help."""
-        mode_for(request)  # unknown modes and impossible isolation are refused before anything else
+        """Join the line and try at once.
+
+        Raises CalabashError when it can never be granted, or when it cannot be granted now and does not want to wait.
+        """
         pending = Pending(new_id(), request, peer, tuple(command), self._clock.now_s())
         with self._lock:
             if self._closed:
                 raise CalabashError("the pool is going down", reason=Reason.POOL_DOWN, hint="start it: calabash up")
             if len(self._pending) >= PENDING_MAX:
                 raise CalabashError(f"{PENDING_MAX} requests wait already", reason=Reason.CONFLICT, hint="try later")
+            self._line.submit(pending.id, request, submitted_at_s=self._now_s())
             self._pending[pending.id] = pending
             self.schedule()
-            if not pending.answer.done():
-                refusal = pending.refusal
-                if refusal is not None and (not wait or refusal.hopeless):
-                    del self._pending[pending.id]
-                    raise refused(refusal, request)
-                self.agent.event("pending", allocation=pending.id, message=refusal.message if refusal else "")
+            if not pending.answer.done() and pending.id not in self._starts:
+                told = self._refusal(pending)
+                if not wait:
+                    self._forget(pending.id)
+                    raise told.error()
+                self.agent.event("pending", reason=told.reason, allocation=pending.id, message=told.message)
         return pending
 
-    def cancel(self, pending: Pending, *, why: str) -> None:
-        """The asker is gone or tired of waiting. A grant that crossed it is taken back."""
+    def cancel(self, pending: Pending, *, why: str) -> bool:
+        """The asker is gone or tired of waiting. False when it has been answered already."""
         with self._lock:
-            waiting = self._pending.pop(pending.id, None) is not None
-        if waiting:
+            if pending.answer.done():
+                return False
+            self._forget(pending.id)
             pending.answer.cancel()
-            self.agent.event("cancelled", allocation=pending.id, message=why)
-        elif pending.answer.done() and not pending.answer.cancelled() and pending.answer.exception() is None:
-            self.agent.end(pending.id, reason="cancelled", explanation=why)
+        self.agent.event("cancelled", allocation=pending.id, message=why)
+        self.schedule()
+        return True
+
+    def give_back(self, pending: Pending, *, why: str) -> None:
+        """Nobody is there to take what it was granted."""
+        self.agent.end(pending.id, reason="cancelled", explanation=why)
 
     def schedule(self) -> None:
-        """Try everybody who waits, highest priority first, then oldest."""
+        """Let the scheduler decide and carry its decisions out as far as that is possible now."""
         with self._lock:
-            for pending in sorted(self._pending.values(), key=lambda p: (-p.request.priority, p.created_at)):
-                if pending.answer.done():
-                    self._pending.pop(pending.id, None)
-                    continue
-                outcome = self._try(pending)
-                if isinstance(outcome, Refusal):
-                    pending.refusal = outcome
-                    continue
-                self._pending.pop(pending.id, None)
-                if isinstance(outcome, CalabashError):
-                    pending.answer.set_exception(outcome)
-                else:
-                    pending.answer.set_result(outcome)
+            if self._closed:
+                return
+            self._follow()
+            for decision in self._line.cycle(self._now_s()):
+                if isinstance(decision, Start):
+                    self._starts[decision.id] = decision
+                elif isinstance(decision, Stop):
+                    self._evict(decision)
+            for start in list(self._starts.values()):
+                if start.id in self._starts:
+                    self._carry_out(start)
 
-    def _try(self, pending: Pending) -> Granted | Refusal | CalabashError:
+    def _follow(self) -> None:
+        """Tell the scheduler what happened since: health, and what is gone."""
+        for device in self.agent.inventory.devices():
+            if device.uuid not in {d.uuid for d in self._line.devices if d.memory_mib == device.memory_mib}:
+                self._line = self._new_line()  # a card that was lost when the pool started has been seen
+                return
+            health = Health.DRAINING if self.agent.orphaned(device.uuid) else device.health
+            if self._health.get(device.uuid) is not health:
+                self._line.set_health(device.uuid, health)
+                self._health[device.uuid] = health
+        for allocation in [a for a in self._running if self.agent.book.get(a) is None]:
+            self._running.discard(allocation)
+            self._line.finished(allocation)
+
+    def _evict(self, stop: Stop) -> None:
+        """A program cannot be put back in line: it is ended, and whoever started it decides what then."""
+        self._line.finished(stop.id)
+        self._running.discard(stop.id)
+        if self._starts.pop(stop.id, None) is None:
+            self.agent.end(stop.id, reason=stop.reason, explanation=f"its devices were needed for {stop.by}")
+        else:
+            pending = self._pending.pop(stop.id)
+            message = f"{stop.id} lost its place to {stop.by}"
+            pending.answer.set_exception(CalabashError(message, reason=stop.reason, hint="try again with --wait"))
+
+    def _carry_out(self, start: Start) -> None:
+        """Grant it, unless what must go first is still there."""
+        pending = self._pending[start.id]
+        if any(self.agent.book.get(other) is not None for other in start.after):
+            return
         with self.agent.lock:
-            placement = place(self.agent.node, self._candidates(), pending.request)
-            if isinstance(placement, Refusal):
-                return placement
-            try:
-                return self._grant(pending, placement)
-            except CalabashError as error:
-                return error
+            answers = self._asked_again(start, pending.request)
+            misfits = [a for a in answers if isinstance(a, Misfit)]
+            if not misfits:
+                self._grant(pending, start)
+                return
+        if any(m.reason is Reason.UNHEALTHY for m in misfits):
+            self._starts.pop(start.id)
+            self._line.finished(start.id)
+            self._line.submit(start.id, pending.request, submitted_at_s=self._now_s())
 
-    def _candidates(self) -> list[Candidate]:
-        found = []
-        for state in self.agent.devices():
-            device = state.device
-            if self.agent.orphaned(device.uuid):
-                device = replace(device, health=Health.DRAINING)
-            found.append(Candidate(device=device, mode=state.mode, held=state.held))
-        return found
+    def _asked_again(self, start: Start, request: GpuRequest) -> list[Slice | Misfit]:
+        """Whether the devices really have the room: what was evicted may still be ending."""
+        states = {s.device.uuid: s for s in self.agent.devices()}
+        return [
+            fits(states[p.device].device, states[p.device].mode, states[p.device].held, request)
+            for p in start.placement.slices
+        ]
 
-    def _grant(self, pending: Pending, placement: Placement) -> Granted:
+    def _grant(self, pending: Pending, start: Start) -> None:
+        del self._starts[pending.id]
+        del self._pending[pending.id]
+        try:
+            granted, edits = self.agent.grant(self._record(pending, start.placement))
+        except Exception as error:  # whatever it is, its asker must hear of it
+            self._line.finished(pending.id)
+            pending.answer.set_exception(error)
+            self._abandon_gang(pending)
+            return
+        self._running.add(pending.id)
+        pending.answer.set_result(Granted(record=granted, edits=edits))
+
+    def _abandon_gang(self, failed: Pending) -> None:
+        """One member could not be granted, so none of its gang starts."""
+        gang = failed.request.gang
+        if not gang:
+            return
+        key = (failed.request.queue, gang)
+        for record in self.agent.book.records():
+            if (record.request.queue, record.request.gang) == key and record.state is AllocationState.GRANTED:
+                self.agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed.id} was not granted")
+        for other in [p for p in self._pending.values() if (p.request.queue, p.request.gang) == key]:
+            if self._starts.pop(other.id, None) is not None:
+                del self._pending[other.id]
+                self._line.finished(other.id)
+                message = f"member {failed.id} of gang {gang} was not granted"
+                other.answer.set_exception(CalabashError(message, reason=Reason.GANG_INCOMPLETE, hint="try again"))
+
+    def _record(self, pending: Pending, placement: Placement) -> AllocationRecord:
         client = identify(pending.peer.pid)
-        record = AllocationRecord(
+        return AllocationRecord(
             id=pending.id,
             state=AllocationState.GRANTED,
             request=pending.request,
@@ -152,8 +232,65 @@ class Pool:
             created_at=pending.created_at,
             granted_at=self._clock.now_s(),
         )
-        granted, edits = self.agent.grant(record)
-        return Granted(record=granted, edits=edits)
+
+    def _forget(self, allocation: AllocationId) -> None:
+        """It leaves the line."""
+        self._pending.pop(allocation, None)
+        self._starts.pop(allocation, None)
+        self._line.finished(allocation)
+
+    def _refusal(self, pending: Pending) -> Refusal:
+        with self.agent.lock:
+            states = self.agent.devices()
+        return refusal(self._line.why(pending.id, self._now_s()), states, pending.request)
+
+    def bound(self, pending: Pending) -> bool:
+        """Whether it has its place and only waits for others to leave it."""
+        return pending.id in self._starts
+
+    # -- the scheduler -----------------------------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
+
+    def _new_line(self) -> LocalScheduler:
+        """A scheduler that knows what is held and who waits."""
+        devices = self.agent.inventory.devices()
+        line = LocalScheduler(self.agent.node, devices, self._queue_specs(self.store.queues()), options=OPTIONS)
+        self._health = {d.uuid: d.health for d in devices}
+        self._running = set()
+        self._starts = {}
+        behind_s = self._clock.now_s() - self._now_s()
+        for record in self.agent.book.records():
+            try:
+                started_at_s = record.granted_at - behind_s
+                line.adopt(record.id, record.request, record.placement, started_at_s=started_at_s)
+            except (CalabashError, KeyError) as error:
+                # Its devices or its queue are gone. It runs on; grants are checked against the book as well.
+                log.warning("the scheduler does not know this allocation", allocation=record.id, error=str(error))
+            else:
+                self._running.add(record.id)
+        for pending in sorted(self._pending.values(), key=lambda p: p.created_at):
+            try:
+                line.submit(pending.id, pending.request, submitted_at_s=pending.created_at - behind_s)
+            except CalabashError as error:
+                del self._pending[pending.id]
+                pending.answer.set_exception(error)
+        return line
+
+    def _queue_specs(self, records: Sequence[QueueRecord]) -> list[QueueSpec]:
+        known = {record.name: record for record in records}
+        known.setdefault(DEFAULT_QUEUE, QueueRecord(name=DEFAULT_QUEUE))
+        return [
+            QueueSpec(
+                name=record.name,
+                parent=record.parent,
+                deserved=Amount(gpu_milli=round(record.deserved * 1000)),
+                limit=UNLIMITED if record.limit is None else UNLIMITED._replace(gpu_milli=round(record.limit * 1000)),
+                over_quota_weight=record.weight,
+            )
+            for record in known.values()
+        ]
 
     # -- holding -----------------------------------------------------------------------------------------------
 
@@ -171,10 +308,11 @@ class Pool:
             pending = self._pending.get(allocation)
         if pending is not None:
             self._require_user(pending.peer.uid, allocation, peer)
-            error = CalabashError(f"request {allocation} was cancelled", reason=Reason.CONFLICT)
             with self._lock:
-                if self._pending.pop(allocation, None) is not None:
-                    pending.answer.set_exception(error)
+                if not pending.answer.done():
+                    self._forget(allocation)
+                    message = f"request {allocation} was cancelled by {user_name(peer.uid)}"
+                    pending.answer.set_exception(CalabashError(message, reason=Reason.CONFLICT))
             return
         record = self._held(allocation)
         self._require_owner(record, peer)
@@ -220,16 +358,26 @@ class Pool:
         """Why a request waits, or what became of it."""
         with self._lock:
             pending = self._pending.get(allocation)
-        if pending is not None and pending.refusal is not None:
-            refusal = pending.refusal
-            return {
-                "id": allocation,
-                "state": "pending",
-                "reason": refusal.reason,
-                "explanation": refusal.message,
-                "details": [f"device {index}: {misfit.message}" for index, misfit in refusal.devices],
-                "suggestions": [hint_for(refusal.reason)],
-            }
+            if pending is not None and allocation not in self._starts:
+                told = self._refusal(pending)
+                return {
+                    "id": allocation,
+                    "state": "pending",
+                    "reason": told.reason,
+                    "explanation": told.message,
+                    "details": list(told.details),
+                    "suggestions": list(told.suggestions),
+                }
+            if pending is not None:
+                after = ", ".join(self._starts[allocation].after) or "others"
+                return {
+                    "id": allocation,
+                    "state": "pending",
+                    "reason": Reason.NO_CAPACITY,
+                    "explanation": f"it has its place and waits for {after} to leave it",
+                    "details": [],
+                    "suggestions": [],
+                }
         record = self.agent.book.get(allocation) or self.store.allocation(allocation)
         if record is None:
             raise not_found(allocation)
@@ -246,48 +394,55 @@ class Pool:
 
     def queues(self) -> list[dict[str, Any]]:
         """All queues with what they hold and what waits in them, in devices."""
-        known = {q.name: q for q in self.store.queues()}
-        known.setdefault("default", QueueRecord(name="default"))
-        held: dict[str, float] = {}
-        for record in self.agent.book.records():
-            amount = sum(part.core_percent for part in record.placement.slices) / 100
-            held[record.request.queue] = held.get(record.request.queue, 0.0) + amount
-        waiting: dict[str, float] = {}
-        for pending in self.pending():
-            amount = pending.request.count * pending.request.core_percent / 100
-            waiting[pending.request.queue] = waiting.get(pending.request.queue, 0.0) + amount
-        return [
-            {
-                "name": q.name,
-                "parent": q.parent,
-                "deserved": q.deserved,
-                "limit": q.limit,
-                "weight": q.weight,
-                "allocated": round(held.get(q.name, 0.0), 2),
-                "pending": round(waiting.get(q.name, 0.0), 2),
-            }
-            for q in sorted(known.values(), key=lambda q: q.name)
-        ]
+        with self._lock:
+            known = {q.name: q for q in self.store.queues()}
+            known.setdefault(DEFAULT_QUEUE, QueueRecord(name=DEFAULT_QUEUE))
+            tree = self._line.scheduler.tree
+            return [
+                {
+                    "name": q.name,
+                    "parent": q.parent,
+                    "deserved": q.deserved,
+                    "limit": q.limit,
+                    "weight": q.weight,
+                    "allocated": tree.used(q.name).gpu_milli / 1000,
+                    "pending": tree.waiting(q.name).gpu_milli / 1000,
+                }
+                for q in sorted(known.values(), key=lambda q: q.name)
+            ]
 
     def put_queue(self, record: QueueRecord, *, peer: Peer) -> None:
         """Create or change; only the pool's owner and root may."""
-        self._require_admin(peer, "change queues")
-        self.store.put_queue(record)
+        self.require_admin(peer, "change queues")
+        with self._lock:
+            before = self.store.queues()
+            self._line.set_queues(self._queue_specs([*(q for q in before if q.name != record.name), record]))
+            self._or_back(lambda: self.store.put_queue(record), before)
         self.schedule()
 
     def delete_queue(self, name: str, *, peer: Peer) -> None:
-        """Delete; only the pool's owner and root may."""
-        self._require_admin(peer, "change queues")
-        if not self.store.delete_queue(name):
-            raise CalabashError(f"there is no queue {name}", reason=Reason.NOT_FOUND, hint="see `calabash queue list`")
+        """Delete an empty one; only the pool's owner and root may."""
+        self.require_admin(peer, "change queues")
+        with self._lock:
+            before = self.store.queues()
+            if name not in {q.name for q in before}:
+                hint = "see `calabash queue list`"
+                raise CalabashError(f"there is no queue {name}", reason=Reason.NOT_FOUND, hint=hint)
+            self._line.set_queues(self._queue_specs([q for q in before if q.name != name]))
+            self._or_back(lambda: self.store.delete_queue(name), before)
+
+    def _or_back(self, write: Callable[[], object], before: Sequence[QueueRecord]) -> None:
+        """The scheduler's tree and the stored one stay equal when the write fails."""
+        try:
+            write()
+        except CalabashError:
+            self._line.set_queues(self._queue_specs(before))
+            raise
 
     # -- permission --------------------------------------------------------------------------------------------
 
     def require_admin(self, peer: Peer, what: str) -> None:
         """Raises NOT_PERMITTED for everybody but root and the pool's owner."""
-        self._require_admin(peer, what)
-
-    def _require_admin(self, peer: Peer, what: str) -> None:
         if peer.uid not in {0, self._owner_uid}:
             raise CalabashError(
                 f"user {user_name(peer.uid)} may not {what}",
@@ -300,7 +455,7 @@ class Pool:
 
     def _require_user(self, uid: int, allocation: AllocationId, peer: Peer) -> None:
         if peer.uid != uid:
-            self._require_admin(peer, f"touch {allocation}, which belongs to {user_name(uid)}")
+            self.require_admin(peer, f"touch {allocation}, which belongs to {user_name(uid)}")
 
     def _held(self, allocation: AllocationId) -> AllocationRecord:
         record = self.agent.book.get(allocation)
@@ -314,23 +469,3 @@ def not_found(allocation: str) -> CalabashError:
     return CalabashError(
         f"there is no allocation {allocation!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
     )
-
-
-def refused(refusal: Refusal, request: GpuRequest) -> CalabashError:
-    """Why the asker does not get it."""
-    del request
-    return CalabashError(refusal.message, reason=refusal.reason, hint=hint_for(refusal.reason))
-
-
-_HINTS = {
-    Reason.TOO_LARGE: "ask for less: no device of this pool could ever hold it",
-    Reason.NO_DEVICES: "ask for fewer devices",
-    Reason.SELECTOR_MISMATCH: "see `calabash smi` for the models there are",
-    Reason.MODE_CONFLICT: "wait until the device is idle, or ask for the mode it is in",
-    Reason.UNHEALTHY: "see `calabash smi` and `calabash doctor`",
-}
-
-
-def hint_for(reason: Reason) -> str:
-    """What to try next."""
-    return _HINTS.get(reason, "wait for room with --wait 60s, or ask for less; see `calabash smi`")

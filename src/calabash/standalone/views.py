@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from calabash.agent.ledgers import SliceUse
 from calabash.agent.node import NodeAgent
 from calabash.model.device import Device
+from calabash.model.errors import CalabashError
 from calabash.seams.host.processes import Process, user_name
 from calabash.seams.store import AllocationRecord
 from calabash.sharing.registry import SHARING_MODES
@@ -54,7 +56,9 @@ def allocations(pool: Pool, *, ended: bool) -> list[dict[str, Any]]:
     programs = agent.processes()
     held = agent.book.records()
     shown = [_held(agent, record, programs.get(record.id, []), index) for record in held]
-    shown += [_waiting(pending) for pending in pool.pending()]
+    for pending in pool.pending():
+        with contextlib.suppress(CalabashError):  # answered in the meantime
+            shown.append(_waiting(pending, pool.why(pending.id)))
     if ended:
         known = {record.id for record in held}
         over = [r for r in pool.store.allocations(ended=True, limit=1000) if r.id not in known]
@@ -132,9 +136,8 @@ def _allocation(
     }
 
 
-def _waiting(pending: Pending) -> dict[str, Any]:
+def _waiting(pending: Pending, why: dict[str, Any]) -> dict[str, Any]:
     request = pending.request
-    refusal = pending.refusal
     return {
         "id": pending.id,
         "tenant": request.tenant,
@@ -147,8 +150,8 @@ def _waiting(pending: Pending) -> dict[str, Any]:
         "priority": request.priority,
         "gang": request.gang,
         "state": "pending",
-        "reason": refusal.reason if refusal else "",
-        "explanation": refusal.message if refusal else "",
+        "reason": why["reason"],
+        "explanation": why["explanation"],
         "created_at": pending.created_at,
         "started_at": None,
         "ended_at": None,
