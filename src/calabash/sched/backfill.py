@@ -51,19 +51,22 @@ class ClusterRoom:
 
     Attributes:
         ends_at_s: when what is being placed is expected to end; None when unknown. Set by the caller per gang.
+        admitting: whether held nodes are tried at all. Only plain placing does: the test of a held node needs a board
+            that agrees with the book, which searches for victims and moves do not keep.
     """
 
     def __init__(self, cluster: Cluster, engine: Decider) -> None:
         self.cluster = cluster
         self.engine = engine
         self.ends_at_s: float | None = None
+        self.admitting = True
         self._compiled: dict[Shape, Compiled] = {}
         self._held: Held | None = None
         self._cordoned: list[int] = []
 
     def choose(self, shape: Shape) -> NodePlacement | None:
         placement = self.engine.decide(shape)
-        if placement is None and self._held is not None:
+        if placement is None and self._held is not None and self.admitting:
             for node in self._cordoned[:HELD_NODES_TRIED_MAX]:
                 placement = self._choose_held(shape, node)
                 if placement is not None:
@@ -72,7 +75,7 @@ class ClusterRoom:
 
     def choose_on(self, shape: Shape, node: int) -> NodePlacement | None:
         if node in self._cordoned:
-            return self._choose_held(shape, node)
+            return self._choose_held(shape, node) if self.admitting else None
         return self.compiled(shape).choose(node)
 
     def put(self, shape: Shape, placement: NodePlacement) -> None:

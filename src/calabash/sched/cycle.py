@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from calabash.model.errors import Reason
@@ -136,7 +136,7 @@ class Cycle:
         key = _shapes(asks)
         if key in self._infeasible:
             return False
-        self._expect_end(asks)
+        self._expect_end(asks, admitting=True)
         placed = place_together(self._s.board, asks)
         if placed is None:
             # A held node may admit a shorter request of the same shape, so only what needs no admission is known.
@@ -155,9 +155,12 @@ class Cycle:
             return False
         for claim in self._claims.of(gang, asks, need):
             self._expect_end(asks)
+            if claim.in_quota:
+                self._s.room.unhold()  # what is deserved is stronger than a promise
             victims = find_victims(
                 self._s.board, asks, claim.eligible, budgets=claim.budgets, asked=need, ratio_max=claim.ratio_max
             )
+            self._hold(self._held.reservations)
             if victims is None:
                 continue
             gone = []
@@ -198,15 +201,7 @@ class Cycle:
         for occupant, placement in moves.moved:
             running = self._s.book.gang_of(occupant.id).running[occupant.id]
             node = self._s.cluster.names[placement.node]
-            self._s.book.move(
-                Running(
-                    ask=running.ask,
-                    placement=placement,
-                    node=node,
-                    started_at_s=running.started_at_s,
-                    charge=running.charge,
-                )
-            )
+            self._s.book.move(replace(running, placement=placement, node=node))
             self._decisions.append(Move(id=occupant.id, node=node, placement=placement, by=ask.id))
         self._start([(ask, moves.placement)], after=tuple(o.id for o, _ in moves.moved))
         self._released()
@@ -265,8 +260,9 @@ class Cycle:
 
     # ---- books ----------------------------------------------------------------------------------------------------
 
-    def _expect_end(self, asks: Sequence[Ask]) -> None:
+    def _expect_end(self, asks: Sequence[Ask], *, admitting: bool = False) -> None:
         """When the last of them would end, for admission to held nodes."""
+        self._s.room.admitting = admitting
         times = [a.run_time_s for a in asks]
         known = [t for t in times if t is not None]
         self._s.room.ends_at_s = self._now_s + max(known) if len(known) == len(times) else None
@@ -354,18 +350,7 @@ class Cycle:
             )
         if passing:
             changes = (*changes, *self._give_back(gang, need))
-        told = explanation(reason, summary, verdict, changes)
-        return (
-            told
-            if start_s is None
-            else Explanation(
-                reason=told.reason,
-                summary=told.summary,
-                causes=told.causes,
-                changes=told.changes,
-                estimated_start_s=start_s,
-            )
-        )
+        return replace(explanation(reason, summary, verdict, changes), estimated_start_s=start_s)
 
     def _over_deserved(self, gang: Gang, asks: Sequence[Ask], need: Amount) -> bool:
         priority = max(a.priority for a in asks)
@@ -373,6 +358,7 @@ class Cycle:
 
     def _members_fitting(self, asks: Sequence[Ask]) -> int:
         mark = self._s.board.mark()
+        self._s.room.admitting = False
         count = 0
         for ask in asks:
             placement = self._s.room.choose(ask.shape)

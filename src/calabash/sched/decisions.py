@@ -178,10 +178,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A request that holds devices; ``charge`` is what its queue is charged while it runs."""
+    """A request that holds devices: what its queue is charged while it runs, and the order of starts."""
 
     ask: Ask
     placement: NodePlacement
     node: str
     started_at_s: float
     charge: Amount = ZERO
+    sequence: int = 0

@@ -119,12 +119,13 @@ class Unit:
     core: bool
     priority: int
     started_at_s: float
+    sequence: int
     amount: Amount
     in_quota: bool = False
 
     @property
-    def order(self) -> tuple[int, int, float, GangKey, str]:
-        return (self.priority, int(self.core), -self.started_at_s, self.gang, self.members[0].ask.id)
+    def order(self) -> tuple[int, int, float, int]:
+        return (self.priority, int(self.core), -self.started_at_s, -self.sequence)
 
 
 class Book:
@@ -210,7 +211,7 @@ class Book:
 
 def units_of(gang: Gang) -> list[Unit]:
     """The gang's running members as units; the core keeps the oldest members."""
-    members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.ask.id))
+    members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
     if not members:
         return []
     core, surplus = members[: gang.min_member], members[gang.min_member :]
@@ -225,6 +226,7 @@ def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
         core=core,
         priority=gang.priority if core else members[0].ask.priority,
         started_at_s=max(m.started_at_s for m in members),
+        sequence=max(m.sequence for m in members),
         amount=total(m.charge for m in members),
     )
 

@@ -8,7 +8,8 @@ claims exist, and no other way to evict:
 * preempt: a gang takes from strictly lower priority in its own queue; in-quota victims only if it becomes in quota;
 * fair share: a gang that stays within its queue's fair share takes surplus from queues that stay above theirs.
 
-No loop is possible (A evicts B evicts A). Let V be the in-quota amounts per priority, highest priority first. A claim
+No loop is possible (A evicts B evicts A). Let V be the in-quota amounts per rank (priority, cores before surplus,
+earlier starts first within a rank), highest rank first. A claim
 that becomes in quota evicts only borrowers or in-quota units of strictly lower priority, so V grows lexicographically;
 a claim for a borrowed place evicts only borrowers, so V stays, and a gang that was evicted makes no such claim again
 for ``CLAIM_PAUSE_S``. V is bounded, and between two growths of V every gang claims a borrowed place at most once, so
@@ -60,7 +61,7 @@ def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: S
     left = list(guaranteed)
     resources = [r for r, on in enumerate(managed) if on]
     marked = []
-    for unit in sorted(units, key=lambda u: (-u.priority, not u.core, u.started_at_s, u.gang, u.members[0].ask.id)):
+    for unit in sorted(units, key=lambda u: (-u.priority, not u.core, u.started_at_s, u.sequence)):
         fits = bool(resources) and all(unit.amount[r] <= left[r] + EPSILON for r in resources)
         if fits:
             for r in resources:

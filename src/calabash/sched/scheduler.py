@@ -74,6 +74,7 @@ class Scheduler:
         self.board = Board(self.room)
         self.reservations: list[Reservation] = []
         self.now_s = 0.0
+        self._starts = 0
         self._told: dict[str, Reason] = {}
         self._charges: dict[Shape, Amount] = {}
         self._specs = {spec.name: spec for spec in nodes}
@@ -236,7 +237,9 @@ class Scheduler:
             node=self.cluster.names[placement.node],
             started_at_s=started_at_s,
             charge=self.charge_of(ask.shape),
+            sequence=self._starts,
         )
+        self._starts += 1
         self.book.start(running)
         self.tree.start(ask.queue, running.charge)
         self._told.pop(ask.id, None)

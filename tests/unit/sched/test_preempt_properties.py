@@ -1,0 +1,186 @@
+"""Evictions in random small worlds: bounded, never in a circle, never from within a quota, nothing over-committed.
+
+One case is one random world that is scheduled until nothing changes. The default run does a few thousand; the full run
+of a million is ``CALABASH_CASES=1000000 pytest -m slow tests/unit/sched/test_preempt_properties.py`` (``CALABASH_SEED``
+moves the start, so that it can be done in parts).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from calabash.sched.claims import Claims
+from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.decisions import Ask, Bind, Evict, Options
+from calabash.sched.fairshare import Amount
+from calabash.sched.gangs import Unit, place_together
+from calabash.sched.queues import QueueSpec
+from calabash.sched.scheduler import Scheduler
+from calabash.sched.shape import Shape
+
+DEFAULT_CASES = 1500
+CYCLES_MAX = 40
+SHAPES = [
+    *[Shape(gpu_count=n, gpu_milli=1000) for n in (1, 1, 1, 2, 2, 4)],
+    *[Shape(gpu_count=1, gpu_milli=m) for m in (250, 500, 800)],
+]
+
+
+def world(rng: random.Random) -> tuple[Scheduler, list[Ask]]:
+    """A few nodes, two or three queues, things that run, and asks that wait."""
+    nodes = [
+        NodeSpec(name=f"n{i}", cpu_milli=1 << 30, memory_mib=1 << 30, gpus=(GpuSpec(),) * rng.choice((1, 2, 4)))
+        for i in range(rng.randint(1, 3))
+    ]
+    total = sum(len(n.gpus) for n in nodes)
+    names = ["a", "b", "c"][: rng.randint(1, 3)]
+    managed = rng.random() < 0.7
+    queues = [
+        QueueSpec(
+            name=name,
+            deserved=Amount(rng.randint(0, total) * 1000 if managed else 0),
+            over_quota_weight=rng.choice((0.0, 1.0, 1.0, 2.0)),
+        )
+        for name in names
+    ]
+    scheduler = Scheduler(nodes, queues, options=Options(reclaim_fair_share=rng.random() < 0.7))
+    number = itertools.count()
+
+    def asks(*, many: int) -> list[Ask]:
+        made: list[Ask] = []
+        for _ in range(many):
+            queue, shape, priority = rng.choice(names), rng.choice(SHAPES), rng.choice((0, 0, 1, 2))
+            members = rng.choice((1, 1, 1, 2, 3))
+            name = f"{queue}{next(number)}"
+            made.extend(
+                Ask(
+                    id=f"{name}.{m}", shape=shape, queue=queue, priority=priority,
+                    gang=name if members > 1 else "", min_member=rng.randint(1, members) if m == 0 else 1,
+                    submitted_at_s=rng.randint(0, 50),
+                )
+                for m in range(members)
+            )  # fmt: skip
+        return made
+
+    for ask in asks(many=rng.randint(2, 8)):
+        scheduler.submit(ask)
+    scheduler.cycle(100.0)
+    return scheduler, asks(many=rng.randint(1, 3))
+
+
+def assert_books_agree(scheduler: Scheduler) -> None:
+    """The arrays hold exactly what runs; queues are charged exactly that; gangs run whole or not at all."""
+    cluster = scheduler.cluster
+    used = [[0] * cluster.width for _ in cluster.names]
+    charged: Counter[str] = Counter()
+    for gang in scheduler.book.gangs.values():
+        assert not gang.running or len(gang.running) >= gang.min_member
+        for running in gang.running.values():
+            charged[gang.queue] += running.charge.gpu_milli
+            for device in running.placement.devices:
+                used[running.placement.node][device] += running.ask.shape.gpu_milli
+    for row, devices in enumerate(used):
+        for device, milli in enumerate(devices[: int(cluster.gpu_count[row])]):
+            assert milli <= 1000
+            assert int(cluster.gpu_free_milli[row, device]) == 1000 - milli
+    for queue in scheduler.tree.leaves():
+        assert scheduler.tree.used(queue).gpu_milli == charged[queue]
+    assert all(bool(s) for s in cluster.schedulable)
+
+
+def least_that_would_do(before: list[tuple[Unit, ...]], scheduler: Scheduler, asks: list[Ask]) -> int:
+    """Brute force: the cheapest set of units whose departure makes room, in device milli. The board is left alone."""
+    units = [u for group in before for u in group]
+    best = 1 << 60
+    board = scheduler.board
+    for size in range(len(units) + 1):
+        for chosen in itertools.combinations(units, size):
+            cost = sum(u.amount.gpu_milli for u in chosen)
+            if cost >= best:
+                continue
+            mark = board.mark()
+            for unit in chosen:
+                for member in unit.members:
+                    board.take(member.ask.shape, member.placement)
+            if place_together(board, asks) is not None:
+                best = cost
+            board.rollback(mark)
+    return best
+
+
+def check_world(seed: int) -> int:
+    """Run one world to its end; returns how many evictions there were."""
+    rng = random.Random(seed)
+    scheduler, newcomers = world(rng)
+    assert_books_agree(scheduler)
+    for ask in newcomers:
+        scheduler.submit(ask)
+    evictions = 0
+    for cycle in range(CYCLES_MAX):
+        now_s = 200.0
+        claims = Claims(scheduler.tree, scheduler.book, scheduler.options, now_s)
+        in_quota = {
+            m.ask.id: (u.queue, u.priority)
+            for q in scheduler.tree.leaves()
+            for u in claims.units(q)
+            if u.in_quota
+            for m in u.members
+        }
+        decisions = scheduler.cycle(now_s)
+        assert_books_agree(scheduler)
+        evicted = [d for d in decisions if isinstance(d, Evict)]
+        bound = {d.id for d in decisions if isinstance(d, Bind)}
+        evictions += len(evicted)
+        for eviction in evicted:
+            by = scheduler.book.ask(eviction.by)
+            assert eviction.by in bound, f"seed {seed}: {eviction} for somebody who did not start"
+            if eviction.id in in_quota and eviction.id not in bound:
+                queue, priority = in_quota[eviction.id]
+                if any(a.queue == queue and a.priority >= priority for a in map(scheduler.book.ask, bound)):
+                    continue  # a start of at least its priority pushed it out of its queue's quota before
+                assert queue == by.queue, f"seed {seed}: {eviction} takes what is in quota"
+                assert priority < by.priority, f"seed {seed}: {eviction} is no higher priority"
+        assert_bounded(scheduler, decisions, seed)
+        if not evicted and not bound:
+            return evictions
+        assert cycle < CYCLES_MAX - 1, f"seed {seed}: evictions never end"
+    return evictions
+
+
+def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
+    """Per claimant: what it evicted is at most 1.2 times what it asked, or it was in quota and nothing less would do."""
+    evicted: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    for d in decisions:  # type: ignore[attr-defined]
+        if isinstance(d, Evict):
+            evicted[d.by] += scheduler.charge_of(scheduler.book.ask(d.id).shape).gpu_milli
+        elif isinstance(d, Bind):
+            asked[d.id] += scheduler.charge_of(scheduler.book.ask(d.id).shape).gpu_milli
+    for claimant, milli in evicted.items():
+        gang = scheduler.book.gang_of(claimant)
+        together = sum(asked[i] for i in (*gang.running, *gang.waiting) if i in asked)
+        if milli > 1.2 * together:
+            claims = Claims(scheduler.tree, scheduler.book, scheduler.options, 200.0)
+            mine = [u for u in claims.units(gang.queue) if u.gang == gang.key]
+            assert any(u.in_quota for u in mine), f"seed {seed}: borrowed room for {together} cost {milli}"
+
+
+def run_cases(count: int, start: int) -> int:
+    return sum(check_world(seed) for seed in range(start, start + count))
+
+
+def test_random_worlds_end_within_bounds_and_with_true_books() -> None:
+    assert run_cases(DEFAULT_CASES, 0) > DEFAULT_CASES // 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_a_million_random_worlds() -> None:
+    count = int(os.environ.get("CALABASH_CASES", "5000"))
+    start = int(os.environ.get("CALABASH_SEED", "100000"))
+    assert run_cases(count, start) > 0
