@@ -1,0 +1,222 @@
+"""Compute shares: what tenants ask, what the card says they got.
+
+One tenant at 10, 30, 50 and 80 percent, pairs that fill the card, eight processes in one tenant, kernels of 0.1 to
+100 ms and graphs; then idle time that is lent, and how fast it comes back. The truth is the simulator's time per
+process; on a real card it is the work that the programs saw completed, with kernels calibrated alone beforehand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench._lab import Lab, Tenant
+from bench._report import Report, run
+from calabash.model.request import Policy
+
+WINDOW_S = 1.0
+SETTLE_S = 0.6
+ERROR_POINTS = 2.0
+OF_SHARE_PERCENT = 97.0
+RATIO_ERROR_PERCENT = 3.0
+GIVE_BACK_MS = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a tenant's launches look like."""
+
+    name: str
+    kernel_us: float
+    graph: int = 0
+    processes: int = 1
+
+
+SHAPES = (
+    Shape(name="0.1ms", kernel_us=100),
+    Shape(name="1ms", kernel_us=1_000),
+    Shape(name="10ms", kernel_us=10_000),
+    Shape(name="100ms", kernel_us=100_000),
+    Shape(name="graph", kernel_us=100, graph=10),
+    Shape(name="8procs-1ms", kernel_us=1_000, processes=8),
+    Shape(name="8procs-10ms", kernel_us=10_000, processes=8),
+)
+QUICK = ("0.1ms", "10ms", "8procs-1ms")
+
+
+class Meter:
+    """Starts tenants on one card and reads what they got of it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._iterations_per_us = self._calibrate() if lab.real else 0.0
+
+    def _calibrate(self) -> float:
+        iterations = 1_000_000
+        tenant = self.lab.load(None, "--iterations", iterations, "--kernel-us", 1_000, "--seconds", 2)
+        result = tenant.result()
+        return float(iterations * result["launches"] / (result["ended_ns"] - result["began_ns"]) * 1_000)
+
+    def start(self, slot: str | None, shape: Shape, seconds: float, *more: object) -> list[Tenant]:
+        """The processes of one tenant, running for so long."""
+        arguments: list[object] = ["--kernel-us", shape.kernel_us, "--seconds", seconds, "--graph", shape.graph, *more]
+        if self.lab.real:
+            arguments += ["--iterations", int(shape.kernel_us * self._iterations_per_us)]
+        return [self.lab.load(slot, *arguments) for _ in range(shape.processes)]
+
+    def windows(self, groups: Sequence[Sequence[Tenant]], count: int) -> list[list[float]]:
+        """Per window, each group's part of the card in percent. Ends the tenants."""
+        time.sleep(SETTLE_S)
+        if self.lab.real:
+            time.sleep(count * WINDOW_S)
+            return _windows_of_series(groups, count)
+        result = []
+        before_ns, before = self.lab.busy_ns()
+        for _ in range(count):
+            time.sleep(WINDOW_S)
+            after_ns, after = self.lab.busy_ns()
+            elapsed = after_ns - before_ns
+            result.append(
+                [sum(after.get(t.pid, 0) - before.get(t.pid, 0) for t in group) / elapsed * 100 for group in groups]
+            )
+            before_ns, before = after_ns, after
+        for tenant in (t for group in groups for t in group):
+            tenant.kill()
+        return result
+
+
+def _windows_of_series(groups: Sequence[Sequence[Tenant]], count: int) -> list[list[float]]:
+    results = [[tenant.result() for tenant in group] for group in groups]
+    begin = max(r["began_ns"] for group in results for r in group) + int(SETTLE_S * 1e9)
+    edges = [begin + int(i * WINDOW_S * 1e9) for i in range(count + 1)]
+    rows = []
+    for start, end in itertools.pairwise(edges):
+        row = []
+        for group in results:
+            work = sum(
+                (_completed(r["series"], end) - _completed(r["series"], start)) * r["work_ns"] / max(1, r["launches"])
+                for r in group
+            )
+            row.append(work / (end - start) * 100)
+        rows.append(row)
+    return rows
+
+
+def _completed(series: Sequence[Sequence[int]], at_ns: int) -> float:
+    """Launches completed at a time, interpolated."""
+    previous = series[0]
+    for point in series:
+        if point[0] >= at_ns:
+            span = point[0] - previous[0]
+            return previous[1] + (point[1] - previous[1]) * ((at_ns - previous[0]) / span if span else 0)
+        previous = point
+    return previous[1]
+
+
+def _wanted(report: Report) -> Iterable[Shape]:
+    return (shape for shape in SHAPES if not report.quick or shape.name in QUICK)
+
+
+def measure_single(report: Report, meter: Meter, count: int) -> None:
+    """One fixed tenant alone on the card."""
+    errors, ratios = [], []
+    for percent in (30,) if report.quick else (10, 30, 50, 80):
+        for shape in _wanted(report):
+            meter.lab.slot("one", core_percent=percent)
+            rows = meter.windows([meter.start("one", shape, (count + 2) * WINDOW_S)], count)
+            meter.lab.drop_slot("one")
+            got = [row[0] for row in rows]
+            error = statistics.fmean(abs(value - percent) for value in got)
+            ratio = statistics.fmean(got) / percent * 100
+            errors.append(error)
+            ratios.append(ratio)
+            detail = "windows " + " ".join(f"{value:.1f}" for value in got)
+            report.add(f"alone {percent}% {shape.name}: error", error, "points", at_most=ERROR_POINTS, detail=detail)
+            report.add(f"alone {percent}% {shape.name}: of its share", ratio, "%", at_least=OF_SHARE_PERCENT)
+    report.add("alone: mean error over all", statistics.fmean(errors), "points", at_most=ERROR_POINTS)
+    report.add("alone: least of its share", min(ratios), "%", at_least=OF_SHARE_PERCENT)
+
+
+def measure_pairs(report: Report, meter: Meter, count: int) -> None:
+    """Two fixed tenants that together ask for the whole card."""
+    for shares in ((30, 70),) if report.quick else ((30, 70), (10, 90)):
+        shapes = [(shape, shape) for shape in _wanted(report)]
+        if not report.quick:
+            shapes.append((SHAPES[0], SHAPES[2]))
+        for first, second in shapes:
+            for name, percent in zip("ab", shares, strict=True):
+                meter.lab.slot(name, core_percent=percent)
+            seconds = (count + 3) * WINDOW_S
+            groups = [meter.start("a", first, seconds), meter.start("b", second, seconds)]
+            rows = meter.windows(groups, count)
+            for name in "ab":
+                meter.lab.drop_slot(name)
+            got = [statistics.fmean(row[i] for row in rows) for i in range(2)]
+            error = abs(got[0] / got[1] / (shares[0] / shares[1]) - 1) * 100 if got[1] else 100.0
+            points = statistics.fmean(abs(row[i] - shares[i]) for row in rows for i in range(2))
+            name = f"{shares[0]}/{shares[1]} {first.name}" + ("" if first is second else f" with {second.name}")
+            detail = f"got {got[0]:.1f}/{got[1]:.1f}"
+            report.add(f"pair {name}: error of the ratio", error, "%", at_most=RATIO_ERROR_PERCENT, detail=detail)
+            report.add(f"pair {name}: error", points, "points", at_most=ERROR_POINTS)
+            report.add(f"pair {name}: card used", sum(got), "%", at_least=OF_SHARE_PERCENT)
+
+
+def measure_lending(report: Report, meter: Meter, count: int) -> None:
+    """A burst tenant beside an idle one, and the idle one's return."""
+    shape = SHAPES[1]
+    meter.lab.slot("lender", core_percent=70, policy=Policy.BURST)
+    meter.lab.slot("borrower", core_percent=30, policy=Policy.BURST)
+    rows = meter.windows([meter.start("borrower", shape, (count + 2) * WINDOW_S)], count)
+    report.add("idle time lent to burst", statistics.fmean(row[0] for row in rows), "%", at_least=97)
+    trials = []
+    for _ in range(3 if report.quick else 15):
+        borrower = meter.start("borrower", shape, 1.2)
+        lender = meter.start("lender", shape, 0.5, "--sample-ms", 0.5, "--start-ns", time.monotonic_ns() + 600_000_000)
+        result = lender[0].result()
+        borrower[0].kill()
+        trials.append(give_back_ms(result["series"], result["began_ns"], shape.kernel_us * 1_000, 0.70))
+    report.add(
+        "lent time given back within, median",
+        statistics.median(trials),
+        "ms",
+        at_most=GIVE_BACK_MS,
+        detail="until its next 100 ms hold 95% of the share",
+    )
+    report.add("lent time given back within, worst", max(trials), "ms", detail=f"of {len(trials)}")
+    for name in ("lender", "borrower"):
+        meter.lab.drop_slot(name)
+    meter.lab.slot("idle", core_percent=70)
+    meter.lab.slot("scavenger", core_percent=30, policy=Policy.BEST_EFFORT)
+    rows = meter.windows([meter.start("scavenger", shape, (count + 2) * WINDOW_S)], count)
+    report.add("idle time used by best-effort", statistics.fmean(row[0] for row in rows), "%", at_least=97)
+    for name in ("idle", "scavenger"):
+        meter.lab.drop_slot(name)
+
+
+def give_back_ms(series: Sequence[Sequence[int]], began_ns: int, kernel_ns: float, share: float) -> float:
+    """From the first launch until the moment whose following 100 ms hold 95 percent of the share."""
+    for step in range(400):
+        start = began_ns + step * 1_000_000
+        work = (_completed(series, start + 100_000_000) - _completed(series, start)) * kernel_ns
+        if work >= 0.95 * share * 100_000_000:
+            return float(step)
+    return 400.0
+
+
+def measure(report: Report) -> None:
+    """All of it."""
+    count = 2 if report.quick else 5
+    with Lab() as lab:
+        report.fact("card", "real" if lab.real else "simulated A100-40GB")
+        report.fact("windows", f"{count} of {WINDOW_S:g} s for each figure")
+        meter = Meter(lab)
+        measure_single(report, meter, count)
+        measure_pairs(report, meter, count)
+        measure_lending(report, meter, count)
+
+
+if __name__ == "__main__":
+    run("shares", "Compute shares", measure)
