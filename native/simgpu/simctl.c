@@ -24,10 +24,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DEADLINE_S 10
+#define DEADLINE_S 5
 
 static const char *trap_message = "error: the node file is damaged\n";
-static char temporary[4096];
+static char temporary[4096],
+    half_made[4096]; /* what a trap removes: ours, and what sim_create writes it from */
 
 _Noreturn void simctl_fail(const char *hint, const char *format, ...)
 {
@@ -48,6 +49,7 @@ static void on_trap(int number)
     (void)number;
     if (write(STDERR_FILENO, trap_message, strlen(trap_message)) < 0) _exit(EXIT_FAILED);
     if (temporary[0] != '\0') unlink(temporary);
+    if (half_made[0] != '\0') unlink(half_made);
     _exit(EXIT_FAILED);
 }
 
@@ -176,7 +178,8 @@ static void create(const char *path, const char *gpus, const char *name, const c
     node_name(shown, sizeof shown, name, path);
 
     /* Built beside its place and then linked: whoever links first has made the node, the other is told. */
-    if (snprintf(temporary, sizeof temporary, "%s.new.%d", path, (int)getpid()) >= (int)sizeof temporary)
+    if (snprintf(temporary, sizeof temporary, "%s.new.%d", path, (int)getpid()) >= (int)sizeof temporary ||
+        snprintf(half_made, sizeof half_made, "%s.%d", temporary, (int)getpid()) >= (int)sizeof half_made)
         simctl_fail(NULL, "the path is too long");
     trap_message = "error: the disk is full\n";
     int result = sim_create(temporary, shown, devices, count);
