@@ -1,0 +1,164 @@
+"""What the tests of the shim stand on: a simulated node, slots on it, and tenant programs compiled once per session.
+
+A program runs exactly as the pool would start it: the simulated driver on the library path, the shim preloaded, the
+slot named in the environment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calabash.agent.pages import LimitsPage, ProcUsage, SlotDevice, SlotSpec, UsagePage, create_slot
+from calabash.model.device import DeviceUuid
+from calabash.model.request import AllocationId
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "src/calabash/_native"
+SHIM = NATIVE / "lib/libcalabash.so"
+PAGELIB = NATIVE / "lib/libcalabash-page.so"
+SIMGPU = NATIVE / "simgpu"
+PROGRAMS = ROOT / "tests/native/shim"
+INCLUDE = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include"
+
+MIB = 1 << 20
+GIB = 1 << 30
+SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED = 0, 2, 800
+
+
+@functools.cache
+def program(name: str, *flags: str) -> Path:
+    """The compiled test program ``tests/native/shim/NAME.c``; linked with the simulated driver when it says so."""
+    source = PROGRAMS / f"{name}.c"
+    out = ROOT / "build/tests/shim" / "-".join([name, *(f.strip("-").replace("/", "_") for f in flags)])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "cost"} else []
+    command = ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
+    temporary = out.with_name(f"{out.name}.{os.getpid()}")
+    subprocess.run([*command, *flags, str(source), "-o", str(temporary), *link, "-pthread"], check=True)
+    temporary.rename(out)
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A slot on a simulated node, with the agent's view of its pages."""
+
+    world: World
+    path: Path
+
+    @property
+    def limits(self) -> LimitsPage:
+        return LimitsPage.of_slot(self.path)
+
+    @property
+    def usage(self) -> UsagePage:
+        return UsagePage.of_slot(self.path)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return self.world.environment() | {"LD_PRELOAD": str(SHIM), "CALABASH_SLOT": str(self.path)} | more
+
+    def start(self, *command: str | Path, **more: str) -> subprocess.Popen[str]:
+        """Start a program on this slice; its output is text."""
+        return subprocess.Popen(
+            [str(c) for c in command],
+            env=self.environment(**more),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, *command: str | Path, **more: str) -> str:
+        """Run a program to its end and return what it printed; a failure shows its output."""
+        process = self.start(*command, **more)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, f"{command} ended with {process.returncode}: {out}{err}"
+        return out.strip()
+
+    def tenant(self, *arguments: str | int, **more: str) -> str:
+        return self.run(program("tenant"), *[str(a) for a in arguments], **more)
+
+    def procs(self) -> list[ProcUsage]:
+        return self.usage.procs()
+
+    def reclaim(self, proc: ProcUsage) -> int:
+        """What the agent does for a dead process."""
+        usage = self.usage  # stays mapped during the call
+        return int(
+            pagelib().cb_page_reclaim(
+                ctypes.c_void_p(usage.address), proc.index, proc.generation, proc.pid, ctypes.c_uint64(proc.start_time)
+            )
+        )
+
+    def reclaim_all(self) -> None:
+        for proc in self.procs():
+            assert self.reclaim(proc) == 1, f"slot {proc.index} is not reclaimed"
+
+
+@functools.cache
+def pagelib() -> ctypes.CDLL:
+    """The agent's library of atomics."""
+    library = ctypes.CDLL(str(PAGELIB))
+    library.cb_page_settle_context.restype = ctypes.c_uint64
+    return library
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A simulated node."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, gpus: str = "1xA100-40GB") -> World:
+        path.mkdir(parents=True, exist_ok=True)
+        command = [
+            str(SIMGPU / "calabash-simctl"),
+            "create",
+            str(path / "node.state"),
+            "--gpus",
+            gpus,
+            "--name",
+            "test",
+        ]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return cls(path=path)
+
+    def environment(self) -> dict[str, str]:
+        """To use the node without the shim."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+        return kept | {"CALABASH_SIM": str(self.path / "node.state"), "LD_LIBRARY_PATH": str(SIMGPU)}
+
+    def show(self) -> dict[str, Any]:
+        """The simulator's own truth."""
+        command = [str(SIMGPU / "calabash-simctl"), "show", str(self.path / "node.state"), "--json"]
+        shown: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return shown
+
+    def device(self, index: int = 0) -> dict[str, Any]:
+        device: dict[str, Any] = self.show()["devices"][index]
+        return device
+
+    def uuids(self) -> list[DeviceUuid]:
+        return [DeviceUuid(device["uuid"]) for device in self.show()["devices"]]
+
+    def slot(self, name: str = "slot", *, cap: int = GIB, devices: tuple[int, ...] = (0,), context: int = 0) -> Slot:
+        """A slot over these devices of the node, each with the same cap."""
+        uuids = self.uuids()
+        path = self.path / name
+        entries = tuple(SlotDevice(uuid=uuids[index], memory_limit_bytes=cap) for index in devices)
+        create_slot(path, SlotSpec(allocation=AllocationId(name), devices=entries))
+        path.chmod(0o755)
+        slot = Slot(world=self, path=path)
+        if context:
+            limits = slot.limits
+            for index in range(len(devices)):
+                limits.set_context_bytes(index, context)
+        return slot

@@ -1,0 +1,84 @@
+"""Symbols: whatever way a program finds the driver, it finds our hook; everything else behaves as without us."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.native.shim_world import GIB, OUT_OF_MEMORY, ROOT, SHIM, SIMGPU, SUCCESS, Slot, World, program
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Slot:
+    return World.create(tmp_path).slot(cap=GIB)
+
+
+def names(file: str) -> set[str]:
+    lines = (ROOT / "native/shim" / file).read_text().splitlines()
+    return {line.strip() for line in lines if line and not line.startswith("#")}
+
+
+def exported() -> set[str]:
+    listing = subprocess.run(["nm", "-D", "--defined-only", str(SHIM)], check=True, capture_output=True, text=True)
+    return {line.split()[-1] for line in listing.stdout.splitlines()}
+
+
+def test_the_library_exports_its_hooks_and_the_dynamic_linkers_names_and_nothing_else() -> None:
+    assert exported() == names("hooks.txt") | names("denied.txt") | {"dlsym", "dlvsym", "dlopen", "dlmopen"}
+
+
+def test_the_library_needs_no_younger_c_library_than_2_17() -> None:
+    listing = subprocess.run(["objdump", "-T", str(SHIM)], check=True, capture_output=True, text=True).stdout
+    versions = {tuple(int(n) for n in v.split(".")) for v in re.findall(r"GLIBC_([0-9.]+)", listing)}
+    assert versions and max(versions) <= (2, 17)
+
+
+def test_the_library_needs_no_other_library_than_the_c_library() -> None:
+    listing = subprocess.run(["readelf", "-d", str(SHIM)], check=True, capture_output=True, text=True).stdout
+    assert re.findall(r"NEEDED.*\[(.*)\]", listing) == ["libc.so.6"]
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["handle", "default", "next", "versioned", "deepbind", "namespace", "address_v1", "address", "address_ptsz"],
+)
+def test_a_program_that_looks_the_driver_up_is_held_to_its_cap(slot: Slot, way: str) -> None:
+    assert slot.run(program("finder"), way, str(2 * GIB)) == str(OUT_OF_MEMORY)
+    assert slot.run(program("finder"), way, str(GIB // 2)) == str(SUCCESS)
+    assert slot.usage.device(0).denied_count == 1
+
+
+def test_a_program_that_opens_the_driver_by_its_path_is_held_to_its_cap(slot: Slot) -> None:
+    path = SIMGPU / "libcuda.so.1"
+    assert slot.run(program("finder"), "handle", str(2 * GIB), str(path)) == str(OUT_OF_MEMORY)
+
+
+def test_a_program_that_opens_a_copy_of_the_driver_is_held_to_its_cap(slot: Slot, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "mydriver.so"
+    copy.parent.mkdir()
+    shutil.copy(SIMGPU / "libcuda.so.1", copy)
+    assert slot.run(program("finder"), "handle", str(2 * GIB), str(copy)) == str(OUT_OF_MEMORY)
+
+
+def test_a_linked_program_is_held_to_its_cap(slot: Slot) -> None:
+    assert slot.tenant("alloc", 2 * GIB) == str(OUT_OF_MEMORY)
+    assert slot.tenant("alloc", GIB // 2) == str(SUCCESS)
+
+
+def test_other_names_are_looked_up_as_if_the_shim_were_not_there(slot: Slot) -> None:
+    """dlsym with RTLD_NEXT and RTLD_DEFAULT, dlvsym, dlerror: the same answers with and without the shim."""
+    checker = program("lookups", "-ldl")
+    plain = subprocess.run([str(checker)], check=True, capture_output=True, text=True).stdout.strip()
+    assert slot.run(checker) == plain
+    assert "next malloc: libc.so.6" in plain
+
+
+def test_programs_that_never_touch_a_gpu_need_no_slot() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", "echo fine"], env={"LD_PRELOAD": str(SHIM)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
