@@ -205,6 +205,7 @@ static nvmlReturn_t create(const struct nv_target *t, const struct card_mig *p, 
     struct sim_mig *m = &t->device->mig;
     uint32_t place = free_place(m, p->slices == t->card->mig_slices), start = UINT32_MAX;
 
+    if (wanted != UINT32_MAX && !mig_is_legal(p, wanted)) return NVML_ERROR_INVALID_ARGUMENT;
     for (uint32_t i = 0; i < p->start_count && start == UINT32_MAX; i++)
         if ((wanted == UINT32_MAX || wanted == p->starts[i]) && mig_fits(t, p, p->starts[i]))
             start = p->starts[i];

@@ -9,6 +9,9 @@
 const struct card_mig *mig_by_enum(const struct card *card, unsigned int nvml_enum);
 const struct card_mig *mig_by_id(const struct card *card, unsigned int id);
 
+/* Whether a profile's instances may ever start at this memory slice. */
+bool mig_is_legal(const struct card_mig *profile, uint32_t start);
+
 /* Whether an instance of this profile may start at this memory slice now. The caller holds the device's lock.
  */
 bool mig_fits(const struct nv_target *t, const struct card_mig *profile, uint32_t start);

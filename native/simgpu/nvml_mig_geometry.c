@@ -50,7 +50,7 @@ static struct taken survey(const struct nv_target *t, const struct card_mig *pro
     return taken;
 }
 
-static bool is_legal(const struct card_mig *profile, uint32_t start)
+bool mig_is_legal(const struct card_mig *profile, uint32_t start)
 {
     for (uint32_t i = 0; i < profile->start_count; i++)
         if (profile->starts[i] == start) return true;
@@ -60,7 +60,7 @@ static bool is_legal(const struct card_mig *profile, uint32_t start)
 static bool has_room(const struct card *card, const struct taken *taken, const struct card_mig *profile,
                      uint32_t start)
 {
-    return is_legal(profile, start) && !(taken->memory & slice_mask(start, profile->size)) &&
+    return mig_is_legal(profile, start) && !(taken->memory & slice_mask(start, profile->size)) &&
            taken->compute + profile->slices <= card->mig_slices && taken->same < profile->max_count &&
            !(profile->media && taken->media);
 }

@@ -1,0 +1,252 @@
+"""MIG on the simulated NVML: modes, exact placements, instances that come and go, asked by the real nvidia-ml-py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.native.simnode import Node, compile_holder
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG needs root, as on a real card")
+
+ANY, EVEN, LOW_EVEN, HALVES, WHOLE = [0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6], [0, 2, 4], [0, 4], [0]
+# id: compute slices, memory slices, legal starts, most instances
+SEVEN = {
+    19: (1, 1, ANY, 7),
+    20: (1, 1, ANY, 1),
+    15: (1, 2, EVEN, 4),
+    14: (2, 2, LOW_EVEN, 3),
+    9: (3, 4, HALVES, 2),
+    5: (4, 4, WHOLE, 1),
+    0: (7, 8, WHOLE, 1),
+}
+FOUR = {
+    14: (1, 1, [0, 1, 2, 3], 4),
+    21: (1, 1, [0, 1, 2, 3], 1),
+    5: (2, 2, [0, 2], 2),
+    6: (2, 2, [0, 2], 1),
+    0: (4, 4, [0], 1),
+}
+NAMES = {
+    "A30": (FOUR, "1g.6gb 1g.6gb+me 2g.12gb 2g.12gb+me 4g.24gb"),
+    "A100-40GB": (SEVEN, "1g.5gb 1g.5gb+me 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"),
+    "A100-80GB": (SEVEN, "1g.10gb 1g.10gb+me 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+    "H100-80GB": (SEVEN, "1g.10gb 1g.10gb+me 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+    "H200-141GB": (SEVEN, "1g.18gb 1g.18gb+me 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"),
+    "B200-180GB": (SEVEN, "1g.23gb 1g.23gb+me 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb"),
+}
+HELPERS = """
+import ctypes
+def placements(h, profile):
+    count = ctypes.c_uint(0)
+    nvmlDeviceGetGpuInstancePossiblePlacements(h, profile, None, ctypes.byref(count))
+    array = (c_nvmlGpuInstancePlacement_t * count.value)()
+    nvmlDeviceGetGpuInstancePossiblePlacements(h, profile, array, ctypes.byref(count))
+    return [(p.start, p.size) for p in array]
+def create(h, profile, start, size):
+    return nvmlDeviceCreateGpuInstanceWithPlacement(h, profile, ctypes.byref(c_nvmlGpuInstancePlacement_t(start, size)))
+def compute(gi, profile=None):
+    for p in range(NVML_COMPUTE_INSTANCE_PROFILE_COUNT - 1, -1, -1) if profile is None else (profile,):
+        try: return nvmlGpuInstanceCreateComputeInstance(gi, p)
+        except NVMLError: continue
+def error(call, *args):
+    try: call(*args)
+    except NVMLError as e: return e.value
+    return 0
+h = handles()[0]
+"""
+
+
+@pytest.fixture(scope="module")
+def holder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_holder(tmp_path_factory.mktemp("holder"))
+
+
+@pytest.fixture
+def node(tmp_path: Path, holder: Path) -> Iterator[Node]:
+    made = Node(tmp_path / "node.state", "2xA100-40GB,T4", holder)
+    yield made
+    made.close()
+
+
+def ask(node: Node, program: str, *, enable: bool = True) -> Any:
+    return node.nvml(HELPERS + ("nvmlDeviceSetMigMode(h, 1)\n" if enable else "") + program)
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_profiles_and_placements_are_those_of_the_real_card(tmp_path: Path, holder: Path, model: str) -> None:
+    answer = ask(
+        Node(tmp_path / "n", model, holder),
+        """
+answer = {}
+for profile in range(NVML_GPU_INSTANCE_PROFILE_COUNT):
+    try: p = nvmlDeviceGetGpuInstanceProfileInfo(h, profile)
+    except NVMLError: continue
+    old = nvmlDeviceGetGpuInstanceProfileInfo(h, profile, version=1)
+    by_id = nvmlDeviceGetGpuInstanceProfileInfoById(h, p.id)
+    assert (p.memorySizeMB, p.multiprocessorCount) == (old.memorySizeMB, old.multiprocessorCount)
+    assert by_id.name == p.name
+    answer[p.id] = [p.name.decode() if isinstance(p.name, bytes) else p.name, p.sliceCount, placements(h, p.id),
+                    p.instanceCount, p.memorySizeMB, p.multiprocessorCount]
+""",
+        enable=False,
+    )
+    table, names = NAMES[model]
+    assert {a[0].removeprefix("MIG ") for a in answer.values()} == set(names.split())
+    for profile, (slices, size, starts, most) in table.items():
+        found = answer[str(profile)]
+        assert found[1:4] == [slices, [[start, size] for start in starts], most], profile
+        whole_mib, whole_sms = answer["0"][4:6]
+        assert found[4] <= whole_mib * size / max(s for _, s, _, _ in table.values()) * 1.05
+        assert found[5] <= whole_sms
+
+
+def test_a_card_without_mig_says_so(node: Node) -> None:
+    assert ask(
+        node, "t4 = handles()[2]\nanswer = [error(nvmlDeviceGetMigMode, t4), error(nvmlDeviceSetMigMode, t4, 1)]"
+    ) == [3, 3]
+
+
+def test_instances_stand_where_they_were_put_and_nowhere_else(node: Node) -> None:
+    answer = ask(
+        node,
+        """
+first = create(h, 9, 4, 4)
+info = nvmlGpuInstanceGetInfo(first)
+answer = [[info.profileId, info.placement.start, info.placement.size],
+          error(create, h, 9, 4, 4),     # taken
+          error(create, h, 9, 2, 4),     # not a legal start
+          error(create, h, 9, 0, 3),     # not the profile's size
+          error(create, h, 99, 0, 1),    # no such profile
+          nvmlDeviceGetGpuInstanceRemainingCapacity(h, 19),
+          nvmlDeviceGetGpuInstanceRemainingCapacity(h, 5),
+          nvmlDeviceGetGpuInstanceRemainingCapacity(h, 0)]
+create(h, 5, 0, 4)
+answer += [nvmlDeviceGetGpuInstanceRemainingCapacity(h, 19), nvmlDeviceGetMigMode(handles()[1])]
+""",
+    )
+    assert answer == [[9, 4, 4], 23, 2, 2, 2, 4, 1, 0, 0, [0, 0]]
+
+
+def test_seven_compute_slices_are_all_there_are(node: Node) -> None:
+    """Two 3g use all memory slices and strand a compute slice; 1g x 7 leave a memory slice."""
+    answer = ask(
+        node,
+        """
+answer = []
+def clear():
+    for gi in made: nvmlGpuInstanceDestroy(gi)
+    made.clear()
+made = [nvmlDeviceCreateGpuInstance(h, 9) for _ in range(2)]
+answer.append(error(nvmlDeviceCreateGpuInstance, h, 19))
+clear()
+made = [nvmlDeviceCreateGpuInstance(h, 19) for _ in range(7)]
+starts = sorted(nvmlGpuInstanceGetInfo(g).placement.start for g in made)
+answer.append([error(nvmlDeviceCreateGpuInstance, h, 19), starts])
+clear()
+made = [nvmlDeviceCreateGpuInstance(h, 20)]
+answer.append([error(nvmlDeviceCreateGpuInstance, h, 20), error(nvmlDeviceCreateGpuInstance, h, 19)])
+""",
+    )
+    assert answer == [23, [23, [0, 1, 2, 3, 4, 5, 6]], [23, 0]]
+
+
+def test_the_drivers_own_order_fragments_as_on_a_real_card(node: Node) -> None:
+    """Small ones first leave no room for a half; an exact placement does."""
+    answer = ask(
+        node,
+        """
+made = [nvmlDeviceCreateGpuInstance(h, p) for p in (19, 19)]
+free = nvmlDeviceGetGpuInstanceRemainingCapacity(h, 9)
+made += [nvmlDeviceCreateGpuInstance(h, 14)]
+for gi in made: nvmlGpuInstanceDestroy(gi)
+create(h, 9, 4, 4); create(h, 14, 2, 2); create(h, 19, 0, 1); create(h, 19, 1, 1)
+answer = [free, nvmlDeviceGetGpuInstanceRemainingCapacity(h, 19)]
+""",
+    )
+    assert answer == [1, 0]
+
+
+def test_a_compute_instance_is_a_device_with_memory_and_a_name_of_its_own(node: Node) -> None:
+    answer = ask(
+        node,
+        """
+gi = create(h, 9, 0, 4)
+ci = compute(gi)
+mig = nvmlDeviceGetMigDeviceHandleByIndex(h, 0)
+uuid = nvmlDeviceGetUUID(mig)
+attributes, memory = nvmlDeviceGetAttributes(mig), nvmlDeviceGetMemoryInfo(mig)
+answer = [nvmlDeviceGetName(mig), uuid[:4], len(uuid), nvmlDeviceIsMigDeviceHandle(mig).value,
+          nvmlDeviceIsMigDeviceHandle(h).value,
+          nvmlDeviceGetUUID(nvmlDeviceGetHandleByUUID(uuid)) == uuid,
+          nvmlDeviceGetIndex(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)),
+          [attributes.multiprocessorCount, attributes.memorySizeMB, attributes.gpuInstanceSliceCount],
+          memory.total >> 20, nvmlDeviceGetMaxMigDeviceCount(h), error(nvmlDeviceGetMigDeviceHandleByIndex, h, 1),
+          nvmlDeviceGetGpuInstanceId(mig) == nvmlGpuInstanceGetInfo(gi).id,
+          nvmlDeviceGetComputeInstanceId(mig)]
+nvmlComputeInstanceDestroy(ci)
+answer.append(error(nvmlDeviceGetName, mig))
+again = compute(gi)
+answer.append(nvmlDeviceGetUUID(nvmlDeviceGetMigDeviceHandleByIndex(h, 0)) == uuid)
+""",
+    )
+    assert answer == [
+        "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "MIG-", 40, 1, 0, True, 0, [42, 19968, 3], 19968, 7, 6, True, 0, 6, False,
+    ]  # fmt: skip
+
+
+def test_compute_instances_share_a_gpu_instance_by_slices(node: Node) -> None:
+    answer = ask(
+        node,
+        """
+gi = create(h, 9, 0, 4)
+names, made = {}, []
+for p in range(NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+    try: info = nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, p, 0)
+    except NVMLError: continue
+    name = info.name.decode() if isinstance(info.name, bytes) else info.name
+    names[name] = [info.sliceCount, info.instanceCount, info.multiprocessorCount]
+made = [compute(gi, 0) for _ in range(3)]
+answer = [names, error(nvmlGpuInstanceCreateComputeInstance, gi, 0),
+          sorted(nvmlComputeInstanceGetInfo(c).placement.start for c in made),
+          sorted(nvmlComputeInstanceGetInfo(c).id for c in made), error(nvmlGpuInstanceDestroy, gi)]
+for c in made: nvmlComputeInstanceDestroy(c)
+answer.append(error(nvmlGpuInstanceDestroy, gi))
+""",
+    )
+    names = {"MIG 1c.3g.20gb": [1, 3, 14], "MIG 2c.3g.20gb": [2, 1, 28], "MIG 3g.20gb": [3, 1, 42]}
+    assert answer == [names, 23, [0, 1, 2], [0, 1, 2], 19, 0]
+
+
+def test_the_mode_of_a_card_in_use_stays_pending(node: Node) -> None:
+    holder = node.hold(0)
+    change = """
+import ctypes
+status = ctypes.c_uint(99)
+fn = ctypes.CDLL("libnvidia-ml.so.1").nvmlDeviceSetMigMode
+answer = [fn(h, MODE, ctypes.byref(status)), status.value, nvmlDeviceGetMigMode(h)]
+"""
+    assert ask(node, change.replace("MODE", "1"), enable=False) == [0, 19, [0, 1]]
+    assert holder.end() == 0
+    assert ask(node, change.replace("MODE", "1"), enable=False) == [0, 0, [1, 1]]
+    assert ask(node, "create(h, 0, 0, 8)\nanswer = 0", enable=False) == 0
+    assert ask(node, change.replace("MODE", "0"), enable=False) == [0, 19, [1, 0]]
+
+
+def test_every_process_sees_the_same_layout(node: Node) -> None:
+    ask(node, "compute(create(h, 14, 2, 2)); compute(create(h, 5, 0, 4)) if False else None\nanswer = 0")
+    seen = [
+        ask(
+            node,
+            "answer = [nvmlDeviceGetUUID(nvmlDeviceGetMigDeviceHandleByIndex(h, 0)), nvmlDeviceGetMigMode(h)]",
+            enable=False,
+        )
+        for _ in range(2)
+    ]
+    assert seen[0] == seen[1]
+    shown = node.show()["devices"][0]
+    assert shown["mig_enabled"] is True
+    assert [(g["start"], g["size"]) for g in shown["gpu_instances"]] == [(2, 2)]
