@@ -9,12 +9,11 @@ claims exist, and no other way to evict:
 * fair share: a gang that stays within its queue's fair share takes surplus from queues that stay above theirs.
 
 No loop is possible (A evicts B evicts A). Let V be the in-quota amounts per rank (priority, cores before surplus,
-earlier starts first within a rank), highest rank first. A claim
-that becomes in quota evicts only borrowers or in-quota units of strictly lower priority, so V grows lexicographically;
-a claim for a borrowed place evicts only borrowers, so V stays, and a gang that was evicted makes no such claim again
-for ``CLAIM_PAUSE_S``. V is bounded, and between two growths of V every gang claims a borrowed place at most once, so
-without outside events the evictions end. Starting something in free room never lowers V: the newcomer only pushes
-out of quota what has lower priority.
+earlier starts first within a rank), highest rank first. A claim that becomes in quota evicts only borrowers or in-quota
+units of strictly lower priority, so V grows lexicographically; a claim for a borrowed place evicts only borrowers, so V
+stays, and a gang that was evicted makes no such claim again for ``CLAIM_PAUSE_S``. V is bounded, and between two
+growths of V every gang claims a borrowed place at most once, so without outside events the evictions end. Starting
+something in free room never lowers V: the newcomer only pushes out of quota what has a lower rank.
 
 How few: for each member that finds no room, the nodes that hold eligible units are tried, cheapest lower bound first;
 on a node units go in order until the member fits, then every unit that can stay is given back, most valuable first; a
@@ -66,7 +65,7 @@ def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: S
         if fits:
             for r in resources:
                 left[r] -= unit.amount[r]
-        marked.append(replace(unit, in_quota=fits))
+        marked.append(unit if fits is unit.in_quota else replace(unit, in_quota=fits))
     return marked
 
 

@@ -18,7 +18,6 @@ from calabash.sched.claims import Claims
 from calabash.sched.cluster import GpuSpec, NodeSpec
 from calabash.sched.decisions import Ask, Bind, Evict, Options
 from calabash.sched.fairshare import Amount
-from calabash.sched.gangs import Unit, place_together
 from calabash.sched.queues import QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.shape import Shape
@@ -93,26 +92,6 @@ def assert_books_agree(scheduler: Scheduler) -> None:
     assert all(bool(s) for s in cluster.schedulable)
 
 
-def least_that_would_do(before: list[tuple[Unit, ...]], scheduler: Scheduler, asks: list[Ask]) -> int:
-    """Brute force: the cheapest set of units whose departure makes room, in device milli. The board is left alone."""
-    units = [u for group in before for u in group]
-    best = 1 << 60
-    board = scheduler.board
-    for size in range(len(units) + 1):
-        for chosen in itertools.combinations(units, size):
-            cost = sum(u.amount.gpu_milli for u in chosen)
-            if cost >= best:
-                continue
-            mark = board.mark()
-            for unit in chosen:
-                for member in unit.members:
-                    board.take(member.ask.shape, member.placement)
-            if place_together(board, asks) is not None:
-                best = cost
-            board.rollback(mark)
-    return best
-
-
 def check_world(seed: int) -> int:
     """Run one world to its end; returns how many evictions there were."""
     rng = random.Random(seed)
@@ -141,8 +120,9 @@ def check_world(seed: int) -> int:
             assert eviction.by in bound, f"seed {seed}: {eviction} for somebody who did not start"
             if eviction.id in in_quota and eviction.id not in bound:
                 queue, priority = in_quota[eviction.id]
-                if any(a.queue == queue and a.priority >= priority for a in map(scheduler.book.ask, bound)):
-                    continue  # a start of at least its priority pushed it out of its queue's quota before
+                started = map(scheduler.book.ask, bound)
+                if any(a.queue == queue and a.priority >= priority for a in started):
+                    continue  # a start of at least its priority pushed it out of quota before
                 assert queue == by.queue, f"seed {seed}: {eviction} takes what is in quota"
                 assert priority < by.priority, f"seed {seed}: {eviction} is no higher priority"
         assert_bounded(scheduler, decisions, seed)
