@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from tests.native.shim_world import GIB, NOT_PERMITTED, SUCCESS, Slot, World, program
 
 
@@ -76,7 +75,9 @@ def test_a_slot_that_is_not_as_it_should_be_refuses_the_gpu_in_one_clear_line(sl
     (SPOILS | NEEDS_ROOT)[spoil](slot.path)
     answer, message = init(slot)
     assert answer == str(NOT_PERMITTED)
-    assert message.startswith("calabash: ") and message.count("\n") == 1 and str(slot.path) in message
+    assert message.startswith("calabash: ")
+    assert message.count("\n") == 1
+    assert str(slot.path) in message
 
 
 def test_no_slot_at_all_refuses_the_gpu_and_says_what_to_do(slot: Slot) -> None:
@@ -104,7 +105,8 @@ def sys_path() -> list[str]:
 
 def test_every_process_holds_the_lease_until_it_dies(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", "4096")
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     with (slot.path / "lease").open("rb") as lease:
         with pytest.raises(BlockingIOError):
             fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,12 +119,14 @@ def test_an_allocation_that_has_ended_takes_no_new_process(slot: Slot) -> None:
     with (slot.path / "lease").open("rb") as lease:
         fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
         answer, message = init(slot)
-    assert answer == str(NOT_PERMITTED) and "ended" in message
+    assert answer == str(NOT_PERMITTED)
+    assert "ended" in message
 
 
 def test_a_process_is_named_in_the_usage_page_while_it_lives(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", "4096")
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     (proc,) = slot.procs()
     stat = Path(f"/proc/{process.pid}/stat").read_text()
     assert proc.pid == process.pid
@@ -132,7 +136,8 @@ def test_a_process_is_named_in_the_usage_page_while_it_lives(slot: Slot) -> None
     process.kill()
     process.communicate()
     assert slot.reclaim(proc) == 1
-    assert slot.procs() == [] and slot.usage.device(0).used_bytes == 0
+    assert slot.procs() == []
+    assert slot.usage.device(0).used_bytes == 0
 
 
 def test_exec_gives_the_memory_to_nobody(slot: Slot) -> None:
@@ -143,7 +148,8 @@ def test_exec_gives_the_memory_to_nobody(slot: Slot) -> None:
 
 def test_a_tenant_cannot_write_its_limits(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", "4096")
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     process.kill()
     process.communicate()
@@ -153,7 +159,8 @@ def test_a_tenant_cannot_write_its_limits(slot: Slot) -> None:
 
 def test_the_shim_adds_no_descriptor_below_200(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", "4096")
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     links = {fd: os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
     process.kill()
     process.communicate()

@@ -1,0 +1,45 @@
+"""The counters survive SIGKILL at any instruction; see native/common/charge.h for the reasoning."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.native.shim_world import pagelib, program
+
+from calabash.agent.pages_layout import UsageStruct
+
+
+def test_a_process_killed_after_any_instruction_of_a_reservation_leaves_exact_books() -> None:
+    done = subprocess.run([program("charge_steps", "-O2")], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout) > 50, "hardly an instruction was tried"
+
+
+def test_three_thousand_kills_in_a_storm_of_reservations_leave_exact_books() -> None:
+    command = [program("charge_storm", "-O2"), "3000", "4", "20261120"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout
+    transactions, _ = done.stdout.split()
+    assert int(transactions) > 3000
+
+
+@given(st.binary(min_size=512, max_size=4096), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_tenant_writes_into_its_page_the_agents_calls_come_back(
+    noise: bytes, slot: int, device: int
+) -> None:
+    raw = (ctypes.c_char * (2 * ctypes.sizeof(UsageStruct)))()
+    base = (ctypes.addressof(raw) + 4095) & ~4095
+    content = (noise * (ctypes.sizeof(UsageStruct) // len(noise) + 1))[: ctypes.sizeof(UsageStruct)]
+    ctypes.memmove(base, content, len(content))
+    usage, library = ctypes.c_void_p(base), pagelib()
+    mapped = UsageStruct.from_address(base)
+    for index in (slot % 1024, slot):
+        proc = mapped.proc[index % 1024]
+        answer = library.cb_page_reclaim(usage, index, proc.generation, proc.pid, ctypes.c_uint64(proc.start_time))
+        assert answer in (-1, 0, 1)
+        assert library.cb_page_settle_context(usage, index, proc.generation, device) >= 0
+    assert library.cb_page_recount(usage) in range(-1, 17)

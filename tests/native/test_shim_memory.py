@@ -1,0 +1,193 @@
+"""Memory: every family is held to the cap, exactly, and given back exactly."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from pathlib import Path
+
+import pytest
+from tests.native.shim_world import GIB, MIB, OUT_OF_MEMORY, SUCCESS, Slot, World, pagelib, program
+
+FAMILIES = ("linear", "managed", "pitched", "async", "pool", "mapped", "array", "volume", "mipmap")
+PROCESSES = 64
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World.create(tmp_path)
+
+
+@pytest.fixture
+def slot(world: World) -> Slot:
+    return world.slot(cap=GIB)
+
+
+def test_every_family_is_counted_and_given_back_to_the_byte(slot: Slot) -> None:
+    lines = [line.split() for line in slot.tenant("families", 3_000_000).splitlines()]
+    assert [name for name, _, _ in lines] == list(FAMILIES)
+    for name, taken, missing in lines:
+        assert 3_000_000 <= int(taken) <= 40 * MIB, f"{name} was counted as {taken} bytes"
+        assert int(missing) == 0, f"{name} leaves {missing} bytes charged"
+    assert slot.usage.device(0).used_bytes == 0
+    assert slot.world.device()["alloc_bytes"] == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_fills_the_cap_and_not_a_byte_more(world: World, family: str) -> None:
+    cap = 256 * MIB
+    slot = world.slot(cap=cap)
+    taken, answer = slot.tenant("fill", family, 2 * MIB).split()
+    assert int(answer) == OUT_OF_MEMORY
+    peak = world.device()["alloc_peak_bytes"]
+    assert peak <= cap
+    assert int(taken) * 2 * MIB >= 0.995 * cap or peak >= 0.995 * cap
+
+
+def test_small_allocations_use_all_of_the_cap(world: World) -> None:
+    cap = 8 * MIB
+    taken, answer = world.slot(cap=cap).tenant("fill", "linear", 1000).split()
+    assert int(answer) == OUT_OF_MEMORY
+    assert int(taken) * 1024 == cap == world.device()["alloc_peak_bytes"]
+
+
+def test_a_cap_of_zero_is_no_cap(world: World) -> None:
+    assert world.slot(cap=0).tenant("alloc", 30 * GIB) == str(SUCCESS)
+
+
+def test_a_lower_cap_takes_effect_at_the_next_allocation(slot: Slot) -> None:
+    process = slot.start(program("tenant"), "hold", str(512 * MIB))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert slot.tenant("alloc", 256 * MIB) == str(SUCCESS)
+    slot.limits.set_residual(0, 300 * MIB)
+    assert slot.tenant("alloc", 256 * MIB) == str(OUT_OF_MEMORY)
+    slot.limits.set_residual(0, 0)
+    assert slot.tenant("alloc", 256 * MIB) == str(SUCCESS)
+    process.kill()
+    process.communicate()
+
+
+def test_many_processes_hammering_every_family_never_exceed_the_cap_by_a_byte(world: World) -> None:
+    cap = 192 * MIB
+    slot = world.slot(cap=cap)
+    processes = [slot.start(program("tenant"), "hammer", "4", str(seed)) for seed in range(PROCESSES)]
+    taken = refused = 0
+    for process in processes:
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, out + err
+        done, denied = out.split()
+        taken, refused = taken + int(done), refused + int(denied)
+    assert taken > PROCESSES and refused > 0, "the cap was never reached, so nothing was tried"
+    device = world.device()
+    assert device["alloc_peak_bytes"] <= cap
+    assert device["alloc_bytes"] == 0
+    assert slot.usage.device(0).peak_bytes <= cap
+    slot.reclaim_all()
+    assert slot.usage.device(0).used_bytes == 0
+    assert slot.procs() == []
+
+
+def test_threads_of_one_process_leave_nothing_behind(slot: Slot) -> None:
+    assert slot.tenant("threads", 8) == "0"
+    assert slot.usage.device(0).used_bytes == 0
+
+
+def test_processes_killed_at_random_leave_nothing_behind(world: World) -> None:
+    slot = world.slot(cap=128 * MIB)
+    kills = 120
+    running = [slot.start(program("tenant"), "hammer", "100", str(seed)) for seed in range(4)]
+    for turn in range(kills):
+        time.sleep(0.01 + 0.0007 * (turn % 13))  # anywhere between start-up and full swing
+        victim = running.pop(0)
+        victim.kill()
+        victim.communicate()
+        for proc in slot.procs():
+            if proc.pid == victim.pid:
+                assert slot.reclaim(proc) == 1
+        running.append(slot.start(program("tenant"), "hammer", "100", str(turn)))
+    for process in running:
+        process.kill()
+        process.communicate()
+    slot.reclaim_all()
+    assert slot.usage.device(0).used_bytes == 0
+    assert slot.procs() == []
+    assert world.device()["alloc_peak_bytes"] <= 128 * MIB
+
+
+def test_the_next_program_of_a_script_gets_what_the_last_one_left_without_waiting_for_the_agent(slot: Slot) -> None:
+    for _ in range(3):
+        assert slot.tenant("alloc", GIB - MIB) == str(SUCCESS)
+
+
+def test_memory_of_a_living_sibling_is_never_reclaimed(slot: Slot) -> None:
+    process = slot.start(program("tenant"), "hold", str(600 * MIB))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert slot.tenant("alloc", 600 * MIB) == str(OUT_OF_MEMORY)
+    assert slot.usage.device(0).used_bytes >= 600 * MIB
+    process.kill()
+    process.communicate()
+    assert slot.tenant("alloc", 600 * MIB) == str(SUCCESS)
+
+
+def test_a_forked_child_has_books_of_its_own(slot: Slot) -> None:
+    both, one, status = (int(word) for word in slot.tenant("fork", 5 * 2 * MIB).split())
+    assert (both, one, status) == (20 * MIB, 10 * MIB, 0)
+
+
+def test_a_child_that_touches_its_parents_memory_changes_no_books(slot: Slot) -> None:
+    assert slot.tenant("late-fork", 10 * MIB) == f"{10 * MIB} 0 0"
+
+
+def test_the_end_of_a_context_gives_its_memory_back(slot: Slot) -> None:
+    assert slot.tenant("contexts") == f"{8 * MIB} 0 0"
+
+
+def test_a_block_of_virtual_memory_lives_until_its_last_reference_and_mapping(slot: Slot) -> None:
+    assert slot.tenant("vmm").split("\n") == [
+        f"created {4 * MIB}",
+        f"released {4 * MIB}",
+        f"unmapped {4 * MIB}",
+        "gone 0",
+    ]
+
+
+def test_contexts_count_until_the_agent_has_measured_them(world: World) -> None:
+    slot = world.slot(cap=GIB, context=300 * MIB)
+    holders = [slot.start(program("tenant"), "hold", str(2 * MIB)) for _ in range(3)]
+    for holder in holders:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+    fourth = slot.start(program("tenant"), "hold", str(2 * MIB))
+    out, _ = fourth.communicate(timeout=60)
+    assert "answers 2" in out, "a fourth context fits in no 1 GiB"
+    # The agent measures 310 MiB for each: publishes the residual first, then takes the provisional charge back.
+    slot.limits.set_residual(0, 3 * 10 * MIB)
+    usage = slot.usage
+    for proc in slot.procs():
+        if proc.pid == fourth.pid:
+            assert slot.reclaim(proc) == 1
+            continue
+        taken = pagelib().cb_page_settle_context(ctypes.c_void_p(usage.address), proc.index, proc.generation, 0)
+        assert taken == 300 * MIB
+        again = pagelib().cb_page_settle_context(ctypes.c_void_p(usage.address), proc.index, proc.generation, 0)
+        assert again == 0
+    assert usage.device(0).used_bytes == 3 * 2 * MIB
+    for holder in holders:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_damaged_counter_is_rebuilt_from_the_processes(slot: Slot) -> None:
+    process = slot.start(program("tenant"), "hold", str(6 * MIB))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    usage = slot.usage
+    ctypes.c_uint64.from_address(usage.address + 4096).value += 1000 * 512
+    assert usage.device(0).used_bytes != 6 * MIB
+    assert pagelib().cb_page_recount(ctypes.c_void_p(usage.address)) == 1
+    assert usage.device(0).used_bytes == 6 * MIB
+    assert pagelib().cb_page_recount(ctypes.c_void_p(usage.address)) == 0
+    process.kill()
+    process.communicate()
