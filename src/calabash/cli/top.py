@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from calabash.cli.home import client
+from calabash.cli.output import Column, dash, table
 from calabash.model.units import format_mib, parse_duration_s
-
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
 
 
 @click.command()
@@ -22,87 +19,70 @@ def top(interval: str, once: bool) -> None:
     """Watch devices and allocations live; Ctrl-C ends."""
     from rich.console import Console  # noqa: PLC0415 - only this command draws
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     pause_s = max(0.1, parse_duration_s(interval))
     pool = client()
-    console = Console()
 
-    def frame() -> Group:
+    def frame() -> str:
         return screen(pool.get("/v1/devices")["items"], pool.get("/v1/allocations")["items"])
 
+    console = Console()
     if once or not console.is_terminal:
-        console.print(frame())
+        click.echo(frame())
         return
-    with Live(frame(), console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(pause_s)
-            live.update(frame(), refresh=True)
+    try:
+        with Live(Text(frame(), no_wrap=True), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(pause_s)
+                live.update(Text(frame(), no_wrap=True), refresh=True)
+    except KeyboardInterrupt:
+        return
 
 
-def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]]) -> Group:
-    """Both tables of one reading."""
-    from rich.console import Group  # noqa: PLC0415
-
-    return Group(_devices(devices), _allocations(allocations))
-
-
-def _devices(devices: list[dict[str, Any]]) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(title=f"{len(devices)} devices", title_justify="left", expand=True)
-    for name, justify in (("GPU", "right"), ("model", "left"), ("health", "left"), ("busy", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left")
-    for name in ("memory used", "allocated", "total", "cores", "temp"):
-        table.add_column(name, justify="right")
-    for d in devices:
-        health = d["health"] if d["health"] == "healthy" else f"[red]{d['health']}[/red]"
-        table.add_row(
-            str(d["index"]),
-            d["model"],
-            health,
-            bar(d.get("utilization_percent") or 0),
-            format_mib(d["memory_used_mib"]),
-            format_mib(d["memory_allocated_mib"]),
-            format_mib(d["memory_mib"]),
-            f"{d['core_allocated_percent']}%",
-            f"{d.get('temperature_c', 0)}C",
-        )
-    return table
+def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]]) -> str:
+    """One reading: a line per device, then a line per slice, then who waits."""
+    waiting = [a for a in allocations if a["state"] == "pending"]
+    slices = [{**a, **part} for a in allocations for part in a["slices"]]
+    blocks = [table(_DEVICES, devices), table(_SLICES, slices)]
+    if waiting:
+        blocks.append(table(_WAITING, waiting))
+    return "\n\n".join(blocks)
 
 
-def _allocations(allocations: list[dict[str, Any]]) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
-    running = [a for a in allocations if a["state"] != "pending"]
-    table = Table(
-        title=f"{len(running)} allocations, {len(allocations) - len(running)} waiting",
-        title_justify="left",
-        expand=True,
-    )
-    for name in ("id", "tenant", "GPU", "policy", "share asked", "share got", "memory cap", "memory used", "command"):
-        table.add_column(name, no_wrap=True)
-    for a in allocations:
-        if not a["slices"]:
-            table.add_row(
-                a["id"], a["tenant"], "-", a["policy"], "-", a["state"], "-", "-", " ".join(a["command"])[:40]
-            )
-        for s in a["slices"]:
-            got = s.get("core_used_percent")
-            table.add_row(
-                a["id"],
-                a["tenant"],
-                str(s["device_index"]),
-                a["policy"],
-                f"{s['core_percent']}%",
-                "-" if got is None else bar(got),
-                format_mib(s["memory_mib"]) if s["memory_mib"] else "whole",
-                format_mib(s.get("memory_used_mib") or 0),
-                " ".join(a["command"])[:40],
-            )
-    return table
-
-
-def bar(percent: float, width: int = 20) -> str:
-    """``######              30%``: a bar and its number, readable without colour."""
+def bar(percent: float, width: int = 10) -> str:
+    """``███·······  30%``: a bar and its number, readable without colour."""
     filled = round(min(100.0, max(0.0, percent)) * width / 100)
     return "█" * filled + "·" * (width - filled) + f" {percent:3.0f}%"
+
+
+def _command(row: Any) -> str:
+    return " ".join(row["command"])[:32]
+
+
+_DEVICES = (
+    Column(title="GPU", text=lambda r: str(r["index"]), right=True),
+    Column(title="MODEL", text=lambda r: r["model"].removeprefix("NVIDIA ")),
+    Column(title="HEALTH", text=lambda r: r["health"]),
+    Column(title="BUSY", text=lambda r: bar(r.get("utilization_percent") or 0)),
+    Column(title="USED", text=lambda r: format_mib(r["memory_used_mib"]), right=True),
+    Column(title="TOTAL", text=lambda r: format_mib(r["memory_mib"]), right=True),
+    Column(title="CORES", text=lambda r: f"{r['core_allocated_percent']}%", right=True),
+)
+_SLICES = (
+    Column(title="ID", text=lambda r: r["id"]),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="GPU", text=lambda r: str(r["device_index"]), right=True),
+    Column(title="ASKED", text=lambda r: f"{r['core_percent']}%", right=True),
+    Column(title="GOT", text=lambda r: "-" if r.get("core_used_percent") is None else bar(r["core_used_percent"])),
+    Column(title="CAP", text=lambda r: format_mib(r["memory_mib"]) if r["memory_mib"] else "whole", right=True),
+    Column(title="USED", text=lambda r: format_mib(r.get("memory_used_mib") or 0), right=True),
+    Column(title="COMMAND", text=_command),
+)
+_WAITING = (
+    Column(title="WAITING", text=lambda r: r["id"]),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="QUEUE", text=lambda r: r["queue"]),
+    Column(title="REASON", text=lambda r: dash(r.get("reason"))),
+    Column(title="COMMAND", text=_command),
+)
