@@ -6,12 +6,14 @@ slot named in the environment.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import os
 import subprocess
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ def program(name: str, *flags: str) -> Path:
     source = PROGRAMS / f"{name}.c"
     out = ROOT / "build/tests/shim" / "-".join([name, *(f.strip("-").replace("/", "_") for f in flags)])
     out.parent.mkdir(parents=True, exist_ok=True)
-    link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "cost"} else []
+    link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "cost", "devices"} else []
     command = ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
     temporary = out.with_name(f"{out.name}.{os.getpid()}")
     subprocess.run([*command, *flags, str(source), "-o", str(temporary), *link, "-pthread"], check=True)
@@ -81,6 +83,18 @@ class Slot:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, f"{command} ended with {process.returncode}: {out}{err}"
         return out.strip()
+
+    @contextlib.contextmanager
+    def holding(self, size_bytes: int, **more: str) -> Iterator[subprocess.Popen[str]]:
+        """A living process of the container that holds this much; killed, not ended, at the close."""
+        process = self.start(program("tenant"), "hold", str(size_bytes), **more)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
     def tenant(self, *arguments: str | int, **more: str) -> str:
         return self.run(program("tenant"), *[str(a) for a in arguments], **more)

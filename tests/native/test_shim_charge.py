@@ -19,7 +19,7 @@ def test_a_process_killed_after_any_instruction_of_a_reservation_leaves_exact_bo
 
 
 def test_three_thousand_kills_in_a_storm_of_reservations_leave_exact_books() -> None:
-    command = [program("charge_storm", "-O2"), "3000", "4", "20261120"]
+    command = [str(program("charge_storm", "-O2")), "3000", "4", "20261120"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout
     transactions, _ = done.stdout.split()

@@ -1,0 +1,140 @@
+"""The tenant's view: every figure it is shown is its slice's, and all of them agree."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.native.shim_world import GIB, MIB, NOT_PERMITTED, SUCCESS, Slot, World, program
+
+PROBE = """
+import json, sys
+import pynvml as nvml
+
+nvml.nvmlInit()
+out = {"count": nvml.nvmlDeviceGetCount(), "devices": []}
+for index in range(out["count"]):
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    memory2 = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    out["devices"].append({
+        "uuid": nvml.nvmlDeviceGetUUID(handle),
+        "index": nvml.nvmlDeviceGetIndex(handle),
+        "memory": [memory.total, memory.free, memory.used],
+        "memory2": [memory2.total, memory2.free, memory2.used],
+        "pids": sorted(p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+        "name": nvml.nvmlDeviceGetName(handle),
+    })
+
+def answer(call, *arguments):
+    try:
+        call(*arguments)
+        return 0
+    except nvml.NVMLError as error:
+        return error.value
+
+out["beyond"] = answer(nvml.nvmlDeviceGetHandleByIndex, out["count"])
+out["foreign"] = [answer(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in sys.argv[1:]]
+handle = nvml.nvmlDeviceGetHandleByIndex(0)
+out["own pci"] = answer(nvml.nvmlDeviceGetHandleByPciBusId, nvml.nvmlDeviceGetPciInfo(handle).busId)
+out["setters"] = [
+    answer(nvml.nvmlDeviceSetPersistenceMode, handle, 1),
+    answer(nvml.nvmlDeviceSetComputeMode, handle, 2),
+    answer(nvml.nvmlDeviceSetPowerManagementLimit, handle, 100000),
+    answer(nvml.nvmlDeviceSetMigMode, handle, 1),
+    answer(nvml.nvmlDeviceSetGpuLockedClocks, handle, 100, 200),
+]
+print(json.dumps(out))
+"""
+
+
+def probe(slot: Slot, *foreign: str) -> dict[str, Any]:
+    path = os.pathsep.join(p for p in sys.path if p.endswith("site-packages"))
+    seen: dict[str, Any] = json.loads(slot.run(sys.executable, "-c", PROBE, *foreign, PYTHONPATH=path))
+    return seen
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World.create(tmp_path, "4xA100-40GB")
+
+
+def test_the_driver_and_nvml_show_the_slice_and_agree(world: World) -> None:
+    slot = world.slot(cap=3 * GIB)
+    with slot.holding(GIB):
+        left, total, whole, count = (int(word) for word in slot.tenant("view").split())
+        assert (left, total, whole, count) == (2 * GIB, 3 * GIB, 3 * GIB, 1)
+        (device,) = probe(slot)["devices"]
+        assert device["memory"] == device["memory2"] == [3 * GIB, 2 * GIB, GIB]
+
+
+def test_what_the_agent_found_beside_the_ledger_is_shown_as_used(world: World) -> None:
+    slot = world.slot(cap=3 * GIB)
+    slot.limits.set_residual(0, 100 * MIB)
+    assert slot.tenant("view").split()[0] == str(3 * GIB - 100 * MIB)
+    assert probe(slot)["devices"][0]["memory"] == [3 * GIB, 3 * GIB - 100 * MIB, 100 * MIB]
+
+
+def test_nvml_shows_the_devices_of_the_slice_only_numbered_from_zero(world: World) -> None:
+    uuids = world.uuids()
+    seen = probe(world.slot(devices=(2, 1)), uuids[0], uuids[3], uuids[1])
+    assert seen["count"] == 2
+    assert [(d["index"], d["uuid"]) for d in seen["devices"]] == [(0, uuids[2]), (1, uuids[1])]
+    assert seen["beyond"] == 2  # NVML_ERROR_INVALID_ARGUMENT
+    assert seen["foreign"] == [6, 6, 0]  # NVML_ERROR_NOT_FOUND
+    assert seen["own pci"] == 0
+    assert {d["name"] for d in seen["devices"]} == {"NVIDIA A100-SXM4-40GB"}
+
+
+def test_nothing_that_changes_a_card_is_permitted(world: World) -> None:
+    assert set(probe(world.slot())["setters"]) == {4}  # NVML_ERROR_NO_PERMISSION
+
+
+def test_process_lists_hold_the_container_and_not_its_neighbours(world: World) -> None:
+    mine, other = world.slot("mine"), world.slot("other")
+    with mine.holding(MIB) as one, other.holding(MIB) as two:
+        assert probe(mine)["devices"][0]["pids"] == [one.pid]
+        assert probe(other)["devices"][0]["pids"] == [two.pid]
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [(None, 2), ("0", 1), ("1,0", 2), ("5", 0), ("", 0), ("0,7,1", 1), ("-1", 0)],
+)
+def test_visible_devices_count_within_the_slice(world: World, asked: str | None, count: int) -> None:
+    slot = world.slot(devices=(3, 1))
+    more = {} if asked is None else {"CUDA_VISIBLE_DEVICES": asked}
+    assert slot.run(program("devices"), **more).split("\n")[0] == str(count)
+
+
+def test_visible_devices_are_the_slices_in_the_order_asked_for(world: World) -> None:
+    uuids = [uuid.removeprefix("GPU-") for uuid in world.uuids()]
+    slot = world.slot(devices=(3, 1))
+    assert slot.run(program("devices")).split("\n")[1:] == [uuids[3], uuids[1]]
+    assert slot.run(program("devices"), CUDA_VISIBLE_DEVICES="1,0").split("\n")[1:] == [uuids[1], uuids[3]]
+    by_name = f"GPU-{uuids[1]}"
+    assert slot.run(program("devices"), CUDA_VISIBLE_DEVICES=by_name).split("\n")[1:] == [uuids[1]]
+
+
+def test_a_card_outside_the_slice_cannot_be_asked_for(world: World) -> None:
+    foreign = world.uuids()[0]
+    assert world.slot(devices=(3,)).run(program("devices"), CUDA_VISIBLE_DEVICES=foreign) == "0"
+
+
+def test_each_device_of_a_slice_has_its_own_books(world: World) -> None:
+    slot = world.slot(devices=(2, 0), cap=GIB)
+    with slot.holding(600 * MIB, CUDA_VISIBLE_DEVICES="1"):
+        assert [slot.usage.device(i).used_bytes for i in (0, 1)] == [0, 600 * MIB]
+        assert slot.tenant("alloc", 600 * MIB, CUDA_VISIBLE_DEVICES="0") == str(SUCCESS)
+        assert world.device(0)["alloc_bytes"] == 600 * MIB
+
+
+def test_a_program_without_a_slot_gets_no_device(world: World) -> None:
+    environment = world.slot().environment() | {"CALABASH_SLOT": "/nowhere"}
+    done = subprocess.run([str(program("tenant")), "init"], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(NOT_PERMITTED)
