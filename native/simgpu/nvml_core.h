@@ -18,9 +18,8 @@
 /* Everything is hidden but the functions that are defined with this. */
 #define NVML_API __attribute__((visibility("default"))) nvmlReturn_t
 
-#define NVML_NO_INSTANCE    0xFFFFFFFFu
-#define NVML_SECOND_NS      1000000000ull
-#define NVML_SWEEP_EVERY_NS 20000000ull
+#define NVML_NO_INSTANCE 0xFFFFFFFFu
+#define NVML_SECOND_NS   1000000000ull
 
 /* What a device handle stands for: a card, or one compute instance of one of its GPU instances. */
 struct nv_target {
@@ -65,7 +64,7 @@ nvmlReturn_t nv_copy(char *out, unsigned int size, const char *text);
         if ((pointer) == NULL) return NVML_ERROR_INVALID_ARGUMENT; \
     } while (0)
 
-/* Brings a card's books up to now: work done, dead processes gone. */
+/* Brings a card's books up to now: work done, dead processes gone (about 10 us). */
 void nv_refresh(const struct nv_target *target);
 
 /* Share of the last `window_ns` (at most 10 s) in which the card ran kernels / copies, 0..1. */

@@ -16,7 +16,7 @@
 
 void nv_refresh(const struct nv_target *t)
 {
-    sim_sweep(t->sim, NVML_SWEEP_EVERY_NS);
+    sim_sweep(t->sim, 0);
     sim_lock_device(t->sim, t->index);
     engine_advance(t->sim, t->index, sim_now());
     sim_unlock_device(t->sim, t->index);

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calabash.seams.gpu.nvidia import simulated_library_dir
+from calabash.seams.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMCTL = simulated_library_dir() / "calabash-simctl"

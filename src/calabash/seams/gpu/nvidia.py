@@ -11,23 +11,25 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pynvml
 
-import calabash
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB
 from calabash.seams.gpu.deadline import DeadlineThread
+from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions, EventKind
 
-SIM_ENVIRONMENT = "CALABASH_SIM"
 _LIBRARY = "libnvidia-ml.so.1"
 _XID_LOST = 79
 _WAIT_MARGIN_S = 5.0
+_WAIT_SLICE_S = 0.2  # a closing driver waits no longer than this for its event thread
 _EVENTS_MAX = 256
 _NUMA_MASK_WORDS = 4
 _CAPABILITIES_OF_64_CORES = ((6, 0), (7, 0), (7, 2), (7, 5), (8, 0))
@@ -52,17 +54,10 @@ _HINTS = {
     Reason.NOT_PERMITTED: "run as root",
     Reason.UNHEALTHY: "the card needs a reset or a reboot",
 }
-_owner = threading.Lock()
-_opened_node: list[str] = []  # the node that NVML of this process speaks for, once opened: "" is the real driver
 _LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA)
 
 T = TypeVar("T")
-
-
-def simulated_library_dir() -> Path:
-    """Directory of the simulated driver pair, for LD_LIBRARY_PATH."""
-    return Path(calabash.__file__).resolve().parent / "_native" / "simgpu"
 
 
 def _translated(what: str, error: pynvml.NVMLError) -> CalabashError:
@@ -78,6 +73,41 @@ def _optional(call: Callable[[], T], default: T) -> T:
         if error.value in _ABSENT:
             return default
         raise
+
+
+class _Library:
+    """NVML of this process: one library for life, and one node for as long as a driver is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._simulated: bool | None = None  # which library is loaded
+        self._node = ""
+        self._drivers = 0
+
+    def open(self, options: DriverOptions) -> None:
+        """Loads and starts NVML for the node that is asked for, else for the one that the environment names."""
+        inherited = os.environ.get(SIM_ENVIRONMENT)
+        state = options.sim_state or (Path(inherited) if inherited else None)
+        node = str(state.resolve()) if state is not None else ""
+        with self._lock:
+            if self._simulated not in (None, state is not None) or (self._drivers > 0 and node != self._node):
+                raise CalabashError(
+                    f"this process already speaks to {self._node or 'the real cards'}",
+                    reason=Reason.CONFLICT,
+                    hint="one process has one node: close its driver, or start another process",
+                )
+            if state is not None:
+                _load_simulated(state)
+                self._simulated = True
+            _start(node, inherited)
+            self._simulated = state is not None
+            self._node = node
+            self._drivers += 1
+
+    def close(self) -> None:
+        with self._lock:
+            self._drivers -= 1
+            pynvml.nvmlShutdown()
 
 
 def _load_simulated(state: Path) -> None:
@@ -96,29 +126,24 @@ def _load_simulated(state: Path) -> None:
             reason=Reason.NO_DEVICES,
             hint="build it with: make native",
         ) from error
-    os.environ[SIM_ENVIRONMENT] = str(state)
 
 
-def _initialise(options: DriverOptions) -> None:
-    """Loads and starts NVML for the node that is asked for."""
-    state = options.sim_state
-    if state is None and os.environ.get(SIM_ENVIRONMENT):
-        state = Path(os.environ[SIM_ENVIRONMENT])
-    node = str(state.resolve()) if state is not None else ""
-    with _owner:
-        if _opened_node and (node == "") != (_opened_node[0] == ""):
-            raise CalabashError(
-                "one process cannot speak to real and to simulated cards",
-                reason=Reason.CONFLICT,
-                hint="start another process",
-            )
-        if state is not None:
-            _load_simulated(state.resolve())
-        _opened_node[:] = [node]
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise _translated("cannot start NVML", error) from error
+def _start(node: str, inherited: str | None) -> None:
+    """The simulated library reads its node from the environment, once, here; children must not inherit ours."""
+    try:
+        if node:
+            os.environ[SIM_ENVIRONMENT] = node
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _translated("cannot start NVML", error) from error
+    finally:
+        if inherited is None:
+            os.environ.pop(SIM_ENVIRONMENT, None)
+        else:
+            os.environ[SIM_ENVIRONMENT] = inherited
+
+
+_library = _Library()
 
 
 class NvidiaDriver:
@@ -131,8 +156,14 @@ class NvidiaDriver:
         self._calls = DeadlineThread("nvml")
         self._events = DeadlineThread("nvml-events")
         self._event_set: tuple[object, dict[int, DeviceUuid]] | None = None
+        self._seen: dict[int, Device] = {}
         self._closed = False
-        self._ask("start", lambda: _initialise(options))
+        try:
+            self._ask("starting the driver", lambda: _library.open(options))
+        except CalabashError:
+            self._events.close()
+            self._calls.close()
+            raise
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
         if self._closed:
@@ -146,7 +177,21 @@ class NvidiaDriver:
         return self._ask("driver version", lambda: str(pynvml.nvmlSystemGetDriverVersion()))
 
     def devices(self) -> tuple[Device, ...]:
-        return self._ask("devices", _all_devices)
+        return self._ask("devices", self._devices)
+
+    def _devices(self) -> tuple[Device, ...]:
+        """A card that fell off the bus keeps the place and the figures that it had."""
+        handles = _handles()
+        uuids = {i: DeviceUuid(str(pynvml.nvmlDeviceGetUUID(handle))) for i, handle in handles.items()}
+        for index in handles:
+            device = _device(index, handles, uuids)
+            known = self._seen.get(index)
+            if device.health is Health.LOST and known is not None and known.uuid == device.uuid:
+                device = replace(known, health=Health.LOST)
+            self._seen[index] = device
+        for index in self._seen.keys() - handles.keys():
+            self._seen[index] = replace(self._seen[index], health=Health.LOST)
+        return tuple(self._seen[index] for index in sorted(self._seen))
 
     def read(self, uuid: DeviceUuid) -> DeviceReading:
         return self._ask(f"reading {uuid}", lambda: _reading(uuid))
@@ -174,17 +219,19 @@ class NvidiaDriver:
             self._event_set = _register_events()
         handle, senders = self._event_set
         found: list[DeviceEvent] = []
-        left_ms = max(1, int(timeout_s * 1000))
-        while len(found) < _EVENTS_MAX:
+        deadline = time.monotonic() + timeout_s
+        while len(found) < _EVENTS_MAX and not self._closed:
+            left_s = 0.0 if found else min(deadline - time.monotonic(), _WAIT_SLICE_S)
             try:
-                event = _event(pynvml.nvmlEventSetWait_v2(handle, left_ms), senders)
+                event = _event(pynvml.nvmlEventSetWait_v2(handle, max(1, int(left_s * 1000))), senders)
             except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                    raise
+                if found or time.monotonic() >= deadline:
                     break
-                raise
+                continue
             if event is not None:
                 found.append(event)
-            left_ms = 1
         return tuple(found)
 
     def close(self) -> None:
@@ -195,7 +242,7 @@ class NvidiaDriver:
         try:
             if event_set is not None:
                 self._events.ask(lambda: pynvml.nvmlEventSetFree(event_set[0]), what="close", timeout_s=self._timeout_s)
-            self._calls.ask(pynvml.nvmlShutdown, what="close", timeout_s=self._timeout_s)
+            self._calls.ask(_library.close, what="close", timeout_s=self._timeout_s)
         except (CalabashError, pynvml.NVMLError):
             pass  # a driver that hangs or is gone cannot be told goodbye
         self._events.close()
@@ -221,10 +268,16 @@ def _bus_id(handle: object) -> str:
     return str(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
-def _all_devices() -> tuple[Device, ...]:
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-    uuids = [DeviceUuid(str(pynvml.nvmlDeviceGetUUID(handle))) for handle in handles]
-    return tuple(_device(index, handles, uuids) for index in range(len(handles)))
+def _handles() -> dict[int, object]:
+    """Handles by index; a card that fell off the bus may have none."""
+    found: dict[int, object] = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            found[index] = pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError as error:
+            if error.value not in _LOST:
+                raise
+    return found
 
 
 def _is_lost(handle: object) -> bool:
@@ -237,7 +290,7 @@ def _is_lost(handle: object) -> bool:
     return False
 
 
-def _device(index: int, handles: list[object], uuids: list[DeviceUuid]) -> Device:
+def _device(index: int, handles: dict[int, object], uuids: dict[int, DeviceUuid]) -> Device:
     """``memory_mib`` is what programs can have: NVML's total less what the driver reserves."""
     handle = handles[index]
     model = _optional(lambda: str(pynvml.nvmlDeviceGetName(handle)), "NVIDIA")
@@ -265,7 +318,7 @@ def _device(index: int, handles: list[object], uuids: list[DeviceUuid]) -> Devic
         compute_capability=(capability[0], capability[1]),
         pci_bus_id=pci_bus_id,
         numa_node=_optional(lambda: _numa_node(handle), -1),
-        nvlink_peers=tuple(uuids[i] for i, peer in enumerate(handles) if i != index and _linked(handle, peer)),
+        nvlink_peers=tuple(uuids[i] for i, peer in handles.items() if i != index and _linked(handle, peer)),
         mig_enabled=_optional(lambda: bool(pynvml.nvmlDeviceGetMigMode(handle)[0]), False),
     )
 
@@ -279,10 +332,12 @@ def _numa_node(handle: object) -> int:
 
 def _linked(handle: object, peer: object) -> bool:
     """Whether NVLink joins two cards, directly or through switches."""
-    status = _optional(
-        lambda: pynvml.nvmlDeviceGetP2PStatus(handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK),
-        pynvml.NVML_P2P_STATUS_NOT_SUPPORTED,
-    )
+    try:
+        status = pynvml.nvmlDeviceGetP2PStatus(handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except pynvml.NVMLError as error:
+        if error.value in (*_ABSENT, *_LOST):
+            return False
+        raise
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
@@ -321,8 +376,7 @@ def _register_events() -> tuple[object, dict[int, DeviceUuid]]:
     """An event set over all cards, and the cards by handle address, to name the sender of an event."""
     event_set = pynvml.nvmlEventSetCreate()
     senders: dict[int, DeviceUuid] = {}
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for handle in _handles().values():
         uuid = DeviceUuid(str(pynvml.nvmlDeviceGetUUID(handle)))
         try:
             wanted = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & sum(_EVENTS)

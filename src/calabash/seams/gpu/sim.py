@@ -15,7 +15,7 @@ import msgspec
 
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.nvidia import SIM_ENVIRONMENT, simulated_library_dir
+from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _TOOL_TIMEOUT_S = 30.0
@@ -187,9 +187,15 @@ def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> No
         _run(
             "create", str(node.state), "--gpus", gpus, "--name", name, *(() if seed is None else ("--seed", str(seed)))
         )
-    except CalabashError:
+    except CalabashError as error:
         if not existed:
             _remove_directory(node.state.parent)
+        if error.reason is Reason.CONFLICT:
+            raise CalabashError(
+                f"simulated node {name!r} exists already",
+                reason=Reason.CONFLICT,
+                hint=f"remove it first: calabash sim destroy {name}",
+            ) from error
         raise
     return node
 

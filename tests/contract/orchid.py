@@ -1,0 +1,68 @@
+"""A GPU vendor that exists only here, to show that one more vendor is one more module and nothing else."""
+
+from __future__ import annotations
+
+import time
+
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
+
+_CARD = Device(
+    uuid=DeviceUuid("ORCHID-0001"),
+    index=0,
+    vendor="orchid",
+    model="Orchid O1",
+    memory_mib=32768,
+    multiprocessor_count=64,
+)
+
+
+class OrchidDriver:
+    """One idle card."""
+
+    vendor = "orchid"
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._exclusive = False
+
+    def _check(self, uuid: DeviceUuid | None = None) -> None:
+        if self._closed:
+            raise CalabashError("the driver is closed", reason=Reason.CONFLICT)
+        if uuid is not None and uuid != _CARD.uuid:
+            raise CalabashError(f"no Orchid card {uuid}", reason=Reason.NOT_FOUND)
+
+    def driver_version(self) -> str:
+        self._check()
+        return "1.0"
+
+    def devices(self) -> tuple[Device, ...]:
+        self._check()
+        return (_CARD,)
+
+    def read(self, uuid: DeviceUuid) -> DeviceReading:
+        self._check(uuid)
+        return DeviceReading(uuid=uuid, memory_used_mib=0, utilization_percent=0, temperature_c=40, power_w=20.0)
+
+    def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
+        self._check(uuid)
+        return ()
+
+    def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
+        self._check(uuid)
+        self._exclusive = exclusive
+
+    def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
+        self._check()
+        time.sleep(timeout_s)
+        return ()
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def open_orchid(options: DriverOptions) -> OrchidDriver:
+    """Opener of the vendor registry; this vendor has no simulated nodes, so the options say nothing to it."""
+    del options
+    return OrchidDriver()

@@ -1,0 +1,323 @@
+"""What every GPU driver must do, checked on the simulated node, on real cards where there are some, and on a vendor
+of the test's own that was added as a module and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from tests.contract.orchid import open_orchid
+
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu import sim, vendors
+from calabash.seams.gpu.deadline import DeadlineThread
+from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions, EventKind, GpuDriver
+
+DEADLINE_S = 20.0
+ALLOCATE = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+context, address = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 30)) == 0
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass
+class Bench:
+    """One driver under test; ``node`` is there where faults can be injected."""
+
+    name: str
+    driver: GpuDriver
+    node: sim.NodeFile | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def _real_driver() -> GpuDriver:
+    """In this process NVML may already be the simulated one: real cards are asked for only when there are some."""
+    if not Path("/proc/driver/nvidia/version").exists() and not Path("/dev/nvidia0").exists():
+        pytest.skip("no real NVIDIA card on this machine")
+    if any("simgpu" in line for line in Path("/proc/self/maps").read_text().splitlines()):
+        pytest.skip("the simulated driver is loaded in this process; run this test alone: -k real")
+    return vendors.open_driver("nvidia")
+
+
+@pytest.fixture(params=["simulated", "real", "orchid"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    if request.param == "simulated":
+        node = sim.create_node(tmp_path, "lab", "2xA100-40GB,T4", seed=1)
+        driver = vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))
+        made = Bench(name="simulated", driver=driver, node=node, environment=sim.environment(node))
+    elif request.param == "real":
+        made = Bench(name="real", driver=_real_driver())
+    else:
+        made = Bench(name="orchid", driver=vendors.open_driver("orchid", extra={"orchid": open_orchid}))
+    yield made
+    made.driver.close()
+
+
+def _lab(bench: Bench) -> sim.NodeFile:
+    if bench.node is None:
+        pytest.skip(f"faults cannot be caused on {bench.name} cards")
+    return bench.node
+
+
+def test_a_driver_is_what_the_protocol_says(bench: Bench) -> None:
+    assert isinstance(bench.driver, GpuDriver)
+    assert bench.driver.vendor in vendors.vendor_names({"orchid": open_orchid})
+    assert bench.driver.driver_version() != ""
+
+
+def test_cards_are_listed_once_in_order_and_complete(bench: Bench) -> None:
+    devices = bench.driver.devices()
+    assert devices, "no cards"
+    assert [d.index for d in devices] == list(range(len(devices)))
+    assert len({d.uuid for d in devices}) == len(devices)
+    for device in devices:
+        assert device.vendor == bench.driver.vendor
+        assert device.memory_mib > 1024
+        assert device.model
+        assert device.health is Health.HEALTHY
+        assert device.uuid not in device.nvlink_peers
+        for peer in device.nvlink_peers:
+            assert device.uuid in next(d for d in devices if d.uuid == peer).nvlink_peers
+    assert bench.driver.devices() == devices
+
+
+def test_a_reading_stays_within_what_the_card_has(bench: Bench) -> None:
+    for device in bench.driver.devices():
+        reading = bench.driver.read(device.uuid)
+        assert reading.uuid == device.uuid
+        assert 0 <= reading.memory_used_mib <= device.memory_mib
+        assert 0 <= reading.utilization_percent <= 100
+        assert 0 < reading.temperature_c < 120
+        assert reading.power_w >= 0
+        assert reading.processes == bench.driver.processes(device.uuid)
+
+
+def test_a_card_that_is_not_there_is_not_found(bench: Bench) -> None:
+    for ask in (bench.driver.read, bench.driver.processes):
+        with pytest.raises(CalabashError) as caught:
+            ask(DeviceUuid("GPU-00000000-0000-0000-0000-000000000000"))
+        assert caught.value.reason is Reason.NOT_FOUND
+
+
+def test_waiting_for_events_ends_in_time_with_none(bench: Bench) -> None:
+    before = time.monotonic()
+    assert bench.driver.wait_events(0.05) == ()
+    assert time.monotonic() - before < 10
+
+
+def test_a_closed_driver_says_so_and_can_be_closed_again(bench: Bench) -> None:
+    bench.driver.close()
+    bench.driver.close()
+    with pytest.raises(CalabashError):
+        bench.driver.devices()
+
+
+def test_many_threads_may_ask_at_once(bench: Bench) -> None:
+    expected = bench.driver.devices()
+    answers: list[tuple[Device, ...]] = []
+    threads = [threading.Thread(target=lambda: answers.append(bench.driver.devices())) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert answers == [expected] * 16
+
+
+def test_a_program_is_seen_with_its_memory_and_gone_when_it_dies(bench: Bench) -> None:
+    import os
+
+    _lab(bench)
+    uuid = bench.driver.devices()[0].uuid
+    program = subprocess.Popen(
+        [sys.executable, "-c", ALLOCATE],
+        env=os.environ | bench.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    (process,) = bench.driver.processes(uuid)
+    assert process.pid == program.pid
+    assert 1024 < process.used_mib < 2048
+    assert bench.driver.read(uuid).memory_used_mib == process.used_mib
+    program.kill()
+    program.wait()
+    deadline = time.monotonic() + DEADLINE_S
+    while bench.driver.processes(uuid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert bench.driver.processes(uuid) == ()
+    assert bench.driver.read(uuid).memory_used_mib == 0
+
+
+def test_faults_arrive_as_events_of_their_card(bench: Bench) -> None:
+    node = _lab(bench)
+    first, second, third = (d.uuid for d in bench.driver.devices())
+    assert bench.driver.wait_events(0.01) == ()  # from now on
+    sim.inject(node, "0", "xid", "31")
+    sim.inject(node, "1", "ecc-double")
+    sim.inject(node, "2", "lost")
+    seen: set[DeviceEvent] = set()
+    deadline = time.monotonic() + DEADLINE_S
+    while len(seen) < 4 and time.monotonic() < deadline:
+        seen |= set(bench.driver.wait_events(1.0))
+    assert seen == {
+        DeviceEvent(uuid=first, kind=EventKind.XID, code=31),
+        DeviceEvent(uuid=second, kind=EventKind.ECC_DOUBLE_BIT),
+        DeviceEvent(uuid=second, kind=EventKind.XID, code=48),
+        DeviceEvent(uuid=third, kind=EventKind.LOST, code=79),
+    }
+    assert bench.driver.read(second).ecc_uncorrected == 1
+
+
+def test_a_lost_card_keeps_its_place_and_refuses_to_be_read(bench: Bench) -> None:
+    node = _lab(bench)
+    before = bench.driver.devices()
+    sim.inject(node, "1", "lost")
+    after = bench.driver.devices()
+    assert [d.health for d in after] == [Health.HEALTHY, Health.LOST, Health.HEALTHY]
+    assert [(d.uuid, d.memory_mib) for d in after] == [(d.uuid, d.memory_mib) for d in before]
+    with pytest.raises(CalabashError) as caught:
+        bench.driver.read(before[1].uuid)
+    assert caught.value.reason is Reason.UNHEALTHY
+    assert "lost" in caught.value.message
+    sim.inject(node, "1", "recover")
+    assert bench.driver.devices() == before
+
+
+def test_exclusive_use_is_set_and_taken_back(bench: Bench) -> None:
+    import os
+
+    node = _lab(bench)
+    if os.geteuid() != 0:
+        pytest.skip("needs root, as on a real card")
+    uuid = bench.driver.devices()[0].uuid
+    bench.driver.set_exclusive(uuid, True)
+    assert '"compute_mode":3' in _show(node)
+    bench.driver.set_exclusive(uuid, False)
+    assert '"compute_mode":3' not in _show(node)
+
+
+def _show(node: sim.NodeFile) -> str:
+    tool = simulated_library_dir() / "calabash-simctl"
+    return subprocess.run([tool, "show", node.state, "--json"], capture_output=True, text=True, check=True).stdout
+
+
+def test_one_process_has_one_node_at_a_time(tmp_path: Path) -> None:
+    first, second = (sim.create_node(tmp_path, name, "T4") for name in ("one", "two"))
+    driver = vendors.open_driver("nvidia", DriverOptions(sim_state=first.state))
+    again = vendors.open_driver("nvidia", DriverOptions(sim_state=first.state))
+    with pytest.raises(CalabashError) as caught:
+        vendors.open_driver("nvidia", DriverOptions(sim_state=second.state))
+    assert caught.value.reason is Reason.CONFLICT
+    before = driver.devices()
+    again.close()
+    assert driver.devices() == before
+    driver.close()
+    other = vendors.open_driver("nvidia", DriverOptions(sim_state=second.state))
+    assert other.devices()[0].uuid != before[0].uuid
+    other.close()
+
+
+def test_a_node_that_is_missing_or_damaged_is_said(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"x" * 100)
+    for state, reason in ((tmp_path / "none", Reason.NOT_FOUND), (damaged, Reason.BAD_FILE)):
+        with pytest.raises(CalabashError) as caught:
+            vendors.open_driver("nvidia", DriverOptions(sim_state=state))
+        assert caught.value.reason is reason
+
+
+def test_a_machine_without_a_driver_is_told_what_to_do() -> None:
+    """In a process of its own, where no simulated library is loaded."""
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a driver")
+    program = """
+from calabash.seams.gpu import vendors
+from calabash.model.errors import CalabashError
+try: vendors.open_driver("nvidia")
+except CalabashError as error: print(error.reason, "sim create" in error.hint)
+print(vendors.open_present())
+"""
+    environment = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.splitlines() == ["no_devices True", "()"]
+
+
+def test_a_call_that_hangs_is_given_up_and_the_next_ones_fail_at_once() -> None:
+    thread = DeadlineThread("test")
+    release = threading.Event()
+    with pytest.raises(CalabashError) as caught:
+        thread.ask(lambda: release.wait(DEADLINE_S), what="reading GPU-1", timeout_s=0.05)
+    assert caught.value.reason is Reason.TIMEOUT
+    assert "reading GPU-1 got no answer" in caught.value.message
+    before = time.monotonic()
+    with pytest.raises(CalabashError) as caught:
+        thread.ask(lambda: 1, what="reading GPU-2", timeout_s=DEADLINE_S)
+    assert time.monotonic() - before < 5
+    assert "was not tried" in caught.value.message
+    release.set()
+    deadline = time.monotonic() + DEADLINE_S
+    answer = 0
+    while answer != 7 and time.monotonic() < deadline:
+        try:
+            answer = thread.ask(lambda: 7, what="reading", timeout_s=DEADLINE_S)
+        except CalabashError:
+            time.sleep(0.01)
+    assert answer == 7
+    thread.close()
+
+
+def test_an_error_in_a_call_reaches_the_asker_as_itself() -> None:
+    thread = DeadlineThread("test")
+    with pytest.raises(ZeroDivisionError):
+        thread.ask(lambda: 1 // 0, what="dividing", timeout_s=DEADLINE_S)
+    assert thread.ask(lambda: 2, what="going on", timeout_s=DEADLINE_S) == 2
+    thread.close()
+
+
+def test_a_vendor_comes_from_the_caller_or_from_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = EntryPoint(name="lily", group=vendors.ENTRY_POINT_GROUP, value="tests.contract.orchid:open_orchid")
+
+    def points(*, group: str, name: str | None = None) -> list[EntryPoint]:
+        return [p for p in (installed,) if p.group == group and name in (None, p.name)]
+
+    monkeypatch.setattr(vendors, "entry_points", points)
+    assert vendors.vendor_names({"orchid": open_orchid}) == ("lily", "nvidia", "orchid")
+    for name in ("lily", "orchid"):
+        driver = vendors.open_driver(name, extra={"orchid": open_orchid})
+        assert driver.devices()[0].model == "Orchid O1"
+        driver.close()
+    with pytest.raises(CalabashError) as caught:
+        vendors.open_driver("rose")
+    assert caught.value.reason is Reason.NOT_FOUND
+    assert "lily, nvidia" in caught.value.hint
+
+
+def test_all_vendors_that_are_present_are_opened_together(tmp_path: Path) -> None:
+    node = sim.create_node(tmp_path, "lab", "T4")
+    drivers = vendors.open_present(DriverOptions(sim_state=node.state), {"orchid": open_orchid})
+    assert sorted(d.vendor for d in drivers) == ["nvidia", "orchid"]
+    found = [device for driver in drivers for device in driver.devices()]
+    assert {device.vendor for device in found} == {"nvidia", "orchid"}
+    reading = drivers[-1].read(found[-1].uuid)
+    assert isinstance(reading, DeviceReading)
+    assert all(isinstance(p, DeviceProcess) for p in reading.processes)
+    for driver in drivers:
+        driver.close()
