@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HANG_LOOK_NS 10000000ull
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int references; /* nvmlInit calls not yet matched by nvmlShutdown */
 static struct sim *opened;      /* kept after the last shutdown: see above */
@@ -58,6 +60,18 @@ static size_t place(const void *handle, const char *table, size_t size)
     return at >= base && at < base + size ? at - base : SIZE_MAX;
 }
 
+/* An injected hang: like a real driver, the call sits there and cannot be interrupted. */
+static void wait_for_card(const struct sim_device *d)
+{
+    uint64_t now, until;
+
+    while ((now = sim_now()) < (until = __atomic_load_n(&d->faults.hang_until_ns, __ATOMIC_RELAXED))) {
+        uint64_t left = until - now < HANG_LOOK_NS ? until - now : HANG_LOOK_NS;
+
+        nanosleep(&(struct timespec){.tv_nsec = (long)left}, NULL);
+    }
+}
+
 static nvmlReturn_t fill(struct nv_target *target, size_t index)
 {
     struct sim *s = nv_node();
@@ -98,9 +112,9 @@ nvmlReturn_t nv_resolve(nvmlDevice_t handle, unsigned int want, struct nv_target
     } else {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    if (result == NVML_SUCCESS && !(want & NV_LOST) && target->device->faults.lost)
-        return NVML_ERROR_GPU_IS_LOST;
-    return result;
+    if (result != NVML_SUCCESS || (want & NV_LOST)) return result;
+    wait_for_card(target->device);
+    return target->device->faults.lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 nvmlReturn_t nv_resolve_gi(nvmlGpuInstance_t handle, struct nv_target *target)

@@ -56,6 +56,29 @@ NVML_API nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t *mode
     return nvmlDeviceGetDisplayMode(device, mode);
 }
 
+/* Accounting is off and cannot be turned on. */
+NVML_API nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
+{
+    return nvmlDeviceGetDisplayMode(device, mode);
+}
+
+/* From Turing on, the driver's firmware part runs on the card. */
+NVML_API nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned int *enabled, unsigned int *by_default)
+{
+    NV_TARGET(t, device, NV_CARD);
+    NV_NEED(enabled);
+    NV_NEED(by_default);
+    *enabled = *by_default = t.device->profile.architecture >= NVML_DEVICE_ARCH_TURING;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
+{
+    NV_TARGET(t, device, NV_CARD);
+    if (t.device->profile.architecture < NVML_DEVICE_ARCH_TURING) return NVML_ERROR_NOT_SUPPORTED;
+    return nv_copy(version, NVML_GSP_FIRMWARE_VERSION_BUF_SIZE, t.sim->node->driver_version);
+}
+
 NVML_API nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
 {
     NV_TARGET(t, device, NV_CARD);

@@ -9,6 +9,7 @@
 #define XID_FELL_OFF          79u
 #define XID_ROW_REMAP         63u
 #define SLOW_PERCENT_MAX      100000u
+#define HANG_MAX_S            3600u
 #define TEMPERATURE_MAX_C     150u
 #define THROTTLE_SW_POWER_CAP 0x4u
 #define THROTTLE_HW_THERMAL   0x40u
@@ -75,6 +76,7 @@ static void inject_recover(struct sim *s, uint32_t device, const char *value)
     f->alloc_fail_permille = 0;
     f->temperature_c = 0;
     f->throttle_reasons = 0;
+    f->hang_until_ns = 0;
     f->ecc_volatile_sbe = f->ecc_volatile_dbe = 0;
     f->remapped_rows_uncorrectable += f->remapped_rows_pending;
     f->remapped_rows_pending = 0;
@@ -140,6 +142,14 @@ static void inject_row_remap(struct sim *s, uint32_t device, const char *value)
     sim_inject_xid(s, device, XID_ROW_REMAP, 0);
 }
 
+static void inject_hang(struct sim *s, uint32_t device, const char *value)
+{
+    uint64_t seconds = number("hang", value, 1, HANG_MAX_S, NULL);
+
+    __atomic_store_n(&s->node->device[device].faults.hang_until_ns, sim_now() + seconds * 1000000000ull,
+                     __ATOMIC_RELAXED);
+}
+
 void simctl_inject(struct sim *s, uint32_t device, const char *what, const char *value)
 {
     static const struct {
@@ -157,6 +167,7 @@ void simctl_inject(struct sim *s, uint32_t device, const char *what, const char 
         {"alloc-fail", inject_alloc_fail, 1},
         {"row-remap", inject_row_remap, 1},
         {"temperature", inject_temperature, 1},
+        {"hang", inject_hang, 1},
     };
 
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {

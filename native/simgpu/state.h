@@ -113,7 +113,8 @@ struct sim_faults {
     uint32_t remapped_rows_correctable, remapped_rows_uncorrectable, remapped_rows_pending;
     uint64_t xid_count; /* xids ever; the last SIM_XIDS_MAX are xid[(n - 1) % SIM_XIDS_MAX] */
     struct sim_xid xid[SIM_XIDS_MAX];
-    uint64_t spare[16];
+    uint64_t hang_until_ns; /* NVML calls on this card do not return before this CLOCK_MONOTONIC time */
+    uint64_t spare[15];
 };
 
 struct sim_ci { /* a compute instance */

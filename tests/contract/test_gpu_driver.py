@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -67,6 +68,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         made = Bench(name="orchid", driver=vendors.open_driver("orchid", extra={"orchid": open_orchid}))
     yield made
     made.driver.close()
+
+
+@pytest.fixture
+def drivers() -> Iterator[ExitStack]:
+    """Closes what a test opens, also when it fails: the process has one node at a time."""
+    with ExitStack() as stack:
+        yield stack
 
 
 def _lab(bench: Bench) -> sim.NodeFile:
@@ -201,6 +209,34 @@ def test_a_lost_card_keeps_its_place_and_refuses_to_be_read(bench: Bench) -> Non
     assert bench.driver.devices() == before
 
 
+def test_a_card_that_hangs_costs_one_call_its_deadline_and_recovers(tmp_path: Path, drivers: ExitStack) -> None:
+    node = sim.create_node(tmp_path, "lab", "2xT4")
+    driver = drivers.enter_context(
+        closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state, call_timeout_s=0.3)))
+    )
+    first, second = (d.uuid for d in driver.devices())
+    sim.inject(node, "0", "hang", "600")
+    for uuid in (first, second):  # the second is not asked while the driver sits on the first
+        before = time.monotonic()
+        with pytest.raises(CalabashError) as caught:
+            driver.read(uuid)
+        assert caught.value.reason is Reason.TIMEOUT
+        assert time.monotonic() - before < 5
+    sim.inject(node, "0", "recover")
+    deadline = time.monotonic() + DEADLINE_S
+    while not _answers(driver, second) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert driver.read(first).uuid == first
+    assert driver.read(second).uuid == second
+
+
+def _answers(driver: GpuDriver, uuid: DeviceUuid) -> bool:
+    try:
+        return driver.read(uuid).uuid == uuid
+    except CalabashError:
+        return False
+
+
 def test_exclusive_use_is_set_and_taken_back(bench: Bench) -> None:
     import os
 
@@ -219,10 +255,12 @@ def _show(node: sim.NodeFile) -> str:
     return subprocess.run([tool, "show", node.state, "--json"], capture_output=True, text=True, check=True).stdout
 
 
-def test_one_process_has_one_node_at_a_time(tmp_path: Path) -> None:
+def test_one_process_has_one_node_at_a_time(tmp_path: Path, drivers: ExitStack) -> None:
     first, second = (sim.create_node(tmp_path, name, "T4") for name in ("one", "two"))
-    driver = vendors.open_driver("nvidia", DriverOptions(sim_state=first.state))
-    again = vendors.open_driver("nvidia", DriverOptions(sim_state=first.state))
+    driver, again = (
+        drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=first.state))))
+        for _ in range(2)
+    )
     with pytest.raises(CalabashError) as caught:
         vendors.open_driver("nvidia", DriverOptions(sim_state=second.state))
     assert caught.value.reason is Reason.CONFLICT
@@ -230,9 +268,8 @@ def test_one_process_has_one_node_at_a_time(tmp_path: Path) -> None:
     again.close()
     assert driver.devices() == before
     driver.close()
-    other = vendors.open_driver("nvidia", DriverOptions(sim_state=second.state))
+    other = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=second.state))))
     assert other.devices()[0].uuid != before[0].uuid
-    other.close()
 
 
 def test_a_node_that_is_missing_or_damaged_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -250,3 +252,61 @@ def test_every_process_sees_the_same_layout(node: Node) -> None:
     shown = node.show()["devices"][0]
     assert shown["mig_enabled"] is True
     assert [(g["start"], g["size"]) for g in shown["gpu_instances"]] == [(2, 2)]
+
+
+HOLD_ALL_BUT_NOT_MORE = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, address, free, total = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0 and cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+fits = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(8 << 30))
+more = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4 << 30))
+print(total.value >> 20, fits, more, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_cuda_program_on_a_mig_device_has_its_memory_and_keeps_it_from_being_destroyed(node: Node) -> None:
+    uuids = ask(
+        node,
+        """
+for profile in (14, 9): compute(nvmlDeviceCreateGpuInstance(h, profile))
+answer = [nvmlDeviceGetUUID(nvmlDeviceGetMigDeviceHandleByIndex(h, i)) for i in range(2)]
+""",
+    )
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD_ALL_BUT_NOT_MORE],
+            env=node.environment | {"CUDA_VISIBLE_DEVICES": uuid},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for uuid in uuids
+    ]
+    try:
+        said = [program.stdout.readline().split() for program in programs if program.stdout is not None]
+        assert said == [["9856", "0", "2"], ["19968", "0", "0"]]  # 2: out of memory
+        seen = ask(
+            node,
+            """
+migs = [nvmlDeviceGetMigDeviceHandleByIndex(h, i) for i in range(2)]
+used_ci = nvmlGpuInstanceGetComputeInstanceById(nvmlDeviceGetGpuInstanceById(h, 1), 0)
+answer = [[[p.pid for p in nvmlDeviceGetComputeRunningProcesses(m)] for m in migs],
+          sorted(p.gpuInstanceId for p in nvmlDeviceGetComputeRunningProcesses(h)),
+          sorted(nvmlDeviceGetGpuInstanceId(m) for m in migs),
+          error(nvmlComputeInstanceDestroy, used_ci),
+          nvmlDeviceGetMemoryInfo(migs[1]).used - nvmlDeviceGetMemoryInfo(migs[0]).used]
+""",
+            enable=False,
+        )
+        assert seen[0] == [[program.pid] for program in programs]
+        assert seen[1] == seen[2]
+        assert seen[3:] == [19, 4 << 30]
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    gone = "answer = [nvmlDeviceGetMemoryInfo(nvmlDeviceGetMigDeviceHandleByIndex(h, i)).used for i in range(2)]"
+    assert ask(node, gone, enable=False) == [0, 0]
