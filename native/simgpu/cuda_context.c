@@ -15,7 +15,8 @@ static __thread struct stack stack;
 /* A context may have been destroyed while it was on some thread's stack. */
 static struct context *live(struct context *c)
 {
-    return object_get(c, KIND_CONTEXT);
+    c = object_get(c, KIND_CONTEXT);
+    return c && c->active ? c : NULL;
 }
 
 struct context *context_current(void)
@@ -65,17 +66,16 @@ static void set_limits(struct context *c)
     c->limit[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
 }
 
-CUresult context_create(struct device *d, uint32_t flags, bool primary, struct context **out)
+static CUresult activate(struct context *c)
 {
+    struct device *d = c->device;
     if (__atomic_load_n(&d->shared->faults.lost, __ATOMIC_RELAXED)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (d->shared->compute_mode == CU_COMPUTEMODE_PROHIBITED) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!sim_charge(&process.sim, d->index, d->shared->profile.context_bytes, true))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct context *c = object_new(KIND_CONTEXT, sizeof *c);
     struct event **marks = calloc(SIM_QUEUE_ENTRIES, sizeof *marks);
-    int queue = c && marks ? engine_open(&process.sim, d->index, 0) : -1;
+    int queue = marks ? engine_open(&process.sim, d->index, 0) : -1;
     if (queue < 0) {
-        if (c) object_free(c);
         free(marks);
         sim_refund(&process.sim, d->index, d->shared->profile.context_bytes, true);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -86,12 +86,11 @@ CUresult context_create(struct device *d, uint32_t flags, bool primary, struct c
     pthread_cond_init(&c->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&c->lock, NULL);
-    c->device = d;
-    c->flags = flags;
-    c->api_version = primary ? 0 : 3020;
-    c->primary = primary;
     c->queue = queue;
     c->marks = marks;
+    c->sticky = CUDA_SUCCESS;
+    c->last_blocking = 0;
+    c->peers = 0;
     c->fatal_epoch = d->shared->faults.fatal_epoch;
     c->id = __atomic_add_fetch(&process.next_id, 1, __ATOMIC_RELAXED);
     set_limits(c);
@@ -99,12 +98,22 @@ CUresult context_create(struct device *d, uint32_t flags, bool primary, struct c
     c->next = process.contexts;
     process.contexts = c;
     pthread_mutex_unlock(&process.lock);
-    *out = c;
+    __atomic_store_n(&c->active, true, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
 
-/* The caller holds no lock and has made sure that nobody finds the context any more. */
-void context_destroy(struct context *c)
+struct context *context_of_primary(struct device *d)
+{
+    struct context *c = object_new(KIND_CONTEXT, sizeof *c);
+    if (!c) return NULL;
+    c->device = d;
+    c->primary = true;
+    c->queue = -1;
+    return c;
+}
+
+/* The caller holds no lock. */
+static void deactivate(struct context *c)
 {
     struct device *d = c->device;
     if (context_health(c) == CUDA_SUCCESS) context_synchronize(c);
@@ -117,6 +126,7 @@ void context_destroy(struct context *c)
     }
     pthread_mutex_unlock(&process.lock);
     stream_release_all(c);
+    c->active = false;
     module_drop_context(c);
     memory_drop_context(c);
     engine_close(&process.sim, c->queue);
@@ -124,7 +134,8 @@ void context_destroy(struct context *c)
     free(c->marks);
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->changed);
-    object_free(c);
+    c->marks = NULL;
+    c->queue = -1;
 }
 
 CUresult context_synchronize(struct context *c)
@@ -154,10 +165,9 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&primaries);
     CUresult result = CUDA_SUCCESS;
-    if (!d->primary) {
-        struct context *c = NULL;
-        result = context_create(d, d->primary_flags, true, &c);
-        d->primary = c;
+    if (!d->primary->active) {
+        d->primary->flags = d->primary_flags;
+        result = activate(d->primary);
     }
     if (result == CUDA_SUCCESS) {
         d->primary_references++;
@@ -179,13 +189,12 @@ static CUresult primary_drop(CUdevice dev, bool all)
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (d->primary_references && !all) d->primary_references--;
-    bool gone = c && (all || d->primary_references == 0);
+    bool gone = c->active && (all || d->primary_references == 0);
     if (gone) {
-        d->primary = NULL;
         d->primary_references = 0;
+        deactivate(c);
     }
     pthread_mutex_unlock(&primaries);
-    if (gone) context_destroy(c);
     return CUDA_SUCCESS;
 }
 
@@ -221,7 +230,7 @@ EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
     if (!flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
     d->primary_flags = flags;
-    if (d->primary) d->primary->flags = flags;
+    d->primary->flags = flags;
     return CUDA_SUCCESS;
 }
 
@@ -237,7 +246,7 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, in
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
     if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
     *flags = d->primary_flags;
-    *active = d->primary != NULL;
+    *active = d->primary->active;
     return CUDA_SUCCESS;
 }
 
@@ -250,9 +259,15 @@ static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
     if (!pctx || !flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
     if (stack.depth == STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
-    struct context *c;
-    CUresult result = context_create(d, flags, false, &c);
-    if (result != CUDA_SUCCESS) return result;
+    struct context *c = object_new(KIND_CONTEXT, sizeof *c);
+    if (!c) return CUDA_ERROR_OUT_OF_MEMORY;
+    c->device = d;
+    c->flags = flags;
+    CUresult result = activate(c);
+    if (result != CUDA_SUCCESS) {
+        object_free(c);
+        return result;
+    }
     stack.context[stack.depth++] = c;
     *pctx = (CUcontext)c;
     return CUDA_SUCCESS;
@@ -289,7 +304,8 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
     struct context *c = object_get(ctx, KIND_CONTEXT);
     if (!c || c->primary) return CUDA_ERROR_INVALID_CONTEXT;
     if (stack.depth && stack.context[stack.depth - 1] == c) stack.depth--;
-    context_destroy(c);
+    deactivate(c);
+    object_free(c);
     return CUDA_SUCCESS;
 }
 
@@ -357,7 +373,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
-    *pctx = (CUcontext)context_current();
+    *pctx = stack.depth ? (CUcontext)object_get(stack.context[stack.depth - 1], KIND_CONTEXT) : NULL;
     return CUDA_SUCCESS;
 }
 
@@ -377,6 +393,7 @@ static CUresult named(CUcontext ctx, struct context **out)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct context *c = ctx ? object_get(ctx, KIND_CONTEXT) : context_current();
     if (!c) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!c->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *out = c;
     return CUDA_SUCCESS;
 }

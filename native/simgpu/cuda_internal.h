@@ -75,7 +75,7 @@ struct device { /* a device as this process sees it */
     uint32_t index; /* in the node file */
     struct sim_device *shared;
     int instance; /* MIG: place of its GPU instance in the node file, or -1 */
-    struct context *primary;
+    struct context *primary; /* from cuInit on; active while it is retained */
     uint32_t primary_references;
     uint32_t primary_flags;
     CUuuid uuid;
@@ -109,8 +109,8 @@ struct context {
     struct context *next;
     uint64_t id;
     uint32_t flags;
-    uint32_t api_version;
     bool primary;
+    bool active; /* a primary context is an address before and after it is a context */
     int queue;
     uint32_t fatal_epoch;
     CUresult sticky;
@@ -132,8 +132,8 @@ struct context *context_current(void);
 /* The current context when it is usable; *out is set on success. */
 CUresult context_enter(struct context **out);
 CUresult context_health(struct context *c);
-CUresult context_create(struct device *d, uint32_t flags, bool primary, struct context **out);
-void context_destroy(struct context *c);
+/* The object of the device's primary context, not yet active. */
+struct context *context_of_primary(struct device *d);
 CUresult context_synchronize(struct context *c);
 void context_set_current(struct context *c);
 
@@ -159,12 +159,15 @@ struct range {
     struct context *context;
     struct pool *pool;
     void *owner; /* physical handle of a mapping, array, graph */
+    struct range *parent; /* the reservation that a mapping lies in */
+    uint64_t handle_types;
     uint64_t id;
     uint32_t flags;
     uint32_t access; /* VMM: bit per ordinal that may read and write */
     int file;        /* memory file it was moved to for IPC, or -1 */
     uint64_t file_offset;
-    bool pending_free;
+    bool pending_free; /* nobody may touch it */
+    bool freeing;      /* its release stands in a stream */
 };
 
 /* Address space: blocks of 2 MiB in one reservation. */
@@ -178,6 +181,10 @@ void memory_unlock(void);
 struct range *range_find(uint64_t address);
 struct range *range_add(uint64_t base, uint64_t size, uint64_t room, enum memory memory);
 void range_remove(struct range *r);
+/* Make `r` the answer for [base, base + bytes) again. */
+void range_restore(struct range *r, uint64_t base, uint64_t bytes);
+/* As range_find, and registered host memory. */
+struct range *range_find_any(uint64_t address);
 /* Ranges below 1 MiB; a group (device ordinal, or SIM_DEVICES_MAX for the host) never shares a block with
  * another. */
 struct range *small_take(uint32_t group, uint64_t size, enum memory memory);
@@ -207,7 +214,8 @@ struct pool {
     struct pool *next;
     uint64_t used, used_high, reserved, reserved_high;
     uint64_t release_threshold, max_size;
-    uint64_t cached; /* reserved and not used */
+    uint64_t cached; /* reserved and not used: */
+    struct kept *kept;
     bool is_default;
     bool host;
     int reuse[4];
@@ -354,6 +362,8 @@ bool capture_wait(struct stream *s, struct event *e, CUresult *result);
 /* CUDA_SUCCESS, or the error of a call that is forbidden while the calling thread captures. */
 CUresult capture_forbids(void);
 void capture_abandon(struct stream *s);
+CUresult capture_alloc(struct stream *s, struct pool *p, size_t bytes, CUdeviceptr *out);
+CUresult capture_free(struct stream *s, CUdeviceptr address);
 
 /* ---- images, functions, kernels ---- */
 

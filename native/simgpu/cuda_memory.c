@@ -74,7 +74,8 @@ struct of_context {
 static void collect(struct range *r, void *argument)
 {
     struct of_context *o = argument;
-    if (r->context != o->context || r->owner || r->memory == MEMORY_RESERVED || r->memory == MEMORY_MAPPED)
+    bool array = object_get(r->owner, KIND_ARRAY) != NULL; /* what else has an owner is dropped by it */
+    if (r->context != o->context || (r->owner && !array) || r->pending_free || r->memory == MEMORY_RESERVED || r->memory == MEMORY_MAPPED)
         return;
     if (o->count == o->room) {
         size_t room = o->room ? 2 * o->room : 256;
@@ -89,10 +90,12 @@ static void collect(struct range *r, void *argument)
 void memory_drop_context(struct context *c)
 {
     struct of_context o = {.context = c};
+    pools_trim_device(c->device);
     memory_lock();
     ranges_visit(collect, &o);
     memory_unlock();
     for (size_t i = 0; i < o.count; i++) {
+        if (o.found[i]->owner) object_free(o.found[i]->owner);
         if (o.found[i]->pool)
             pool_drop(o.found[i]);
         else
@@ -119,7 +122,7 @@ static size_t registered_place(uint64_t address)
     return low;
 }
 
-static struct range *find_any(uint64_t address)
+struct range *range_find_any(uint64_t address)
 {
     if (space_holds(address)) return range_find(address);
     size_t i = registered_place(address);
@@ -199,7 +202,7 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
     if (address + bytes < address) return false;
     memory_lock();
     while (ok && bytes) {
-        const struct range *r = find_any(address);
+        const struct range *r = range_find_any(address);
         ok = r && may(c, r);
         if (!ok) break;
         uint64_t here = r->base + r->size - address;
@@ -288,7 +291,7 @@ CUresult memory_release(uint64_t base, bool host)
 {
     memory_lock();
     struct range *r = range_find(base);
-    bool right = r && r->base == base && !r->owner && !r->pending_free;
+    bool right = r && r->base == base && !r->owner && !r->pending_free && !r->freeing;
     if (right && host) right = r->memory == MEMORY_HOST;
     if (right && !host)
         right = r->memory == MEMORY_DEVICE || r->memory == MEMORY_MANAGED || r->memory == MEMORY_POOL;
@@ -346,7 +349,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdev
     CUresult result = context_enter(&c);
     if (result != CUDA_SUCCESS) return result;
     memory_lock();
-    const struct range *r = find_any(dptr);
+    const struct range *r = range_find_any(dptr);
     if (r && r->memory == MEMORY_RESERVED) r = NULL;
     if (r) {
         if (pbase) *pbase = r->base;
@@ -363,7 +366,7 @@ EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsign
     if (result != CUDA_SUCCESS) return result;
     if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
-    const struct range *r = find_any((uint64_t)p);
+    const struct range *r = range_find_any((uint64_t)p);
     bool ok =
         r && (r->memory == MEMORY_HOST || r->memory == MEMORY_REGISTERED || r->memory == MEMORY_MANAGED);
     memory_unlock();
@@ -379,7 +382,7 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
     if (result != CUDA_SUCCESS) return result;
     if (!pFlags) return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
-    const struct range *r = find_any((uint64_t)p);
+    const struct range *r = range_find_any((uint64_t)p);
     bool ok = r && (r->memory == MEMORY_HOST || r->memory == MEMORY_REGISTERED);
     if (ok) *pFlags = r->flags | CU_MEMHOSTALLOC_DEVICEMAP;
     memory_unlock();
@@ -394,7 +397,7 @@ EXPORT CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise ad
     (void)location;
     if (result != CUDA_SUCCESS) return result;
     memory_lock();
-    const struct range *r = find_any(devPtr);
+    const struct range *r = range_find_any(devPtr);
     bool ok = count && r && r->memory == MEMORY_MANAGED && devPtr + count <= r->base + r->size;
     memory_unlock();
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

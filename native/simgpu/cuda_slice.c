@@ -1,6 +1,6 @@
 #include "simgpu/cuda_internal.h"
-bool capture_work(struct stream *s, enum node_kind kind, const struct work *w, const void *params,
-                  size_t bytes, CUresult *result)
+bool capture_work(struct stream *s, enum node_kind kind, const struct work *w, const void *params, size_t bytes,
+                  CUresult *result)
 {
     (void)s, (void)kind, (void)w, (void)params, (void)bytes, (void)result;
     return false;
@@ -23,20 +23,13 @@ void capture_abandon(struct stream *s)
 {
     (void)s;
 }
-void ipc_close_file(struct range *r)
+CUresult capture_alloc(struct stream *s, struct pool *p, size_t bytes, CUdeviceptr *out)
 {
-    (void)r;
+    (void)s, (void)p, (void)bytes, (void)out;
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
-void pool_drop(struct range *r)
+CUresult capture_free(struct stream *s, CUdeviceptr address)
 {
-    memory_drop(r);
-}
-void pools_trim_device(struct device *d)
-{
-    (void)d;
-}
-size_t format_bytes(CUarray_format f)
-{
-    (void)f;
-    return 4;
+    (void)s, (void)address;
+    return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -204,6 +204,11 @@ void range_remove(struct range *r)
     free(r);
 }
 
+void range_restore(struct range *r, uint64_t base, uint64_t bytes)
+{
+    set_blocks(base, bytes, r);
+}
+
 /* ---- small ranges ---- */
 
 static uint32_t find_units(struct small_block *b, uint32_t count)
