@@ -46,7 +46,7 @@ static void *filter(void *handle, const char *name, const char *version)
     if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) {
         /* Both would find our own export first, or a driver that this library stands in front of. */
         if (!(name[0] == 'c' ? cb_load_cuda() : cb_load_nvml())) return NULL;
-        return hook->real == NULL || *hook->real != NULL ? hook->hook : NULL;
+        return cb_hook_served(hook) ? hook->hook : NULL;
     }
     void *real = version == NULL
                      ? cb_real_symbol(handle, name)

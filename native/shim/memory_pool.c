@@ -49,7 +49,6 @@ static uint64_t reserved_now(const struct cb_pool *pool)
 static struct cb_pool *find(CUmemoryPool handle, CUdevice ordinal, int device)
 {
     struct cb_pool *pool;
-    if (device < 0) return NULL;
     for (pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next)
         if (pool->handle == handle && pool->ordinal == ordinal &&
             !__atomic_load_n(&pool->gone, __ATOMIC_RELAXED))
@@ -73,7 +72,8 @@ static struct cb_pool *find(CUmemoryPool handle, CUdevice ordinal, int device)
 
 struct cb_pool *cb_pool_of_graphs(CUdevice ordinal)
 {
-    return CB_REAL(cuDeviceGetGraphMemAttribute) != NULL ? find(NULL, ordinal, cb_device_of(ordinal)) : NULL;
+    int device = cb_device_of(ordinal);
+    return CB_REAL(cuDeviceGetGraphMemAttribute) != NULL && device >= 0 ? find(NULL, ordinal, device) : NULL;
 }
 
 /* The caller holds the pool's lock; the pool can only have shrunk since the last look. */
@@ -127,7 +127,7 @@ void cb_pools_trim(int device)
         cb_lock(&pool->lock);
         if (pool->handle != NULL)
             (void)CB_REAL(cuMemPoolTrimTo)(pool->handle, 0);
-        else if (CB_REAL(cuDeviceGraphMemTrim) != NULL)
+        else
             (void)CB_REAL(cuDeviceGraphMemTrim)(pool->ordinal);
         settle(pool);
         cb_unlock(&pool->lock);
@@ -220,8 +220,12 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
 {
     CB_ENTER();
     CUresult result = CB_REAL(cuMemPoolCreate)(pool, poolProps);
-    if (result == CUDA_SUCCESS && poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        (void)find(*pool, poolProps->location.id, cb_device_of(poolProps->location.id));
+    if (result == CUDA_SUCCESS) {
+        bool on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+        int ordinal = poolProps->location.id;
+        (void)find(*pool, ordinal,
+                   on_device ? cb_device_of(ordinal) : -1); /* pools of host memory cost nothing */
+    }
     return result;
 }
 

@@ -19,7 +19,7 @@ static const struct cb_hook *hook_by_name(const char *symbol, int version, cuuin
 {
     int function = cb_api_resolve(symbol, version, (flags & PER_THREAD_STREAMS) != 0, NULL);
     const struct cb_hook *hook = function >= 0 ? cb_hook_named(cb_cuda_names[function]) : NULL;
-    return hook != NULL && hook->real != NULL && *hook->real != NULL ? hook : NULL;
+    return hook != NULL && cb_hook_served(hook) ? hook : NULL;
 }
 
 static void exchange(const char *symbol, void **function, int version, cuuint64_t flags)
@@ -32,7 +32,7 @@ static void exchange(const char *symbol, void **function, int version, cuuint64_
 
 CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-    if (!cb_load_cuda() || CB_REAL(cuGetProcAddress) == NULL) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!cb_load_cuda()) return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = CB_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
     if (result == CUDA_SUCCESS) exchange(symbol, pfn, cudaVersion, flags);
     return result;
@@ -41,7 +41,7 @@ CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersio
 CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult *symbolStatus)
 {
-    if (!cb_load_cuda() || CB_REAL(cuGetProcAddress_v2) == NULL) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!cb_load_cuda()) return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = CB_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
     if (result == CUDA_SUCCESS) exchange(symbol, pfn, cudaVersion, flags);
     return result;

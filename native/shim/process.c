@@ -19,7 +19,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define THOROUGH_EVERY_NS 1000000000u
 
 uint64_t cb_process_start_time(int32_t pid)
 {
@@ -48,7 +51,9 @@ static uint64_t pid_namespace(void)
     return strtoull(text + 5, NULL, 10); /* after "pid:[" */
 }
 
-static bool is_dead(const struct cb_usage_proc *proc, uint64_t here)
+/* `thorough` finds a pid that another program has got by now as well; it reads a file for each living
+ * process. */
+static bool is_dead(const struct cb_usage_proc *proc, uint64_t here, bool thorough)
 {
     int32_t pid = __atomic_load_n(&proc->pid, __ATOMIC_ACQUIRE);
     uint64_t started = __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE);
@@ -56,14 +61,14 @@ static bool is_dead(const struct cb_usage_proc *proc, uint64_t here)
     if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE) {
         if (here == 0 || proc->pid_namespace != here) return false;
         if (kill(pid, 0) == -1 && errno == ESRCH) return true;
-        uint64_t now = cb_process_start_time(pid);
+        uint64_t now = thorough ? cb_process_start_time(pid) : 0;
         return started != 0 && now != 0 && now != started;
     }
     /* Claimed and not yet live: it holds nothing, and its namespace is not known; leave it to the agent. */
     return false;
 }
 
-static unsigned reclaim(struct cb_usage *usage, uint64_t here)
+static unsigned reclaim(struct cb_usage *usage, uint64_t here, bool thorough)
 {
     unsigned freed = 0;
     int saved = errno;
@@ -71,7 +76,7 @@ static unsigned reclaim(struct cb_usage *usage, uint64_t here)
         struct cb_usage_proc *proc = &usage->proc[slot];
         if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE || proc == cb.proc) continue;
         uint32_t generation = cb_generation(proc);
-        if (is_dead(proc, here) && cb_reclaim_slot(usage, slot, generation)) freed++;
+        if (is_dead(proc, here, thorough) && cb_reclaim_slot(usage, slot, generation)) freed++;
     }
     errno = saved;
     return freed;
@@ -79,7 +84,13 @@ static unsigned reclaim(struct cb_usage *usage, uint64_t here)
 
 unsigned cb_processes_reclaim(void)
 {
-    return reclaim(cb.usage, cb.proc->pid_namespace);
+    static uint64_t looked_ns;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    bool thorough = now - __atomic_load_n(&looked_ns, __ATOMIC_RELAXED) > THOROUGH_EVERY_NS;
+    if (thorough) __atomic_store_n(&looked_ns, now, __ATOMIC_RELAXED);
+    return reclaim(cb.usage, cb.proc->pid_namespace, thorough);
 }
 
 static int claim_free(struct cb_usage *usage, int32_t pid)
@@ -95,12 +106,24 @@ static int claim_free(struct cb_usage *usage, int32_t pid)
     return -1;
 }
 
+/* A process that used the GPU and then became another program left a slot under this very pid. */
+static void reclaim_own(struct cb_usage *usage, int32_t pid, uint64_t here)
+{
+    for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
+        struct cb_usage_proc *proc = &usage->proc[slot];
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE && proc->pid == pid &&
+            proc->pid_namespace == here)
+            (void)cb_reclaim_slot(usage, slot, cb_generation(proc));
+    }
+}
+
 int cb_process_claim(struct cb_usage *usage)
 {
     int32_t pid = (int32_t)getpid();
     uint64_t here = pid_namespace();
+    reclaim_own(usage, pid, here);
     int slot = claim_free(usage, pid);
-    if (slot < 0 && reclaim(usage, here) > 0) slot = claim_free(usage, pid);
+    if (slot < 0 && reclaim(usage, here, true) > 0) slot = claim_free(usage, pid);
     if (slot < 0) return -1;
     struct cb_usage_proc *proc = &usage->proc[slot];
     memset(proc->reserving_bytes, 0, sizeof(proc->reserving_bytes));

@@ -61,6 +61,24 @@ static const struct {
 
 static int cuda_loaded, nvml_loaded;
 
+/* What stands for a function that this driver does not have. Its hook is never handed out; a program that is
+ * linked with the name and calls it all the same gets an answer instead of a crash. */
+static int absent_cuda(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static int absent_nvml(void)
+{
+    return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+bool cb_hook_served(const struct cb_hook *hook)
+{
+    return hook->real == NULL ||
+           (*hook->real != NULL && *hook->real != (void *)absent_cuda && *hook->real != (void *)absent_nvml);
+}
+
 void cb_dl_find(void)
 {
     if (__atomic_load_n(&cb_dl.dlsym, __ATOMIC_ACQUIRE) != NULL) return;
@@ -110,7 +128,9 @@ static bool load(int *loaded, const char *soname, const char *prefix)
             cb_say("%s resolves to the shim itself", soname);
             return false;
         }
-        *cb_hooks[i].real = real;
+        *cb_hooks[i].real = real != NULL       ? real
+                            : prefix[0] == 'c' ? (void *)absent_cuda
+                                               : (void *)absent_nvml;
     }
     __atomic_store_n(loaded, 1, __ATOMIC_RELEASE);
     return true;
@@ -118,7 +138,7 @@ static bool load(int *loaded, const char *soname, const char *prefix)
 
 bool cb_load_cuda(void)
 {
-    return load(&cuda_loaded, "libcuda.so.1", "cu") && CB_REAL(cuInit) != NULL;
+    return load(&cuda_loaded, "libcuda.so.1", "cu");
 }
 
 bool cb_load_nvml(void)

@@ -88,6 +88,7 @@ extern const unsigned cb_hook_count;
 void *cb_real_symbol(void *handle, const char *name);
 bool cb_load_cuda(void); /* fills the cu* part of cb_real; false: no driver on this machine */
 bool cb_load_nvml(void);
+bool cb_hook_served(const struct cb_hook *hook); /* after loading: this driver has the function */
 const struct cb_hook *cb_hook_named(const char *name);
 const struct cb_hook *cb_hook_of_real(const void *address, const char *name);
 

@@ -25,6 +25,7 @@ struct cb_shim cb;
 
 static bool handlers_registered, mapped; /* guarded by the BUSY phase */
 static bool limiter_started;
+static cb_spin limiter;
 
 void cb_say(const char *format, ...)
 {
@@ -55,6 +56,7 @@ static void in_child(void)
     cb_graphs_forked();
     cb_contexts_forked();
     cb.cuda_ready = cb.nvml_ready = 0;
+    limiter.held = 0;
     if (cb.phase == CB_PHASE_READY || cb.phase == CB_PHASE_BUSY) cb.phase = CB_PHASE_NEW;
 }
 
@@ -124,7 +126,6 @@ static bool start(void)
 
 CUresult cb_start_cuda(void)
 {
-    static cb_spin limiter;
     bool loaded = cb_load_cuda();
     if (!start()) return CUDA_ERROR_NOT_PERMITTED;
     if (!loaded) return CUDA_ERROR_NO_DEVICE;

@@ -121,6 +121,11 @@ def test_the_next_program_of_a_script_gets_what_the_last_one_left_without_waitin
         assert slot.tenant("alloc", GIB - MIB) == str(SUCCESS)
 
 
+def test_a_process_that_becomes_another_program_does_not_pay_for_the_first(slot: Slot) -> None:
+    assert slot.tenant("exec", GIB - MIB) == str(SUCCESS)
+    assert len(slot.procs()) == 1
+
+
 def test_memory_of_a_living_sibling_is_never_reclaimed(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", str(600 * MIB))
     assert process.stdout is not None

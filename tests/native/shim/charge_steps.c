@@ -1,9 +1,11 @@
 /*
- * Kills a process after every single instruction of a reservation and its release, and checks the books each time.
+ * Kills a process after every single instruction of a reservation and its release, and checks the books each
+ * time.
  *
- * A traced child runs a few transactions and is killed at instruction n, for n = 1, 2, ... until it gets through. Each
- * time the parent, a living process of the same container, first does a transaction of its own, then reclaims the child:
- * the counter must be exactly the parent's own bytes. Prints the number of instructions tried.
+ * A traced child runs a few transactions and is killed at instruction n, for n = 1, 2, ... until it gets
+ * through. Each time the parent, a living process of the same container, first does a transaction of its own,
+ * then reclaims the child: the counter must be exactly the parent's own bytes. Prints the number of
+ * instructions tried.
  */
 #define _GNU_SOURCE
 #include "common/reclaim.h"
@@ -16,9 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LIMIT (1ull << 30)
+#define LIMIT  (1ull << 30)
 #define PARENT 7u
-#define CHILD 900u
+#define CHILD  900u
 
 static struct cb_usage *usage;
 
@@ -33,7 +35,8 @@ static void child(void)
 
 static void fail(const char *what, long step, uint64_t is, uint64_t should)
 {
-    printf("%s at instruction %ld: %llu, not %llu\n", what, step, (unsigned long long)is, (unsigned long long)should);
+    printf("%s at instruction %ld: %llu, not %llu\n", what, step, (unsigned long long)is,
+           (unsigned long long)should);
     exit(1);
 }
 
@@ -44,8 +47,7 @@ static int run_child(long last, uint32_t generation)
     if (!cb_proc_change(&usage->proc[CHILD], CB_PROC_FREE, generation - 1, CB_PROC_LIVE, generation, 1))
         fail("claim", last, 0, 1);
     pid_t pid = fork();
-    if (pid == 0)
-        child();
+    if (pid == 0) child();
     waitpid(pid, &status, 0);
     for (long step = 0; step < last && !ended; step++) {
         ptrace(PTRACE_SINGLESTEP, pid, 0, 0);
@@ -67,16 +69,14 @@ int main(void)
         uint32_t generation = (uint32_t)last;
         int ended = run_child(last, generation);
         if (last % 3 == 1) { /* sometimes the reclaim is the first to help, sometimes a living neighbour is */
-            if (!cb_charge_add(usage, PARENT, 0, 512, LIMIT))
-                fail("denied", last, 0, 1);
+            if (!cb_charge_add(usage, PARENT, 0, 512, LIMIT)) fail("denied", last, 0, 1);
             mine += 512;
         } else if (last % 3 == 2) {
             mine -= cb_charge_sub(usage, PARENT, 0, 512);
         }
         if (!cb_reclaim_slot(usage, CHILD, generation) || !cb_reclaim_slot(usage, CHILD, generation))
             fail("reclaim", last, 0, 1);
-        if (usage->device[0].used_bytes != mine)
-            fail("container", last, usage->device[0].used_bytes, mine);
+        if (usage->device[0].used_bytes != mine) fail("container", last, usage->device[0].used_bytes, mine);
         if (usage->proc[CHILD].share[0].used_bytes != 0 || usage->proc[CHILD].state != CB_PROC_FREE)
             fail("child", last, usage->proc[CHILD].share[0].used_bytes, 0);
         if (usage->proc[PARENT].share[0].used_bytes != mine)

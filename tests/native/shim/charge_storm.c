@@ -1,8 +1,9 @@
 /*
- * Many processes hammer the counters of one container while a killer strikes at random: charge_storm KILLS WORKERS SEED.
+ * Many processes hammer the counters of one container while a killer strikes at random: charge_storm KILLS
+ * WORKERS SEED.
  *
- * Checks that the counter never exceeds the limit, that every reclaim leaves no byte behind, and that at the end all
- * counters are zero. Prints the number of transactions done and the highest value seen.
+ * Checks that the counter never exceeds the limit, that every reclaim leaves no byte behind, and that at the
+ * end all counters are zero. Prints the number of transactions done and the highest value seen.
  */
 #define _GNU_SOURCE
 #include "common/reclaim.h"
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIMIT (64ull << 20)
+#define LIMIT       (64ull << 20)
 #define WORKERS_MAX 64
 
 static struct cb_usage *usage;
@@ -28,8 +29,7 @@ static void work(uint32_t slot, unsigned seed)
         unsigned i = (unsigned)rand_r(&seed) % 16u;
         if (held[i] == 0) {
             uint64_t bytes = cb_round_unit(1 + (uint64_t)rand_r(&seed) % (2u << 20));
-            if (cb_charge_add(usage, slot, 0, bytes, LIMIT))
-                held[i] = bytes;
+            if (cb_charge_add(usage, slot, 0, bytes, LIMIT)) held[i] = bytes;
         } else if (cb_charge_sub(usage, slot, 0, held[i]) == held[i]) {
             held[i] = 0;
         } else {
@@ -43,11 +43,9 @@ static pid_t spawn(uint32_t slot, unsigned seed)
 {
     struct cb_usage_proc *proc = &usage->proc[slot];
     uint32_t generation = proc->generation;
-    if (!cb_proc_change(proc, CB_PROC_FREE, generation, CB_PROC_LIVE, generation + 1, 1))
-        exit(2);
+    if (!cb_proc_change(proc, CB_PROC_FREE, generation, CB_PROC_LIVE, generation + 1, 1)) exit(2);
     pid_t pid = fork();
-    if (pid == 0)
-        work(slot, seed);
+    if (pid == 0) work(slot, seed);
     return pid;
 }
 
@@ -55,8 +53,7 @@ int main(int count, char **arguments)
 {
     pid_t pids[WORKERS_MAX];
     uint64_t highest = 0;
-    if (count != 4)
-        return 2;
+    if (count != 4) return 2;
     long kills = atol(arguments[1]);
     unsigned workers = (unsigned)atoi(arguments[2]), seed = (unsigned)atoi(arguments[3]);
     usage = mmap(NULL, sizeof(*usage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -67,8 +64,7 @@ int main(int count, char **arguments)
         uint32_t slot = i < kills ? (uint32_t)rand_r(&seed) % workers : (uint32_t)(i - kills);
         struct timespec pause = {.tv_nsec = rand_r(&seed) % 300000};
         int status = 0;
-        if (i < kills)
-            nanosleep(&pause, NULL);
+        if (i < kills) nanosleep(&pause, NULL);
         uint64_t used = usage->device[0].used_bytes;
         highest = used > highest ? used : highest;
         kill(pids[slot], SIGKILL);
@@ -82,11 +78,11 @@ int main(int count, char **arguments)
             return 1;
         }
         if (usage->proc[slot].share[0].used_bytes != 0) {
-            printf("slot %u keeps %llu bytes\n", slot, (unsigned long long)usage->proc[slot].share[0].used_bytes);
+            printf("slot %u keeps %llu bytes\n", slot,
+                   (unsigned long long)usage->proc[slot].share[0].used_bytes);
             return 1;
         }
-        if (i < kills)
-            pids[slot] = spawn(slot, (unsigned)rand_r(&seed));
+        if (i < kills) pids[slot] = spawn(slot, (unsigned)rand_r(&seed));
     }
     if (usage->device[0].used_bytes != 0 || usage->device[0].peak_bytes > LIMIT || highest > LIMIT) {
         printf("left %llu, peak %llu\n", (unsigned long long)usage->device[0].used_bytes,

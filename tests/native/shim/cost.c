@@ -6,7 +6,7 @@
 #include <time.h>
 
 #define ROUNDS 301
-#define CALLS 200
+#define CALLS  200
 
 static double now(void)
 {
@@ -21,18 +21,18 @@ static int order(const void *a, const void *b)
     return (d > 0) - (d < 0);
 }
 
-#define MEASURE(name, body)                                                                                          \
-    do {                                                                                                             \
-        double rounds[ROUNDS];                                                                                       \
-        for (int r = 0; r < ROUNDS; r++) {                                                                           \
-            double from = now();                                                                                     \
-            for (int i = 0; i < CALLS; i++) {                                                                        \
-                body;                                                                                                \
-            }                                                                                                        \
-            rounds[r] = (now() - from) / CALLS;                                                                      \
-        }                                                                                                            \
-        qsort(rounds, ROUNDS, sizeof(double), order);                                                                \
-        printf("%s %.1f\n", name, rounds[ROUNDS / 2]);                                                               \
+#define MEASURE(name, body)                            \
+    do {                                               \
+        double rounds[ROUNDS];                         \
+        for (int r = 0; r < ROUNDS; r++) {             \
+            double from = now();                       \
+            for (int i = 0; i < CALLS; i++) {          \
+                body;                                  \
+            }                                          \
+            rounds[r] = (now() - from) / CALLS;        \
+        }                                              \
+        qsort(rounds, ROUNDS, sizeof(double), order);  \
+        printf("%s %.1f\n", name, rounds[ROUNDS / 2]); \
     } while (0)
 
 int main(void)
@@ -42,8 +42,7 @@ int main(void)
     CUevent event;
     size_t left, total;
     double from = now();
-    if (cuInit(0) != CUDA_SUCCESS)
-        return 1;
+    if (cuInit(0) != CUDA_SUCCESS) return 1;
     printf("init %.0f\n", now() - from);
     if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS ||
         cuEventCreate(&event, 0) != CUDA_SUCCESS)

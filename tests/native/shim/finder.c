@@ -1,6 +1,7 @@
 /*
- * Reaches the driver the way programs in the wild do, never by linking with it, and asks for more than the cap:
- * finder WAY BYTES. Prints the answer of the allocation; 2 (out of memory) shows that our hook was reached.
+ * Reaches the driver the way programs in the wild do, never by linking with it, and asks for more than the
+ * cap: finder WAY BYTES. Prints the answer of the allocation; 2 (out of memory) shows that our hook was
+ * reached.
  */
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -19,10 +20,8 @@ static void *find(const char *exported, const char *base, int version)
 {
     void *function = NULL;
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (strcmp(way, "default") == 0)
-        return dlsym(RTLD_DEFAULT, exported);
-    if (strcmp(way, "next") == 0)
-        return dlsym(RTLD_NEXT, exported);
+    if (strcmp(way, "default") == 0) return dlsym(RTLD_DEFAULT, exported);
+    if (strcmp(way, "next") == 0) return dlsym(RTLD_NEXT, exported);
     if (strcmp(way, "versioned") == 0 && strcmp(exported, "cuMemAlloc_v2") == 0)
         return dlvsym(RTLD_DEFAULT, exported, "DRIVER_1");
     if (strcmp(way, "address_v1") == 0) {
@@ -30,12 +29,14 @@ static void *find(const char *exported, const char *base, int version)
         return get != NULL && get(base, &function, version, 0) == CUDA_SUCCESS ? function : NULL;
     }
     if (strncmp(way, "address", 7) == 0) {
-        cuuint64_t flags = strcmp(way, "address_ptsz") == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
+        cuuint64_t flags =
+            strcmp(way, "address_ptsz") == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
         find_v2 first = (find_v2)dlsym(library, "cuGetProcAddress_v2"), get = NULL;
         /* The way of the static runtime: it asks cuGetProcAddress for cuGetProcAddress itself. */
         if (first == NULL || first("cuGetProcAddress", (void **)&get, 12000, flags, &status) != CUDA_SUCCESS)
             return NULL;
-        if (get(base, &function, version, flags, &status) != CUDA_SUCCESS || status != CU_GET_PROC_ADDRESS_SUCCESS)
+        if (get(base, &function, version, flags, &status) != CUDA_SUCCESS ||
+            status != CU_GET_PROC_ADDRESS_SUCCESS)
             return NULL;
         return function;
     }
@@ -46,8 +47,7 @@ int main(int count, char **arguments)
 {
     CUcontext context;
     CUdeviceptr pointer = 0;
-    if (count < 3)
-        return 2;
+    if (count < 3) return 2;
     way = arguments[1];
     size_t bytes = strtoull(arguments[2], NULL, 10);
     const char *file = count > 3 ? arguments[3] : "libcuda.so.1";
@@ -60,25 +60,24 @@ int main(int count, char **arguments)
         return 1;
     }
     CUresult (*init)(unsigned) = (CUresult(*)(unsigned))find("cuInit", "cuInit", 2000);
-    CUresult (*retain)(CUcontext *, CUdevice) =
-        (CUresult(*)(CUcontext *, CUdevice))find("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000);
+    CUresult (*retain)(CUcontext *, CUdevice) = (CUresult(*)(CUcontext *, CUdevice))find(
+        "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000);
     CUresult (*current)(CUcontext) = (CUresult(*)(CUcontext))find("cuCtxSetCurrent", "cuCtxSetCurrent", 4000);
     if (init == NULL || retain == NULL || current == NULL) {
         printf("not found\n");
         return 1;
     }
     CUresult result = init(0);
-    if (result == CUDA_SUCCESS)
-        result = retain(&context, 0);
-    if (result == CUDA_SUCCESS)
-        result = current(context);
+    if (result == CUDA_SUCCESS) result = retain(&context, 0);
+    if (result == CUDA_SUCCESS) result = current(context);
     if (result != CUDA_SUCCESS) {
         printf("start %d\n", (int)result);
         return 1;
     }
     if (strcmp(way, "address_ptsz") == 0) {
         CUresult (*allocate)(CUdeviceptr *, size_t, CUstream) =
-            (CUresult(*)(CUdeviceptr *, size_t, CUstream))find("cuMemAllocAsync_ptsz", "cuMemAllocAsync", 11020);
+            (CUresult(*)(CUdeviceptr *, size_t, CUstream))find("cuMemAllocAsync_ptsz", "cuMemAllocAsync",
+                                                               11020);
         result = allocate != NULL ? allocate(&pointer, bytes, NULL) : CUDA_ERROR_UNKNOWN;
     } else {
         CUresult (*allocate)(CUdeviceptr *, size_t) =

@@ -1,4 +1,5 @@
-/* Looks ordinary names up in every way and prints where they lie: the answers must not depend on a preloaded shim. */
+/* Looks ordinary names up in every way and prints where they lie: the answers must not depend on a preloaded
+ * shim. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@ static void report(const char *what, void *address)
     printf("%s: %s\n", what, slash != NULL ? slash + 1 : info.dli_fname);
 }
 
-/* Found first by RTLD_DEFAULT and passed over by RTLD_NEXT: the caller decides, and the caller is this program. */
+/* Found first by RTLD_DEFAULT and passed over by RTLD_NEXT: the caller decides, and the caller is this
+ * program. */
 __attribute__((visibility("default"))) int puts(const char *text)
 {
     return fputs(text, stdout);
@@ -34,6 +36,7 @@ int main(void)
     report("sin", library != NULL ? dlsym(library, "sin") : NULL);
     void *other = dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW);
     printf("namespace: %s\n", other != NULL && other != library ? "own" : "shared");
-    printf("nothing: %s\n", dlopen("/there/is/no/such.so", RTLD_NOW) == NULL && dlerror() != NULL ? "yes" : "no");
+    printf("nothing: %s\n",
+           dlopen("/there/is/no/such.so", RTLD_NOW) == NULL && dlerror() != NULL ? "yes" : "no");
     return 0;
 }

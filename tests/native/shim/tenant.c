@@ -1,6 +1,6 @@
 /*
- * A tenant's program, linked with the driver: tenant WHAT [NUMBER...]. See the functions for what each WHAT does; the
- * Python tests read what they print.
+ * A tenant's program, linked with the driver: tenant WHAT [NUMBER...]. See the functions for what each WHAT
+ * does; the Python tests read what they print.
  */
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -14,14 +14,14 @@
 #include <unistd.h>
 
 #define MIB (1ull << 20)
-#define TRY(call)                                                                                                    \
-    do {                                                                                                             \
-        CUresult answer_ = (call);                                                                                   \
-        if (answer_ != CUDA_SUCCESS) {                                                                               \
-            printf("%s answers %d\n", #call, (int)answer_);                                                          \
-            fflush(stdout);                                                                                          \
-            _exit(1);                                                                                                \
-        }                                                                                                            \
+#define TRY(call)                                           \
+    do {                                                    \
+        CUresult answer_ = (call);                          \
+        if (answer_ != CUDA_SUCCESS) {                      \
+            printf("%s answers %d\n", #call, (int)answer_); \
+            fflush(stdout);                                 \
+            _exit(1);                                       \
+        }                                                   \
     } while (0)
 
 static CUcontext context;
@@ -119,14 +119,17 @@ static void give_mapped(void *what)
 }
 static CUresult take_array(void **what, size_t bytes)
 {
-    CUDA_ARRAY_DESCRIPTOR d = {.Width = 256, .Height = (bytes + 1023) / 1024, .Format = CU_AD_FORMAT_FLOAT,
-                               .NumChannels = 1};
+    CUDA_ARRAY_DESCRIPTOR d = {
+        .Width = 256, .Height = (bytes + 1023) / 1024, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
     return cuArrayCreate((CUarray *)what, &d);
 }
 static CUresult take_volume(void **what, size_t bytes)
 {
-    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 64, .Height = 64, .Depth = (bytes + 16383) / 16384,
-                                 .Format = CU_AD_FORMAT_UNSIGNED_INT16, .NumChannels = 2};
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 64,
+                                 .Height = 64,
+                                 .Depth = (bytes + 16383) / 16384,
+                                 .Format = CU_AD_FORMAT_UNSIGNED_INT16,
+                                 .NumChannels = 2};
     return cuArray3DCreate((CUarray *)what, &d);
 }
 static void give_array(void *what)
@@ -135,8 +138,8 @@ static void give_array(void *what)
 }
 static CUresult take_mipmap(void **what, size_t bytes)
 {
-    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 256, .Height = (bytes + 1023) / 1024, .Format = CU_AD_FORMAT_FLOAT,
-                                 .NumChannels = 1};
+    CUDA_ARRAY3D_DESCRIPTOR d = {
+        .Width = 256, .Height = (bytes + 1023) / 1024, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
     return cuMipmappedArrayCreate((CUmipmappedArray *)what, &d, 3);
 }
 static void give_mipmap(void *what)
@@ -145,15 +148,16 @@ static void give_mipmap(void *what)
 }
 
 static const struct family families[] = {
-    {"linear", take_linear, give_linear},     {"managed", take_managed, give_linear},
-    {"pitched", take_pitched, give_linear},   {"async", take_async, give_async},
-    {"pool", take_from_pool, give_async},     {"mapped", take_mapped, give_mapped},
-    {"array", take_array, give_array},        {"volume", take_volume, give_array},
+    {"linear", take_linear, give_linear},   {"managed", take_managed, give_linear},
+    {"pitched", take_pitched, give_linear}, {"async", take_async, give_async},
+    {"pool", take_from_pool, give_async},   {"mapped", take_mapped, give_mapped},
+    {"array", take_array, give_array},      {"volume", take_volume, give_array},
     {"mipmap", take_mipmap, give_mipmap},
 };
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 
-/* families BYTES: for each family its name, what it took and what is still missing after it was given back. */
+/* families BYTES: for each family its name, what it took and what is still missing after it was given back.
+ */
 static int do_families(char **numbers)
 {
     size_t bytes = strtoull(numbers[0], NULL, 10);
@@ -179,8 +183,7 @@ static int do_fill(char **numbers)
     start();
     TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
     for (unsigned i = 0; i < FAMILIES; i++) {
-        if (strcmp(families[i].name, numbers[0]) != 0)
-            continue;
+        if (strcmp(families[i].name, numbers[0]) != 0) continue;
         void *what = NULL;
         while ((result = families[i].take(&what, bytes)) == CUDA_SUCCESS)
             taken++;
@@ -190,7 +193,8 @@ static int do_fill(char **numbers)
     return 0;
 }
 
-/* hammer SECONDS SEED: takes and gives back in all families at random until the time is up; prints takes, refusals. */
+/* hammer SECONDS SEED: takes and gives back in all families at random until the time is up; prints takes,
+ * refusals. */
 static int do_hammer(char **numbers)
 {
     enum { HELD = 48 };
@@ -221,8 +225,7 @@ static int do_hammer(char **numbers)
         clock_gettime(CLOCK_MONOTONIC, &now);
     } while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
     for (unsigned i = 0; i < HELD; i++)
-        if (held[i] != NULL)
-            families[family[i]].give(held[i]);
+        if (held[i] != NULL) families[family[i]].give(held[i]);
     printf("%u %u\n", taken, refused);
     return 0;
 }
@@ -248,6 +251,16 @@ static int do_alloc(char **numbers)
     return 0;
 }
 
+/* exec BYTES: allocates, then becomes another program that allocates as much. */
+static int do_exec(char **numbers)
+{
+    CUdeviceptr pointer;
+    start();
+    TRY(cuMemAlloc(&pointer, strtoull(numbers[0], NULL, 10)));
+    execl("/proc/self/exe", "tenant", "alloc", numbers[0], NULL);
+    return 1;
+}
+
 /* view: what the program sees of its device. */
 static int do_view(char **numbers)
 {
@@ -271,39 +284,37 @@ static int do_init(char **numbers)
     return 0;
 }
 
-/* fork BYTES: a parent that has not yet used the GPU forks; both allocate; then the parent's use alone must be left. */
+/* fork BYTES: a parent that has not yet used the GPU forks; both allocate; then the parent's use alone must
+ * be left. */
 static int do_fork(char **numbers)
 {
     size_t bytes = strtoull(numbers[0], NULL, 10), before, total;
     CUdeviceptr pointer;
     int ready[2], go[2], status;
     char byte = 0;
-    if (pipe(ready) != 0 || pipe(go) != 0)
-        return 1;
+    if (pipe(ready) != 0 || pipe(go) != 0) return 1;
     pid_t pid = fork();
     if (pid == 0) {
         start();
         TRY(cuMemAlloc(&pointer, bytes));
-        if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1)
-            _exit(1);
+        if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1) _exit(1);
         TRY(cuMemFree(pointer));
         _exit(0);
     }
     start();
     before = free_bytes();
     TRY(cuMemAlloc(&pointer, bytes));
-    if (read(ready[0], &byte, 1) != 1)
-        return 1;
+    if (read(ready[0], &byte, 1) != 1) return 1;
     size_t both = free_bytes();
-    if (write(go[1], &byte, 1) != 1)
-        return 1;
+    if (write(go[1], &byte, 1) != 1) return 1;
     waitpid(pid, &status, 0);
     TRY(cuMemGetInfo(&before, &total));
     printf("%zu %zu %d\n", total - both, total - before, status);
     return 0;
 }
 
-/* late-fork BYTES: a parent that holds memory forks a child that only exits; the parent frees its memory afterwards. */
+/* late-fork BYTES: a parent that holds memory forks a child that only exits; the parent frees its memory
+ * afterwards. */
 static int do_late_fork(char **numbers)
 {
     CUdeviceptr pointer;
@@ -360,7 +371,8 @@ static int do_threads(char **numbers)
     return 0;
 }
 
-/* contexts: what two contexts, their memory and their end cost, as four readings of free memory relative to the first. */
+/* contexts: what two contexts, their memory and their end cost, as four readings of free memory relative to
+ * the first. */
 static int do_contexts(char **numbers)
 {
     CUcontext other;
@@ -414,9 +426,10 @@ static const struct {
     const char *name;
     int (*run)(char **numbers);
 } actions[] = {
-    {"families", do_families}, {"fill", do_fill},           {"hammer", do_hammer},   {"hold", do_hold},
-    {"alloc", do_alloc},       {"view", do_view},           {"init", do_init},       {"fork", do_fork},
-    {"late-fork", do_late_fork}, {"threads", do_threads},   {"contexts", do_contexts}, {"vmm", do_vmm},
+    {"families", do_families},   {"fill", do_fill},       {"hammer", do_hammer},     {"hold", do_hold},
+    {"alloc", do_alloc},         {"view", do_view},       {"init", do_init},         {"fork", do_fork},
+    {"late-fork", do_late_fork}, {"threads", do_threads}, {"contexts", do_contexts}, {"vmm", do_vmm},
+    {"exec", do_exec},
 };
 
 int main(int count, char **arguments)
