@@ -184,7 +184,8 @@ static void create(const char *path, const char *gpus, const char *name, const c
     trap_message = "error: the disk is full\n";
     int result = sim_create(temporary, shown, devices, count);
 
-    if (result == 0 && link(temporary, path) != 0) result = -errno;
+    /* As a driver's device nodes: who may reach the file may use the cards. */
+    if (result == 0 && (chmod(temporary, 0666) != 0 || link(temporary, path) != 0)) result = -errno;
     unlink(temporary);
     if (result == -EEXIST)
         simctl_fail("remove it first: calabash-simctl destroy PATH", "%s exists already", path);

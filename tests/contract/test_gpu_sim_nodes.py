@@ -97,8 +97,10 @@ def test_the_environment_puts_a_program_on_the_node(tmp_path: Path) -> None:
     assert done.stdout == "NVIDIA H200\n"
 
 
-def test_other_users_can_use_a_node_only_as_far_as_its_directory_lets_them(tmp_path: Path) -> None:
-    node = sim.create_node(tmp_path, "lab", "T4")
-    umask = os.umask(0)
-    os.umask(umask)
-    assert stat.S_IMODE(node.state.stat().st_mode) == 0o666 & ~umask
+def test_whoever_reaches_a_node_may_use_it_as_with_the_files_of_a_driver(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        node = sim.create_node(tmp_path, "lab", "T4")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(node.state.stat().st_mode) == 0o666

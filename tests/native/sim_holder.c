@@ -1,6 +1,6 @@
 /*
- * A process of a simulated node, without CUDA: holds memory of a card and keeps it busy, until its input ends.
- * usage: sim_holder DEVICE BYTES BUSY_MS     (node from CALABASH_SIM)
+ * A process of a simulated node, without CUDA: holds memory of a card and keeps it busy, until its input
+ * ends. usage: sim_holder DEVICE BYTES BUSY_MS     (node from CALABASH_SIM)
  */
 #include "simgpu/engine.h"
 #include "simgpu/state.h"

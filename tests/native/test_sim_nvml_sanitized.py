@@ -1,0 +1,56 @@
+"""The simulated NVML under address and undefined-behaviour sanitizers, called as no sane program would."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.native.simnode import ROOT, Node, compile_holder, simctl
+
+HEADERS = next((ROOT / ".venv").glob("lib/python3*/site-packages/nvidia/cu13/include"))
+
+
+@pytest.fixture(scope="module")
+def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("fuzz") / "sim_nvml_fuzz"
+    source = ROOT / "native/simgpu"
+    files = [source / f for f in ("state.c", "engine.c", "profiles.c", "profiles_node.c")]
+    files += [f for f in source.glob("nvml_*.c") if f.name != "nvml_unserved.c"]
+    subprocess.run(
+        [
+            *(
+                "gcc",
+                "-std=gnu11",
+                "-O1",
+                "-g",
+                "-pthread",
+                "-fsanitize=address,undefined",
+                "-fno-sanitize-recover=all",
+            ),
+            *("-Wno-deprecated-declarations", f"-I{ROOT / 'native'}", "-isystem", HEADERS, "-o", program),
+            *(ROOT / "tests/native/sim_nvml_fuzz.c", *files, "-lm"),
+        ],
+        check=True,
+    )
+    return program
+
+
+@pytest.mark.slow
+def test_no_call_however_wrong_reads_or_writes_where_it_should_not(
+    fuzzer: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    node = Node(tmp_path / "n", "2xA100-40GB,P40", compile_holder(tmp_path_factory.mktemp("holder")))
+    node.inject(1, "ecc-double")
+    for seed in (1, 2):
+        done = subprocess.run(
+            [fuzzer, str(seed), "400"], env=node.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert int(done.stdout.split()[1]) > 20, "the layout hardly changed, so nothing was tried"
+    assert simctl("show", node.state, "--json").returncode == 0
+    instances = node.show()["devices"][0]["gpu_instances"]
+    taken = [s for gi in instances for s in range(gi["start"], gi["start"] + gi["size"])]
+    assert len(taken) == len(set(taken)), "two instances share a memory slice"
+    assert all(s < 8 for s in taken)
+    node.close()
