@@ -235,10 +235,11 @@ def main() -> None:
     """Entry point of ``python -m calabash.agent.arbiter``."""
     parser = argparse.ArgumentParser(description="Arbitrates compute shares between the slots of one host.")
     parser.add_argument("--home", type=Path, required=True, help="the pool's directory (CALABASH_HOME)")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="end when this is no longer the parent")
     arguments = parser.parse_args()
     if not arguments.home.is_dir():
         parser.exit(2, f"error: {arguments.home} is not a directory\nhint: start it through the pool\n")
-    run(arguments.home, os.getppid())
+    run(arguments.home, arguments.parent)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,9 @@ class ArbiterProcess:
     """At most one arbiter. ``keep`` is called often and never waits."""
 
     def __init__(self, home: Path, clock: Clock, *, command: list[str] | None = None) -> None:
-        self._command = command or [sys.executable, "-m", "calabash.agent.arbiter", "--home", str(home)]
+        # It ends with its parent, whom it must know by number: we may be dead before it can look.
+        default = [sys.executable, "-m", "calabash.agent.arbiter", "--home", str(home), "--parent", str(os.getpid())]
+        self._command = command or default
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._started_ns = 0

@@ -1,0 +1,64 @@
+"""Fixtures: worlds with a real pool daemon, and compiled tenant programs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemons.world import NATIVE, World
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Makes pools that are not up yet and that nobody else uses."""
+    made: list[World] = []
+
+    def make(gpus: str = "2xA100-40GB", **options: Any) -> World:
+        made.append(World(tmp_path / f"home{len(made)}", gpus, **options))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[dict[str, World]]:
+    """The pool that tests hand on to each other as long as they leave it as they found it."""
+    kept: dict[str, World] = {}
+    yield kept
+    for world in kept.values():
+        world.close()
+
+
+@pytest.fixture
+def world(shared: dict[str, World], tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A pool that is up and empty, on two simulated A100-40GB. A test may break it; the next then gets another."""
+    if "world" not in shared:
+        home = tmp_path_factory.mktemp("pool")
+        home.chmod(0o755)
+        shared["world"] = World(home / "home")
+        shared["world"].up()
+    yield shared["world"]
+    if not shared["world"].clean():
+        shared.pop("world").close()
+
+
+@pytest.fixture(scope="session")
+def hold(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the program that holds device memory (``programs/hold.c``)."""
+    import nvidia
+
+    headers = next(p for root in nvidia.__path__ for p in Path(root).glob("cu13/include"))
+    source = Path(__file__).parent / "programs" / "hold.c"
+    program = tmp_path_factory.mktemp("programs") / "hold"
+    libraries = [f"-L{NATIVE / 'simgpu'}", "-l:libcuda.so.1"]
+    subprocess.run(
+        ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-isystem", headers, source, "-o", program, *libraries],
+        check=True,
+        capture_output=True,
+    )
+    return str(program)

@@ -1,0 +1,226 @@
+"""A pool in a directory of its own, with a real daemon process on a simulated node, and programs that use it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import calabash
+from calabash.model.errors import CalabashError
+from calabash.seams.gpu import sim
+from calabash.standalone.client import PoolClient
+
+NATIVE = Path(calabash.__file__).resolve().parent / "_native"
+SIM = "lab"
+
+
+def until(condition: Callable[[], Any], *, within_s: float = 10.0, what: str = "") -> Any:
+    """Poll until it is true and return it; fail with ``what`` when the time is over."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what or condition}"
+        time.sleep(0.01)
+
+
+def elapsed_until(condition: Callable[[], Any], *, within_s: float = 10.0, what: str = "") -> float:
+    """How long that took, in seconds."""
+    begun = time.monotonic()
+    until(condition, within_s=within_s, what=what)
+    return time.monotonic() - begun
+
+
+class Program:
+    """What ``calabash run`` does, in a forked child: ask, take the lease, become the program."""
+
+    def __init__(self, home: Path, command: list[str], **body: Any) -> None:
+        self._from_child, writing = os.pipe()
+        reading, self.stdin = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.dup2(reading, 0)
+                os.dup2(writing, 1)
+                os.dup2(writing, 2)
+                os.closerange(3, 1024)  # the pipes of other programs must end with their owners
+                _become(home, command, body)
+            except CalabashError as error:
+                os.write(1, f"refused {error.reason}\n".encode())
+            except BaseException as error:
+                os.write(1, f"broken {error!r}\n".encode())
+            os._exit(1)
+        os.close(writing)
+        os.close(reading)
+        os.set_blocking(self._from_child, False)
+        self.output = b""
+        self.code: int | None = None
+
+    def says(self, text: str) -> bool:
+        """Whether it has said so by now."""
+        try:
+            while chunk := os.read(self._from_child, 65536):
+                self.output += chunk
+        except BlockingIOError:
+            pass
+        return text.encode() in self.output
+
+    def alive(self) -> bool:
+        """Reaps it when it is dead."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code is None
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        if self.alive():
+            os.kill(self.pid, number)
+
+    def finish(self) -> int:
+        """Let it end by closing its input; its exit code."""
+        if self.stdin >= 0:
+            os.close(self.stdin)
+            self.stdin = -1
+        until(lambda: not self.alive(), what="the program to end")
+        assert self.code is not None
+        return self.code
+
+    def close(self) -> None:
+        self.kill()
+        self.finish()
+        os.close(self._from_child)
+
+
+def _become(home: Path, command: list[str], body: dict[str, Any]) -> None:
+    pool = PoolClient(home)
+    granted = pool.post("/v1/allocations", {"command": command, **body}, timeout_s=60)
+    lease = os.open(granted["lease"], os.O_RDONLY)
+    fcntl.flock(lease, fcntl.LOCK_SH)
+    os.set_inheritable(lease, True)
+    pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
+    os.execvpe(command[0], command, {**os.environ, **granted["environment"]})
+
+
+class World:
+    """One pool. ``gpus`` is the simulated node, "" for none."""
+
+    def __init__(self, home: Path, gpus: str = "2xA100-40GB", *, database: str = "") -> None:
+        self.home = home
+        self.database = database
+        self.sim = SIM if gpus else ""
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
+        self.programs: list[Program] = []
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.client = PoolClient(home)
+        if gpus:
+            sim.create_node(home, SIM, gpus, 1)
+
+    @property
+    def state_file(self) -> Path:
+        return self.home / "sim" / SIM / "node.state"
+
+    def command(self) -> list[str]:
+        words = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(self.home)]
+        if self.sim:
+            words += ["--sim", self.sim]
+        if self.database:
+            words += ["--db", self.database]
+        return words
+
+    def up(self) -> dict[str, Any]:
+        """Start the daemon and wait until it answers."""
+        self.home.mkdir(exist_ok=True)
+        with (self.home / "pool.log").open("ab") as log:
+            self.daemon = subprocess.Popen(self.command(), env=self.environment, stdout=log, stderr=log)
+        return self.ready()
+
+    def ready(self) -> dict[str, Any]:
+        daemon = self.daemon
+        assert daemon is not None
+
+        def answer() -> Any:
+            assert daemon.poll() is None, (self.home / "pool.log").read_text()
+            try:
+                status = self.client.get("/v1/status", timeout_s=5)
+            except CalabashError:
+                return None
+            return status if status["pid"] == daemon.pid else None
+
+        found: dict[str, Any] = until(answer, within_s=30, what="the pool to answer")
+        return found
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Kill the daemon and wait for its end."""
+        assert self.daemon is not None
+        self.daemon.send_signal(number)
+        self.daemon.wait(timeout=20)
+
+    def run(self, *command: str, **body: Any) -> Program:
+        """A program on a slice."""
+        program = Program(self.home, list(command) or ["cat"], **body)
+        self.programs.append(program)
+        return program
+
+    def running(self, *command: str, **body: Any) -> tuple[Program, dict[str, Any]]:
+        """A program on a slice that runs by now, and its allocation."""
+        program = self.run(*command, **body)
+        return program, until(lambda: self.allocation_of(program), what=f"{command} to run")
+
+    def allocation_of(self, program: Program) -> dict[str, Any] | None:
+        assert program.alive(), program.says("") or program.output
+        return next((a for a in self.allocations() if program.pid in a["pids"] and a["state"] == "running"), None)
+
+    def allocations(self, *, ended: bool = False) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.client.get("/v1/allocations" + ("?all=1" if ended else ""))["items"]
+        return found
+
+    def devices(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.client.get("/v1/devices")["items"]
+        return found
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [e for e in self.client.get("/v1/events")["items"] if e["kind"] == kind]
+
+    def slots(self) -> list[str]:
+        return sorted(p.name for p in (self.home / "alloc").iterdir())
+
+    def inject(self, gpu: str, *words: str) -> None:
+        subprocess.run(
+            [NATIVE / "simgpu" / "calabash-simctl", "inject", self.state_file, "--gpu", gpu, *words],
+            check=True,
+            capture_output=True,
+        )
+
+    def clean(self) -> bool:
+        """End all programs; whether the pool is then as good as new."""
+        for program in self.programs:
+            program.close()
+        self.programs.clear()
+        if self.daemon is None or self.daemon.poll() is not None:
+            return False
+        try:
+            for allocation in self.allocations():
+                self.client.delete(f"/v1/allocations/{allocation['id']}?force=1")
+            until(lambda: not self.allocations(), what="the pool to be empty")
+            for queue in self.client.get("/v1/queues")["items"]:
+                if queue["name"] != "default":
+                    self.client.delete(f"/v1/queues/{queue['name']}")
+        except CalabashError:
+            return False
+        return all(d["health"] == "healthy" for d in self.devices())
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.close()
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.terminate()
+            self.daemon.wait(timeout=20)
