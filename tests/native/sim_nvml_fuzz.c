@@ -121,6 +121,8 @@ static void figures(struct dice *d, nvmlDevice_t device)
 /* Makes an instance anywhere, perhaps with a compute instance, and perhaps leaves it there. */
 static void instances(struct dice *d, nvmlDevice_t device)
 {
+    static const unsigned int profiles[] = {19, 20, 15, 14, 9, 5, 0, 3, 1000};
+    unsigned int profile = profiles[roll(d, 9)];
     nvmlGpuInstancePlacement_t at = {.start = roll(d, 10), .size = roll(d, 10)};
     nvmlGpuInstance_t gi = NULL;
     nvmlComputeInstance_t ci = NULL;
@@ -128,15 +130,15 @@ static void instances(struct dice *d, nvmlDevice_t device)
     nvmlComputeInstanceInfo_t ci_info;
 
     if (roll(d, 2))
-        nvmlDeviceCreateGpuInstanceWithPlacement(device, roll(d, 21), &at, &gi);
+        nvmlDeviceCreateGpuInstanceWithPlacement(device, profile, &at, &gi);
     else
-        nvmlDeviceCreateGpuInstance(device, roll(d, 21), &gi);
+        nvmlDeviceCreateGpuInstance(device, profile, &gi);
     if (nvmlGpuInstanceGetInfo(gi, &info) == NVML_SUCCESS) __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED);
     nvmlGpuInstanceCreateComputeInstance(gi, roll(d, 9), &ci);
     nvmlComputeInstanceGetInfo_v2(ci, &ci_info);
     if (roll(d, 2)) nvmlComputeInstanceDestroy(ci);
-    if (nvmlDeviceGetGpuInstanceById(device, roll(d, 20), &gi) == NVML_SUCCESS) {
-        if (nvmlGpuInstanceGetComputeInstanceById(gi, roll(d, 3), &ci) == NVML_SUCCESS)
+    if (nvmlDeviceGetGpuInstanceById(device, roll(d, 9), &gi) == NVML_SUCCESS) {
+        if (nvmlGpuInstanceGetComputeInstanceById(gi, roll(d, 2), &ci) == NVML_SUCCESS)
             nvmlComputeInstanceDestroy(ci);
         nvmlGpuInstanceDestroy(gi);
     }

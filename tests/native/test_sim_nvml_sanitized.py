@@ -28,8 +28,9 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "-fsanitize=address,undefined",
                 "-fno-sanitize-recover=all",
             ),
-            *("-Wno-deprecated-declarations", f"-I{ROOT / 'native'}", "-isystem", HEADERS, "-o", program),
-            *(ROOT / "tests/native/sim_nvml_fuzz.c", *files, "-lm"),
+            *("-Wno-deprecated-declarations", f"-I{ROOT / 'native'}", "-isystem", str(HEADERS), "-o", str(program)),
+            *(str(f) for f in (ROOT / "tests/native/sim_nvml_fuzz.c", *files)),
+            "-lm",
         ],
         check=True,
     )
