@@ -31,6 +31,7 @@ Rows = npt.NDArray[np.intp]
 MODE_UNSET = 0
 MODE_MIG = "mig"
 _LOG_MIN = 4096
+KINDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class Cluster:
         cpu_free_milli, cpu_milli, memory_free_mib, memory_mib [N]: host resources, free and whole.
         gpu_count [N]; gpu_free_milli, gpu_free_mib, gpu_mib [N, G]: devices.
         gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_island, gpu_numa [N, G].
+        kind_users [N, KINDS]: placements per class of request (``kind_of``).
         schedulable [N]: False while cordoned. rack [N].
         gpu_sum_milli [N]: free compute over the node's devices. users [N]: placements on the node.
         names, labels, taints: per row. row_of: name -> row.
@@ -144,6 +146,7 @@ class Cluster:
     gpu_island: npt.NDArray[np.int16]
     gpu_numa: npt.NDArray[np.int16]
     gpu_geometry: npt.NDArray[np.int16]
+    kind_users: npt.NDArray[np.int32]
 
     def _allocate(self, count: int) -> None:
         """Make all arrays ``count`` rows long, keeping what is there."""
@@ -158,6 +161,10 @@ class Cluster:
             if old:
                 matrix[:old] = getattr(self, name)
             setattr(self, name, matrix)
+        kinds = np.zeros((count, KINDS), np.int32)
+        if old:
+            kinds[:old] = self.kind_users
+        self.kind_users = kinds
 
     def _append(self, nodes: Sequence[NodeSpec]) -> None:
         first = len(self.names)
@@ -219,6 +226,13 @@ class Cluster:
         if cursor < self.log_start:
             return None
         return self.log[cursor - self.log_start :]
+
+    @staticmethod
+    def kind_of(shape: Shape) -> int:
+        """Class of a request by its devices: 0 a share, 1 one card, 2 two, 3 up to four, 4 more."""
+        if not shape.whole:
+            return 0
+        return min(4, 1 + (shape.gpu_count - 1).bit_length())
 
     def mode_code(self, mode: str) -> int:
         """Stable small number of a sharing mode."""
@@ -288,6 +302,7 @@ class Cluster:
             self.gpu_sum_milli[row] -= total
             if shape.mig_profile:
                 self._cut(shape, placement, occupied)
+            self.kind_users[row, self.kind_of(shape)] += 1
         self.cpu_free_milli[row] -= shape.cpu_milli
         self.memory_free_mib[row] -= shape.memory_mib
         self.users[row] += 1
@@ -312,6 +327,8 @@ class Cluster:
             total += milli
         if shape.mig_profile:
             self._cut(shape, placement, vacated)
+        if shape.gpu_count:
+            self.kind_users[row, self.kind_of(shape)] -= 1
         self.gpu_sum_milli[row] += total
         self.cpu_free_milli[row] += shape.cpu_milli
         self.memory_free_mib[row] += shape.memory_mib

@@ -1,0 +1,148 @@
+"""The decision engine: one cached score per shape and node, renewed only where something changed.
+
+Theory of operation. For every shape that was ever asked for there is one vector of scores over the nodes (minus
+infinity where it does not fit) and a cursor into the cluster's change log. A decision renews the entries of the rows
+that changed since this shape last looked, and takes the first largest score. Rows are in a fixed pseudo-random order,
+so "first among equals" is first fit; scores are rounded to 1e-9, because float noise would otherwise break it. A shape
+that fits nowhere is remembered by its cursor: asked again with nothing changed, it costs one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from calabash.sched.cluster import Cluster, Floats, Rows
+from calabash.sched.fit import Compiled
+from calabash.sched.policies.protocol import Policy, Scorer
+from calabash.sched.shape import NodePlacement, Shape
+
+_DECIMALS = 9
+_NOWHERE = -np.inf
+# Above this many changed rows one pass over everything is cheaper than gathering them.
+_FULL_PASS_SHARE = 0.25
+
+
+class _Entry:
+    """What is known of one shape."""
+
+    __slots__ = ("compiled", "cursor", "devices", "scores", "static_version", "version")
+
+    def __init__(self, compiled: Compiled, count: int) -> None:
+        self.compiled = compiled
+        self.scores: Floats = np.full(count, _NOWHERE)
+        self.devices: npt.NDArray[np.int8] | None = np.zeros(count, np.int8) if compiled.shape.fraction else None
+        self.cursor = -1
+        self.static_version = -1
+        self.version = -1
+
+
+class Engine:
+    """Answers where a shape goes best now. It reads the cluster and never changes it.
+
+    Args:
+        cluster: the resident arrays.
+        policy: makes the scores; see ``policies``.
+    """
+
+    def __init__(self, cluster: Cluster, policy: Policy) -> None:
+        self.cluster = cluster
+        self.scorer: Scorer = policy.bind(cluster)
+        self._entries: dict[Shape, _Entry] = {}
+
+    def decide(self, shape: Shape) -> NodePlacement | None:
+        """The best place by the policy, or None when it fits nowhere; nothing is taken."""
+        self.scorer.observe(shape)
+        entry = self._fresh(shape)
+        scores = entry.scores
+        if self.scorer.random_ties:
+            row = self._random_best(scores)
+        else:
+            row = int(scores.argmax())
+        score = scores.item(row)
+        if score == _NOWHERE:
+            return None
+        return self._placement(entry, row, score)
+
+    def decide_among(self, shape: Shape, rows: Sequence[int]) -> NodePlacement | None:
+        """As ``decide``, but only on these rows."""
+        if not len(rows):
+            return None
+        entry = self._fresh(shape)
+        wanted = np.sort(np.asarray(rows, np.intp))
+        row = int(wanted[entry.scores[wanted].argmax()])
+        score = entry.scores.item(row)
+        return None if score == _NOWHERE else self._placement(entry, row, score)
+
+    def scores(self, shape: Shape) -> Floats:
+        """[N] current scores, minus infinity where the shape does not fit; a view, not to be changed."""
+        return self._fresh(shape).scores
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the caches hold."""
+        return sum(
+            entry.scores.nbytes + (0 if entry.devices is None else entry.devices.nbytes)
+            for entry in self._entries.values()
+        )
+
+    # ---------------------------------------------------------------------------------------- the cache
+    def _fresh(self, shape: Shape) -> _Entry:
+        cluster = self.cluster
+        entry = self._entries.get(shape)
+        if entry is None or len(entry.scores) != cluster.node_count:
+            entry = self._entries[shape] = _Entry(Compiled(cluster, shape), cluster.node_count)
+        version = self.scorer.version
+        if entry.cursor == cluster.position and entry.version == version:
+            return entry
+        if entry.static_version != cluster.static_version:
+            entry.compiled.renew()
+            entry.static_version = cluster.static_version
+            entry.cursor = -1
+        changed = None if entry.version != version else cluster.changed_since(entry.cursor)
+        if changed is None:
+            self._renew_all(entry)
+        elif len(changed) == 1:
+            self._renew(entry, np.array(changed, np.intp))
+        else:
+            rows = set(changed)
+            if len(rows) > _FULL_PASS_SHARE * cluster.node_count + 8:
+                self._renew_all(entry)
+            else:
+                self._renew(entry, np.fromiter(rows, np.intp, len(rows)))
+        entry.cursor = cluster.position
+        entry.version = version
+        return entry
+
+    def _renew_all(self, entry: _Entry) -> None:
+        self._renew(entry, np.arange(self.cluster.node_count))
+
+    def _renew(self, entry: _Entry, rows: Rows) -> None:
+        scores, devices = self.scorer.score(entry.compiled, rows)
+        entry.scores[rows] = scores.round(_DECIMALS)
+        if devices is not None and entry.devices is not None:
+            entry.devices[rows] = devices
+
+    def _random_best(self, scores: Floats) -> int:
+        best = scores.max()
+        return int(self.scorer.rng.choice(np.flatnonzero(scores == best))) if best > _NOWHERE else 0
+
+    def _placement(self, entry: _Entry, row: int, score: float) -> NodePlacement | None:
+        shape = entry.compiled.shape
+        if entry.devices is not None:
+            device = self.scorer.device(entry.compiled, row, entry.devices.item(row))
+            return NodePlacement(node=row, devices=(device,), score=score)
+        if not shape.gpu_count:
+            return NodePlacement(node=row, score=score)
+        if self.plain_whole(shape):
+            free = (self.cluster.gpu_free_milli[row] == 1000).nonzero()[0][: shape.gpu_count]
+            return NodePlacement(node=row, devices=tuple(free.tolist()), score=score)
+        return entry.compiled.choose(row)
+
+    def plain_whole(self, shape: Shape) -> bool:
+        """Whole cards by lowest index, where nothing but being free decides."""
+        cluster = self.cluster
+        plain = not (cluster.has_modes or cluster.has_unhealthy or cluster.gpu_tracked)
+        return plain and shape.whole and not (shape.topology or shape.models or shape.mode)

@@ -1,0 +1,62 @@
+"""Several policies by weights. Each one's scores are scaled to 0..1 over a fixed range, so that weights compare.
+
+The first policy chooses the device. Quantised policies give 0..100; potentials are a few cards at most, and are squeezed by
+a logistic so that no single term can drown the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calabash.model.errors import CalabashError
+from calabash.sched.cluster import Cluster, Floats, Rows
+from calabash.sched.fit import Compiled
+from calabash.sched.policies.protocol import Policy, Scored, Scorer, ScorerBase
+from calabash.sched.shape import Shape
+
+_HUNDRED = frozenset({"bestfit", "dotproduct", "packing", "clustering", "fgd"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinedPolicy:
+    """(policy, weight) pairs, the one that chooses devices first."""
+
+    parts: tuple[tuple[Policy, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts or any(weight <= 0 for _, weight in self.parts):
+            raise CalabashError("a combination needs policies with positive weights", hint="for example pgb:1+topology:0.2")
+
+    @property
+    def name(self) -> str:
+        """``pgb:1+topology:0.2``."""
+        return "+".join(f"{policy.name}:{weight:g}" for policy, weight in self.parts)
+
+    def bind(self, cluster: Cluster) -> Scorer:
+        return _Combined(cluster, [(p.name, p.bind(cluster), w) for p, w in self.parts])
+
+
+class _Combined(ScorerBase):
+    def __init__(self, cluster: Cluster, parts: list[tuple[str, Scorer, float]]) -> None:
+        super().__init__(cluster)
+        self._parts = parts
+
+    def observe(self, shape: Shape) -> None:
+        for _, scorer, _ in self._parts:
+            scorer.observe(shape)
+        self.version = sum(scorer.version for _, scorer, _ in self._parts)
+
+    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+        total: Floats = np.zeros(len(rows))
+        chosen = None
+        for index, (name, scorer, weight) in enumerate(self._parts):
+            scores, devices = scorer.score(compiled, rows)
+            fits = np.isfinite(scores)
+            bounded = np.where(fits, scores, 0.0)
+            scaled = bounded / 100.0 if name in _HUNDRED else 1.0 / (1.0 + np.exp(-bounded))
+            total = np.where(fits, total + weight * scaled, -np.inf)
+            if index == 0:
+                chosen = devices
+        return total, chosen

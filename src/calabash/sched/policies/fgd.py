@@ -1,0 +1,112 @@
+"""FGD: fragmentation gradient descent, the best published baseline.
+
+Source: Weng et al., USENIX ATC'23. A typical request m sees the idle compute of a node as a fragment: all of it where m
+cannot run, else what lies on devices smaller than its share. F is the expectation over the typical requests. A request
+goes where F grows least; the score is ``int(100 sigmoid(-dF / 1000))``, and its coarseness is part of the method: it
+hides noise and lets first fit consolidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calabash.sched.cluster import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.demand import Demand
+from calabash.sched.fit import Compiled
+from calabash.sched.policies.protocol import Scored, Scorer, ScorerBase, masked
+from calabash.sched.shape import WHOLE_MILLI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FgdPolicy:
+    """FGD for a known demand. ``quantised`` False keeps exact scores (an ablation)."""
+
+    demand: Demand
+    quantised: bool = True
+    name: str = "fgd"
+
+    def bind(self, cluster: Cluster) -> Scorer:
+        return _Fgd(cluster, self.demand, quantised=self.quantised)
+
+
+class _Fgd(ScorerBase):
+    def __init__(self, cluster: Cluster, demand: Demand, *, quantised: bool) -> None:
+        super().__init__(cluster)
+        typical = demand.typical()
+        self._quantised = quantised
+        self._share = np.array([share for _, share in typical])
+        self._cpu = np.array([key[0] for key, _ in typical], np.int64)
+        self._need = np.array([key[1] for key, _ in typical], np.int64)
+        self._count = np.array([key[2] for key, _ in typical], np.int64)
+        self._models = [key[3] for key, _ in typical]
+        self._allowed: Bools | None = None
+        self._static_version = -1
+
+    def _renew(self) -> None:
+        """[N, M] whether a typical request accepts the node's model; None when none is choosy."""
+        cluster = self.cluster
+        self._static_version = cluster.static_version
+        if not any(self._models):
+            return
+        known = np.array([[not models or name in models for models in self._models] for name in cluster.models])
+        self._allowed = known[cluster.gpu_model[:, 0]]
+
+    def _fragment(self, cpu: Ints, allowed: Bools | None, gaps: Ints) -> Floats:
+        """F of node states: cpu [...], gaps [..., G] -> [...] in milli."""
+        total = gaps.sum(axis=-1)
+        runs = (cpu[..., None] >= self._cpu) & (self._need > 0)
+        if allowed is not None:
+            runs = runs & allowed
+        smaller = gaps[..., None] < self._need
+        runs = runs & ((~smaller).sum(axis=-2) >= self._count)
+        left = (gaps[..., None] * smaller).sum(axis=-2)
+        expected: Floats = (np.where(runs, left, total[..., None]) * self._share).sum(axis=-1)
+        return expected
+
+    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+        if self._static_version != self.cluster.static_version:
+            self._renew()
+        ok, fitting = self.fits(compiled, rows)
+        scores = np.full(len(rows), -np.inf)
+        devices = np.zeros(len(rows), np.int8) if compiled.shape.fraction else None
+        possible = np.flatnonzero(ok)
+        step = 4096
+        for start in range(0, len(possible), step):
+            part = possible[start : start + step]
+            found, chosen = self._gradients(compiled, rows[part], None if fitting is None else fitting[part])
+            scores[part] = found
+            if devices is not None and chosen is not None:
+                devices[part] = chosen
+        return masked(scores, ok), devices
+
+    def _gradients(
+        self, compiled: Compiled, rows: Rows, fitting: Bools | None
+    ) -> tuple[Floats, npt.NDArray[np.int8] | None]:
+        shape, cluster = compiled.shape, self.cluster
+        gaps = cluster.gpu_free_milli[rows]
+        cpu = cluster.cpu_free_milli[rows]
+        allowed = None if self._allowed is None else self._allowed[rows]
+        before = self._fragment(cpu, allowed, gaps)
+        if shape.fraction and fitting is not None:
+            width = gaps.shape[1]
+            after = gaps[:, None, :] - shape.gpu_milli * np.eye(width, dtype=np.int64)[None]
+            wide = None if allowed is None else allowed[:, None, :]
+            cpu_after = np.broadcast_to((cpu - shape.cpu_milli)[:, None], (len(rows), width))
+            growth = (self._fragment(cpu_after, wide, np.maximum(after, 0)) - before[:, None]) / WHOLE_MILLI
+            found = np.where(fitting, self._scaled(growth), -np.inf)
+            chosen = found.argmax(axis=1)
+            return found[np.arange(len(rows)), chosen], chosen.astype(np.int8)
+        after = gaps.copy()
+        if shape.gpu_count and fitting is not None:
+            first = fitting & (fitting.cumsum(axis=1) <= shape.gpu_count)
+            after[first] -= shape.gpu_milli
+        growth = (self._fragment(cpu - shape.cpu_milli, allowed, after) - before) / WHOLE_MILLI
+        return self._scaled(growth), None
+
+    def _scaled(self, growth: Floats) -> Floats:
+        if not self._quantised:
+            return -growth
+        return np.trunc(100.0 / (1.0 + np.exp(growth)))

@@ -1,0 +1,47 @@
+"""Topology: keep NVLink islands and racks whole; for requests of several devices, prefer the tightest island.
+
+The score counts what a placement spoils: an island that stays whole is worth a card, an island that is already broken
+nothing. Combine it with a packing policy (``combined``) by a weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calabash.sched.cluster import Cluster, Floats, Ints, Rows
+from calabash.sched.fit import Compiled
+from calabash.sched.policies.protocol import Scored, Scorer, ScorerBase, masked
+from calabash.sched.shape import WHOLE_MILLI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyPolicy:
+    """See the module."""
+
+    name: str = "topology"
+
+    def bind(self, cluster: Cluster) -> Scorer:
+        return _Topology(cluster)
+
+
+class _Topology(ScorerBase):
+    def score(self, compiled: Compiled, rows: Rows) -> Scored:
+        ok, fitting = self.fits(compiled, rows)
+        shape, cluster = compiled.shape, self.cluster
+        devices = self.fullest(rows, fitting) if fitting is not None and shape.fraction else None
+        scores: Floats = np.zeros(len(rows))
+        if shape.gpu_count and fitting is not None:
+            islands: Ints = cluster.gpu_island[rows].astype(np.int64)
+            idle = cluster.gpu_free_milli[rows] == WHOLE_MILLI
+            for island in range(int(islands.max(initial=-1)) + 1):
+                inside = islands == island
+                size = inside.sum(axis=1)
+                free = (inside & idle).sum(axis=1)
+                whole = (free == size) & (size > 1)
+                room = (inside & fitting).sum(axis=1)
+                # breaking a whole island costs its size; filling the rest of a broken one exactly is best
+                exact = (room == shape.gpu_count) & ~whole
+                scores = np.maximum(scores, np.where(room >= shape.gpu_count, 2.0 + exact - whole, 0.0))
+        return masked(scores, ok), devices

@@ -1,0 +1,188 @@
+"""Tables that price a node's free resources, learned from demand: gaps, CPU balance, blocks, scarce models.
+
+Theory of operation. Cutting devices into shares is a cutting-stock problem. Its linear program, "the largest multiple of
+this demand that packs", has as duals the worth of every share size: 0.81 of a card is worth a whole one (nothing that is
+asked for fills the rest), 0.47 half of one, small shares almost nothing since they fill holes for free. A gap is worth the
+best filling by those prices (an unbounded knapsack over 1001 sizes). CPU is priced by balance: sorted by CPU per card, the
+demand that a node's CPU can feed is a Lorenz curve, and what its cards could do beyond that is lost. Source of the idea:
+Gilmore and Gomory's column generation, and the measurements in docs/concepts/placement.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calabash.sched.cluster import Cluster, Floats
+from calabash.sched.demand import Demand
+from calabash.sched.shape import WHOLE_MILLI, Shape
+
+LORENZ_STEP_VCPU = 0.25
+LORENZ_POINTS = 512
+PATTERNS_MAX = 20_000
+SIZES_MAX = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """What a demand says about the worth of free resources.
+
+    Attributes:
+        fluid_limit: largest multiple of the cluster's compute at which this demand still packs (1.0 is all of it).
+        gap_value [1001]: worth of a gap of g milli, in cards.
+        fed_share [LORENZ_POINTS]: share of device demand that x = index * LORENZ_STEP_VCPU vCPU per card can feed.
+        blocks: (devices, cpu_milli, weight) of every shape of several devices; weights add up to their share of demand.
+        scarcity: model name -> demand that insists on it over its supply at full load, at most 1.
+    """
+
+    fluid_limit: float
+    gap_value: Floats
+    fed_share: Floats
+    blocks: tuple[tuple[int, int, float], ...]
+    scarcity: dict[str, float]
+
+
+def neutral() -> Tables:
+    """Before anything was asked for: a gap is worth its size, CPU is never short."""
+    return Tables(
+        fluid_limit=1.0,
+        gap_value=np.arange(WHOLE_MILLI + 1) / WHOLE_MILLI,
+        fed_share=np.ones(LORENZ_POINTS),
+        blocks=(),
+        scarcity={},
+    )
+
+
+def learn(demand: Demand, cluster: Cluster) -> Tables:
+    """Tables for this demand on this cluster; neutral ones when no device is asked for. Takes well under a second."""
+    shapes = [(shape, count) for shape, count in demand.counts.items() if shape.gpu_total_milli]
+    if not shapes or not cluster.gpu_total:
+        return neutral()
+    total = sum(shape.gpu_total_milli * count for shape, count in shapes) / WHOLE_MILLI
+    limit, prices = _prices(shapes, cluster.gpu_total)
+    return Tables(
+        fluid_limit=limit,
+        gap_value=_knapsack(prices),
+        fed_share=_lorenz(shapes),
+        blocks=_blocks(shapes, total),
+        scarcity=_scarcity(shapes, total, cluster),
+    )
+
+
+def maximal_patterns(sizes: list[int], *, limit: int = 0) -> list[tuple[int, ...]]:
+    """Every way to cut one device into these sizes (largest first) that leaves no room for another; all, or ``limit``."""
+    found: list[tuple[int, ...]] = []
+
+    def cut(index: int, left: int, taken: tuple[int, ...]) -> None:
+        if limit and len(found) >= limit:
+            return
+        if index == len(sizes) - 1:
+            found.append((*taken, left // sizes[index]))
+            return
+        for count in range(left // sizes[index], -1, -1):
+            cut(index + 1, left - count * sizes[index], (*taken, count))
+
+    if not sizes:
+        return [()]
+    cut(0, WHOLE_MILLI, ())
+    return found
+
+
+def _prices(shapes: list[tuple[Shape, int]], device_count: int) -> tuple[float, dict[int, float]]:
+    """(fluid limit, worth of each share size in cards) from the duals of the cutting-stock program."""
+    from scipy.optimize import linprog  # noqa: PLC0415 - only learning needs it
+
+    counts: dict[int, float] = {}
+    whole = 0.0
+    for shape, count in shapes:
+        if shape.gpu_milli < WHOLE_MILLI:
+            counts[shape.gpu_milli] = counts.get(shape.gpu_milli, 0.0) + count * shape.gpu_count
+        else:
+            whole += shape.gpu_count * count
+    counts = _coarse(counts)
+    scale = device_count / (sum(size * n for size, n in counts.items()) / WHOLE_MILLI + whole)
+    sizes = sorted(counts, reverse=True)
+    patterns = np.array(maximal_patterns(sizes, limit=PATTERNS_MAX), float).reshape(-1, len(sizes))
+    ones = np.ones((1, len(patterns)))
+    served = np.hstack([np.array([[counts[size] * scale] for size in sizes]).reshape(-1, 1), -patterns.T])
+    devices = np.hstack([np.array([[whole * scale]]), ones])
+    bounds = np.append(np.zeros(len(sizes)), device_count)
+    objective = np.zeros(1 + len(patterns))
+    objective[0] = -1.0
+    solved = linprog(objective, A_ub=np.vstack([served, devices]), b_ub=bounds, method="highs")
+    if solved.status != 0:  # cannot happen for a bounded feasible program; keep sizes as prices if it does
+        return 1.0, {size: size / WHOLE_MILLI for size in (*sizes, WHOLE_MILLI)}
+    duals = -solved.ineqlin.marginals
+    limit = float(-solved.fun)
+    per_device = limit / float(duals[-1]) if duals[-1] > 0 else 1.0
+    prices = {size: float(duals[index]) * per_device for index, size in enumerate(sizes)}
+    if whole:
+        prices[WHOLE_MILLI] = limit
+    return limit, prices
+
+
+def _coarse(counts: dict[int, float]) -> dict[int, float]:
+    """At most SIZES_MAX sizes: the rarest are rounded up to the next kept one, so that patterns stay countable."""
+    if len(counts) <= SIZES_MAX:
+        return counts
+    kept = sorted(sorted(counts, key=lambda size: counts[size] * size, reverse=True)[: SIZES_MAX - 1] + [WHOLE_MILLI])
+    merged: dict[int, float] = {}
+    for size, count in counts.items():
+        up = next(k for k in kept if k >= size)
+        merged[up] = merged.get(up, 0.0) + count
+    merged.pop(WHOLE_MILLI, None)
+    return merged or counts
+
+
+def _knapsack(prices: dict[int, float]) -> Floats:
+    value = np.zeros(WHOLE_MILLI + 1)
+    items = [(size, price) for size, price in prices.items() if price > 0]
+    for gap in range(1, WHOLE_MILLI + 1):
+        value[gap] = max([value[gap - 1], *(price + value[gap - size] for size, price in items if size <= gap)])
+    return value
+
+
+def _lorenz(shapes: list[tuple[Shape, int]]) -> Floats:
+    cards = np.array([shape.gpu_total_milli * count / WHOLE_MILLI for shape, count in shapes])
+    vcpu_per_card = np.array([shape.cpu_milli / shape.gpu_total_milli for shape, _ in shapes])
+    order = np.argsort(vcpu_per_card, kind="stable")
+    share = cards[order] / cards.sum()
+    needed = np.append(0.0, np.cumsum(vcpu_per_card[order] * share))
+    fed = np.append(0.0, np.cumsum(share))
+    return np.interp(np.arange(LORENZ_POINTS) * LORENZ_STEP_VCPU, needed, fed)
+
+
+def _blocks(shapes: list[tuple[Shape, int]], total: float) -> tuple[tuple[int, int, float], ...]:
+    weights: dict[tuple[int, int], float] = {}
+    for shape, count in shapes:
+        if shape.gpu_count > 1:
+            key = (shape.gpu_count, shape.cpu_milli)
+            weights[key] = weights.get(key, 0.0) + shape.gpu_count * count
+    return tuple(
+        (devices, max(cpu, 1), weight / total * devices) for (devices, cpu), weight in sorted(weights.items())
+    )
+
+
+def _scarcity(shapes: list[tuple[Shape, int]], total: float, cluster: Cluster) -> dict[str, float]:
+    present = np.arange(cluster.width) < cluster.gpu_count[:, None]
+    counts = np.bincount(cluster.gpu_model[present], minlength=len(cluster.models))
+    supply = {name: int(counts[code]) for name, code in cluster.models.items()}
+    wanted: dict[str, float] = {}
+    for shape, count in shapes:
+        accepted = [model for model in shape.models if supply.get(model)]
+        offered = sum(supply[model] for model in accepted)
+        for model in accepted:
+            amount = shape.gpu_total_milli * count / WHOLE_MILLI * supply[model] / offered
+            wanted[model] = wanted.get(model, 0.0) + amount
+    scale = cluster.gpu_total / total
+    return {model: min(1.0, amount * scale / supply[model]) for model, amount in wanted.items()}
+
+
+def piecewise(table: Floats, vcpu_per_card: Floats) -> Floats:
+    """``fed_share`` at any x, linear between the points, flat beyond them."""
+    x: npt.NDArray[np.float64] = np.minimum(vcpu_per_card / LORENZ_STEP_VCPU, LORENZ_POINTS - 1.001)
+    index = x.astype(np.int64)
+    low = table[index]
+    return low + (table[index + 1] - low) * (x - index)
