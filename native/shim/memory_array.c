@@ -52,13 +52,15 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return texels(d->Width, d->Height, d->Depth, at_least_one(d->NumChannels) * format_bytes(d->Format));
 }
 
+/* Whether a driver places the levels as one block or each for itself, this is no less. */
 static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels)
 {
     uint64_t width = d->Width, height = d->Height, depth = d->Depth, total = 0;
     uint64_t texel = at_least_one(d->NumChannels) * format_bytes(d->Format);
     bool layered = (d->Flags & CUDA_ARRAY3D_LAYERED) != 0;
     for (unsigned int level = 0; level < levels && level < 32; level++) {
-        if (__builtin_add_overflow(total, texels(width, height, depth, texel), &total)) return UINT64_MAX / 2;
+        if (__builtin_add_overflow(total, cb_cost(texels(width, height, depth, texel)), &total))
+            return UINT64_MAX / 2;
         width = at_least_one(width / 2);
         height = height > 1 ? height / 2 : height;
         depth = depth > 1 && !layered ? depth / 2 : depth;
