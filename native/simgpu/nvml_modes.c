@@ -62,6 +62,39 @@ NVML_API nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mod
     return nvmlDeviceGetDisplayMode(device, mode);
 }
 
+/* What these cards do not have, as the real driver says: fans of their own, and driver models, which are for
+ * Windows. */
+static nvmlReturn_t has_not(nvmlDevice_t device)
+{
+    NV_TARGET(t, device, NV_CARD);
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+NVML_API nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *speed)
+{
+    (void)speed;
+    return has_not(device);
+}
+
+NVML_API nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int *speed)
+{
+    (void)fan;
+    (void)speed;
+    return has_not(device);
+}
+
+NVML_API nvmlDeviceGetDriverModel_v2(nvmlDevice_t device, nvmlDriverModel_t *now, nvmlDriverModel_t *pending)
+{
+    (void)now;
+    (void)pending;
+    return has_not(device);
+}
+
+NVML_API nvmlDeviceGetDriverModel(nvmlDevice_t device, nvmlDriverModel_t *now, nvmlDriverModel_t *pending)
+{
+    return nvmlDeviceGetDriverModel_v2(device, now, pending);
+}
+
 /* From Turing on, the driver's firmware part runs on the card. */
 NVML_API nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned int *enabled, unsigned int *by_default)
 {

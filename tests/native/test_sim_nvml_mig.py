@@ -310,3 +310,49 @@ answer = [[[p.pid for p in nvmlDeviceGetComputeRunningProcesses(m)] for m in mig
             program.wait()
     gone = "answer = [nvmlDeviceGetMemoryInfo(nvmlDeviceGetMigDeviceHandleByIndex(h, i)).used for i in range(2)]"
     assert ask(node, gone, enable=False) == [0, 0]
+
+
+@pytest.mark.parametrize(("model", "slices", "memory"), [("A100-40GB", 7, 8), ("A30", 4, 4)])
+def test_no_order_of_making_and_destroying_overcommits_a_card(
+    tmp_path: Path, holder: Path, model: str, slices: int, memory: int
+) -> None:
+    """Random walks over layouts: what the card says is left is what can be made, and no slice is had twice."""
+    refused, made = ask(
+        Node(tmp_path / "n", model, holder),
+        f"""
+import random
+dice, alive, refused, made = random.Random(5), [], 0, 0
+profiles = []
+for p in range(NVML_GPU_INSTANCE_PROFILE_COUNT):
+    try: profiles.append(nvmlDeviceGetGpuInstanceProfileInfo(h, p))
+    except NVMLError: pass
+for _ in range(3000):
+    if alive and dice.random() < 0.45:
+        nvmlGpuInstanceDestroy(alive.pop(dice.randrange(len(alive)))[0])
+    else:
+        p = dice.choice(profiles)
+        left = nvmlDeviceGetGpuInstanceRemainingCapacity(h, p.id)
+        try:
+            if dice.random() < 0.5: gi = nvmlDeviceCreateGpuInstance(h, p.id)
+            else: gi = create(h, p.id, *dice.choice(placements(h, p.id)))
+        except NVMLError as e:
+            assert e.value == 23, e
+            refused += 1
+        else:
+            assert left > 0, "made where nothing was left"
+            assert nvmlDeviceGetGpuInstanceRemainingCapacity(h, p.id) < left
+            alive.append((gi, p))
+            made += 1
+    taken, compute_slices = [], 0
+    for gi, p in alive:
+        at = nvmlGpuInstanceGetInfo(gi).placement
+        taken += range(at.start, at.start + at.size)
+        compute_slices += p.sliceCount
+    assert len(taken) == len(set(taken)) and all(0 <= s < {memory} for s in taken), taken
+    assert compute_slices <= {slices}
+    assert sum(p.ofaCount > 0 and p.sliceCount < {slices} for _, p in alive) <= 1, "two instances with media engines"
+answer = [refused, made]
+""",
+    )
+    assert refused > 200
+    assert made > 200
