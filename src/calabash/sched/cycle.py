@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from calabash.model.errors import Reason
@@ -31,8 +32,8 @@ from calabash.sched.decisions import Ask, Bind, Decision, Evict, Explanation, Mo
 from calabash.sched.defrag import Occupant, find_moves
 from calabash.sched.explain import PASSING, NodeVerdict, changes_for, explanation, judge
 from calabash.sched.fairshare import Amount
-from calabash.sched.gangs import Gang, GangKey, place_together, total
-from calabash.sched.preempt import find_victims
+from calabash.sched.gangs import Gang, Portion, place_together, portion_of, portions_of, total
+from calabash.sched.preempt import CLAIM_PAUSE_S, find_victims
 from calabash.sched.queues import OverLimit
 from calabash.sched.reservation import Held, Reservation, reserve
 from calabash.sched.shape import NodePlacement, Shape
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from calabash.sched.scheduler import Scheduler
 
 Blocked = tuple[Gang, tuple[Ask, ...], Reason]
+_PLACE_IN_LINE = attrgetter("place_in_line")
 
 
 class Cycle:
@@ -57,6 +59,9 @@ class Cycle:
         self._infeasible: set[tuple[Shape, ...]] = set()
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
         self._blocked: list[Blocked] = []
+        self._starts = 0
+        self._known: dict[tuple[object, ...], Reason] = {}
+        self._known_at = 0
         self._evicted: list[str] = []
 
     # ---- the walk -------------------------------------------------------------------------------------------------
@@ -64,10 +69,8 @@ class Cycle:
     def run(self) -> tuple[Decision, ...]:
         self._keep_reservations()
         try:
-            for gang, asks in self._line():
-                reason = self._attempt(gang, asks)
-                if reason is not None:
-                    self._blocked.append((gang, asks, reason))
+            for portion in self._line():
+                self._turn(portion)
         finally:
             self._s.room.unhold()
         self._s.reservations = list(self._held.reservations)
@@ -76,38 +79,67 @@ class Cycle:
             self._tell(gang, asks, reason)
         for ask_id in self._evicted:
             gang = self._s.book.gang_of(ask_id)
-            self._tell(gang, _portion_of(gang, ask_id), Reason.NO_CAPACITY)
+            self._tell(gang, portion_of(gang, ask_id), Reason.NO_CAPACITY)
         return tuple(self._decisions)
 
-    def _line(self) -> Iterator[tuple[Gang, tuple[Ask, ...]]]:
+    def _line(self) -> Iterator[Portion]:
         """Gangs with something to start, the fairest queue first; shares move while the walk goes on."""
-        lines: dict[str, list[_Portion]] = {}
+        lines: dict[str, list[Portion]] = {}
         for gang in self._s.book.gangs.values():
             if gang.waiting:
-                lines.setdefault(gang.queue, []).extend(_portions(gang))
+                lines.setdefault(gang.queue, []).extend(portions_of(gang))
         for line in lines.values():
-            line.sort(key=lambda p: p.place_in_line, reverse=True)
+            line.sort(key=_PLACE_IN_LINE, reverse=True)
         heap = [(self._pressure(queue, line), queue) for queue, line in lines.items()]
         heapq.heapify(heap)
         while heap:
             _, queue = heapq.heappop(heap)
             line = lines[queue]
-            now = self._pressure(queue, line)
-            if heap and heap[0] < (now, queue):
-                heapq.heappush(heap, (now, queue))
+            pressure = self._pressure(queue, line)
+            if heap and heap[0] < (pressure, queue):
+                heapq.heappush(heap, (pressure, queue))
                 continue
-            portion = line.pop()
-            yield portion.gang, portion.asks
+            # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
+            starts, need = self._starts, self._need(line[-1].asks)
+            while line and starts == self._starts and self._need(line[-1].asks) == need:
+                yield line.pop()
             if line:
                 heapq.heappush(heap, (self._pressure(queue, line), queue))
 
-    def _pressure(self, queue: str, line: Sequence[_Portion]) -> tuple[float, ...]:
+    def _pressure(self, queue: str, line: Sequence[Portion]) -> tuple[float, ...]:
         return self._s.tree.pressure(queue, self._need(line[-1].asks))
 
     def _need(self, asks: Sequence[Ask]) -> Amount:
         if len(asks) == 1:
             return self._s.charge_of(asks[0].shape)
         return total(self._s.charge_of(a.shape) for a in asks)
+
+    def _turn(self, portion: Portion) -> None:
+        if self._known_at != self._starts:
+            self._known.clear()
+            self._known_at = self._starts
+        kind = self._kind(portion)
+        reason = self._known.get(kind) if kind else None
+        if reason is None:
+            reason = self._attempt(portion.gang, portion.asks)
+            if kind and reason:
+                self._known[kind] = reason
+        if reason is not None:
+            self._blocked.append((portion.gang, portion.asks, reason))
+
+    def _kind(self, portion: Portion) -> tuple[object, ...] | None:
+        """Portions of one kind fare alike while nothing starts: what blocked one blocks the next. None is unlike any."""
+        gang = portion.gang
+        if len(portion.asks) > 1 or gang.incomplete or gang.missing > 1:
+            return None
+        reservations = self._held.reservations
+        if any(r.gang == gang.key for r in reservations):
+            return None
+        ask = portion.asks[0]
+        start_s = min((r.start_s for r in reservations), default=None)
+        short = start_s is not None and ask.run_time_s is not None and self._now_s + ask.run_time_s <= start_s
+        paused = gang.evicted_at_s is not None and self._now_s < gang.evicted_at_s + CLAIM_PAUSE_S
+        return (gang.queue, ask.priority, ask.shape, gang.missing, short, paused, len(reservations))
 
     def _attempt(self, gang: Gang, asks: tuple[Ask, ...]) -> Reason | None:
         """Start it if there is a way; else why not."""
@@ -272,6 +304,7 @@ class Cycle:
             running = self._s.begin(ask, placement, self._now_s)
             self._decisions.append(Bind(id=ask.id, node=running.node, placement=placement, after=after))
         self._s.board.commit()
+        self._starts += 1
         self._claims.touch(placed[0][0].queue)
 
     def _evict(self, member: Running, reason: Reason, *, by: str) -> None:
@@ -299,7 +332,7 @@ class Cycle:
         gang = self._s.book.gang_of(ask_id)
         ask = gang.waiting[ask_id]
         self._held.reservations = list(self._s.reservations)
-        asks = _portion_of(gang, ask_id)
+        asks = portion_of(gang, ask_id)
         reason = Reason.NO_CAPACITY
         if gang.incomplete:
             reason = Reason.GANG_INCOMPLETE
@@ -382,34 +415,6 @@ class Cycle:
         return tuple(
             f"would fit if queue {q} gave back {_devices(need.gpu_milli)} devices" for _, q in sorted(borrowed)[:2]
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Portion:
-    """What of a gang is started at once: its core together, surplus members singly."""
-
-    gang: Gang
-    asks: tuple[Ask, ...]
-    surplus: bool
-
-    @property
-    def place_in_line(self) -> tuple[int, bool, float, GangKey, str]:
-        first = self.asks[0]
-        priority = first.priority if self.surplus else self.gang.priority
-        submitted_at_s = first.submitted_at_s if self.surplus else self.gang.submitted_at_s
-        return (-priority, self.surplus, submitted_at_s, self.gang.key, first.id)
-
-
-def _portions(gang: Gang) -> list[_Portion]:
-    waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
-    missing = gang.missing
-    core = [_Portion(gang, tuple(waiting[:missing]), False)] if missing else []
-    return core + [_Portion(gang, (ask,), True) for ask in waiting[missing:]]
-
-
-def _portion_of(gang: Gang, ask_id: str) -> tuple[Ask, ...]:
-    """What would be started together with a waiting member; nothing when it does not wait."""
-    return next((p.asks for p in _portions(gang) if any(a.id == ask_id for a in p.asks)), ())
 
 
 def _shapes(asks: Sequence[Ask]) -> tuple[Shape, ...]:

@@ -87,6 +87,7 @@ class Gang:
     evicted_at_s: float | None = None
     priority: int = 0
     submitted_at_s: float = 0.0
+    portions: list[Portion] | None = None
 
     @property
     def missing(self) -> int:
@@ -99,6 +100,8 @@ class Gang:
         return max(0, self.min_member - len(self.running) - len(self.waiting))
 
     def refresh(self) -> None:
+        """Compute again what depends on the members."""
+        self.portions = None
         asks = [*self.waiting.values(), *(r.ask for r in self.running.values())]
         if asks:
             self.priority = max(a.priority for a in asks)
@@ -169,6 +172,7 @@ class Book:
     def start(self, running: Running) -> None:
         gang = self._gang_of[running.ask.id]
         del gang.waiting[running.ask.id]
+        gang.portions = None
         gang.running[running.ask.id] = running
         self.on_node.setdefault(running.placement.node, {})[running.ask.id] = running
 
@@ -177,6 +181,7 @@ class Book:
         gang = self._gang_of[ask_id]
         running = gang.running.pop(ask_id)
         gang.waiting[ask_id] = running.ask
+        gang.portions = None
         self._leave(running)
         return running
 
@@ -207,6 +212,34 @@ class Book:
         del here[running.ask.id]
         if not here:
             del self.on_node[running.placement.node]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What of a gang is started at once: its core together, surplus members singly."""
+
+    gang: Gang
+    asks: tuple[Ask, ...]
+    place_in_line: tuple[int, bool, float, GangKey, str]
+
+
+def portions_of(gang: Gang) -> list[Portion]:
+    """The portions that wait, kept until the gang changes."""
+    if gang.portions is None:
+        waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
+        core, surplus = tuple(waiting[: gang.missing]), waiting[gang.missing :]
+        gang.portions = [
+            Portion(gang, (ask,), (-ask.priority, True, ask.submitted_at_s, gang.key, ask.id)) for ask in surplus
+        ]
+        if core:
+            place = (-gang.priority, False, gang.submitted_at_s, gang.key, core[0].id)
+            gang.portions.append(Portion(gang, core, place))
+    return gang.portions
+
+
+def portion_of(gang: Gang, ask_id: str) -> tuple[Ask, ...]:
+    """What would be started together with a waiting member; nothing when it does not wait."""
+    return next((p.asks for p in portions_of(gang) if any(a.id == ask_id for a in p.asks)), ())
 
 
 def units_of(gang: Gang) -> list[Unit]:

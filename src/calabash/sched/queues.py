@@ -242,25 +242,31 @@ class QueueTree:
 
     def division(self) -> Division:
         if self._division is None:
-            count = len(self._paths)
-            demand: list[list[float]] = [[0.0] * RESOURCES for _ in range(count)]
-            for i in range(count - 1, 0, -1):
-                below = self._children[i]
-                limit = self._spec_at(i).limit
-                for r in range(RESOURCES):
-                    wanted = (
-                        sum(demand[c][r] for c in below) if below else float(self._used[i][r] + self._waiting[i][r])
-                    )
-                    demand[i][r] = min(wanted, float(limit[r]))
-            tree = Tree(
-                children=self._children,
-                deserved=[[float(v) for v in self._deserved(i)] for i in range(count)],
-                demand=demand,
-                weights=[0.0, *(spec.over_quota_weight for spec in self._specs.values())],
-                past=self._past,
-            )
-            self._division = divide(tree, self._capacity)
+            self._division = self._divide(self._past)
         return self._division
+
+    def entitled(self) -> dict[str, list[float]]:
+        """Fair shares of the leaves as if nobody had a past: what fairness is measured against."""
+        fair = self._divide([0.0] * len(self._past)).fair
+        return {name: fair[self._index[name]] for name in self.leaves()}
+
+    def _divide(self, past: Sequence[float]) -> Division:
+        count = len(self._paths)
+        demand: list[list[float]] = [[0.0] * RESOURCES for _ in range(count)]
+        for i in range(count - 1, 0, -1):
+            below = self._children[i]
+            limit = self._spec_at(i).limit
+            for r in range(RESOURCES):
+                wanted = sum(demand[c][r] for c in below) if below else float(self._used[i][r] + self._waiting[i][r])
+                demand[i][r] = min(wanted, float(limit[r]))
+        tree = Tree(
+            children=self._children,
+            deserved=[[float(v) for v in self._deserved(i)] for i in range(count)],
+            demand=demand,
+            weights=[0.0, *(spec.over_quota_weight for spec in self._specs.values())],
+            past=past,
+        )
+        return divide(tree, self._capacity)
 
     def guaranteed(self, name: str) -> list[float]:
         return self.division().guaranteed[self._index[name]]

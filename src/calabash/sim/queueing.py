@@ -1,0 +1,252 @@
+"""Queues with run times on a virtual clock: jobs arrive, wait, run, are evicted, end; the scheduler is the real one.
+
+Theory of operation. Events (an arrival, an end) sit in a heap; time jumps from one to the next. All events of one
+instant are told to the scheduler, then one cycle runs and its decisions become new ends. Between events nothing
+changes, so shares and utilisation are integrated exactly. An evicted job starts over unless ``keep_progress``.
+
+Fairness is measured in windows of one half-life: for every queue that was backlogged during the whole window (it had
+something waiting after every cycle), the distance between its time-averaged share of the cluster and the share that it
+was entitled to (the division of the tree without any past). The largest distance of all windows is the figure.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from calabash.sched.decisions import Ask, Bind, Evict
+from calabash.sched.scheduler import Scheduler
+from calabash.sched.shape import WHOLE_MILLI, Shape
+
+BACKLOGGED_RATIO = 0.999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """An ask and how long it really runs; its arrival is ``ask.submitted_at_s``."""
+
+    ask: Ask
+    run_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures:
+    """One queue over the whole run; shares are of the cluster's devices."""
+
+    queue: str
+    started: int
+    waited_mean_s: float
+    waited_p95_s: float
+    share_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueingResult:
+    """What happened.
+
+    Args:
+        utilization_ratio: device milli in use over capacity, time-averaged.
+        fairness_error_ratio: see the module's description; 0 when no queue was backlogged for a window.
+        evicted_over_asked_ratio: device milli evicted over device milli that claimants asked for; 0 without claims.
+    """
+
+    queues: tuple[QueueFigures, ...]
+    finished: int
+    waiting: int
+    cycles: int
+    utilization_ratio: float
+    fairness_error_ratio: float
+    windows: int
+    evicted_over_asked_ratio: float
+    evictions: int
+    span_s: float
+
+
+@dataclass(slots=True)
+class _Window:
+    """Integrals since the window began."""
+
+    began_s: float = 0.0
+    used: dict[str, float] = field(default_factory=dict)
+    entitled: dict[str, float] = field(default_factory=dict)
+    backlogged_s: dict[str, float] = field(default_factory=dict)
+
+
+class Queueing:
+    """One simulation."""
+
+    def __init__(
+        self, scheduler: Scheduler, jobs: Iterable[Job], *, window_s: float, keep_progress: bool = False
+    ) -> None:
+        self.scheduler = scheduler
+        self.window_s = window_s
+        self.keep_progress = keep_progress
+        self.jobs = {job.ask.id: job for job in jobs}
+        self._left_s = {name: job.run_time_s for name, job in self.jobs.items()}
+        self._events: list[tuple[float, int, str, int]] = []
+        self._generation: dict[str, int] = {}
+        self._started_at_s: dict[str, float] = {}
+        self._waited_s: dict[str, list[float]] = {}
+        self._window = _Window()
+        self._share: dict[str, float] = {}
+        self._used_s = 0.0
+        self._errors: list[float] = []
+        self._finished = self._cycles = self._evictions = 0
+        self._evicted_milli = self._claimed_milli = 0
+        self.now_s = 0.0
+        for job in self.jobs.values():
+            heapq.heappush(self._events, (job.ask.submitted_at_s, 0, job.ask.id, 0))
+
+    def run(self, *, until_s: float) -> QueueingResult:
+        """Run until that time, or until nothing is left to happen."""
+        while self._events and self._events[0][0] <= until_s:
+            at_s = self._events[0][0]
+            self._integrate(at_s)
+            while self._events and self._events[0][0] <= at_s:
+                self._happen(*heapq.heappop(self._events)[1:])
+            self._decide()
+        self._integrate(max(until_s, self.now_s) if self._events else self.now_s)
+        return self._result()
+
+    def _happen(self, kind: int, name: str, generation: int) -> None:
+        self.scheduler.advance(self.now_s)
+        if kind == 0:
+            self.scheduler.submit(self.jobs[name].ask)
+        elif self._generation.get(name) == generation:
+            self.scheduler.finished(name)
+            del self._generation[name]
+            self._finished += 1
+
+    def _decide(self) -> None:
+        self._cycles += 1
+        claimants = set()
+        for decision in self.scheduler.cycle(self.now_s):
+            if isinstance(decision, Bind):
+                self._start(decision.id)
+                if decision.after:
+                    claimants.add(decision.id)
+            elif isinstance(decision, Evict):
+                self._stop(decision.id)
+        for name in claimants:
+            self._claimed_milli += self.scheduler.charge_of(self.jobs[name].ask.shape).gpu_milli
+
+    def _start(self, name: str) -> None:
+        if name not in self._started_at_s:
+            job = self.jobs[name]
+            self._waited_s.setdefault(job.ask.queue, []).append(self.now_s - job.ask.submitted_at_s)
+        self._started_at_s[name] = self.now_s
+        generation = self._generation[name] = self._cycles
+        heapq.heappush(self._events, (self.now_s + self._left_s[name], 1, name, generation))
+
+    def _stop(self, name: str) -> None:
+        self._evictions += 1
+        self._evicted_milli += self.scheduler.charge_of(self.jobs[name].ask.shape).gpu_milli
+        del self._generation[name]
+        if self.keep_progress:
+            self._left_s[name] = max(1e-9, self._left_s[name] - (self.now_s - self._started_at_s[name]))
+
+    # ---- integrals ------------------------------------------------------------------------------------------------
+
+    def _integrate(self, to_s: float) -> None:
+        tree = self.scheduler.tree
+        capacity = max(1, tree.capacity.gpu_milli)
+        entitled = tree.entitled() if to_s > self.now_s else {}
+        while self.now_s < to_s:
+            step_s = min(to_s, self._window.began_s + self.window_s) - self.now_s
+            for queue in tree.leaves():
+                share = tree.used(queue).gpu_milli / capacity
+                window = self._window
+                window.used[queue] = window.used.get(queue, 0.0) + share * step_s
+                window.entitled[queue] = window.entitled.get(queue, 0.0) + entitled[queue][0] / capacity * step_s
+                if tree.waiting(queue).gpu_milli > 0:
+                    window.backlogged_s[queue] = window.backlogged_s.get(queue, 0.0) + step_s
+                self._share[queue] = self._share.get(queue, 0.0) + share * step_s
+                self._used_s += share * step_s
+            self.now_s += step_s
+            if self.now_s >= self._window.began_s + self.window_s - 1e-9:
+                self._close_window()
+
+    def _close_window(self) -> None:
+        window = self._window
+        self._errors.extend(
+            abs(window.used[queue] - window.entitled[queue]) / self.window_s
+            for queue, backlogged_s in window.backlogged_s.items()
+            if backlogged_s >= BACKLOGGED_RATIO * self.window_s
+        )
+        self._window = _Window(began_s=self.now_s)
+
+    def _result(self) -> QueueingResult:
+        span_s = max(self.now_s, 1e-9)
+        figures = []
+        for queue in self.scheduler.tree.leaves():
+            waits = sorted(self._waited_s.get(queue, ()))
+            figures.append(
+                QueueFigures(
+                    queue=queue,
+                    started=len(waits),
+                    waited_mean_s=sum(waits) / len(waits) if waits else 0.0,
+                    waited_p95_s=waits[int(0.95 * (len(waits) - 1))] if waits else 0.0,
+                    share_ratio=self._share.get(queue, 0.0) / span_s,
+                )
+            )
+        return QueueingResult(
+            queues=tuple(figures),
+            finished=self._finished,
+            waiting=sum(len(g.waiting) for g in self.scheduler.book.gangs.values()),
+            cycles=self._cycles,
+            utilization_ratio=self._used_s / span_s,
+            fairness_error_ratio=max(self._errors, default=0.0),
+            windows=len(self._errors),
+            evicted_over_asked_ratio=self._evicted_milli / self._claimed_milli if self._claimed_milli else 0.0,
+            evictions=self._evictions,
+            span_s=span_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Random jobs of one queue: Poisson arrivals, exponential run times, sizes drawn from ``shapes``.
+
+    ``estimate_factor`` is how much longer than the truth users say that a job runs; None gives no estimates.
+    """
+
+    queue: str
+    jobs_per_hour: float
+    run_time_mean_s: float
+    shapes: Sequence[Shape] = (Shape(gpu_count=1, gpu_milli=WHOLE_MILLI),)
+    priority: int = 0
+    gang: int = 1
+    estimate_factor: float | None = 1.0
+
+
+def random_jobs(loads: Sequence[Load], *, until_s: float, seed: int) -> list[Job]:
+    """Jobs of all loads, deterministic by seed; with ``gang`` members each, all of one run time."""
+    jobs: list[Job] = []
+    for number, load in enumerate(loads):
+        rng = random.Random(seed * 1_000_003 + number)  # noqa: S311  a simulation, not a secret
+        at_s, count = 0.0, 0
+        while True:
+            at_s += rng.expovariate(load.jobs_per_hour / 3600.0)
+            if at_s >= until_s:
+                break
+            run_time_s = max(1.0, rng.expovariate(1.0 / load.run_time_mean_s))
+            shape = rng.choice(load.shapes)
+            name = f"{load.queue}/{number}-{count}"
+            count += 1
+            ask = Ask(
+                id=name,
+                shape=shape,
+                queue=load.queue,
+                priority=load.priority,
+                run_time_s=run_time_s * load.estimate_factor if load.estimate_factor else None,
+                submitted_at_s=at_s,
+                gang=name if load.gang > 1 else "",
+                min_member=load.gang,
+            )
+            jobs.extend(
+                Job(ask=ask if load.gang == 1 else replace(ask, id=f"{name}.{m}"), run_time_s=run_time_s)
+                for m in range(load.gang)
+            )
+    return jobs
