@@ -8,6 +8,8 @@
  */
 #include "shim/shim.h"
 
+#include "shim/compute.h"
+
 #include <stdlib.h>
 
 struct context {
@@ -169,6 +171,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
     struct context context;
+    cb_compute_forget_context(ctx);
     CUresult result = real(ctx);
     if (result == CUDA_SUCCESS && ctx != NULL && take(ctx, -1, true, &context)) ended(&context);
     return result;
@@ -186,9 +189,23 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
     return destroy(CB_REAL(cuCtxDestroy_v2), ctx);
 }
 
+/* The primary context of a device if the next release, or a reset, ends it. */
+static CUcontext primary_ending(int device, bool reset)
+{
+    CUcontext handle = NULL;
+    cb_lock(&lock);
+    for (struct context *context = contexts; context != NULL; context = context->next)
+        if (context->primary && context->device == device && (reset || context->retained == 1))
+            handle = context->handle;
+    cb_unlock(&lock);
+    return handle;
+}
+
 static CUresult leave_primary(CUresult (*real)(CUdevice), CUdevice dev, bool reset)
 {
     struct context context;
+    CUcontext ending = primary_ending(cb_device_of(dev), reset);
+    if (ending != NULL) cb_compute_forget_context(ending);
     CUresult result = real(dev);
     if (result == CUDA_SUCCESS && take(NULL, cb_device_of(dev), reset, &context)) ended(&context);
     return result;
