@@ -1,0 +1,137 @@
+"""The published placement experiment: requests arrive until 130 % of the cluster is asked for, and none departs.
+
+Protocol (Weng et al., USENIX ATC'23): the trace is shuffled once, then uniform draws with replacement are appended until
+the next one would exceed 130 % of the cluster's device compute; a trace that is larger loses random requests instead. One
+request at a time, no queue, no retry. The allocation ratio is allocated over installed device compute, after every arrival.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calabash.sched.cluster import Cluster, NodeSpec
+from calabash.sched.engine import Engine
+from calabash.sched.policies.protocol import Policy
+from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sim.results import RunResult
+from calabash.sim.workload import Workload
+
+FULL_RATIO = 1.3
+CURVE_POINTS = 131
+
+
+def arrival_order(workload: Workload, installed_milli: int, seed: int, ratio: float = FULL_RATIO) -> list[int]:
+    """Indices into the workload's requests, in order of arrival."""
+    rng = np.random.default_rng(seed)
+    shapes = [request.shape for request in workload.requests]
+    asked = [shape.gpu_total_milli for shape in shapes]
+    order: list[int] = rng.permutation(len(shapes)).tolist()
+    total, target = sum(asked), ratio * installed_milli
+    if total > target:
+        while total > target:
+            total -= asked[order.pop(int(rng.integers(len(order))))]
+        return order
+    if total == 0:
+        return order
+    while True:
+        index = int(rng.integers(len(shapes)))
+        if total + shapes[index].gpu_milli > target:
+            return order
+        total += asked[index]
+        order.append(index)
+
+
+def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: Policy, seed: int) -> RunResult:
+    """One run of the protocol."""
+    cluster = Cluster(nodes, order_seed=seed)
+    engine = Engine(cluster, policy)
+    installed = WHOLE_MILLI * cluster.gpu_total
+    shapes = [request.shape for request in workload.requests]
+    order = arrival_order(workload, installed, seed)
+    arrived = np.zeros(len(order), np.int64)
+    allocated = np.zeros(len(order), np.int64)
+    tally = Tally()
+    asked_milli = used_milli = 0
+    began = time.perf_counter()
+    for position, index in enumerate(order):
+        shape = shapes[index]
+        placement = engine.decide(shape)
+        asked_milli += shape.gpu_total_milli
+        if placement is not None:
+            cluster.place(shape, placement)
+            used_milli += shape.gpu_total_milli
+        tally.count(shape, admitted=placement is not None)
+        arrived[position] = asked_milli
+        allocated[position] = used_milli
+    elapsed = time.perf_counter() - began
+    return RunResult(
+        workload=workload.name,
+        policy=policy.name,
+        seed=seed,
+        protocol="arrivals",
+        arrivals=len(order),
+        allocation_ratio_end=used_milli / installed if installed else 0.0,
+        allocation_ratio_at_100=_at(arrived, allocated, installed),
+        decisions_per_s=len(order) / elapsed if elapsed > 0 else 0.0,
+        curve=_curve(arrived, allocated, installed),
+        **tally.ratios(),
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Who was admitted, by kind."""
+
+    cpu_only: int = 0
+    cpu_only_admitted: int = 0
+    constrained: int = 0
+    constrained_admitted: int = 0
+    large: int = 0
+    large_refused: int = 0
+
+    def count(self, shape: Shape, *, admitted: bool) -> None:
+        """One arrival."""
+        if not shape.gpu_count:
+            self.cpu_only += 1
+            self.cpu_only_admitted += admitted
+        if shape.models:
+            self.constrained += 1
+            self.constrained_admitted += admitted
+        if shape.gpu_count == 8:
+            self.large += 1
+            self.large_refused += not admitted
+
+    def ratios(self) -> dict[str, float]:
+        """The shares, 1.0 or 0.0 where nothing of the kind arrived."""
+        return {
+            "cpu_only_admitted_ratio": self.cpu_only_admitted / self.cpu_only if self.cpu_only else 1.0,
+            "constrained_admitted_ratio": self.constrained_admitted / self.constrained if self.constrained else 1.0,
+            "rejected_8gpu_ratio": self.large_refused / self.large if self.large else 0.0,
+        }
+
+
+def _at(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], installed: int) -> float:
+    """Allocation when requests first add up to the whole cluster."""
+    if not len(arrived) or not installed:
+        return 0.0
+    position = min(int(np.searchsorted(arrived, installed)), len(arrived) - 1)
+    return float(allocated[position]) / installed
+
+
+def _curve(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], installed: int) -> tuple[float, ...]:
+    """Mean allocation ratio per whole percent of arrived demand, 0 to 130; gaps carry the last value on."""
+    if not installed:
+        return ()
+    percent = np.rint(arrived * 100.0 / installed).astype(np.int64)
+    sums = np.bincount(percent, weights=allocated / installed, minlength=CURVE_POINTS)[:CURVE_POINTS]
+    counts = np.bincount(percent, minlength=CURVE_POINTS)[:CURVE_POINTS]
+    curve, last = [], 0.0
+    for total, count in zip(sums, counts, strict=True):
+        last = total / count if count else last
+        curve.append(round(float(last), 6))
+    return tuple(curve)

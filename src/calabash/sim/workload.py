@@ -1,0 +1,58 @@
+"""What a simulation is fed with: nodes, and requests with optional times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.demand import Demand
+from calabash.sched.shape import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """One request of a trace. ``arrives_s`` and ``runs_s`` are 0 where the trace has no times."""
+
+    name: str
+    shape: Shape
+    arrives_s: float = 0.0
+    runs_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests of one trace, in the order of the file."""
+
+    name: str
+    requests: tuple[TraceRequest, ...]
+
+    @property
+    def demand(self) -> Demand:
+        """How often each shape is asked for."""
+        return Demand.of(request.shape for request in self.requests)
+
+
+def simple_node(
+    *, name: str, cpu_milli: int, memory_mib: int, gpu_count: int, model: str, gpu_memory_mib: int = 0
+) -> NodeSpec:
+    """A node of like devices."""
+    gpus = tuple(GpuSpec(model=model, memory_mib=gpu_memory_mib) for _ in range(gpu_count))
+    return NodeSpec(name=name, cpu_milli=cpu_milli, memory_mib=memory_mib, gpus=gpus)
+
+
+def replicate(nodes: Sequence[NodeSpec], times: int) -> list[NodeSpec]:
+    """The cluster ``times`` over, with names that stay unique."""
+    return [
+        NodeSpec(
+            name=f"{node.name}.{copy}",
+            cpu_milli=node.cpu_milli,
+            memory_mib=node.memory_mib,
+            gpus=node.gpus,
+            labels=node.labels,
+            taints=node.taints,
+            rack=node.rack,
+        )
+        for copy in range(times)
+        for node in nodes
+    ]
