@@ -36,10 +36,12 @@ class Claims:
         self._options = options
         self._now_s = now_s
         self._units: dict[str, list[Unit]] = {}
+        self._ahead: dict[tuple[str, int], Amount] = {}
         self._by_queue: dict[str, list[Gang]] | None = None
 
     def touch(self, queue: str) -> None:
         self._units.pop(queue, None)
+        self._ahead.clear()
         self._by_queue = None
 
     def units(self, queue: str) -> list[Unit]:
@@ -58,7 +60,10 @@ class Claims:
 
     def would_be_in_quota(self, queue: str, priority: int, need: Amount) -> bool:
         """Whether the amount, started now at that priority, is within what the queue is guaranteed."""
-        ahead = total(u.amount for u in self.units(queue) if u.in_quota and u.priority >= priority)
+        ahead = self._ahead.get((queue, priority))
+        if ahead is None:
+            ahead = total(u.amount for u in self.units(queue) if u.in_quota and u.priority >= priority)
+            self._ahead[queue, priority] = ahead
         return self._within(queue, ahead, need)
 
     def of(self, gang: Gang, asks: Sequence[Ask], need: Amount) -> Iterator[Claim]:

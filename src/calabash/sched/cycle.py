@@ -63,6 +63,7 @@ class Cycle:
         self._known: dict[tuple[object, ...], Reason] = {}
         self._known_at = 0
         self._evicted: list[str] = []
+        self._verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
 
     # ---- the walk -------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class Cycle:
             self._blocked.append((portion.gang, portion.asks, reason))
 
     def _kind(self, portion: Portion) -> tuple[object, ...] | None:
-        """Portions of one kind fare alike while nothing starts: what blocked one blocks the next. None is unlike any."""
+        """Portions of one kind fare alike while nothing starts. None: this one is unlike any other."""
         gang = portion.gang
         if len(portion.asks) > 1 or gang.incomplete or gang.missing > 1:
             return None
@@ -352,15 +353,23 @@ class Cycle:
         over = self._s.tree.over_limit(gang.queue, need)
         if over is not None:
             return _over_limit(over)
-        verdict = judge(self._s.room.compiled(ask.shape))
-        return self._no_room(gang, asks, ask, verdict, need)
+        return self._no_room(gang, asks, ask, need)
 
-    def _no_room(self, gang: Gang, asks: Sequence[Ask], ask: Ask, verdict: NodeVerdict, need: Amount) -> Explanation:
+    def _verdict(self, shape: Shape) -> tuple[NodeVerdict, tuple[str, ...]]:
+        """What the nodes say and what would help, once per shape: nothing moves while reasons are told."""
+        found = self._verdicts.get(shape)
+        if found is None:
+            verdict = judge(self._s.room.compiled(shape))
+            found = (verdict, () if verdict.fitting else changes_for(self._s.cluster, shape))
+            self._verdicts[shape] = found
+        return found
+
+    def _no_room(self, gang: Gang, asks: Sequence[Ask], ask: Ask, need: Amount) -> Explanation:
         start_s = next((r.start_s for r in self._held.reservations if r.gang == gang.key), None)
+        verdict, changes = self._verdict(ask.shape)
         dominant = verdict.dominant
         reason = dominant.reason if dominant else Reason.NO_CAPACITY
         summary = verdict.summary
-        changes = changes_for(self._s.cluster, ask.shape) if not verdict.fitting else ()
         if verdict.fitting and len(asks) > 1:
             reason = Reason.NO_CAPACITY
             fitting = self._members_fitting(asks)

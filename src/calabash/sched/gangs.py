@@ -15,7 +15,7 @@ from typing import Protocol
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.decisions import Ask, Running
-from calabash.sched.fairshare import ZERO, Amount
+from calabash.sched.fairshare import Amount
 from calabash.sched.shape import NodePlacement, Shape
 
 GangKey = tuple[str, str]
@@ -265,10 +265,12 @@ def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
 
 
 def total(amounts: Iterable[Amount]) -> Amount:
-    result = ZERO
+    gpu_milli = cpu_milli = host_memory_mib = 0
     for amount in amounts:
-        result = result.plus(amount)
-    return result
+        gpu_milli += amount[0]
+        cpu_milli += amount[1]
+        host_memory_mib += amount[2]
+    return Amount(gpu_milli, cpu_milli, host_memory_mib)
 
 
 def largest_first(asks: Iterable[Ask]) -> list[Ask]:
