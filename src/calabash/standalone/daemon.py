@@ -20,6 +20,7 @@ import structlog
 import uvicorn
 
 import calabash
+from calabash.agent.inventory import no_devices
 from calabash.agent.node import NodeAgent
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
@@ -93,6 +94,8 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
     drivers = open_present(DriverOptions(sim_state=state_file))
     for driver in drivers:
         stack.callback(driver.close)
+    if not any(driver.devices() for driver in drivers):
+        raise no_devices()
     agent = NodeAgent(
         home=home,
         store=store,

@@ -1,0 +1,130 @@
+"""The HTTP API against bodies and bytes that nobody honest sends."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.daemons.world import World
+
+from calabash.model.errors import CalabashError, Reason
+
+FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = ("gpus", "memory_mib", "cores", "mode", "policy", "tenant", "queue", "priority", "gang", "gang_size")
+fields = st.sampled_from([*FIELDS, "models", "command", "wait_s", "uid"])
+
+
+def _raw(world: World, data: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(world.home / "pool.sock"))
+        connection.sendall(data)
+        answer = b""
+        while chunk := connection.recv(1 << 16):
+            answer += chunk
+    return answer
+
+
+def _post(world: World, path: str, body: bytes) -> tuple[int, Any]:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = _raw(world, head.encode() + body)
+    first, _, content = answer.partition(b"\r\n\r\n")
+    return int(first.split()[1]), json.loads(content)
+
+
+@FUZZ
+@given(body=st.dictionaries(fields, json_values, min_size=1, max_size=5))
+def test_a_body_of_nonsense_gets_a_reason_and_never_a_stack(world: World, body: dict[str, Any]) -> None:
+    body.pop("wait_s", None)
+    status, answer = _post(world, "/v1/allocations", json.dumps(body).encode())
+    assert status in {201, 400, 404, 409}, answer
+    if status == 201:
+        world.client.delete(f"/v1/allocations/{answer['id']}")
+    else:
+        assert set(answer) == {"reason", "message", "hint"}
+        assert answer["reason"] in set(Reason)
+
+
+@FUZZ
+@given(body=st.binary(max_size=200))
+def test_bytes_that_are_no_json_are_refused(world: World, body: bytes) -> None:
+    for path in ("/v1/allocations", "/v1/shutdown", "/v1/allocations/a1/started"):
+        if body.strip() in {b"", b"{}"}:
+            continue
+        status, answer = _post(world, path, body)
+        assert status in {400, 404}, answer
+    assert world.client.get("/v1/status")["devices"] == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/allocations/..%2f..%2fpool.db", "/v1/allocations/%00", "/v1/allocations/" + "a" * 5000, "/v1/allocations/é"],
+)
+def test_an_id_that_is_a_path_finds_nothing(world: World, path: str) -> None:
+    for method in ("GET", "DELETE"):
+        target = path + ("/why" if method == "GET" else "?force=1")
+        answer = _raw(world, f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        assert answer.split()[1] in {b"400", b"404"}, answer[:200]
+    assert (world.home / "pool.db").exists()
+
+
+def test_a_body_that_is_too_large_is_refused_and_not_kept(world: World) -> None:
+    with pytest.raises(CalabashError) as caught:
+        world.client.post("/v1/allocations", {"command": ["x" * 70_000]})
+    assert caught.value.reason is Reason.BAD_REQUEST
+    assert "65536" in caught.value.message
+
+
+def test_a_body_nested_without_end_is_refused(world: World) -> None:
+    status, answer = _post(world, "/v1/allocations", b'{"models":' + b"[" * 20_000)
+    assert status == 400, answer
+
+
+def test_a_connection_that_never_finishes_its_request_disturbs_nobody(world: World) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(world.home / "pool.sock"))
+        connection.sendall(b"POST /v1/allocations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert world.client.get("/v1/status")["devices"] == 2
+    assert world.client.get("/v1/status")["devices"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("PUT", "/v1/status", 405),
+        ("GET", "/v1/events?after=x", 400),
+        ("GET", "/v1/events?after=-1", 400),
+        ("DELETE", "/v1/allocations/a1", 404),
+        ("GET", "/v1/allocations/a1/why", 404),
+        ("DELETE", "/v1/queues/none", 404),
+    ],
+)
+def test_every_failure_is_json_with_a_reason_a_message_and_a_hint(
+    world: World, method: str, path: str, status: int
+) -> None:
+    answer = _raw(world, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    assert int(answer.split()[1]) == status
+    content = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert set(content) == {"reason", "message", "hint"}
+    assert content["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [("x", {"deserved": -1}), ("x", {"limit": 0, "deserved": 2}), ("x", {"parent": "none"}), ("..", {}), ("a b", {})],
+)
+def test_a_queue_that_makes_no_sense_is_refused_and_not_kept(world: World, name: str, body: dict[str, Any]) -> None:
+    with pytest.raises(CalabashError):
+        world.client.put(f"/v1/queues/{name.replace(' ', '%20')}", body)
+    assert [q["name"] for q in world.client.get("/v1/queues")["items"]] == ["default"]

@@ -1,0 +1,187 @@
+"""SIGKILL at random points of grant and release: nothing is lost, nothing is promised twice, nobody notices."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.daemons.world import Program, World, until
+
+from calabash.agent import pages
+from calabash.agent.book import Book
+from calabash.agent.slots import Slots
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.model.units import MIB
+from calabash.seams.clock import SystemClock
+from calabash.seams.store import AllocationRecord, AllocationState, open_store
+
+BOOK_KILLS = 120
+DAEMON_KILLS = 6
+CARD = DeviceUuid("GPU-1")
+
+
+def _record(name: str) -> AllocationRecord:
+    part = Slice(device=CARD, memory_mib=1, core_percent=1)
+    return AllocationRecord(
+        id=AllocationId(name),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(memory_mib=1, core_percent=1),
+        placement=Placement(node=NodeName("n"), mode=ModeName("vgpu"), slices=(part,)),
+        client_pid=os.getpid(),
+        client_start_time=1,  # nobody: what is granted and not taken is revoked at once
+    )
+
+
+def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
+    """What the pool does all day, until it is killed. Every second slice is taken, and left again."""
+    store = open_store(url)
+    book = Book(store=store, slots=Slots(home), clock=SystemClock())
+    book.recover()
+    os.write(ready, b"!")
+    number = 0
+    while True:
+        number += 1
+        name = AllocationId(f"r{round_}-{number}")
+        spec = pages.SlotSpec(allocation=name, devices=(pages.SlotDevice(uuid=CARD, memory_limit_bytes=MIB),))
+        book.grant(_record(name), spec)
+        taken = -1
+        if number % 2:
+            taken = os.open(home / name / "lease", os.O_RDONLY)
+            fcntl.flock(taken, fcntl.LOCK_SH)
+            book.sweep()
+            os.close(taken)
+        book.sweep()
+
+
+def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/pool.db"
+    open_store(url).close()
+    slots = tmp_path / "alloc"
+    rng = random.Random(7)
+    seen_states: set[tuple[bool, bool]] = set()
+    for round_ in range(BOOK_KILLS):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                _keep_books(slots, url, round_, writing)
+            finally:
+                os._exit(99)
+        assert os.read(reading, 1) == b"!"
+        time.sleep(rng.uniform(0.0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "the book keeper ended by itself"
+        if slots.is_dir():
+            names = {p.name for p in slots.iterdir() if not p.name.startswith(".")}
+            store = open_store(url)
+            entered = {r.id for r in store.allocations()}
+            store.close()
+            seen_states.add((bool(entered - names), bool(entered & names)))
+            assert not names - entered, "a slot that the journal does not know"
+    store = open_store(url)
+    book = Book(store=store, slots=Slots(slots), clock=SystemClock())
+    book.recover()
+    assert book.records() == []
+    assert list(slots.iterdir()) == []
+    ended = store.allocations(ended=True, limit=100_000)
+    assert len(ended) > BOOK_KILLS
+    assert all(r.state is AllocationState.RELEASED and r.ended_at > 0 for r in ended)
+    store.close()
+    assert len(seen_states) > 1, "the kills hit only one kind of moment"
+
+
+def _books_agree(world: World) -> None:
+    """The pool, the slots, the journal and the cards say the same."""
+    shown = world.allocations()
+    held = {a["id"]: a for a in shown if a["state"] != "pending"}
+    assert set(world.slots()) >= set(held)
+    for device in world.devices():
+        parts = [s for a in held.values() for s in a["slices"] if s["device"] == device["uuid"]]
+        assert sum(s["memory_mib"] for s in parts) <= device["memory_mib"]
+        assert sum(s["core_percent"] for s in parts) <= 100
+        assert device["memory_allocated_mib"] == sum(s["memory_mib"] for s in parts)
+
+
+def test_a_pool_killed_again_and_again_under_load_keeps_everybody_running(
+    make_world: Callable[..., World], hold: str
+) -> None:
+    world = make_world()
+    rng = random.Random(11)
+    world.up()
+    steady, first = world.running(hold, "500", "100", memory_mib=2048, cores=10)
+    until(lambda: steady.says("held 500"))
+    limits = (world.home / "alloc" / first["id"] / "limits").stat().st_ino
+    for round_ in range(DAEMON_KILLS):
+        crowd = [world.run(memory_mib=1000 + 100 * n, cores=5, wait_s=1) for n in range(6)]
+        time.sleep(rng.uniform(0.0, 0.15))
+        for program in crowd[: round_ % 3]:
+            program.kill()
+        time.sleep(rng.uniform(0.0, 0.05))
+        world.kill()
+        world.up()
+        again = until(lambda: world.allocation_of(steady), what="the steady program to be known")
+        assert again["id"] == first["id"]
+        assert again["slices"][0]["memory_mib"] == 2048
+        assert (world.home / "alloc" / first["id"] / "limits").stat().st_ino == limits
+        _books_agree(world)
+        # Whoever became its program before the kill is still running and still known; the others were told.
+        for program in crowd:
+            if program.alive() and _is_program(program):
+                assert until(lambda p=program: world.allocation_of(p) or not p.alive(), what="it to be known")
+        for program in crowd:
+            program.kill()
+            until(lambda p=program: not p.alive())
+        until(lambda: len(world.allocations()) == 1, what="only the steady program to be left")
+        assert world.slots() == [first["id"]]
+    assert steady.alive()
+    steady.finish()
+    until(lambda: not world.allocations() and not world.slots(), what="the last slice to come back")
+    ended = world.allocations(ended=True)
+    assert all(a["state"] == "released" and a["ended_at"] for a in ended)
+
+
+def _is_program(program: Program) -> bool:
+    return Path(f"/proc/{program.pid}/exe").resolve().name == "cat"
+
+
+def test_a_power_cut_of_pool_and_programs_leaves_an_empty_pool(make_world: Callable[..., World], hold: str) -> None:
+    world = make_world()
+    world.up()
+    programs = [world.run(hold, "300", "100", memory_mib=1024, cores=10) for _ in range(4)]
+    for program in programs:
+        until(lambda p=program: p.says("held"), what="all to hold memory")
+    world.kill()
+    for program in programs:
+        program.kill()
+        until(lambda p=program: not p.alive())
+    assert len(world.slots()) == 4
+    world.up()
+    assert world.allocations() == []
+    assert world.slots() == []
+    assert all(d["memory_allocated_mib"] == 0 and d["memory_used_mib"] == 0 for d in world.devices())
+    assert [a["state"] for a in world.allocations(ended=True)] == ["released"] * 4
+
+
+def test_a_slot_that_the_journal_lost_blocks_its_card_until_its_program_ends(make_world: Callable[..., World]) -> None:
+    world = make_world("1xA100-40GB")
+    world.up()
+    program, allocation = world.running(memory_mib=1024, cores=10)
+    world.kill()
+    for name in ("pool.db", "pool.db-wal", "pool.db-shm"):
+        (world.home / name).unlink(missing_ok=True)
+    world.up()
+    assert world.slots() == [allocation["id"]]
+    waiting = world.run(memory_mib=1024, cores=10, wait_s=30)
+    until(lambda: any(a["state"] == "pending" for a in world.allocations()), what="it to wait for the stranger")
+    program.finish()
+    until(lambda: world.allocation_of(waiting), what="it to get the card")
+    assert allocation["id"] not in world.slots()
