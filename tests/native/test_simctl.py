@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 from collections.abc import Iterator
@@ -185,6 +186,8 @@ def test_damaged_bytes_never_crash_the_tool(node: Node) -> None:
         done = simctl("show", node.state, "--json")
         assert done.returncode in (0, 1), (done.returncode, done.stderr)
         assert (done.returncode == 1) == done.stderr.startswith("error: ")
+        if done.returncode == 0:
+            assert len(json.loads(done.stdout)["devices"]) > 0
         outcomes[done.returncode] = outcomes.get(done.returncode, 0) + 1
     assert outcomes.get(1, 0) > 0, "no damage was ever noticed"
 
