@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -442,3 +444,53 @@ def test_every_getter_of_pynvml_answers_or_refuses_but_never_crashes(node: Node)
     assert set(answer["card"].values()) <= {0, 2, 3, 6, 7, 13, 25}
     assert 0 not in answer["foreign"].values()
     assert 0 not in answer["none"].values()
+
+
+def test_kills_at_any_moment_leave_nothing_held(node: Node, holder: Path) -> None:
+    """Processes die while they attach, charge, post or leave; readers look all the while; the books end at zero."""
+    dice, alive, programs = random.Random(11), [], 0
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", WATCH], env=node.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    for _ in range(200):
+        alive.append(
+            subprocess.Popen(
+                [holder, str(dice.randrange(3)), str(dice.choice((0, 512, GIB))), "5"],
+                env=node.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+            )
+        )
+        programs += 1
+        if len(alive) == 8:
+            victim = alive.pop(dice.randrange(8))
+            time.sleep(dice.random() * 0.004)  # let it be at different points when it dies
+            victim.kill()
+            victim.wait()
+    for program in alive:
+        program.kill()
+        program.wait()
+    out, _ = watcher.communicate("")
+    looks, odd = (int(word) for word in out.split())
+    assert looks > 20
+    assert odd == 0
+    shown = node.show()
+    assert shown["processes"] == []
+    assert [(d["used_bytes"], d["alloc_bytes"]) for d in shown["devices"]] == [(0, 0)] * 3
+    assert programs == 200
+
+
+WATCH = """
+import select, sys
+from pynvml import *
+nvmlInit()
+handles = [nvmlDeviceGetHandleByIndex(i) for i in range(3)]
+looks = odd = 0
+while not select.select([sys.stdin], [], [], 0.001)[0]:
+    for h in handles:
+        memory = nvmlDeviceGetMemoryInfo(h, version=nvmlMemory_v2)
+        listed = sum(p.usedGpuMemory for p in nvmlDeviceGetComputeRunningProcesses(h))
+        odd += memory.used + memory.free + memory.reserved != memory.total or listed > memory.total
+    looks += 1
+print(looks, odd)
+"""
