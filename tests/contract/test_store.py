@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,15 +33,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/pool.db"
         return
-    server = sa.make_url(request.getfixturevalue("postgres_server"))
-    name = "t" + uuid.uuid4().hex
-    engine = sa.create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    yield server.set(database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
-    engine.dispose()
+    with request.getfixturevalue("postgres_server").database() as found:
+        yield found
 
 
 @pytest.fixture

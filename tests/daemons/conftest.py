@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,8 @@ def world(shared: dict[str, World], tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def hold(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of the program that holds device memory (``programs/hold.c``)."""
-    import nvidia
-
-    headers = next(p for root in nvidia.__path__ for p in Path(root).glob("cu13/include"))
+    packages = Path(sysconfig.get_path("purelib"))
+    headers = packages / "nvidia" / "cu13" / "include"
     source = Path(__file__).parent / "programs" / "hold.c"
     program = tmp_path_factory.mktemp("programs") / "hold"
     libraries = [f"-L{NATIVE / 'simgpu'}", "-l:libcuda.so.1"]

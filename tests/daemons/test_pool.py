@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.daemons.world import World, elapsed_until, until
@@ -58,7 +59,7 @@ def test_sigkill_of_a_program_frees_its_memory_and_its_slice(world: World, hold:
     card = allocation["slices"][0]["device_index"]
     until(lambda: world.devices()[card]["memory_used_mib"] >= 1000, what="the driver to show it")
     program.kill()
-    until(lambda: not program.alive())
+    until(program.dead)
     assert elapsed_until(lambda: not world.allocations()) < 1.0
     until(lambda: world.devices()[card]["memory_used_mib"] == 0, what="the driver to free it")
 
@@ -86,7 +87,7 @@ def test_two_processes_of_a_slice_are_both_seen(world: World) -> None:
     program, allocation = world.running("sh", "-c", "cat & cat; wait", memory_mib=100, cores=5)
     until(lambda: len(world.allocations()[0]["pids"]) >= 2, what="both to be listed")
     program.kill()
-    until(lambda: not program.alive())
+    until(program.dead)
     # The child holds the lease: the slice lives until it has gone too.
     children = world.allocations()[0]["pids"]
     assert children
@@ -171,7 +172,7 @@ def test_a_waiting_asker_that_is_killed_leaves_the_line(world: World) -> None:
     waiting = world.run(memory_mib=1000, wait_s=60)
     until(lambda: any(a["state"] == "pending" for a in world.allocations()), what="it to wait")
     waiting.kill()
-    until(lambda: not waiting.alive())
+    until(waiting.dead)
     until(lambda: [a["state"] for a in world.allocations()] == ["running"], what="the line to be empty")
     first.finish()
     until(lambda: not world.allocations(), what="nothing to be held")
@@ -252,7 +253,7 @@ def test_down_is_refused_while_programs_run_unless_forced(world: World) -> None:
     assert caught.value.reason is Reason.CONFLICT
     assert world.client.get("/v1/status")["allocations"] == 1
     world.client.post("/v1/shutdown", {"force": True}, timeout_s=30)
-    until(lambda: not program.alive(), what="the program to be ended")
+    until(program.dead, what="the program to be ended")
     assert world.daemon is not None
     assert world.daemon.wait(timeout=20) == 0
     assert world.slots() == []
@@ -279,12 +280,13 @@ def test_a_user_may_release_only_what_is_his_own(world: World) -> None:
 
     def as_nobody() -> None:
         pool = world.client
-        for call in (
+        calls: list[Callable[[], Any]] = [
             lambda: pool.delete(path + "?force=1"),
             lambda: pool.post("/v1/shutdown", {"force": True}),
             lambda: pool.put("/v1/queues/x", {}),
             lambda: pool.post(path + "/started", {"pid": 1}),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(CalabashError) as caught:
                 call()
             assert caught.value.reason is Reason.NOT_PERMITTED

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.daemons.world import Program, World, until
@@ -136,10 +137,10 @@ def test_a_pool_killed_again_and_again_under_load_keeps_everybody_running(
         # Whoever became its program before the kill is still running and still known; the others were told.
         for program in crowd:
             if program.alive() and _is_program(program):
-                assert until(lambda p=program: world.allocation_of(p) or not p.alive(), what="it to be known")
+                assert until(partial(_known, world, program), what="it to be known")
         for program in crowd:
             program.kill()
-            until(lambda p=program: not p.alive())
+            until(program.dead)
         until(lambda: len(world.allocations()) == 1, what="only the steady program to be left")
         assert world.slots() == [first["id"]]
     assert steady.alive()
@@ -147,6 +148,10 @@ def test_a_pool_killed_again_and_again_under_load_keeps_everybody_running(
     until(lambda: not world.allocations() and not world.slots(), what="the last slice to come back")
     ended = world.allocations(ended=True)
     assert all(a["state"] == "released" and a["ended_at"] for a in ended)
+
+
+def _known(world: World, program: Program) -> bool:
+    return program.dead() or world.allocation_of(program) is not None
 
 
 def _is_program(program: Program) -> bool:
@@ -158,11 +163,11 @@ def test_a_power_cut_of_pool_and_programs_leaves_an_empty_pool(make_world: Calla
     world.up()
     programs = [world.run(hold, "300", "100", memory_mib=1024, cores=10) for _ in range(4)]
     for program in programs:
-        until(lambda p=program: p.says("held"), what="all to hold memory")
+        until(partial(program.says, "held"), what="all to hold memory")
     world.kill()
     for program in programs:
         program.kill()
-        until(lambda p=program: not p.alive())
+        until(program.dead)
     assert len(world.slots()) == 4
     world.up()
     assert world.allocations() == []

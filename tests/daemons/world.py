@@ -81,6 +81,9 @@ class Program:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code is None
 
+    def dead(self) -> bool:
+        return not self.alive()
+
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self.alive():
             os.kill(self.pid, number)
@@ -90,7 +93,7 @@ class Program:
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
-        until(lambda: not self.alive(), what="the program to end")
+        until(self.dead, what="the program to end")
         assert self.code is not None
         return self.code
 

@@ -14,6 +14,8 @@ from calabash.seams.store import AllocationRecord
 from calabash.sharing.registry import SHARING_MODES
 from calabash.standalone.pool import Granted, Pending, Pool
 
+EXPLAINED_MAX = 50  # waiting requests whose reason is worked out in a listing; `why` answers for any
+
 
 def devices(agent: NodeAgent) -> list[dict[str, Any]]:
     """Every device with its reading and its division."""
@@ -56,7 +58,10 @@ def allocations(pool: Pool, *, ended: bool) -> list[dict[str, Any]]:
     programs = agent.processes()
     held = agent.book.records()
     shown = [_held(agent, record, programs.get(record.id, []), index) for record in held]
-    for pending in pool.pending():
+    for number, pending in enumerate(pool.pending()):
+        if number >= EXPLAINED_MAX:
+            shown.append(_waiting(pending, {"reason": "", "explanation": ""}))
+            continue
         with contextlib.suppress(CalabashError):  # answered in the meantime
             shown.append(_waiting(pending, pool.why(pending.id)))
     if ended:
