@@ -1,0 +1,167 @@
+"""The same cluster with departures: Poisson arrivals, exponential lifetimes, what does not fit is lost.
+
+The load is offered device compute over installed; time is in mean lifetimes. After four lifetimes of warming up, six are
+measured: allocation is averaged over time, refusals and moves are counted. With defragmentation a request for whole
+devices that fits nowhere may move a bounded number of running ones (``sched.defrag``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from calabash.model.errors import CalabashError
+from calabash.sched.backfill import ClusterRoom
+from calabash.sched.cluster import Cluster, NodeSpec
+from calabash.sched.defrag import Occupant, find_moves
+from calabash.sched.engine import Engine
+from calabash.sched.gangs import Board
+from calabash.sched.policies.protocol import Policy
+from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sim.arrivals import Tally
+from calabash.sim.results import RunResult
+from calabash.sim.workload import Workload
+
+WARM_LIFETIMES = 4.0
+MEASURED_LIFETIMES = 6.0
+MOVES_MAX = 16
+
+
+@dataclass(slots=True)
+class _World:
+    """Who runs where."""
+
+    cluster: Cluster
+    engine: Engine
+    placed: dict[int, tuple[Shape, NodePlacement]] = field(default_factory=dict)
+    on_node: dict[int, set[int]] = field(default_factory=dict)
+
+    def start(self, pod: int, shape: Shape, placement: NodePlacement) -> None:
+        self.placed[pod] = (shape, placement)
+        self.on_node.setdefault(placement.node, set()).add(pod)
+
+    def end(self, pod: int) -> Shape:
+        shape, placement = self.placed.pop(pod)
+        self.on_node[placement.node].discard(pod)
+        self.cluster.release(shape, placement)
+        return shape
+
+    def move(self, pod: int, placement: NodePlacement) -> None:
+        shape, old = self.placed[pod]
+        self.on_node[old.node].discard(pod)
+        self.start(pod, shape, placement)
+
+    def occupants(self, row: int) -> Iterator[Occupant]:
+        for pod in sorted(self.on_node.get(row, ())):
+            shape, placement = self.placed[pod]
+            yield Occupant(id=str(pod), shape=shape, placement=placement)
+
+
+def simulate(
+    nodes: Sequence[NodeSpec], workload: Workload, policy: Policy, seed: int, *, load: float, defragment: bool
+) -> RunResult:
+    """One run. Raises CalabashError for a load that is not positive or a workload without devices."""
+    cluster = Cluster(nodes, order_seed=seed)
+    installed = WHOLE_MILLI * cluster.gpu_total
+    shapes = [request.shape for request in workload.requests]
+    mean_milli = float(np.mean([shape.gpu_total_milli for shape in shapes])) if shapes else 0.0
+    if load <= 0 or not mean_milli:
+        raise CalabashError(f"load {load} of {mean_milli:.0f} milli per request", hint="a load is positive, like 0.95")
+    rng = np.random.default_rng(seed)
+    rate = load * installed / mean_milli
+    count = int(rate * (WARM_LIFETIMES + MEASURED_LIFETIMES))
+    picks = rng.integers(0, len(shapes), count).tolist()
+    arrives = np.cumsum(rng.exponential(1 / rate, count)).tolist()
+    lives = rng.exponential(1.0, count).tolist()
+
+    world = _World(cluster, Engine(cluster, policy))
+    room = ClusterRoom(cluster, world.engine)
+    board = Board(room)
+    measure = _Measure(tally=Tally())
+    ends: list[tuple[float, int]] = []
+    began = time.perf_counter()
+    for pod, (pick, now) in enumerate(zip(picks, arrives, strict=True)):
+        while ends and ends[0][0] <= now:
+            ended_at, other = heapq.heappop(ends)
+            measure.advance(ended_at)
+            measure.used_milli -= world.end(other).gpu_total_milli
+        measure.advance(now)
+        shape = shapes[pick]
+        placement = world.engine.decide(shape)
+        moved = 0
+        if placement is not None:
+            cluster.place(shape, placement)
+        elif defragment and shape.whole:
+            moves = find_moves(board, room, shape, world.occupants, moves_max=MOVES_MAX)
+            board.commit()
+            if moves is not None:
+                placement, moved = moves.placement, len(moves.moved)
+                for occupant, target in moves.moved:
+                    world.move(int(occupant.id), target)
+        measure.arrival(shape, now, admitted=placement is not None, moved=moved)
+        if placement is not None:
+            world.start(pod, shape, placement)
+            measure.used_milli += shape.gpu_total_milli
+            heapq.heappush(ends, (now + lives[pod], pod))
+    elapsed = time.perf_counter() - began
+    return measure.result(
+        RunResult(
+            workload=workload.name,
+            policy=policy.name,
+            seed=seed,
+            protocol="churn+defrag" if defragment else "churn",
+            arrivals=count,
+            allocation_ratio_end=0.0,
+            decisions_per_s=count / elapsed,
+            load=load,
+        ),
+        installed,
+        arrives[-1],
+    )
+
+
+@dataclass(slots=True)
+class _Measure:
+    """Integrals and counts after the warm-up."""
+
+    tally: Tally
+    used_milli: int = 0
+    area: float = 0.0
+    last: float = WARM_LIFETIMES
+    asked_milli: int = 0
+    lost_milli: int = 0
+    arrivals: int = 0
+    moves: int = 0
+
+    def advance(self, now: float) -> None:
+        """Time has come to ``now`` with ``used_milli`` in use since the last event."""
+        if now > self.last:
+            self.area += self.used_milli * (now - self.last)
+            self.last = now
+
+    def arrival(self, shape: Shape, now: float, *, admitted: bool, moved: int) -> None:
+        """One request came and was admitted or lost."""
+        if now <= WARM_LIFETIMES:
+            return
+        self.arrivals += 1
+        self.asked_milli += shape.gpu_total_milli
+        self.lost_milli += 0 if admitted else shape.gpu_total_milli
+        self.moves += moved
+        self.tally.count(shape, admitted=admitted)
+
+    def result(self, empty: RunResult, installed: int, until: float) -> RunResult:
+        """The figures."""
+        plain = {name: getattr(empty, name) for name in ("workload", "policy", "seed", "protocol", "load")}
+        return RunResult(
+            **plain,
+            arrivals=self.arrivals,
+            allocation_ratio_end=self.area / installed / max(until - WARM_LIFETIMES, 1e-9),
+            rejected_milli_ratio=self.lost_milli / self.asked_milli if self.asked_milli else 0.0,
+            moves_per_100_arrivals=100.0 * self.moves / self.arrivals if self.arrivals else 0.0,
+            decisions_per_s=empty.decisions_per_s,
+            **self.tally.ratios(),
+        )

@@ -1,0 +1,123 @@
+"""Our own trace format: nodes and requests as CSV, or as JSONL with the same names. See docs/reference/trace-format.md.
+
+Nodes: ``name, cpu_milli, memory_mib, gpu_count, gpu_model`` and optionally ``gpu_memory_mib, labels, taints, rack``.
+Requests: ``name, cpu_milli, memory_mib, gpu_count, gpu_milli`` and optionally ``gpu_memory_mib, models, selector,
+tolerations, mig_profile, arrives_s, runs_s``. Lists are separated by ``|`` in CSV and are arrays in JSONL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from calabash.model.errors import CalabashError
+from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sim.openb import CPU_MILLI_MAX, DEVICES_PER_NODE_MAX, MEMORY_MIB_MAX
+from calabash.sim.rows import Row, read_csv, read_jsonl
+from calabash.sim.workload import TraceRequest, Workload
+
+NODE_COLUMNS = ("name", "cpu_milli", "memory_mib", "gpu_count", "gpu_model")
+NODE_OPTIONAL = ("gpu_memory_mib", "labels", "taints", "rack")
+REQUEST_COLUMNS = ("name", "cpu_milli", "memory_mib", "gpu_count", "gpu_milli")
+REQUEST_OPTIONAL = (
+    "gpu_memory_mib", "models", "selector", "tolerations", "mig_profile", "arrives_s", "runs_s",
+)  # fmt: skip
+CARD_MEMORY_MIB_MAX = 10**7
+
+
+def read_nodes(path: Path) -> list[NodeSpec]:
+    """Nodes in file order. Raises CalabashError with file, line and hint."""
+    nodes, seen = [], set()
+    for row in _rows(path, NODE_COLUMNS, NODE_OPTIONAL):
+        name = row.text("name")
+        if name in seen:
+            raise row.wrong(f"node {name} is there twice", "node names are unique")
+        seen.add(name)
+        count = row.whole("gpu_count", most=DEVICES_PER_NODE_MAX)
+        gpu = GpuSpec(
+            model=row.text("gpu_model", None if count else ""),
+            memory_mib=row.whole("gpu_memory_mib", default=0, most=CARD_MEMORY_MIB_MAX),
+        )
+        labels = dict(_pair(row, text) for text in _list(row, "labels"))
+        nodes.append(
+            NodeSpec(
+                name=name,
+                cpu_milli=row.whole("cpu_milli", most=CPU_MILLI_MAX),
+                memory_mib=row.whole("memory_mib", most=MEMORY_MIB_MAX),
+                gpus=(gpu,) * count,
+                labels=labels,
+                taints=tuple(_list(row, "taints")),
+                rack=row.text("rack", ""),
+            )
+        )
+    if not nodes:
+        raise Row(path, 1, {}).wrong("there is no node", "a cluster needs at least one")
+    return nodes
+
+
+def read_requests(path: Path, nodes: Iterable[NodeSpec]) -> Workload:
+    """Requests in file order; a model that no node has is an error."""
+    known = {gpu.model for node in nodes for gpu in node.gpus}
+    requests, seen = [], set()
+    for row in _rows(path, REQUEST_COLUMNS, REQUEST_OPTIONAL):
+        name = row.text("name")
+        if name in seen:
+            raise row.wrong(f"request {name} is there twice", "request names are unique")
+        seen.add(name)
+        models = frozenset(_list(row, "models"))
+        for model in sorted(models - known):
+            raise row.wrong(f"device model {model!r} is on no node", f"known: {', '.join(sorted(known))}")
+        count = row.whole("gpu_count", most=DEVICES_PER_NODE_MAX)
+        try:
+            shape = Shape(
+                cpu_milli=row.whole("cpu_milli", most=CPU_MILLI_MAX),
+                memory_mib=row.whole("memory_mib", most=MEMORY_MIB_MAX),
+                gpu_count=count,
+                gpu_milli=row.whole("gpu_milli", default=0, most=WHOLE_MILLI),
+                gpu_memory_mib=row.whole("gpu_memory_mib", default=0, most=CARD_MEMORY_MIB_MAX),
+                models=models,
+                selector=tuple(_list(row, "selector")),
+                tolerations=frozenset(_list(row, "tolerations")),
+                mig_profile=row.text("mig_profile", ""),
+            )
+        except CalabashError as error:
+            if error.message.startswith(str(path)):
+                raise
+            raise row.wrong(error.message, error.hint) from None
+        requests.append(
+            TraceRequest(name=name, shape=shape, arrives_s=row.seconds("arrives_s"), runs_s=row.seconds("runs_s"))
+        )
+    if not requests:
+        raise Row(path, 1, {}).wrong("there is no request", "a workload needs at least one")
+    return Workload(name=path.stem, requests=tuple(requests))
+
+
+def _rows(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> Iterable[Row]:
+    known = {*needed, *optional}
+    for row in read_jsonl(path) if path.suffix == ".jsonl" else read_csv(path, needed=needed):
+        for name in row.values:
+            if name not in known:
+                raise row.wrong(f"column {name!r} is not known", f"known: {', '.join((*needed, *optional))}")
+        for name in needed:
+            if name not in row.values:
+                raise row.wrong(f"field {name} is missing", f"needed: {', '.join(needed)}")
+        yield row
+
+
+def _list(row: Row, column: str) -> list[str]:
+    value = row.values.get(column)
+    if value is None or value == "":
+        return []
+    if isinstance(value, list):
+        if not all(isinstance(item, str) for item in value):
+            raise row.wrong(f"field {column} holds something that is no text", "an array of texts")
+        return value
+    return [part.strip() for part in str(value).split("|") if part.strip()]
+
+
+def _pair(row: Row, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise row.wrong(f"label {text!r} is not key=value", "for example zone=a|pool=training")
+    return key, value
