@@ -129,13 +129,13 @@ static CUresult parse_entry(const struct fat_entry *e, const uint8_t *payload, u
 {
     uint8_t *unpacked = NULL;
     size_t bytes = e->bytes;
-    if (e->flags & FLAG_ZSTD) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    if (e->flags & FLAG_LZ4) {
+    if (e->flags & (FLAG_LZ4 | FLAG_ZSTD)) {
         if (e->unpacked_bytes == 0 || e->unpacked_bytes > IMAGE_MAX || e->packed_bytes > e->bytes)
             return CUDA_ERROR_INVALID_IMAGE;
         unpacked = calloc(1, e->unpacked_bytes + 1);
         if (!unpacked) return CUDA_ERROR_OUT_OF_MEMORY;
-        bytes = unpack_lz4(payload, e->packed_bytes, unpacked, e->unpacked_bytes);
+        bytes = (e->flags & FLAG_ZSTD ? unpack_zstd : unpack_lz4)(payload, e->packed_bytes, unpacked,
+                                                                  e->unpacked_bytes);
         payload = unpacked;
     }
     CUresult result;
@@ -152,7 +152,7 @@ static CUresult parse_entry(const struct fat_entry *e, const uint8_t *payload, u
 /* How well an entry suits the device; 0: not at all. */
 static int suitability(const struct fat_entry *e, uint32_t sm)
 {
-    if (e->flags & FLAG_ZSTD) return 0;
+    if (e->flags & FLAG_ZSTD && !zstd_available()) return 0;
     if (e->kind == 2 && e->architecture / 10 == sm / 10 && e->architecture <= sm)
         return 1000 + (int)e->architecture;
     if (e->kind == 1 && e->architecture <= sm) return 1 + (int)e->architecture;
