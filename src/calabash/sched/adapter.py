@@ -11,17 +11,17 @@ is tied to the size on which it fits best when it is submitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.sched.backfill import Decider, TightestNode
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster import GpuSpec, NodeSpec
 from calabash.sched.decisions import Ask, Bind, Evict, Explanation, Move, Options, Pending
+from calabash.sched.policies.protocol import Policy
 from calabash.sched.queues import QueueSpec
-from calabash.sched.scheduler import Scheduler
+from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.shape import NodePlacement, Shape
 from calabash.sharing.protocol import Held, Misfit
 from calabash.sharing.registry import fits, mode_for, mode_named, selected
@@ -167,7 +167,7 @@ class LocalScheduler:
         queues: Iterable[QueueSpec],
         *,
         options: Options | None = None,
-        engine: Callable[[Cluster], Decider] = TightestNode,
+        policy: str | Policy = DEFAULT_POLICY,
         cpu_milli: int = 1 << 40,
         memory_mib: int = 1 << 40,
     ) -> None:
@@ -175,7 +175,7 @@ class LocalScheduler:
         self.devices = tuple(devices)
         self._number = {device.uuid: i for i, device in enumerate(self.devices)}
         spec = node_of(node, self.devices, cpu_milli=cpu_milli, memory_mib=memory_mib)
-        self.scheduler = Scheduler([spec], queues, engine=engine, options=options)
+        self.scheduler = Scheduler([spec], queues, policy=policy, options=options)
         self._requests: dict[str, GpuRequest] = {}
         self._slices: dict[str, Placement] = {}
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster import Cluster
 from calabash.sched.fit import Compiled
@@ -28,22 +26,6 @@ class Decider(Protocol):
     def decide(self, shape: Shape) -> NodePlacement | None:
         """The best place by the policy; nothing is taken."""
         ...
-
-
-class TightestNode:
-    """The plain decider: of the nodes with room, the one with the least free device compute, then CPU."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._compiled: dict[Shape, Compiled] = {}
-
-    def decide(self, shape: Shape) -> NodePlacement | None:
-        compiled = self._compiled.setdefault(shape, Compiled(self._cluster, shape))
-        rows = np.flatnonzero(compiled.fitting())
-        if not len(rows):
-            return None
-        order = np.lexsort((self._cluster.cpu_free_milli[rows], self._cluster.gpu_sum_milli[rows]))
-        return compiled.choose(int(rows[order[0]]))
 
 
 class ClusterRoom:

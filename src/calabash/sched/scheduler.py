@@ -19,19 +19,24 @@ An executor carries decisions out in order: evictions and moves first, a ``Bind`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.backfill import ClusterRoom, Decider, TightestNode
+from calabash.sched.backfill import ClusterRoom
 from calabash.sched.cluster import Cluster, NodeSpec
 from calabash.sched.cycle import Cycle
 from calabash.sched.decisions import Ask, Decision, Explanation, Options, Running, State
+from calabash.sched.engine import Engine
 from calabash.sched.fairshare import Amount
 from calabash.sched.gangs import Board, Book
+from calabash.sched.policies.protocol import Policy
+from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues import QueueSpec, QueueTree
 from calabash.sched.reservation import Reservation
 from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+
+DEFAULT_POLICY = "bestfit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,7 @@ class Scheduler:
     Args:
         nodes: the cluster; more come and go by ``add_node`` and ``remove_node``.
         queues: the tree; asks name its leaves.
-        engine: makes what answers where a shape goes best now, from the resident arrays.
+        policy: which node is best; a name as in ``policies.registry``, or a policy.
         options: how to decide.
     """
 
@@ -63,14 +68,15 @@ class Scheduler:
         nodes: Sequence[NodeSpec],
         queues: Iterable[QueueSpec],
         *,
-        engine: Callable[[Cluster], Decider] = TightestNode,
+        policy: str | Policy = DEFAULT_POLICY,
         options: Options | None = None,
     ) -> None:
         self.cluster = Cluster(nodes)
+        self.policy = policy_named(policy) if isinstance(policy, str) else policy
         self.options = options or Options()
         self.tree = QueueTree(queues, half_life_s=self.options.half_life_s)
         self.book = Book()
-        self.room = ClusterRoom(self.cluster, engine(self.cluster))
+        self.room = ClusterRoom(self.cluster, Engine(self.cluster, self.policy))
         self.board = Board(self.room)
         self.reservations: list[Reservation] = []
         self.now_s = 0.0
@@ -209,9 +215,9 @@ class Scheduler:
         )
 
     @classmethod
-    def restore(cls, snapshot: Snapshot, *, engine: Callable[[Cluster], Decider] = TightestNode) -> Scheduler:
+    def restore(cls, snapshot: Snapshot, *, policy: str | Policy = DEFAULT_POLICY) -> Scheduler:
         """An equal scheduler: the next cycle of both gives the same decisions, but for ties between equal nodes."""
-        scheduler = cls(snapshot.nodes, snapshot.queues, engine=engine, options=snapshot.options)
+        scheduler = cls(snapshot.nodes, snapshot.queues, policy=policy, options=snapshot.options)
         for running in snapshot.running:
             row = scheduler.cluster.row(running.node)
             placement = replace(running.placement, node=row)

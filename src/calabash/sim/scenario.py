@@ -115,7 +115,7 @@ class _Run:
     def scheduler(self) -> Scheduler:
         if self._scheduler is None:
             queues = tuple(self.queues.values()) or (QueueSpec(name="default"),)
-            self._scheduler = Scheduler(self.nodes, queues, options=self.scenario.options)
+            self._scheduler = Scheduler(self.nodes, queues, policy=self.scenario.policy, options=self.scenario.options)
         return self._scheduler
 
     def do(self, number: int, statement: Statement) -> None:

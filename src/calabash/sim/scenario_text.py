@@ -18,6 +18,7 @@ from calabash.model.units import parse_duration_s, parse_memory_mib
 from calabash.sched.decisions import Ask, Options
 from calabash.sched.fairshare import ZERO, Amount
 from calabash.sched.queues import UNLIMITED, QueueSpec
+from calabash.sched.scheduler import DEFAULT_POLICY
 from calabash.sched.shape import WHOLE_MILLI, Shape, Topology
 
 CARD_MEMORY_MIB = {
@@ -147,7 +148,7 @@ class _Reader:
     number: int = 0
     fresh: bool = True
     rule: str = ""
-    policy: str = "best-fit"
+    policy: str = DEFAULT_POLICY
     options: Options = field(default_factory=Options)
     statements: list[tuple[int, Statement]] = field(default_factory=list)
 

@@ -10,11 +10,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.backfill import ClusterRoom, TightestNode
+from calabash.sched.backfill import ClusterRoom
 from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
 from calabash.sched.decisions import Ask, Running
+from calabash.sched.engine import Engine
 from calabash.sched.fairshare import Amount
 from calabash.sched.gangs import Board, Gang, Unit, place_together, units_of
+from calabash.sched.policies.registry import policy_named
 from calabash.sched.preempt import find_victims, mark_in_quota
 from calabash.sched.shape import Shape
 
@@ -30,7 +32,7 @@ def board_of(*devices: int) -> Board:
         for i, count in enumerate(devices)
     ]
     cluster = Cluster(nodes, order_seed=None)
-    return Board(ClusterRoom(cluster, TightestNode(cluster)))
+    return Board(ClusterRoom(cluster, Engine(cluster, policy_named("bestfit"))))
 
 
 def cluster_of(board: Board) -> Cluster:
