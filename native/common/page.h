@@ -108,7 +108,8 @@ struct cb_usage_device {               /* 256 bytes: one writer-hot line pair pe
     uint64_t demand_ns; /* last launch, or last look of a launch that waits at the gate */
     int64_t bucket_ns;  /* GPU time that may be used at once under CB_GATE_RATE; below 0: debt to pay off */
     uint64_t bucket_time_ns; /* when the bucket was last filled; moved by compare-and-swap */
-    uint64_t reserved1[7];
+    uint64_t busy_until_ns;  /* when all that is in flight is expected to be done */
+    uint64_t reserved1[6];
 };
 
 enum cb_proc_state { CB_PROC_FREE = 0, CB_PROC_CLAIMED = 1, CB_PROC_LIVE = 2 };

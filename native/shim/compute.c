@@ -31,7 +31,7 @@
 #define CB_FILL_NS      20000u   /* not worth a compare-and-swap before */
 #define CB_HEARTBEAT_NS 200000000u
 #define CB_LENT_NS      1000000000u /* without a sign of life for so long, idle time is no longer lent */
-#define CB_LEAD_NS      30000u      /* waking up takes about so long */
+#define CB_LEAD_NS      60000u      /* waking up takes about so long */
 #define CB_LOOK_NS      50000000u   /* a launch that waits shows itself at least so often */
 #define CB_POLL_MIN_NS  30000u
 #define CB_POLL_MAX_NS  1000000u
@@ -174,15 +174,22 @@ struct look {
     uint64_t resume_ns; /* when a wait for the bucket is over */
 };
 
+/* What the card still has to do for this container, by the clock: fences tell it later. */
+static uint64_t remaining(const struct cb_device_view *view, uint64_t inflight_ns, uint64_t now_ns)
+{
+    uint64_t until = LOAD(&view->usage->busy_until_ns);
+    uint64_t left = until > now_ns ? until - now_ns : 0;
+    return left < inflight_ns ? left : inflight_ns;
+}
+
 /* A little work queued behind what runs keeps the card busy; more would only make others wait. */
-static bool inflight_allows(const struct cb_device_view *view, const struct cb_launch *launch,
-                            uint64_t inflight, uint64_t now_ns)
+static bool inflight_allows(const struct cb_launch *launch, uint64_t inflight_ns, uint64_t left_ns)
 {
     if (LOAD(&launch->estimate->mean_ns) == 0 && LOAD(&launch->estimate->pending) >= CB_UNKNOWN_PENDING)
         return false;
-    if (inflight < CB_INFLIGHT_NS) return true;
-    return inflight <= launch->cost_ns + launch->cost_ns / 8 && inflight == LOAD(view->own_inflight_ns) &&
-           LOAD(view->own_until_ns) < now_ns + CB_INFLIGHT_NS / 2;
+    if (inflight_ns >= CB_INFLIGHT_NS_MAX) /* estimates may be wrong: never more than one long kernel ahead */
+        return inflight_ns <= launch->cost_ns + launch->cost_ns / 8 && left_ns < CB_INFLIGHT_NS / 2;
+    return left_ns < CB_INFLIGHT_NS;
 }
 
 static enum verdict look_at_gate(const struct cb_device_view *view, const struct cb_launch *launch,
@@ -190,14 +197,17 @@ static enum verdict look_at_gate(const struct cb_device_view *view, const struct
 {
     read_order(view->limits, now_ns, &look->order);
     look->inflight_ns = LOAD(&view->usage->inflight_ns);
-    if (!stuck && !inflight_allows(view, launch, look->inflight_ns, now_ns)) return WAIT_INFLIGHT;
+    uint64_t ahead = remaining(view, look->inflight_ns, now_ns);
+    if (!stuck && !inflight_allows(launch, look->inflight_ns, ahead)) return WAIT_INFLIGHT;
     if (look->order.gate == CB_GATE_TURN) {
         look->window = next_window(&look->order, now_ns);
         if (now_ns + CB_LEAD_NS < look->window.start) return WAIT_WINDOW;
-        uint64_t left = look->window.end - now_ns;
-        if (look->inflight_ns + launch->cost_ns / 2 <= left || stuck) return PASS;
-        if (look->inflight_ns == 0 && launch->cost_ns > look->window.end - look->window.start) return PASS;
-        return look->inflight_ns > 0 ? WAIT_INFLIGHT : WAIT_WINDOW;
+        uint64_t left = look->window.end > now_ns ? look->window.end - now_ns : 0;
+        if (ahead + launch->cost_ns / 2 <= left || stuck) return PASS;
+        /* Longer than any turn of ours will be: at the beginning of one, for there is no better moment. */
+        uint64_t length = look->window.end - look->window.start;
+        if (ahead == 0 && launch->cost_ns > length && left > length / 2) return PASS;
+        return ahead > 0 ? WAIT_INFLIGHT : WAIT_WINDOW;
     }
     if (look->order.gate != CB_GATE_RATE || look->order.core_percent >= 100) return PASS;
     int64_t bucket = LOAD(&view->usage->bucket_ns);
@@ -301,11 +311,11 @@ static void wait_at_gate(const struct cb_device_view *view, const struct cb_laun
 /* ---- launches ---- */
 
 /* Until when a sample that starts now is certain to be our own time; 0: it is not. */
-static uint64_t own_time_until(const struct look *look, uint64_t now_ns)
+static uint64_t own_time_until(const struct look *look, uint64_t cost_ns, uint64_t now_ns)
 {
     if (look->order.gate == CB_GATE_TURN)
-        return now_ns > look->window.start + CB_POLL_MIN_NS && now_ns < look->window.end ? look->window.end
-                                                                                         : 0;
+        return now_ns > look->window.start + CB_POLL_MIN_NS || cost_ns >= CB_OVERLAP_NS ? look->window.end
+                                                                                        : 0;
     return look->order.neighbours == 0 ? UINT64_MAX : 0;
 }
 
@@ -342,12 +352,16 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     ADD(view.own_inflight_ns, launch->cost_ns);
     ADD(&view.usage->inflight_ns, launch->cost_ns);
     ADD(&view.usage->launch_count, 1);
-    uint64_t until = LOAD(view.own_until_ns);
-    bool idle = until <= now;
-    STORE(view.own_until_ns, (idle ? now : until) + launch->cost_ns);
-    if (cb_sample_due(launch->estimate, idle, now))
+    uint64_t until = LOAD(&view.usage->busy_until_ns), next;
+    do {
+        next = (until > now ? until : now) + launch->cost_ns;
+    } while (!__atomic_compare_exchange_n(&view.usage->busy_until_ns, &until, next, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    STORE(view.own_until_ns, next);
+    uint64_t ours_until = own_time_until(&look, launch->cost_ns, now);
+    if (cb_sample_due(launch->estimate, until <= now || ours_until == 0, now))
         launch->fence =
-            cb_sample_begin(launch, own_time_until(&look, now), look.order.word,
+            cb_sample_begin(launch, ours_until, look.order.word,
                             launch->tracked == 2 ? (uint32_t)CB_GATE_RATE : (uint32_t)CB_GATE_OPEN);
 }
 

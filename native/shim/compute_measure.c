@@ -7,6 +7,9 @@
 #define PROBES        16u
 #define CLEAN_MAX     255u
 #define OUTLIER_RUN   4u /* clean samples far above the mean in a row that make them the new mean */
+#define UNCLEAN_RUN   64u
+#define LOWER_RUN     6u
+#define MINIMUM_RUN   32u
 #define SAMPLE_GAP_NS 100000u
 
 #define LOAD(p)     __atomic_load_n((p), __ATOMIC_RELAXED)
@@ -134,22 +137,23 @@ void cb_inflight_drop(uint32_t device, uint64_t amount_ns)
 
 /* ---- estimates ---- */
 
-bool cb_sample_due(struct cb_estimate *estimate, bool idle, uint64_t now_ns)
+bool cb_sample_due(struct cb_estimate *estimate, bool poor, uint64_t now_ns)
 {
     uint64_t mean = LOAD(&estimate->mean_ns);
     if (mean == 0) return LOAD(&estimate->pending) < CB_UNKNOWN_PENDING;
     if (mean >= CB_LONG_NS) return true;
     uint32_t clean = LOAD(&estimate->clean);
     uint64_t interval = clean < 4 ? 200000u : clean < 16 ? 2000000u : 10000000u;
-    if (idle) interval *= 4;
+    if (poor) interval *= 4;
     if (now_ns - LOAD(&estimate->sampled_ns) < interval) return false;
     return now_ns - LOAD(&last_sample_ns) >= SAMPLE_GAP_NS;
 }
 
-static void learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
+/* False: the sample is so far off that it is not believed, unless more of its kind follow. */
+static bool learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
 {
     uint32_t clean = LOAD(&estimate->clean);
-    if (clean >= 8 && measured > 4 * mean && ADD(&estimate->outliers, 1) < OUTLIER_RUN) return;
+    if (clean > 0 && measured > 4 * mean && ADD(&estimate->outliers, 1) < OUTLIER_RUN) return false;
     uint32_t outliers = LOAD(&estimate->outliers);
     STORE(&estimate->outliers, 0);
     if (clean == 0 || outliers >= OUTLIER_RUN)
@@ -161,19 +165,34 @@ static void learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64_t me
     STORE(&estimate->mean_ns, mean ? mean : 1);
     STORE(&estimate->clean, clean < CLEAN_MAX ? clean + 1 : CLEAN_MAX);
     STORE(&estimate->unclean, 0);
+    STORE(&estimate->run, 0);
+    return true;
 }
 
 static void learn_unclean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
 {
-    uint32_t run = ADD(&estimate->unclean, 1);
-    if (mean == 0)
+    uint32_t unclean = ADD(&estimate->unclean, 1);
+    if (mean != 0 && LOAD(&estimate->clean) > 0 && unclean < UNCLEAN_RUN) {
+        /* What we know is better than one such sample; but a run of them clearly below it cannot be wrong. */
+        if (measured + mean / 10 > mean) {
+            STORE(&estimate->run, 0);
+            return;
+        }
+        if (LOAD(&estimate->run) == 0 || measured > LOAD(&estimate->run_ns))
+            STORE(&estimate->run_ns, measured);
+        if (ADD(&estimate->run, 1) + 1 < LOWER_RUN) return;
+        STORE(&estimate->run, 0);
+        mean = LOAD(&estimate->run_ns);
+    } else if (mean == 0 || measured <= mean) {
         mean = measured;
-    else if (LOAD(&estimate->clean) > 0 && run < 64)
-        return; /* what we know is better than this */
-    else if (measured < mean)
-        mean = measured;
-    else
-        mean += (measured - mean) / 64;
+        STORE(&estimate->run, 0);
+    } else { /* the minimum of the last few, so that it can rise again */
+        if (LOAD(&estimate->run) == 0 || measured < LOAD(&estimate->run_ns))
+            STORE(&estimate->run_ns, measured);
+        if (ADD(&estimate->run, 1) + 1 < MINIMUM_RUN) return;
+        STORE(&estimate->run, 0);
+        mean = LOAD(&estimate->run_ns);
+    }
     STORE(&estimate->mean_ns, mean ? mean : 1);
 }
 
@@ -186,6 +205,16 @@ static void correct(const struct cb_fence *fence, uint64_t measured)
     if (fence->gate == CB_GATE_RATE) ADD(&view.usage->bucket_ns, -delta);
 }
 
+/* Whether nobody else had a turn until now, give or take a thirtieth of the kernel. */
+static bool still_ours(const struct cb_fence *fence, const struct cb_device_view *view, uint64_t now_ns)
+{
+    bool unchanged = LOAD(&view->limits->word) == fence->word;
+    if (fence->until_ns == UINT64_MAX) return unchanged;
+    uint64_t before = now_ns - fence->cost_ns / 32;
+    /* A new plan that begins later leaves our turn as it was. */
+    return before <= fence->until_ns && (unchanged || before <= LOAD(&view->limits->plan.from_ns));
+}
+
 static void evaluate(struct cb_fence *fence, uint64_t now_ns)
 {
     struct cb_device_view view = cb_compute_view(fence->device);
@@ -196,18 +225,18 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
     uint64_t measured = (uint64_t)((double)elapsed_ms * 1e6);
     struct cb_estimate *estimate = fence->estimate;
     uint64_t mean = LOAD(&estimate->mean_ns);
-    bool clean = fence->clean && now_ns <= fence->until_ns && LOAD(&view.limits->word) == fence->word &&
+    bool clean = fence->clean && still_ours(fence, &view, now_ns) &&
                  LOAD(&view.usage->launch_count) - LOAD(&fence->entry->launch_count) == fence->others;
     bool first = mean == 0;
     if (clean)
-        learn_clean(estimate, mean, measured);
+        clean = learn_clean(estimate, mean, measured);
     else
         learn_unclean(estimate, mean, measured);
     if (clean || first || measured < fence->cost_ns) correct(fence, measured);
     uint64_t longest = LOAD(&view.usage->kernel_ns_max);
-    uint64_t cost = LOAD(&estimate->mean_ns);
-    while (cost > longest && !__atomic_compare_exchange_n(&view.usage->kernel_ns_max, &longest, cost, false,
-                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    uint64_t known = LOAD(&estimate->mean_ns), shown = measured < known ? measured : known;
+    while (shown > longest && !__atomic_compare_exchange_n(&view.usage->kernel_ns_max, &longest, shown, false,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
 }
 

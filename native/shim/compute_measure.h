@@ -13,16 +13,20 @@
  * So samples come in two qualities. *Clean*: nobody else launched or had work in flight from begin to end,
  * the card was ours (uncontended, or inside our own turn), and the kernel was queued before the card reached
  * the first event. Clean samples feed a moving mean, which is right for kernels whose time varies. All others
- * only lower an estimate that has no clean samples, and raise it slowly, so that it follows the minimum.
+ * count only where there are none of these: then the estimate follows their minimum; and where a run of them
+ * lies clearly below the mean.
  */
 #ifndef CALABASH_SHIM_COMPUTE_MEASURE_H
 #define CALABASH_SHIM_COMPUTE_MEASURE_H
 
 #include "shim/compute.h"
 
-#define CB_INFLIGHT_NS     5000000u /* work in flight per container: what a neighbour waits for at worst */
-#define CB_UNKNOWN_NS      50000u   /* charged for a launch never measured, and corrected afterwards */
-#define CB_UNKNOWN_PENDING 2u       /* launches of one never measured key in flight */
+#define CB_INFLIGHT_NS \
+    5000000u /* work ahead of the card per container: what a neighbour waits for at worst */
+#define CB_INFLIGHT_NS_MAX 20000000u /* the same as counted by fences, which are read late */
+#define CB_OVERLAP_NS      4000000u  /* for kernels from here on a neighbour's last moments do not matter */
+#define CB_UNKNOWN_NS      50000u    /* charged for a launch never measured, and corrected afterwards */
+#define CB_UNKNOWN_PENDING 1u        /* launches of one never measured key in flight */
 #define CB_FENCE_NS        500000u
 #define CB_FENCE_LAUNCHES  64u
 #define CB_LONG_NS         500000u /* kernels from here on are all measured */
@@ -39,7 +43,10 @@ struct cb_estimate {
     uint32_t unclean; /* samples of the other kind since the last clean one */
     uint32_t pending; /* samples under way */
     uint32_t outliers;
-    uint64_t spare[3];
+    uint64_t
+        run_ns; /* of the last `run` unclean samples: the most of those below, the least of those above */
+    uint32_t run;
+    uint32_t spare[3];
 };
 
 struct cb_stream {
@@ -90,9 +97,12 @@ struct cb_estimate *cb_estimate_find(uint64_t key);
 struct cb_stream *cb_stream_find(CUstream stream, bool per_thread);
 bool cb_stream_captures(CUstream stream, bool per_thread);
 
-/* Whether this launch should be a sample, by the age and number of samples of its key. On an idle card a
- * sample is of little use: the pause between our calls would be in it. */
-bool cb_sample_due(struct cb_estimate *estimate, bool idle, uint64_t now_ns);
+/*
+ * Whether this launch should be a sample, by the age and number of samples of its key. `poor`: it could not
+ * be a clean one, because the card is idle and would wait for us between our calls, or because it is not ours
+ * for certain.
+ */
+bool cb_sample_due(struct cb_estimate *estimate, bool poor, uint64_t now_ns);
 
 /* Begin a sample in front of the launch; NULL when no event is to be had. */
 struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_ns, uint32_t word,

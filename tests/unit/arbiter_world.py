@@ -33,6 +33,7 @@ class Tenant:
     demand_ns: int = 0
     waiting: bool = False
     bucket_ns: int = 0
+    busy_until_ns: int = 0
     busy_at: list[tuple[int, int]] = field(default_factory=list)
 
     def look(self) -> Look:
@@ -46,6 +47,7 @@ class Tenant:
             demand_ns=self.demand_ns,
             charged_ns=self.charged_ns,
             kernel_ns=self.kernel_ns if self.charged_ns else 0,
+            busy_until_ns=self.busy_until_ns,
         )
 
     def passes(self, order: Order, now_ns: int) -> bool:
@@ -60,7 +62,9 @@ class Tenant:
             if length <= 0 or now_ns < order.turn.start_ns:
                 return False
             left = length - (now_ns - order.turn.start_ns) % order.round.length_ns
-            return inflight + self.kernel_ns // 2 <= left or (inflight == 0 and left > 0 and self.kernel_ns > length)
+            return inflight + self.kernel_ns // 2 <= left or (
+                inflight == 0 and left > length // 2 and self.kernel_ns > length
+            )
         return order.gate is Gate.OPEN or self.core_percent >= 100 or self.bucket_ns > 0
 
 
@@ -114,6 +118,7 @@ class World:
                 tenant.waiting = True
                 return
             tenant.queue.append(tenant.kernel_ns)
+            tenant.busy_until_ns = max(tenant.busy_until_ns, self.now_ns) + tenant.kernel_ns
             tenant.charged_ns += tenant.kernel_ns
             if order.gate is Gate.RATE:
                 tenant.bucket_ns -= tenant.kernel_ns

@@ -46,7 +46,7 @@ class Slice:
         self._index = index
         self._look: Look | None = None
         self._order: Order | None = None
-        self._kernels: deque[int] = deque([0] * KERNEL_WINDOWS, maxlen=KERNEL_WINDOWS)
+        self._kernels: deque[int] = deque(maxlen=KERNEL_WINDOWS)
         self._kernels_at_ns = 0
 
     def look(self, now_ns: int) -> Look:
@@ -57,8 +57,10 @@ class Slice:
         usage = self._usage.device(self._index)
         limits = self._limits.device(self._index)
         if now_ns - self._kernels_at_ns > KERNEL_WINDOW_NS:
-            self._kernels.append(self._usage.take_kernel_ns_max(self._index))
             self._kernels_at_ns = now_ns
+            longest = self._usage.take_kernel_ns_max(self._index)
+            if longest > 0:
+                self._kernels.append(longest)
         policy = limits.policy if limits.policy <= PagePolicy.BEST_EFFORT else PagePolicy.FIXED
         self._look = Look(
             core_percent=max(1, min(100, limits.core_percent)),
@@ -68,9 +70,14 @@ class Slice:
             inflight_ns=usage.inflight_ns,
             demand_ns=min(usage.demand_ns, now_ns),
             charged_ns=usage.charged_ns,
-            kernel_ns=max(usage.kernel_ns_max, *self._kernels),
+            kernel_ns=self._kernel_ns(usage.kernel_ns_max),
+            busy_until_ns=usage.busy_until_ns,
         )
         return self._look
+
+    def _kernel_ns(self, latest_ns: int) -> int:
+        """How long its long kernels are: the least of the last maxima, for a neighbour can only stretch them."""
+        return min(self._kernels, default=latest_ns)
 
     def obey(self, order: Order) -> None:
         """Publish an order if it differs from the last one."""

@@ -34,6 +34,7 @@ LONG_KERNEL_NS = MS  # from here on turns are whole kernels
 ACTIVE_NS = 10 * MS  # a container without demand for so long is idle
 WAITING_NS = 150 * MS  # a waiting launch shows itself at least every 50 ms; older ones died
 CREDIT_NS = 20 * MS
+IDLE_RATIO = 0.001  # less than this is not planned as idle time
 TRICKLE_PERCENT = 1.0  # best-effort is never starved by time that was only lent
 
 
@@ -49,6 +50,7 @@ class Look:
     demand_ns: int = 0
     charged_ns: int = 0
     kernel_ns: int = 0
+    busy_until_ns: int = 0  # when its work in flight should be done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ def decide(state: DeviceState, looks: Mapping[AllocationId, Look], now_ns: int) 
     accounts = _accounts(state, active, share, now_ns)
     current = state.round
     changed = names != state.active
-    due = current is None or changed or now_ns >= current.end_ns - PLAN_AHEAD_NS
+    due = current is None or changed or now_ns >= _end_ns(current, active) - PLAN_AHEAD_NS
     if due:
         current = _next_round(
             None if changed else current,
@@ -205,17 +207,25 @@ def _accounts(
 ) -> dict[AllocationId, Account]:
     """Earned and paid since the last decision. Who was not active then starts with nothing."""
     elapsed = max(0, now_ns - state.accounted_ns)
-    accounts = {}
+    credit = {}
     for name, look in active.items():
         old = state.accounts.get(name)
         if old is None:
-            accounts[name] = Account(charged_ns=look.charged_ns)
+            credit[name] = 0
             continue
         # a tenant writes this counter: it can neither run backwards nor outrun the clock by much
-        paid = min(max(0, look.charged_ns - old.charged_ns), elapsed + 2 * max(look.kernel_ns, CREDIT_NS))
+        ceiling = elapsed + 2 * max(look.kernel_ns, CREDIT_NS)
+        paid = min(max(-ceiling, look.charged_ns - old.charged_ns), ceiling)
+        credit[name] = old.credit_ns + int(share[name] * elapsed) - paid
+    if sum(share.values()) > 1 - IDLE_RATIO:
+        # Nobody can be owed time that the card does not have: lost time and measuring errors are borne by all.
+        surplus = sum(credit.values())
+        credit = {name: value - int(surplus * share[name]) for name, value in credit.items()}
+    accounts = {}
+    for name, look in active.items():
         limit = max(CREDIT_NS, 2 * look.kernel_ns)
-        credit = old.credit_ns + int(share[name] * elapsed) - paid
-        accounts[name] = Account(credit_ns=max(-4 * limit, min(limit, credit)), charged_ns=look.charged_ns)
+        bounded = max(-limit - look.kernel_ns, min(limit, credit[name]))
+        accounts[name] = Account(credit_ns=bounded, charged_ns=look.charged_ns)
     return accounts
 
 
@@ -230,8 +240,8 @@ def _next_round(
 ) -> Round:
     """Plan the round after ``current``; without one, or when it is over, from a moment ahead of now."""
     start = now_ns + LEAD_NS
-    if current is not None and current.end_ns > start:
-        start = current.end_ns
+    if current is not None:
+        start = max(start, _end_ns(current, active))
     due = {}
     for name in active:
         remaining = _overlap(current.turns[name], now_ns, start) if current is not None and name in current.turns else 0
@@ -249,9 +259,20 @@ def _next_round(
         at += lengths[name]
     # time that no one may use: fixed shares that do not add up to the whole
     idle = 1 - sum(share.values())
-    if idle > 0.001:
+    if idle > IDLE_RATIO:
         at = max(at + int(idle * length), start + TURN_NS_MIN)
     return Round(start_ns=start, end_ns=max(at, start + TURN_NS_MIN), turns=turns)
+
+
+def _end_ns(current: Round, active: Mapping[AllocationId, Look]) -> int:
+    """When the last turn of a round is really over: its last long kernel may end after it, or another may not fit."""
+    holder = max(current.turns, key=lambda name: current.turns[name].end_ns)
+    turn, look = current.turns[holder], active.get(holder)
+    if turn.end_ns != current.end_ns or look is None or look.kernel_ns < LONG_KERNEL_NS:
+        return current.end_ns
+    if turn.end_ns - look.kernel_ns // 2 < look.busy_until_ns < turn.end_ns + look.kernel_ns:
+        return look.busy_until_ns
+    return current.end_ns
 
 
 def _turn_lengths(

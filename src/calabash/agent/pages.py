@@ -104,6 +104,7 @@ class DeviceUsage:
     launch_count: int
     throttled_ns: int
     demand_ns: int
+    busy_until_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +329,7 @@ class UsagePage:
             launch_count=raw.launch_count,
             throttled_ns=raw.throttled_ns,
             demand_ns=raw.demand_ns,
+            busy_until_ns=raw.busy_until_ns,
         )
 
     def demand_ns(self, index: int) -> int:

@@ -137,7 +137,8 @@ class UsageDeviceStruct(ctypes.Structure):
         ("demand_ns", ctypes.c_uint64),
         ("bucket_ns", ctypes.c_int64),
         ("bucket_time_ns", ctypes.c_uint64),
-        ("reserved1", ctypes.c_uint64 * 7),
+        ("busy_until_ns", ctypes.c_uint64),
+        ("reserved1", ctypes.c_uint64 * 6),
     ]
     used_bytes: int
     denied_count: int
@@ -152,6 +153,7 @@ class UsageDeviceStruct(ctypes.Structure):
     demand_ns: int
     bucket_ns: int
     bucket_time_ns: int
+    busy_until_ns: int
 
 
 class UsageShareStruct(ctypes.Structure):
