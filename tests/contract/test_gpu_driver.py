@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.contract.orchid import open_orchid
 
+from calabash.agent.inventory import Inventory
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import sim, vendors
@@ -216,15 +217,17 @@ def test_a_card_that_hangs_costs_one_call_its_deadline_and_recovers(tmp_path: Pa
     )
     first, second = (d.uuid for d in driver.devices())
     sim.inject(node, "0", "hang", "600")
-    for uuid in (first, second):  # the second is not asked while the driver sits on the first
+    for expected in ("got no answer", "was not tried"):
         before = time.monotonic()
         with pytest.raises(CalabashError) as caught:
-            driver.read(uuid)
+            driver.read(first)
         assert caught.value.reason is Reason.TIMEOUT
+        assert expected in caught.value.message
         assert time.monotonic() - before < 5
+        assert driver.read(second).uuid == second  # the other card is still served
     sim.inject(node, "0", "recover")
     deadline = time.monotonic() + DEADLINE_S
-    while not _answers(driver, second) and time.monotonic() < deadline:
+    while not _answers(driver, first) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert driver.read(first).uuid == first
     assert driver.read(second).uuid == second
@@ -358,3 +361,19 @@ def test_all_vendors_that_are_present_are_opened_together(tmp_path: Path) -> Non
     assert all(isinstance(p, DeviceProcess) for p in reading.processes)
     for driver in drivers:
         driver.close()
+
+
+def test_a_new_vendors_cards_join_the_nodes_inventory_untouched(tmp_path: Path, drivers: ExitStack) -> None:
+    node = sim.create_node(tmp_path, "lab", "2xT4")
+    opened = vendors.open_present(DriverOptions(sim_state=node.state), {"orchid": open_orchid})
+    for driver in opened:
+        drivers.enter_context(closing(driver))
+    inventory = Inventory(opened)
+    devices = inventory.devices()
+    assert [d.index for d in devices] == [0, 1, 2]
+    assert sorted(d.vendor for d in devices) == ["nvidia", "nvidia", "orchid"]
+    assert all(d.health is Health.HEALTHY for d in devices)
+    orchid = next(d for d in devices if d.vendor == "orchid")
+    reading = inventory.reading(orchid.uuid)
+    assert reading is not None
+    assert reading.temperature_c == 40

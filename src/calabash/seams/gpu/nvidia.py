@@ -31,6 +31,8 @@ _XID_LOST = 79
 _WAIT_MARGIN_S = 5.0
 _WAIT_SLICE_S = 0.2  # a closing driver waits no longer than this for its event thread
 _EVENTS_MAX = 256
+_NODE = ""  # the thread of questions that are not about one card
+_CARD_THREADS_MAX = 64
 _NUMA_MASK_WORDS = 4
 _CAPABILITIES_OF_64_CORES = ((6, 0), (7, 0), (7, 2), (7, 5), (8, 0))
 _EVENTS = {
@@ -153,7 +155,8 @@ class NvidiaDriver:
 
     def __init__(self, options: DriverOptions) -> None:
         self._timeout_s = options.call_timeout_s
-        self._calls = DeadlineThread("nvml")
+        self._calls = {_NODE: DeadlineThread("nvml")}  # and one for each card: one that hangs must not stop the others
+        self._calls_lock = threading.Lock()
         self._events = DeadlineThread("nvml-events")
         self._event_set: tuple[object, dict[int, DeviceUuid]] | None = None
         self._seen: dict[int, Device] = {}
@@ -161,17 +164,30 @@ class NvidiaDriver:
         try:
             self._ask("starting the driver", lambda: _library.open(options))
         except CalabashError:
-            self._events.close()
-            self._calls.close()
+            self._end_threads()
             raise
 
-    def _ask(self, what: str, call: Callable[[], T]) -> T:
+    def _ask(self, what: str, call: Callable[[], T], *, of: str = _NODE) -> T:
         if self._closed:
             raise CalabashError(f"{what}: the driver is closed", reason=Reason.CONFLICT)
         try:
-            return self._calls.ask(call, what=what, timeout_s=self._timeout_s)
+            return self._thread(of).ask(call, what=what, timeout_s=self._timeout_s)
         except pynvml.NVMLError as error:
             raise _translated(what, error) from error
+
+    def _thread(self, of: str) -> DeadlineThread:
+        with self._calls_lock:
+            if of not in self._calls and len(self._calls) > _CARD_THREADS_MAX:
+                of = _NODE  # uuids of cards that are not there
+            if of not in self._calls:
+                self._calls[of] = DeadlineThread(f"nvml-{of}")
+            return self._calls[of]
+
+    def _end_threads(self) -> None:
+        self._events.close()
+        with self._calls_lock:
+            for thread in self._calls.values():
+                thread.close()
 
     def driver_version(self) -> str:
         return self._ask("driver version", lambda: str(pynvml.nvmlSystemGetDriverVersion()))
@@ -194,14 +210,14 @@ class NvidiaDriver:
         return tuple(self._seen[index] for index in sorted(self._seen))
 
     def read(self, uuid: DeviceUuid) -> DeviceReading:
-        return self._ask(f"reading {uuid}", lambda: _reading(uuid))
+        return self._ask(f"reading {uuid}", lambda: _reading(uuid), of=uuid)
 
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
-        return self._ask(f"processes of {uuid}", lambda: _processes(_handle(uuid)))
+        return self._ask(f"processes of {uuid}", lambda: _processes(_handle(uuid)), of=uuid)
 
     def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
         mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
-        self._ask(f"compute mode of {uuid}", lambda: pynvml.nvmlDeviceSetComputeMode(_handle(uuid), mode))
+        self._ask(f"compute mode of {uuid}", lambda: pynvml.nvmlDeviceSetComputeMode(_handle(uuid), mode), of=uuid)
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         if self._closed:
@@ -242,11 +258,10 @@ class NvidiaDriver:
         try:
             if event_set is not None:
                 self._events.ask(lambda: pynvml.nvmlEventSetFree(event_set[0]), what="close", timeout_s=self._timeout_s)
-            self._calls.ask(_library.close, what="close", timeout_s=self._timeout_s)
+            self._calls[_NODE].ask(_library.close, what="close", timeout_s=self._timeout_s)
         except (CalabashError, pynvml.NVMLError):
             pass  # a driver that hangs or is gone cannot be told goodbye
-        self._events.close()
-        self._calls.close()
+        self._end_threads()
 
 
 def open_driver(options: DriverOptions) -> NvidiaDriver:
