@@ -297,6 +297,10 @@ class LimitsPage:
         _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(address), _FUTEX_WAKE, 0x7FFFFFFF, None, None, 0)
 
 
+_PROC_OFFSET: int = UsageStruct.proc.offset  # type: ignore[attr-defined]
+_PROC_BYTES = (ctypes.sizeof(UsageStruct) - _PROC_OFFSET) // PROCS_MAX  # the state is the first word of an entry
+
+
 class UsagePage:
     """The agent's mapping of ``usage``; reads are bounded, because a tenant wrote them."""
 
@@ -345,8 +349,8 @@ class UsagePage:
 
     def procs(self) -> list[ProcUsage]:
         """Every entry that is not free, in order of index."""
-        page = self._page
-        return [self.proc(i) for i in range(PROCS_MAX) if page.proc[i].state != ProcState.FREE]
+        states = memoryview(self._map)[_PROC_OFFSET:].cast("I")[:: _PROC_BYTES // 4].tolist()
+        return [self.proc(i) for i, state in enumerate(states) if state != ProcState.FREE]
 
     def proc(self, index: int) -> ProcUsage:
         """One bounded look at a process entry; an unknown state reads as claimed."""
