@@ -59,6 +59,17 @@ static uint64_t duration(struct context *c, uint64_t to, uint64_t from, uint64_t
     return copy_duration(p, bytes, bandwidth);
 }
 
+static struct work copy_work(struct context *c, const struct box *b, uint64_t bytes)
+{
+    return (struct work){.kind = WORK_TIMED,
+                         .engine = SIM_WORK_COPY,
+                         .duration_ns = duration(c, b->to.base, b->from.base, bytes),
+                         .heavy = bytes > HEAVY_BYTES,
+                         .effect = copy_effect,
+                         .argument = (void *)b,
+                         .argument_bytes = sizeof *b};
+}
+
 static CUresult submit_box(CUstream hStream, const struct box *b, bool waits)
 {
     struct stream *s;
@@ -66,13 +77,7 @@ static CUresult submit_box(CUstream hStream, const struct box *b, bool waits)
     if (result != CUDA_SUCCESS) return result;
     uint64_t bytes = b->width * b->height * b->depth;
     if (bytes == 0) return CUDA_SUCCESS;
-    struct work w = {.kind = WORK_TIMED,
-                     .engine = SIM_WORK_COPY,
-                     .duration_ns = duration(s->context, b->to.base, b->from.base, bytes),
-                     .heavy = bytes > HEAVY_BYTES,
-                     .effect = copy_effect,
-                     .argument = (void *)b,
-                     .argument_bytes = sizeof *b};
+    struct work w = copy_work(s->context, b, bytes);
     if (!waits && capture_work(s, NODE_MEMCPY, &w, NULL, 0, &result)) return result;
     if (waits && (result = capture_forbids()) != CUDA_SUCCESS) return result;
     return waits ? stream_submit_and_wait(s, &w) : stream_submit(s, &w);
@@ -102,7 +107,7 @@ static CUresult on_device(uint64_t address, size_t bytes)
     struct context *c;
     CUresult result = context_enter(&c);
     if (result != CUDA_SUCCESS || bytes == 0) return result;
-    return memory_allows(c, address, 1) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return memory_knows(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
@@ -241,27 +246,32 @@ static CUresult resolve(const struct end *e, struct side *out)
     return CUDA_SUCCESS;
 }
 
-static CUresult described(const struct end *to, const struct end *from, size_t width, size_t height,
-                          size_t depth, CUstream hStream, bool waits)
+static CUresult make_box(const struct end *to, const struct end *from, size_t width, size_t height, size_t depth,
+                         struct box *b)
 {
-    struct context *c;
-    struct box b = {.width = width, .height = height, .depth = depth};
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    *b = (struct box){.width = width, .height = height, .depth = depth};
     if (width > 1ull << 46 || height > 1ull << 32 || depth > 1ull << 32) return CUDA_ERROR_INVALID_VALUE;
     if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
-    result = resolve(to, &b.to);
-    if (result == CUDA_SUCCESS) result = resolve(from, &b.from);
+    CUresult result = resolve(to, &b->to);
+    if (result == CUDA_SUCCESS) result = resolve(from, &b->from);
     if (result != CUDA_SUCCESS) return result;
-    if (height > 1 && ((b.to.pitch && b.to.pitch < width) || (b.from.pitch && b.from.pitch < width)))
+    if (height > 1 && ((b->to.pitch && b->to.pitch < width) || (b->from.pitch && b->from.pitch < width)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (height > 1 || depth > 1) { /* a pitch of 0 means rows without gaps */
-        if (!b.to.pitch) b.to.pitch = width;
-        if (!b.from.pitch) b.from.pitch = width;
-        if (!b.to.slice) b.to.slice = b.to.pitch * height;
-        if (!b.from.slice) b.from.slice = b.from.pitch * height;
-    }
-    return submit_box(hStream, &b, waits);
+    if (!b->to.pitch) b->to.pitch = width; /* a pitch of 0 means rows without gaps */
+    if (!b->from.pitch) b->from.pitch = width;
+    if (!b->to.slice) b->to.slice = b->to.pitch * height;
+    if (!b->from.slice) b->from.slice = b->from.pitch * height;
+    return CUDA_SUCCESS;
+}
+
+static CUresult described(const struct end *to, const struct end *from, size_t width, size_t height, size_t depth,
+                          CUstream hStream, bool waits)
+{
+    struct context *c;
+    struct box b;
+    CUresult result = context_enter(&c);
+    if (result == CUDA_SUCCESS) result = make_box(to, from, width, height, depth, &b);
+    return result != CUDA_SUCCESS ? result : submit_box(hStream, &b, waits);
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream hStream, bool waits)
@@ -301,16 +311,48 @@ EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
     return copy_2d(pCopy, hStream, false);
 }
 
+static void ends_of(const CUDA_MEMCPY3D *p, struct end *to, struct end *from)
+{
+    *to = (struct end){p->dstMemoryType, (uint64_t)p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight,
+                       p->dstXInBytes, p->dstY, p->dstZ, p->dstArray};
+    *from = (struct end){p->srcMemoryType, (uint64_t)p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight,
+                         p->srcXInBytes, p->srcY, p->srcZ, p->srcArray};
+}
+
 static CUresult copy_3d(const CUDA_MEMCPY3D *p, CUstream hStream, bool waits)
 {
+    struct end to, from;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    struct end to = {p->dstMemoryType, (uint64_t)p->dstHost, p->dstDevice, p->dstPitch,
-                     p->dstHeight,     p->dstXInBytes,       p->dstY,      p->dstZ,
-                     p->dstArray};
-    struct end from = {p->srcMemoryType, (uint64_t)p->srcHost, p->srcDevice, p->srcPitch,
-                       p->srcHeight,     p->srcXInBytes,       p->srcY,      p->srcZ,
-                       p->srcArray};
+    ends_of(p, &to, &from);
     return described(&to, &from, p->WidthInBytes, p->Height, p->Depth, hStream, waits);
+}
+
+_Static_assert(sizeof(struct box) <= COPY_BYTES, "room for every copy");
+
+CUresult copy_prepare(struct context *c, const CUDA_MEMCPY3D *p, struct work *w, unsigned char *buffer)
+{
+    struct end to, from;
+    ends_of(p, &to, &from);
+    struct box *b = (struct box *)buffer;
+    CUresult result = make_box(&to, &from, p->WidthInBytes, p->Height, p->Depth, b);
+    if (result == CUDA_SUCCESS) *w = copy_work(c, b, b->width * b->height * b->depth);
+    return result;
+}
+
+void copy_describe(const struct work *w, CUDA_MEMCPY3D *out)
+{
+    const struct box *b = w->argument;
+    *out = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+                           .srcDevice = b->from.base,
+                           .srcPitch = b->from.pitch,
+                           .srcHeight = b->from.pitch ? b->from.slice / b->from.pitch : 0,
+                           .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+                           .dstDevice = b->to.base,
+                           .dstPitch = b->to.pitch,
+                           .dstHeight = b->to.pitch ? b->to.slice / b->to.pitch : 0,
+                           .WidthInBytes = b->width,
+                           .Height = b->height,
+                           .Depth = b->depth};
 }
 
 EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)

@@ -30,29 +30,54 @@ static CUresult fill_effect(struct context *c, void *argument)
     return CUDA_SUCCESS;
 }
 
-static CUresult fill(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t element, size_t width,
-                     size_t height, CUstream hStream, bool waits)
+static CUresult prepare(struct context *c, struct fill *f, struct work *w)
+{
+    if (f->width > 1ull << 46 || f->height > 1ull << 32 || f->base % f->element) return CUDA_ERROR_INVALID_VALUE;
+    if (f->height > 1 && f->pitch < f->width * f->element) return CUDA_ERROR_INVALID_VALUE;
+    const struct sim_profile *p = &c->device->shared->profile;
+    uint64_t bytes = f->width * f->element * f->height;
+    *w = (struct work){.kind = WORK_TIMED,
+                       .engine = SIM_WORK_COPY,
+                       .duration_ns = copy_duration(p, bytes, p->memory_bandwidth_bps),
+                       .heavy = bytes > HEAVY_BYTES,
+                       .effect = fill_effect,
+                       .argument = f,
+                       .argument_bytes = sizeof *f};
+    return CUDA_SUCCESS;
+}
+
+static CUresult fill(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t element, size_t width, size_t height,
+                     CUstream hStream, bool waits)
 {
     struct stream *s;
+    struct work w;
+    struct fill f = {base, pitch, width, height, value, element};
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
     if (width == 0 || height == 0) return CUDA_SUCCESS;
-    if (width > 1ull << 46 || height > 1ull << 32 || base % element) return CUDA_ERROR_INVALID_VALUE;
-    if (height > 1 && pitch < width * element) return CUDA_ERROR_INVALID_VALUE;
-    if (!memory_allows(s->context, base, 1)) return CUDA_ERROR_INVALID_VALUE;
-    const struct sim_profile *p = &s->context->device->shared->profile;
-    struct fill f = {base, pitch, width, height, value, element};
-    uint64_t bytes = width * element * height;
-    struct work w = {.kind = WORK_TIMED,
-                     .engine = SIM_WORK_COPY,
-                     .duration_ns = copy_duration(p, bytes, p->memory_bandwidth_bps),
-                     .heavy = bytes > HEAVY_BYTES,
-                     .effect = fill_effect,
-                     .argument = &f,
-                     .argument_bytes = sizeof f};
+    if (!memory_knows(base)) return CUDA_ERROR_INVALID_VALUE;
+    result = prepare(s->context, &f, &w);
+    if (result != CUDA_SUCCESS) return result;
     if (!waits && capture_work(s, NODE_MEMSET, &w, NULL, 0, &result)) return result;
     if (waits && (result = capture_forbids()) != CUDA_SUCCESS) return result;
     return waits ? stream_submit_and_wait(s, &w) : stream_submit(s, &w);
+}
+
+_Static_assert(sizeof(struct fill) <= COPY_BYTES, "room for every fill");
+
+CUresult fill_prepare(struct context *c, const CUDA_MEMSET_NODE_PARAMS *p, struct work *w, unsigned char *buffer)
+{
+    struct fill *f = (struct fill *)buffer;
+    if ((p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || !p->width || !p->height)
+        return CUDA_ERROR_INVALID_VALUE;
+    *f = (struct fill){p->dst, p->pitch, p->width, p->height, p->value, p->elementSize};
+    return prepare(c, f, w);
+}
+
+void fill_describe(const struct work *w, CUDA_MEMSET_NODE_PARAMS *out)
+{
+    const struct fill *f = w->argument;
+    *out = (CUDA_MEMSET_NODE_PARAMS){f->base, f->pitch, f->value, f->element, f->width, f->height};
 }
 
 EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)

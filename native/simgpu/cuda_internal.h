@@ -80,7 +80,7 @@ struct device { /* a device as this process sees it */
     uint32_t primary_flags;
     CUuuid uuid;
     struct pool *default_pool, *current_pool;
-    uint64_t graph_used, graph_used_high;
+    uint64_t graph_used, graph_used_high, graph_reserved, graph_reserved_high;
 };
 
 struct process {
@@ -148,6 +148,7 @@ enum memory {
     MEMORY_RESERVED, /* a VMM address reservation; its mappings are separate ranges */
     MEMORY_MAPPED,   /* a VMM mapping */
     MEMORY_IMPORTED, /* another process's, by IPC */
+    MEMORY_GRAPH,    /* of an allocation node */
 };
 
 struct range {
@@ -201,6 +202,8 @@ void memory_drop(struct range *r);
 void memory_drop_context(struct context *c);
 /* Whether `c` may touch [address, address + bytes) as device memory (or mapped host memory). */
 bool memory_allows(struct context *c, uint64_t address, uint64_t bytes);
+/* Whether the address lies in something that was allocated, mapped or registered. */
+bool memory_knows(uint64_t address);
 /* As above for either side of a copy: addresses outside our range are the program's own. */
 bool memory_is_ours(uint64_t address);
 /* A plain copy between any two addresses in `c`; ILLEGAL_ADDRESS when either side is not allowed. */
@@ -282,6 +285,7 @@ struct event {
     struct event *next_mark;
     bool marked;
     struct capture *capture; /* recorded in a stream that captures */
+    uint64_t capture_id;
     struct node **capture_nodes;
     size_t capture_count;
 };
@@ -339,6 +343,9 @@ CUresult event_wait(struct event *e);
 /* Non-zero while a call of the per-thread default stream flavour is under way in this thread. */
 extern __thread int per_thread_default;
 
+/* A free of graph memory by the program; false when `r` is none. */
+bool graph_memory_free(struct range *r);
+
 /* ---- capture and graphs ---- */
 
 enum node_kind {
@@ -362,8 +369,11 @@ bool capture_wait(struct stream *s, struct event *e, CUresult *result);
 /* CUDA_SUCCESS, or the error of a call that is forbidden while the calling thread captures. */
 CUresult capture_forbids(void);
 void capture_abandon(struct stream *s);
+/* A call that a capturing stream forbids was made: the capture is void. */
+CUresult capture_refuse(struct stream *s);
 CUresult capture_alloc(struct stream *s, struct pool *p, size_t bytes, CUdeviceptr *out);
 CUresult capture_free(struct stream *s, CUdeviceptr address);
+CUresult capture_graph(struct stream *s, struct graph *g);
 
 /* ---- images, functions, kernels ---- */
 
@@ -441,6 +451,16 @@ const struct image *function_image(const struct function *f);
 CUresult launch_prepare(const struct function *f, const unsigned int *grid, const unsigned int *block,
                         void **kernelParams, void **extra, const struct sim_profile *profile, struct work *w,
                         unsigned char *buffer);
+
+/* Pointers to the packed parameters of a launch that launch_prepare described. */
+void launch_parameters(const struct work *w, void **out);
+
+/* The same for copies and fills; `buffer` has COPY_BYTES. */
+#define COPY_BYTES 128
+CUresult copy_prepare(struct context *c, const CUDA_MEMCPY3D *p, struct work *w, unsigned char *buffer);
+void copy_describe(const struct work *w, CUDA_MEMCPY3D *out);
+CUresult fill_prepare(struct context *c, const CUDA_MEMSET_NODE_PARAMS *p, struct work *w, unsigned char *buffer);
+void fill_describe(const struct work *w, CUDA_MEMSET_NODE_PARAMS *out);
 
 /* Close the file behind a range that was moved there for other processes. */
 void ipc_close_file(struct range *r);

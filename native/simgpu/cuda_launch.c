@@ -24,6 +24,15 @@ static CUresult launch_effect(struct context *c, void *argument)
     return l->kernel->run(c, &call);
 }
 
+void launch_parameters(const struct work *w, void **out)
+{
+    struct launch *l = w->argument;
+    struct parameter parameter[PARAMETERS_MAX];
+    uint32_t bytes, count = kernel_parameters(l->kernel, parameter, &bytes);
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = l->parameters + parameter[i].offset;
+}
+
 /* Collect the parameters into `out` (PARAMETER_BYTES) from either form. */
 static CUresult pack(const struct function *f, void **kernelParams, void **extra, unsigned char *out,
                      uint32_t *bytes)
@@ -114,7 +123,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int
     const struct sim_profile *profile = &s->context->device->shared->profile;
     result = launch_prepare(function, grid, block, kernelParams, extra, profile, &w, buffer);
     if (result != CUDA_SUCCESS) return result;
-    if (s->capture) {
+    if (s->capture || s->legacy) {
         CUDA_KERNEL_NODE_PARAMS params = {.func = f,
                                           .gridDimX = gridDimX,
                                           .gridDimY = gridDimY,

@@ -181,6 +181,7 @@ static bool may(const struct context *c, const struct range *r)
     if (r->pending_free) return false;
     switch (r->memory) {
     case MEMORY_DEVICE:
+    case MEMORY_GRAPH:
     case MEMORY_IMPORTED:
         return r->device == c->device || (c->peers >> r->device->ordinal & 1);
     case MEMORY_POOL:
@@ -213,6 +214,15 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
     }
     memory_unlock();
     return ok;
+}
+
+bool memory_knows(uint64_t address)
+{
+    memory_lock();
+    const struct range *r = range_find_any(address);
+    bool known = r && r->memory != MEMORY_RESERVED;
+    memory_unlock();
+    return known;
 }
 
 bool memory_is_ours(uint64_t address)
@@ -291,6 +301,10 @@ CUresult memory_release(uint64_t base, bool host)
 {
     memory_lock();
     struct range *r = range_find(base);
+    if (r && r->memory == MEMORY_GRAPH && r->base == base && !host) {
+        memory_unlock();
+        return graph_memory_free(r) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
     bool right = r && r->base == base && !r->owner && !r->pending_free && !r->freeing;
     if (right && host) right = r->memory == MEMORY_HOST;
     if (right && !host)

@@ -194,7 +194,9 @@ static CUresult free_effect(struct context *c, void *argument)
 {
     (void)c;
     struct range *r = *(struct range **)argument;
-    if (r->pool)
+    if (r->memory == MEMORY_GRAPH)
+        graph_memory_free(r);
+    else if (r->pool)
         pool_drop(r);
     else
         memory_drop(r);
@@ -210,9 +212,10 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     if (s->capture) return capture_free(s, dptr);
     memory_lock();
     struct range *r = range_find(dptr);
-    bool right = r && r->base == dptr && !r->owner && !r->pending_free && !r->freeing &&
-                 (r->memory == MEMORY_POOL || r->memory == MEMORY_DEVICE || r->memory == MEMORY_MANAGED);
-    if (right) r->freeing = true;
+    bool right = r && r->base == dptr && !r->pending_free && !r->freeing &&
+                 (r->memory == MEMORY_GRAPH ||
+                  (!r->owner && (r->memory == MEMORY_POOL || r->memory == MEMORY_DEVICE || r->memory == MEMORY_MANAGED)));
+    if (right) r->freeing = r->memory != MEMORY_GRAPH;
     memory_unlock();
     if (!right) return CUDA_ERROR_INVALID_VALUE;
     return stream_submit(s, &(struct work){.kind = WORK_EFFECT, .effect = free_effect, .argument = &r, .argument_bytes = sizeof r});

@@ -166,7 +166,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     struct stream *s;
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
-    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) return capture_refuse(s);
     result = capture_forbids();
     return result != CUDA_SUCCESS ? result : stream_wait(s);
 }
@@ -176,7 +176,7 @@ EXPORT CUresult cuStreamQuery(CUstream hStream)
     struct stream *s;
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
-    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (s->capture) return capture_refuse(s);
     if (!stream_idle(s)) return CUDA_ERROR_NOT_READY;
     return context_health(s->context);
 }
