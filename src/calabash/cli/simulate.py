@@ -1,0 +1,142 @@
+"""``calabash simulate``: the real scheduler on traces, on scenarios, and on a snapshot of this pool."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calabash.model.errors import CalabashError, Reason
+
+if TYPE_CHECKING:
+    from calabash.sched.cluster import NodeSpec
+    from calabash.sim.results import RunResult
+    from calabash.sim.workload import Workload
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group()
+def simulate() -> None:
+    """Replay traces and scenarios against the real scheduler."""
+
+
+def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(
+        (
+            click.option("--policy", default="pgb", show_default=True, metavar="LIST", help="pgb,fgd,bestfit,..."),
+            click.option("--seeds", default="42-51", show_default=True, metavar="LIST", help="42-51 or 1,2,7-9."),
+            click.option("--churn", is_flag=True, help="Requests depart too (Poisson arrivals, exponential lives)."),
+            click.option("--load", type=float, help="Offered over installed compute, with --churn. Default: 0.95."),
+            click.option("--defrag", is_flag=True, help="Move running requests for large ones, with --churn."),
+            click.option("--jobs", type=click.IntRange(1, 256), help="Runs at a time. Default: all processors."),
+            click.option("--json", "json_", type=PATH, metavar="FILE", help="Write every run and the means."),
+            click.option("--html", type=PATH, metavar="FILE", help="Write one page with tables and plots."),
+            click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .png or .svg."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@simulate.command()
+@click.option("--nodes", type=PATH, required=True, metavar="CSV", help="openb_node_list_gpu_node.csv")
+@click.option("--pods", type=PATH, required=True, metavar="CSV", help="openb_pod_list_*.csv")
+@_experiment_options
+def openb(nodes: Path, pods: Path, **options: Any) -> None:
+    """Replay the openb trace as its published experiments do."""
+    from calabash.sim import openb as reader  # noqa: PLC0415
+
+    _run(reader.read_nodes(nodes), reader.read_pods(pods), options)
+
+
+@simulate.command()
+@click.option("--nodes", type=PATH, required=True, metavar="FILE", help="Nodes, .csv or .jsonl")
+@click.option("--requests", "--pods", "requests", type=PATH, required=True, metavar="FILE", help="Requests, likewise.")
+@_experiment_options
+def trace(nodes: Path, requests: Path, **options: Any) -> None:
+    """Replay a trace of your own; see docs/reference/trace-format.md."""
+    from calabash.sim import trace as reader  # noqa: PLC0415
+
+    cluster = reader.read_nodes(nodes)
+    _run(cluster, reader.read_requests(requests, cluster), options)
+
+
+@simulate.command()
+@click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
+@click.option("-q", "--quiet", is_flag=True, help="Print only what fails.")
+def scenario(files: tuple[Path, ...], quiet: bool) -> None:
+    """Run scenario files: a cluster in, the expected decisions out; exit code 1 when one differs."""
+    from calabash.sim import scenario as scenarios  # noqa: PLC0415
+
+    failed = 0
+    for path in files:
+        result = scenarios.run_file(path)
+        failed += not result.passed
+        if not (quiet and result.passed):
+            click.echo(f"{'ok  ' if result.passed else 'FAIL'}  {path}")
+            click.echo(result.text())
+    if failed:
+        raise CalabashError(f"{failed} of {len(files)} scenarios differ", reason=Reason.CONFLICT)
+
+
+def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> None:
+    """Run the experiment with a progress bar on stderr, print the table, write what was asked for."""
+    from calabash.sim import report, runner  # noqa: PLC0415
+
+    if not options["churn"] and (options["defrag"] or options["load"] is not None):
+        raise CalabashError("--load and --defrag belong to --churn", hint="add --churn")
+    experiment = runner.Experiment(
+        nodes=nodes,
+        workload=workload,
+        policies=tuple(dict.fromkeys(name.strip() for name in options["policy"].split(","))),
+        seeds=runner.parse_seeds(options["seeds"]),
+        load=(0.95 if options["load"] is None else options["load"]) if options["churn"] else None,
+        defragment=options["defrag"],
+    )
+    plot: Path | None = options["plot"]
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise CalabashError(f"{plot}: a plot is a .png or an .svg", hint="--plot out.svg")
+    for target in (options["json_"], options["html"], plot):
+        if target is not None and not target.absolute().parent.is_dir():
+            raise CalabashError(f"{target.absolute().parent} is no folder", reason=Reason.NOT_FOUND, hint="make it first")
+    partial = runner.partial_path(options["json_"]) if options["json_"] else None
+    try:
+        results = _with_progress(experiment, options["jobs"] or os.cpu_count() or 1, partial)
+    except KeyboardInterrupt:
+        kept = f"; what is done is kept in {partial}, the same command goes on from there" if partial else ""
+        click.echo(f"interrupted{kept}", err=True)
+        raise SystemExit(130) from None
+    click.echo(report.table(results))
+    if options["json_"]:
+        import json  # noqa: PLC0415
+
+        report.write(options["json_"], json.dumps(report.document(results), indent=1) + "\n")
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+    if options["html"]:
+        report.write(options["html"], report.html(results))
+    if plot is not None:
+        report.write(plot, report.plot(results, plot.suffix[1:]))
+
+
+def _with_progress(experiment: Any, jobs: int, partial: Path | None) -> list[RunResult]:
+    """The runner under a bar; on a stream that is no terminal there is no bar."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    from calabash.sim import runner  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(experiment.protocol, total=len(experiment.tasks))
+
+        def show(done: int, total: int, result: RunResult | None) -> None:
+            text = f"{result.policy} seed {result.seed}" if result else experiment.protocol
+            bar.update(task, completed=done, total=total, description=text)
+
+        return runner.run(experiment, jobs=jobs, progress=show, partial=partial)
