@@ -96,8 +96,11 @@ class Slot:
             process.kill()
             process.communicate()
 
+    def tenant_command(self, *arguments: str | int) -> list[str]:
+        return [str(program("tenant")), *(str(argument) for argument in arguments)]
+
     def tenant(self, *arguments: str | int, **more: str) -> str:
-        return self.run(program("tenant"), *[str(a) for a in arguments], **more)
+        return self.run(*self.tenant_command(*arguments), **more)
 
     def procs(self) -> list[ProcUsage]:
         return self.usage.procs()

@@ -422,6 +422,80 @@ static int do_vmm(char **numbers)
     return 0;
 }
 
+static CUgraphExec graph_with_memory(size_t bytes, int frees, CUdeviceptr *address, CUresult *answer)
+{
+    CUgraph graph;
+    CUgraphNode allocating, freeing;
+    CUgraphExec exec = NULL;
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
+        .bytesize = bytes};
+    TRY(cuGraphCreate(&graph, 0));
+    TRY(cuGraphAddMemAllocNode(&allocating, graph, NULL, 0, &params));
+    *address = params.dptr;
+    if (frees) TRY(cuGraphAddMemFreeNode(&freeing, graph, &allocating, 1, params.dptr));
+    *answer = cuGraphInstantiate(&exec, graph, 0);
+    TRY(cuGraphDestroy(graph));
+    return exec;
+}
+
+/* graph BYTES: a graph that allocates and frees, launched thrice; then one whose memory is freed outside. */
+static int do_graph(char **numbers)
+{
+    size_t bytes = strtoull(numbers[0], NULL, 10), base;
+    CUdeviceptr address;
+    CUresult result;
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    base = free_bytes();
+    CUgraphExec exec = graph_with_memory(bytes, 1, &address, &result);
+    for (int i = 0; i < 3 && result == CUDA_SUCCESS; i++)
+        result = cuGraphLaunch(exec, own_stream);
+    TRY(cuStreamSynchronize(own_stream));
+    printf("launched %d %zu\n", (int)result, base - free_bytes());
+    if (exec != NULL) TRY(cuGraphExecDestroy(exec));
+    TRY(cuDeviceGraphMemTrim(0));
+    printf("trimmed %zu\n", base - free_bytes());
+    exec = graph_with_memory(bytes, 0, &address, &result);
+    if (result == CUDA_SUCCESS) result = cuGraphLaunch(exec, own_stream);
+    TRY(cuStreamSynchronize(own_stream));
+    printf("kept %d %zu\n", (int)result, base - free_bytes());
+    if (result == CUDA_SUCCESS) TRY(cuMemFreeAsync(address, own_stream));
+    TRY(cuStreamSynchronize(own_stream));
+    TRY(cuDeviceGraphMemTrim(0));
+    printf("freed %zu\n", base - free_bytes());
+    return 0;
+}
+
+/* capture BYTES: an allocation under capture takes nothing; the launches of the captured graph do. */
+static int do_capture(char **numbers)
+{
+    size_t bytes = strtoull(numbers[0], NULL, 10), base;
+    CUdeviceptr address;
+    CUgraph graph;
+    CUgraphExec exec;
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    base = free_bytes();
+    TRY(cuStreamBeginCapture(own_stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    TRY(cuMemAllocAsync(&address, bytes, own_stream));
+    TRY(cuMemsetD8Async(address, 7, bytes, own_stream));
+    TRY(cuMemFreeAsync(address, own_stream));
+    TRY(cuStreamEndCapture(own_stream, &graph));
+    printf("captured %zu\n", base - free_bytes());
+    TRY(cuGraphInstantiate(&exec, graph, 0));
+    TRY(cuGraphLaunch(exec, own_stream));
+    TRY(cuGraphLaunch(exec, own_stream));
+    TRY(cuStreamSynchronize(own_stream));
+    printf("launched %zu\n", base - free_bytes());
+    TRY(cuGraphExecDestroy(exec));
+    TRY(cuGraphDestroy(graph));
+    TRY(cuDeviceGraphMemTrim(0));
+    printf("gone %zu\n", base - free_bytes());
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*run)(char **numbers);
@@ -429,7 +503,7 @@ static const struct {
     {"families", do_families},   {"fill", do_fill},       {"hammer", do_hammer},     {"hold", do_hold},
     {"alloc", do_alloc},         {"view", do_view},       {"init", do_init},         {"fork", do_fork},
     {"late-fork", do_late_fork}, {"threads", do_threads}, {"contexts", do_contexts}, {"vmm", do_vmm},
-    {"exec", do_exec},
+    {"exec", do_exec},           {"graph", do_graph},     {"capture", do_capture},
 };
 
 int main(int count, char **arguments)

@@ -1,0 +1,47 @@
+"""The shim under address and undefined-behaviour sanitizers, in the programs of the other tests."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.native.shim_world import GIB, OUT_OF_MEMORY, ROOT, World, program
+
+
+@pytest.fixture(scope="module")
+def preload() -> str:
+    """The sanitizers' run-time libraries, then the shim built with them."""
+    out = ROOT / "build/tests/shim-sanitized"
+    library = out / "lib/libcalabash.so"
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+    variables = [f"BUILD={out}/objects", f"OUT={out}", f"EXTRA_CFLAGS={flags}"]
+    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), *variables, str(library)], check=True)
+    runtimes = [
+        subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return " ".join([*runtimes, str(library)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "action",
+    [
+        *("init", "view", "families 3000000", "fill linear 50000000", "threads 6", "contexts", "vmm", "hammer 2 7"),
+        *("fork 5000000", "late-fork 3000000", "exec 5000000", "graph 5000000", "capture 5000000"),
+    ],
+)
+def test_no_action_of_a_program_makes_the_shim_touch_what_is_not_its_own(
+    preload: str, tmp_path: Path, action: str
+) -> None:
+    slot = World.create(tmp_path).slot(cap=GIB)
+    slot.run(*slot.tenant_command(*action.split()), LD_PRELOAD=preload, ASAN_OPTIONS="detect_leaks=0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["address", "default", "next", "handle"])
+def test_every_way_to_the_driver_is_sound(preload: str, tmp_path: Path, way: str) -> None:
+    slot = World.create(tmp_path).slot(cap=GIB)
+    answer = slot.run(program("finder"), way, str(2 * GIB), LD_PRELOAD=preload, ASAN_OPTIONS="detect_leaks=0")
+    assert answer == str(OUT_OF_MEMORY)
