@@ -68,7 +68,6 @@ class Cycle:
     # ---- the walk -------------------------------------------------------------------------------------------------
 
     def run(self) -> tuple[Decision, ...]:
-        self._keep_reservations()
         try:
             for portion in self._line():
                 self._turn(portion)
@@ -151,17 +150,10 @@ class Cycle:
         need = self._need(asks)
         if self._s.tree.over_limit(gang.queue, need) is not None:
             return Reason.QUEUE_OVER_LIMIT
-        own = [r for r in self._held.reservations if r.gang == gang.key]
-        if own:
-            self._hold([r for r in self._held.reservations if r.gang != gang.key])
-        started = self._place(asks) or self._claim(gang, asks, need) or self._defragment(gang, asks)
-        if not started:
-            if own:
-                self._hold([*own, *self._held.reservations])
-            else:
-                self._reserve(gang, asks)
-            return Reason.NO_CAPACITY
-        return None
+        if self._place(asks) or self._claim(gang, asks, need) or self._defragment(gang, asks):
+            return None
+        self._reserve(gang, asks)
+        return Reason.NO_CAPACITY
 
     # ---- ways to start --------------------------------------------------------------------------------------------
 
@@ -251,16 +243,18 @@ class Cycle:
 
     # ---- reservations ---------------------------------------------------------------------------------------------
 
-    def _keep_reservations(self) -> None:
-        kept = []
-        for reservation in self._s.reservations:
-            gang = self._s.book.gangs.get(reservation.gang)
-            waiting = gang is not None and all(
-                a.id in gang.waiting for asks in reservation.asks_on.values() for a in asks
-            )
-            if waiting and reservation.start_s > self._now_s and self._held.holds(reservation):
-                kept.append(reservation)
-        self._hold(kept)
+    def _kept(self, gang: Gang) -> Reservation | None:
+        """The promise that the gang has from an earlier cycle, if it can still be kept."""
+        reservation = next((r for r in self._s.reservations if r.gang == gang.key), None)
+        if reservation is None or reservation.start_s <= self._now_s:
+            return None
+        reserved = [a.id for asks in reservation.asks_on.values() for a in asks]
+        if not all(ask_id in gang.waiting for ask_id in reserved):
+            return None
+        self._s.room.unhold()
+        kept = reservation if self._held.holds(reservation) else None
+        self._hold(self._held.reservations)
+        return kept
 
     def _hold(self, reservations: list[Reservation]) -> None:
         self._held.reservations = reservations
@@ -270,15 +264,25 @@ class Cycle:
             self._s.room.unhold()
 
     def _reserve(self, gang: Gang, asks: tuple[Ask, ...]) -> None:
-        """Promise the gang a start, if it is the head of the line and there will be one."""
+        """Promise the gang a start, if it is the head of the line and there will be one.
+
+        A promise binds only those who come later in the line of this cycle.
+        """
         if len(self._held.reservations) >= self._s.options.reservations or not gang.missing:
             return
         key = ("\0reserve", 0, _shapes(asks))
         if key in self._hopeless:
             return
+        reservation = self._kept(gang) or self._promise(gang, asks)
+        if reservation is None:
+            self._hopeless.add(key)
+        else:
+            self._hold([*self._held.reservations, reservation])
+
+    def _promise(self, gang: Gang, asks: tuple[Ask, ...]) -> Reservation | None:
         running = [r for g in self._s.book.gangs.values() for r in g.running.values()]
         self._expect_end(asks)
-        reservation = reserve(
+        return reserve(
             self._s.board,
             gang.key,
             asks,
@@ -286,10 +290,6 @@ class Cycle:
             now_s=self._now_s,
             default_run_time_s=self._s.options.default_run_time_s,
         )
-        if reservation is None:
-            self._hopeless.add(key)
-        else:
-            self._hold([*self._held.reservations, reservation])
 
     # ---- books ----------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ then halving, and the board is rolled back.
 
 Backfill: later gangs may use any node that is not held. On a held node a newcomer is admitted when it ends before the
 start, or when the reserved members still fit there at the start with the newcomer in place; both are checked on that
-node alone. So with run times that are not under-estimated, no backfilled request moves the start. A reservation is
-kept between cycles until its gang starts, its nodes change, or an earlier start is found.
+node alone. So with run times that are not under-estimated, no backfilled request moves the start. A reservation binds
+those who come later in the line; it is kept between cycles while its members wait and it can be kept.
 """
 
 from __future__ import annotations

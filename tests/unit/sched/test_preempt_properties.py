@@ -133,7 +133,7 @@ def check_world(seed: int) -> int:
 
 
 def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
-    """Per claimant: what it evicted is at most 1.2 times what it asked, or it was in quota and nothing less would do."""
+    """Per claimant: what it evicted is at most 1.2 times what it asked, or it is in quota."""
     evicted: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     for d in decisions:  # type: ignore[attr-defined]

@@ -1,0 +1,184 @@
+"""Queues and shares: nothing is lost or invented, guarantees and limits hold, the past only narrows the surplus."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.sched.fairshare import Amount, Tree, corrected_weights, divide, pour
+from calabash.sched.queues import QueueSpec, QueueTree
+
+amounts = st.integers(0, 64)
+
+
+@given(st.integers(0, 200), st.lists(st.tuples(amounts, st.sampled_from([0.0, 0.5, 1.0, 3.0])), min_size=1, max_size=8))
+def test_pouring_gives_out_all_that_can_be_taken_and_no_more(available: int, glasses: list[tuple[int, float]]) -> None:
+    caps, weights = [float(c) for c, _ in glasses], [w for _, w in glasses]
+    given_out = pour(available, caps, weights)
+    can_take = sum(c for c, w in glasses if w > 0)
+    assert math.isclose(sum(given_out), min(available, can_take), abs_tol=1e-6)
+    for amount, cap, weight in zip(given_out, caps, weights, strict=True):
+        assert -1e-9 <= amount <= cap + 1e-9
+        assert weight > 0 or amount == 0
+    # Max-min: who is not full has at least as much per weight as anybody else.
+    levels = [a / w for a, c, w in zip(given_out, caps, weights, strict=True) if w > 0 and a < c - 1e-6]
+    tops = [a / w for a, w in zip(given_out, weights, strict=True) if w > 0 and a > 1e-6]
+    assert not levels or max(tops, default=0.0) <= min(levels) + 1e-6
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[Tree, list[float]]:
+    count = draw(st.integers(2, 8))
+    parents = [0, *(draw(st.integers(0, i)) for i in range(1, count))]
+    children: list[list[int]] = [[] for _ in range(count + 1)]
+    for i, parent in enumerate(parents, 1):
+        children[parent].append(i)
+    demand = [[0.0] * 3 for _ in range(count + 1)]
+    for i in range(count, 0, -1):
+        for r in range(3):
+            below = children[i]
+            demand[i][r] = sum(demand[c][r] for c in below) if below else float(draw(amounts))
+    deserved = [[float(draw(amounts)) for _ in range(3)] for _ in range(count + 1)]
+    weights = [draw(st.sampled_from([0.0, 1.0, 2.0])) for _ in range(count + 1)]
+    past = [draw(st.floats(0, 1e6)) for _ in range(count + 1)]
+    tree = Tree(children=children, deserved=deserved, demand=demand, weights=weights, past=past)
+    return tree, [float(draw(st.integers(0, 300))) for _ in range(3)]
+
+
+@given(trees())
+def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[Tree, list[float]]) -> None:
+    tree, capacity = case
+    division = divide(tree, capacity)
+    for parent, kids in enumerate(tree.children):
+        for r in range(3):
+            assert sum(division.fair[k][r] for k in kids) <= division.fair[parent][r] + 1e-6
+            assert sum(division.guaranteed[k][r] for k in kids) <= division.guaranteed[parent][r] + 1e-6
+            for k in kids:
+                assert division.guaranteed[k][r] <= division.fair[k][r] + 1e-6
+                assert division.fair[k][r] <= tree.demand[k][r] + 1e-6
+
+
+@given(trees())
+def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(case: tuple[Tree, list[float]]) -> None:
+    tree, capacity = case
+    division = divide(tree, capacity)
+    top = tree.children[0]
+    for r in range(3):
+        claims = {k: min(tree.deserved[k][r], tree.demand[k][r]) for k in top}
+        if sum(claims.values()) <= capacity[r]:
+            for k, claim in claims.items():
+                assert division.guaranteed[k][r] == pytest.approx(claim, abs=1e-6)
+
+
+@given(trees())
+def test_nothing_is_left_while_somebody_with_a_weight_wants_it(case: tuple[Tree, list[float]]) -> None:
+    tree, capacity = case
+    division = divide(tree, capacity)
+    for parent, kids in enumerate(tree.children):
+        for r in range(3):
+            left = division.fair[parent][r] - sum(division.fair[k][r] for k in kids)
+            hungry = [k for k in kids if tree.weights[k] > 0 and division.fair[k][r] < tree.demand[k][r] - 1e-6]
+            assert left <= 1e-6 or not hungry
+
+
+def test_the_past_narrows_but_never_starves() -> None:
+    weights = corrected_weights([1.0, 1.0], [1000.0, 0.0], [True, True])
+    assert weights[1] > weights[0] > 0
+    assert corrected_weights([1.0, 3.0], [0.0, 0.0], [True, True]) == [1.0, 3.0]
+
+
+def tree_of(*specs: QueueSpec, gpus: int = 8, half_life_s: float = 0.0) -> QueueTree:
+    tree = QueueTree(specs, half_life_s=half_life_s)
+    tree.set_capacity(Amount(gpus * 1000, 0, 0))
+    return tree
+
+
+def test_use_is_counted_in_all_ancestors_and_returned_exactly() -> None:
+    tree = tree_of(QueueSpec(name="org"), QueueSpec(name="a", parent="org"), QueueSpec(name="b", parent="org"))
+    tree.wait("a", Amount(3000, 5, 7))
+    tree.start("a", Amount(3000, 5, 7))
+    tree.charge("b", Amount(1000, 1, 1))
+    assert tree.used("org") == Amount(4000, 6, 8)
+    tree.stop("a", Amount(3000, 5, 7))
+    assert (tree.used("org"), tree.waiting("org")) == (Amount(1000, 1, 1), Amount(3000, 5, 7))
+    tree.unwait("a", Amount(3000, 5, 7))
+    tree.refund("b", Amount(1000, 1, 1))
+    assert tree.used("org") == tree.waiting("org") == Amount()
+
+
+def test_the_decayed_past_halves_in_a_half_life() -> None:
+    tree = tree_of(QueueSpec(name="a"), half_life_s=100.0)
+    tree.charge("a", Amount(8000))
+    tree.advance(100.0)
+    once = dict(tree.past())["a"]
+    tree.refund("a", Amount(8000))
+    tree.advance(200.0)
+    assert dict(tree.past())["a"] == pytest.approx(once / 2)
+
+
+def test_advancing_in_one_step_or_in_many_is_the_same() -> None:
+    one, many = (tree_of(QueueSpec(name="a"), half_life_s=50.0) for _ in range(2))
+    for tree in (one, many):
+        tree.charge("a", Amount(4000))
+    one.advance(120.0)
+    for i in range(1, 13):
+        many.advance(10.0 * i)
+    assert dict(one.past())["a"] == pytest.approx(dict(many.past())["a"])
+
+
+def test_a_queue_that_borrows_comes_after_one_in_its_quota() -> None:
+    tree = tree_of(QueueSpec(name="a", deserved=Amount(4000)), QueueSpec(name="b", deserved=Amount(4000)))
+    for name in ("a", "b"):
+        tree.wait(name, Amount(8000))
+    tree.start("a", Amount(4000))
+    tree.start("b", Amount(3000))
+    assert tree.pressure("b", Amount(1000)) < tree.pressure("a", Amount(1000))
+
+
+@pytest.mark.parametrize(
+    ("specs", "what"),
+    [
+        ([QueueSpec(name="a"), QueueSpec(name="a")], "twice"),
+        ([QueueSpec(name="a", parent="none")], "does not exist"),
+        ([QueueSpec(name="a", parent="b"), QueueSpec(name="b", parent="a")], "circle"),
+    ],
+)
+def test_a_broken_tree_is_refused(specs: list[QueueSpec], what: str) -> None:
+    with pytest.raises(CalabashError, match=what):
+        QueueTree(specs)
+
+
+def test_bad_amounts_of_a_queue_are_refused() -> None:
+    with pytest.raises(CalabashError, match="limited to"):
+        QueueSpec(name="a", deserved=Amount(2000), limit=Amount(1000, 0, 0))
+    with pytest.raises(CalabashError, match="negative"):
+        QueueSpec(name="a", deserved=Amount(-1))
+    with pytest.raises(CalabashError, match="weight"):
+        QueueSpec(name="a", over_quota_weight=-1)
+
+
+def test_a_queue_with_jobs_cannot_vanish_and_a_changed_tree_keeps_its_books() -> None:
+    tree = tree_of(QueueSpec(name="a"), QueueSpec(name="b"))
+    tree.charge("a", Amount(1000))
+    with pytest.raises(CalabashError) as caught:
+        tree.replace([QueueSpec(name="b")])
+    assert caught.value.reason is Reason.CONFLICT
+    assert tree.used("a") == Amount(1000)
+    tree.replace([QueueSpec(name="org"), QueueSpec(name="a", parent="org", limit=Amount(1500, 0, 0))])
+    assert tree.used("org") == tree.used("a") == Amount(1000)
+    over = tree.over_limit("a", Amount(1000))
+    assert over is not None
+    assert (over.queue, over.used, over.asked, over.limit) == ("a", 1000, 1000, 1500)
+
+
+def test_jobs_go_to_leaves_only() -> None:
+    tree = tree_of(QueueSpec(name="org"), QueueSpec(name="a", parent="org"))
+    with pytest.raises(CalabashError, match="is a parent"):
+        tree.require_leaf("org")
+    with pytest.raises(CalabashError, match="does not exist"):
+        tree.require_leaf("z")
+    tree.require_leaf("a")
