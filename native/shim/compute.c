@@ -340,6 +340,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     STORE(&view.usage->demand_ns, now);
 
     struct look look;
+    if (mean >= CB_LONG_NS && LOAD(view.own_inflight_ns) > 0) cb_fences_poll((uint32_t)device, 1);
     enum verdict verdict = look_at_gate(&view, launch, false, false, now, &look);
     if (__builtin_expect(verdict == WAIT_INFLIGHT, 0) && cb_fences_poll((uint32_t)device, 2))
         verdict = look_at_gate(&view, launch, false, false, now, &look);
@@ -350,11 +351,12 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     launch->begin_ns = now;
     launch->tracked = 1 + (look.order.gate == CB_GATE_RATE && look.order.core_percent < 100);
     ADD(view.own_inflight_ns, launch->cost_ns);
-    ADD(&view.usage->inflight_ns, launch->cost_ns);
+    uint64_t inflight = ADD(&view.usage->inflight_ns, launch->cost_ns); /* without this launch */
     ADD(&view.usage->launch_count, 1);
     uint64_t until = LOAD(&view.usage->busy_until_ns), next;
     do {
-        next = (until > now ? until : now) + launch->cost_ns;
+        uint64_t ahead = until > now ? until - now : 0;
+        next = now + (ahead < inflight ? ahead : inflight) + launch->cost_ns;
     } while (!__atomic_compare_exchange_n(&view.usage->busy_until_ns, &until, next, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
     STORE(view.own_until_ns, next);

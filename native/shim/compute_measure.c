@@ -25,6 +25,7 @@ static uint8_t
     fence_state[CB_FENCES]; /* enum cb_fence_state, apart from the rest so that a scan touches few lines */
 static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
+static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a look last found work unfinished */
 static uint64_t last_sample_ns;
 static uint32_t captures;
 
@@ -355,11 +356,32 @@ void cb_fence_end(const struct cb_launch *launch)
     cb_fences_poll(launch->device, 1);
 }
 
+/*
+ * The clock runs ahead of a card that also serves others. When work completes, what is queued behind it has
+ * all its time before it: since now, if the work was long and somebody waited for it, else at least since the
+ * last look that found it unfinished.
+ */
+static void resynchronise(const struct cb_fence *fence, uint64_t now_ns)
+{
+    struct cb_device_view view = cb_compute_view(fence->device);
+    uint64_t left = LOAD(view.own_inflight_ns), since = LOAD(&missed_ns[fence->device]);
+    if (left == 0) return;
+    uint64_t expected = fence->expected_ns < now_ns ? fence->expected_ns : now_ns;
+    if (expected > since) since = expected;
+    if (fence->amount_ns >= CB_OVERLAP_NS) since = now_ns;
+    uint64_t until = LOAD(&view.usage->busy_until_ns);
+    while (since + left > until &&
+           !__atomic_compare_exchange_n(&view.usage->busy_until_ns, &until, since + left, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 static void complete(struct cb_fence *fence, bool measured, uint64_t now_ns)
 {
     if (measured && fence->estimate != NULL) evaluate(fence, now_ns);
     drop(&fence->entry->inflight_ns, fence->amount_ns);
     cb_inflight_drop(fence->device, fence->amount_ns);
+    if (measured) resynchronise(fence, now_ns);
     __atomic_fetch_sub(&pending_count[fence->device], 1, __ATOMIC_RELAXED);
     cb_fence_drop(fence);
 }
@@ -381,6 +403,7 @@ bool cb_fences_poll(uint32_t device, unsigned misses)
             fences[at].dead ? CUDA_ERROR_CONTEXT_IS_DESTROYED : cb_compute_driver.event_query(fences[at].end);
         if (result == CUDA_ERROR_NOT_READY) {
             misses--;
+            STORE(&missed_ns[device], cb_clock_ns());
             __atomic_store_n(&fence_state[at], CB_FENCE_PENDING, __ATOMIC_RELEASE);
             continue;
         }
