@@ -82,3 +82,36 @@ def test_programs_that_never_touch_a_gpu_need_no_slot() -> None:
         ["/bin/sh", "-c", "echo fine"], env={"LD_PRELOAD": str(SHIM)}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def asked() -> list[str]:
+    """Every name of the driver API at each version where its answer changes, one before it, and both defaults."""
+    rows = [line.split("\t") for line in (ROOT / "native/api/cuda.tsv").read_text().splitlines() if line[0] != "#"]
+    versions = {(base, int(version) + step) for _, base, version, *_ in rows for step in (-10, 0, 1000)}
+    return [f"{base} {version} {flags}" for base, version in sorted(versions) for flags in (0, 1, 2)]
+
+
+def test_every_answer_of_the_driver_keeps_its_version_default_stream_and_status(slot: Slot) -> None:
+    """The shim's answer is the hook of the very function that the driver alone would have named, or that function."""
+    questions = asked()
+
+    def answers(environment: dict[str, str]) -> list[list[str]]:
+        done = subprocess.run(
+            [str(program("addresses"))],
+            input="\n".join(questions),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [line.split() for line in done.stdout.splitlines()]
+
+    hooks, exchanged = names("hooks.txt"), 0
+    for question, alone, shimmed in zip(
+        questions, answers(slot.world.environment()), answers(slot.environment()), strict=True
+    ):
+        assert shimmed[:3] == alone[:3], f"{question}: {shimmed}, not {alone}"
+        hooked = alone[2] in hooks
+        assert shimmed[3] == (SHIM.name if hooked else alone[3]), f"{question}: {shimmed}"
+        exchanged += hooked
+    assert exchanged > 200
