@@ -42,6 +42,7 @@ sanitize: setup ## the native tests under address and undefined-behaviour saniti
 
 docs: setup ## regenerate docs/reference
 	@$(RUN) python -m tools.reference
+	@$(RUN) python -m tools.reference_api
 
 clean: ## remove what was built
 	rm -rf build dist src/calabash/_native .tools

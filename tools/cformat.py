@@ -22,8 +22,12 @@ def tracked_sources() -> list[Path]:
 
 
 def formatted(path: Path) -> bytes:
-    command = ["clang-format", "--style=file", "--fail-on-incomplete-format", str(path)]
+    command = ["clang-format", f"--style=file:{ROOT / '.clang-format'}", "--fail-on-incomplete-format", str(path)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def main() -> int:
@@ -39,7 +43,7 @@ def main() -> int:
             if not check:
                 path.write_bytes(text)
     for path in offenders:
-        print(f"{'not formatted' if check else 'formatted'}: {path.relative_to(ROOT)}")
+        print(f"{'not formatted' if check else 'formatted'}: {shown(path)}")
     if check and offenders:
         print(
             f"error: {len(offenders)} of {len(sources)} C sources are not formatted\nhint: make format", file=sys.stderr
