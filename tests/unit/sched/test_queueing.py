@@ -1,0 +1,91 @@
+"""Queues with run times: work is conserved, shares come out as entitled, evictions stay small."""
+
+from __future__ import annotations
+
+import pytest
+
+from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.decisions import Ask, Options
+from calabash.sched.fairshare import Amount
+from calabash.sched.queues import QueueSpec
+from calabash.sched.scheduler import Scheduler
+from calabash.sched.shape import Shape
+from calabash.sim.queueing import Job, Load, Queueing, QueueingResult, random_jobs
+
+HOUR_S = 3600.0
+SIZES = [Shape(gpu_count=k, gpu_milli=1000) for k in (1, 1, 1, 1, 2, 2, 4)]
+
+
+def nodes(count: int, gpus: int = 8) -> list[NodeSpec]:
+    return [NodeSpec(name=f"n{i}", cpu_milli=1000, memory_mib=1000, gpus=(GpuSpec(),) * gpus) for i in range(count)]
+
+
+def one(name: str, *, gpus: int = 1, at_s: float = 0.0, run_time_s: float = 10.0, queue: str = "a") -> Job:
+    shape = Shape(gpu_count=gpus, gpu_milli=1000)
+    return Job(
+        ask=Ask(id=name, shape=shape, queue=queue, submitted_at_s=at_s, run_time_s=run_time_s), run_time_s=run_time_s
+    )
+
+
+def test_a_line_of_two_waits_exactly_as_long_as_the_first_runs() -> None:
+    scheduler = Scheduler(nodes(1, gpus=1), [QueueSpec(name="a")])
+    result = Queueing(scheduler, [one("x"), one("y", at_s=2.0)], window_s=1e9).run(until_s=1000.0)
+    assert result.finished == 2
+    assert result.span_s == 20.0
+    assert result.utilization_ratio == pytest.approx(1.0)
+    assert result.queues[0].waited_mean_s == pytest.approx((0.0 + 8.0) / 2)
+
+
+def busy(options: Options, *, seed: int, hours: float = 36.0) -> QueueingResult:
+    """Three queues that ask for more than there is; two of them deserve a quarter each."""
+    queues = [
+        QueueSpec(name="a", deserved=Amount(8000)),
+        QueueSpec(name="b", deserved=Amount(8000)),
+        QueueSpec(name="c", over_quota_weight=2.0),
+    ]
+    loads = [
+        Load(queue="a", jobs_per_hour=7, run_time_mean_s=HOUR_S, shapes=SIZES),
+        Load(queue="b", jobs_per_hour=4, run_time_mean_s=2 * HOUR_S, shapes=SIZES),
+        Load(queue="c", jobs_per_hour=9, run_time_mean_s=HOUR_S, shapes=SIZES),
+    ]
+    jobs = random_jobs(loads, until_s=hours * HOUR_S, seed=seed)
+    return Queueing(Scheduler(nodes(4), queues, options=options), jobs, window_s=6 * HOUR_S).run(until_s=hours * HOUR_S)
+
+
+def test_backlogged_queues_get_what_they_are_entitled_to() -> None:
+    result = busy(Options(half_life_s=6 * HOUR_S, min_run_time_s=300.0), seed=1)
+    assert result.windows >= 3
+    assert result.utilization_ratio > 0.9
+    # The goal is 2 % of the cluster; jobs of up to 4 of 32 devices and 36 hours leave some noise.
+    assert result.fairness_error_ratio <= 0.03
+    assert 0 < result.evicted_over_asked_ratio <= 1.2
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    options = Options(min_run_time_s=300.0)
+    assert busy(options, seed=3, hours=6.0) == busy(options, seed=3, hours=6.0)
+
+
+def test_every_job_ends_when_nothing_more_arrives() -> None:
+    loads = [
+        Load(queue="a", jobs_per_hour=20, run_time_mean_s=HOUR_S, gang=2),
+        Load(queue="b", jobs_per_hour=5, run_time_mean_s=HOUR_S),
+    ]
+    jobs = random_jobs(loads, until_s=4 * HOUR_S, seed=5)
+    scheduler = Scheduler(nodes(1), [QueueSpec(name="a"), QueueSpec(name="b", deserved=Amount(4000))])
+    result = Queueing(scheduler, jobs, window_s=HOUR_S).run(until_s=1e9)
+    assert result.finished == len(jobs)
+    assert result.waiting == 0
+    assert not scheduler.book.gangs
+    assert (scheduler.cluster.gpu_free_milli == 1000).all()
+
+
+def test_progress_that_is_kept_shortens_the_rest_of_an_evicted_job() -> None:
+    def run(*, keep_progress: bool) -> float:
+        queues = [QueueSpec(name="a"), QueueSpec(name="b", deserved=Amount(1000))]
+        jobs = [one("x", run_time_s=100.0), one("y", queue="b", at_s=90.0, run_time_s=10.0)]
+        scheduler = Scheduler(nodes(1, gpus=1), queues)
+        return Queueing(scheduler, jobs, window_s=1e9, keep_progress=keep_progress).run(until_s=1e9).span_s
+
+    assert run(keep_progress=True) == pytest.approx(110.0)
+    assert run(keep_progress=False) == pytest.approx(200.0)
