@@ -89,7 +89,7 @@ class Slice:
             self._limits.set_gate(self._index, order.gate, neighbours=order.neighbours)
             return
         plan = Plan(
-            from_ns=order.round.start_ns,
+            from_ns=order.round.from_ns,
             start_ns=order.turn.start_ns,
             end_ns=order.turn.end_ns,
             period_ns=order.round.length_ns,

@@ -63,8 +63,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Turns of one round; repeats with its length as period until replaced."""
+    """Turns of one round; repeats with its length as period until replaced. ``from_ns``: the one before ends there."""
 
+    from_ns: int
     start_ns: int
     end_ns: int
     turns: Mapping[AllocationId, Turn]
@@ -240,8 +241,10 @@ def _next_round(
 ) -> Round:
     """Plan the round after ``current``; without one, or when it is over, from a moment ahead of now."""
     start = now_ns + LEAD_NS
+    over = start
     if current is not None:
         start = max(start, _end_ns(current, active))
+        over = max(over, min(start, current.end_ns))
     due = {}
     for name in active:
         remaining = _overlap(current.turns[name], now_ns, start) if current is not None and name in current.turns else 0
@@ -261,7 +264,7 @@ def _next_round(
     idle = 1 - sum(share.values())
     if idle > IDLE_RATIO:
         at = max(at + int(idle * length), start + TURN_NS_MIN)
-    return Round(start_ns=start, end_ns=max(at, start + TURN_NS_MIN), turns=turns)
+    return Round(from_ns=over, start_ns=start, end_ns=max(at, start + TURN_NS_MIN), turns=turns)
 
 
 def _end_ns(current: Round, active: Mapping[AllocationId, Look]) -> int:
