@@ -72,6 +72,34 @@ static inline bool cb_proc_change(struct cb_usage_proc *proc, uint32_t state, ui
     return false;
 }
 
+/* `amount` off a counter that is a hint: never below zero. */
+static inline void cb_hint_sub64(uint64_t *counter, uint64_t amount)
+{
+    uint64_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
+    while (amount > 0 && !__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+static inline void cb_hint_sub32(uint32_t *counter, uint32_t amount)
+{
+    uint32_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
+    while (amount > 0 && !__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* Work of the dead is no longer under way, nor does it wait. Each amount is taken once, whoever comes first.
+ */
+static inline void cb_reclaim_work(struct cb_usage *usage, uint32_t slot, uint32_t device)
+{
+    struct cb_usage_proc *proc = &usage->proc[slot];
+    cb_hint_sub64(&usage->device[device].inflight_ns,
+                  __atomic_exchange_n(&proc->inflight_ns[device], 0, __ATOMIC_ACQ_REL));
+    cb_hint_sub32(&usage->device[device].waiting_count,
+                  __atomic_exchange_n(&proc->waiting[device], 0, __ATOMIC_ACQ_REL));
+}
+
 /* Frees slot `slot` if it still is of this generation; the caller knows that its process is dead. */
 static inline bool cb_reclaim_slot(struct cb_usage *usage, uint32_t slot, uint32_t generation)
 {
@@ -80,6 +108,8 @@ static inline bool cb_reclaim_slot(struct cb_usage *usage, uint32_t slot, uint32
     if (state == CB_PROC_FREE || cb_generation(proc) != generation) return true;
     for (uint32_t device = 0; device < CB_DEVICES_MAX; device++)
         if (!cb_reclaim_device(usage, slot, device, generation)) return false;
+    for (uint32_t device = 0; device < CB_DEVICES_MAX && cb_generation(proc) == generation; device++)
+        cb_reclaim_work(usage, slot, device);
     for (uint32_t device = 0; device < CB_DEVICES_MAX; device++)
         cb_reclaim_demand(usage, slot, device);
     (void)cb_proc_change(proc, state, generation, CB_PROC_FREE, generation, 0);

@@ -129,6 +129,7 @@ int cb_process_claim(struct cb_usage *usage)
     memset(proc->reserving_bytes, 0, sizeof(proc->reserving_bytes));
     memset(proc->context_bytes, 0, sizeof(proc->context_bytes));
     memset(proc->inflight_ns, 0, sizeof(proc->inflight_ns));
+    memset(proc->inflight_until_ns, 0, sizeof(proc->inflight_until_ns));
     memset(proc->waiting, 0, sizeof(proc->waiting));
     memset(proc->reserved, 0, sizeof(proc->reserved));
     proc->context_count = 0;
