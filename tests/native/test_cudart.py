@@ -108,6 +108,24 @@ def test_a_damaged_image_is_an_error_and_no_crash(world: World, tmp_path: Path) 
             assert done.returncode == 1, f"{kind} damaged after {sound} bytes ended with {done.returncode}"
 
 
+@functools.cache
+def resolved_program() -> Path:
+    source = PROGRAMS / "resolved_program.c"
+    return build("resolved_program", "gcc", *STRICT, "-isystem", NVIDIA / "cu13/include", source, "-ldl", "-lpthread")
+
+
+@pytest.mark.parametrize("check", ["memory", "pools", "events", "graphs", "names", "default-stream"])
+@pytest.mark.parametrize("version", ["12000", "12090", "13000"])
+@pytest.mark.parametrize("flags", ["1", "2"], ids=["legacy", "per-thread"])
+def test_a_program_that_resolves_everything_at_run_time_works_bare_and_on_a_slice(
+    world: World, check: str, version: str, flags: str
+) -> None:
+    command = [str(resolved_program()), check, version, flags]
+    done = subprocess.run(command, env=world.environment(), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert world.slot(cap=GIB).run(*command) == "done"
+
+
 @pytest.mark.parametrize("linking", ["shared", "static"])
 @pytest.mark.parametrize("version", RUNTIMES)
 def test_nvidias_runtime_ends_with_a_clear_error_on_a_simulated_card(world: World, version: str, linking: str) -> None:
