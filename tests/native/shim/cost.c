@@ -49,8 +49,11 @@ int main(void)
         return 1;
     MEASURE("unhooked", cuCtxGetCurrent(&context));
     MEASURE("event_synchronize", cuEventSynchronize(event));
+    MEASURE("refused_launch", cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    MEASURE("refused_graph", cuGraphLaunch(NULL, NULL));
     MEASURE("total", cuDeviceTotalMem(&total, 0));
     MEASURE("info", cuMemGetInfo(&left, &total));
+    MEASURE("alloc_refused_by_driver", cuMemAllocManaged(&pointer, 4096, 77));
     MEASURE("alloc_free", cuMemAlloc(&pointer, 4096); cuMemFree(pointer));
     MEASURE("refused", cuMemAlloc(&pointer, 1ull << 50));
     return 0;
