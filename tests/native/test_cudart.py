@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -36,6 +37,9 @@ NVCC_IMAGES = {
     "uncompressed fatbin": ("-fatbin", "-no-compress", "-arch=sm_80"),
     "of another card": ("-fatbin", "-arch=sm_90"),
 }
+
+
+needs_nvcc = pytest.mark.skipif(shutil.which("g++") is None, reason="the CUDA compiler needs g++")
 
 
 def build(name: str, *command: str | Path) -> Path:
@@ -74,6 +78,7 @@ def world(tmp_path: Path) -> World:
     return World.create(tmp_path, "2xA100-40GB")
 
 
+@needs_nvcc
 @pytest.mark.parametrize("loader", ["module", "library"])
 @pytest.mark.parametrize("kind", [kind for kind in NVCC_IMAGES if kind != "of another card"])
 def test_what_the_real_compiler_makes_loads_and_computes_on_a_simulated_card(
@@ -84,12 +89,14 @@ def test_what_the_real_compiler_makes_loads_and_computes_on_a_simulated_card(
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
+@needs_nvcc
 @pytest.mark.parametrize("loader", ["module", "library"])
 def test_the_same_program_runs_unchanged_on_a_slice(world: World, loader: str) -> None:
     slot = world.slot(cap=GIB)
     assert slot.run(image_program(), image("fatbin"), loader) == "done"
 
 
+@needs_nvcc
 def test_an_image_without_code_for_this_card_is_refused_as_a_driver_refuses_it(world: World) -> None:
     command = [str(image_program()), str(image("of another card")), "module"]
     done = subprocess.run(command, env=world.environment(), capture_output=True, text=True, check=False, timeout=60)
@@ -97,6 +104,7 @@ def test_an_image_without_code_for_this_card_is_refused_as_a_driver_refuses_it(w
     assert done.stderr.strip().endswith("209")
 
 
+@needs_nvcc
 def test_a_damaged_image_is_an_error_and_no_crash(world: World, tmp_path: Path) -> None:
     for kind in ("fatbin", "ptx in a fatbin", "uncompressed fatbin", "cubin"):
         whole = image(kind).read_bytes()
