@@ -1,0 +1,93 @@
+"""The compute limiter alone, over a driver of a few lines that runs launches one after the other in real time."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def limiter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test program, with sanitizers: time is generous everywhere."""
+    program = tmp_path_factory.mktemp("compute") / "compute_bench"
+    include = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
+    sources = [ROOT / "tests/native/compute_bench.c", *sorted((ROOT / "native/shim").glob("compute*.c"))]
+    command = ["gcc", "-std=gnu11", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"]
+    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    command += [f"-I{ROOT / 'native'}", "-isystem", str(include), *map(str, sources), "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program
+
+
+def _run(program: Path, *arguments: object) -> dict[str, float]:
+    done = subprocess.run(
+        [program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"ASAN_OPTIONS": "detect_leaks=0"},
+    )
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.split()
+    return {name: float(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+@pytest.mark.parametrize(("percent", "kernel_us"), [(10, 100), (30, 1_000), (80, 1_000), (30, 10_000)])
+def test_the_rate_is_held_whatever_the_kernel_and_charged_as_it_was(
+    limiter: Path, percent: int, kernel_us: int
+) -> None:
+    got = _run(limiter, "rate", percent, kernel_us, 1)
+    assert got["share"] == pytest.approx(percent / 100, rel=0.15)
+    assert got["charged"] == pytest.approx(1, abs=0.05)
+    assert got["waiting"] == 0
+
+
+def test_kernels_of_changing_length_are_charged_by_their_mean_not_their_minimum(limiter: Path) -> None:
+    got = _run(limiter, "rate", 50, 200, 1, 400)  # 0.2 to 0.6 ms
+    assert got["charged"] == pytest.approx(1, abs=0.15)
+
+
+def test_short_launches_are_measured_now_and_then_only(limiter: Path) -> None:
+    got = _run(limiter, "rate", 80, 20, 0.5)
+    assert got["records"] < got["launches"] / 4
+
+
+def test_launches_stay_inside_their_turns(limiter: Path) -> None:
+    got = _run(limiter, "turn", 6, 20, 200)
+    assert got["share"] == pytest.approx(0.3, abs=0.08)
+    assert got["outside"] < 0.25  # a loaded machine may wake late; without turns it were 0.7
+
+
+def test_without_an_agent_turns_fall_back_to_the_rate(limiter: Path) -> None:
+    got = _run(limiter, "dead-agent")
+    assert 150 < got["blocked_ms"] < 1_000
+    assert got["share"] == pytest.approx(0.3, abs=0.08)
+
+
+def test_nothing_is_recorded_asked_or_charged_while_a_stream_captures(limiter: Path) -> None:
+    got = _run(limiter, "capture")
+    assert (got["during"], got["charged"]) == (0, 0)
+    assert got["after"] > 0
+
+
+def test_a_launch_that_failed_is_given_back(limiter: Path) -> None:
+    assert _run(limiter, "failure") == {"charged": 0, "inflight": 0, "launches": 0, "own": 0}
+
+
+def test_a_synchronised_context_has_nothing_in_flight(limiter: Path) -> None:
+    got = _run(limiter, "synchronised")
+    assert got["before"] > 0
+    assert (got["after"], got["own"]) == (0, 0)
+
+
+def test_work_of_a_killed_sibling_holds_nobody_back_for_long(limiter: Path) -> None:
+    assert _run(limiter, "dead-sibling")["blocked_ms"] < 500
+
+
+def test_a_forked_child_starts_with_books_and_events_of_its_own(limiter: Path) -> None:
+    assert _run(limiter, "forked") == {"fresh_events": 1, "own": 1}
