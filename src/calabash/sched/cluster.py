@@ -79,7 +79,7 @@ class Cluster:
         gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_island, gpu_numa [N, G].
         kind_users [N, KINDS]: placements per class of request (``kind_of``).
         schedulable [N]: False while cordoned. rack [N].
-        gpu_sum_milli [N]: free compute over the node's devices. users [N]: placements on the node.
+        gpu_sum_milli, gpu_whole_free [N]: free compute over the node's devices, devices with all of it free. users [N]: placements on the node.
         names, labels, taints: per row. row_of: name -> row.
         log: changed rows, oldest first, starting at position ``log_start``.
         static_version: changes when labels, taints or the set of nodes change.
@@ -117,7 +117,8 @@ class Cluster:
     # -------------------------------------------------------------------------------------------- construction
     _VECTORS: tuple[tuple[str, Any, Any], ...] = (
         ("cpu_free_milli", np.int64, 0), ("cpu_milli", np.int64, 0), ("memory_free_mib", np.int64, 0),
-        ("memory_mib", np.int64, 0), ("gpu_count", np.int64, 0), ("gpu_sum_milli", np.int64, 0), ("users", np.int64, 0),
+        ("memory_mib", np.int64, 0), ("gpu_count", np.int64, 0), ("gpu_sum_milli", np.int64, 0),
+        ("gpu_whole_free", np.int64, 0), ("users", np.int64, 0),
         ("schedulable", np.bool_, True), ("rack", np.int32, -1),
     )  # fmt: skip
     _MATRICES: tuple[tuple[str, Any, Any], ...] = (
@@ -132,6 +133,7 @@ class Cluster:
     memory_mib: Ints
     gpu_count: Ints
     gpu_sum_milli: Ints
+    gpu_whole_free: Ints
     users: Ints
     schedulable: Bools
     rack: npt.NDArray[np.int32]
@@ -184,6 +186,7 @@ class Cluster:
         count = len(node.gpus)
         self.gpu_count[row] = count
         self.gpu_sum_milli[row] = WHOLE_MILLI * count
+        self.gpu_whole_free[row] = count
         self.gpu_free_milli[row, :count] = WHOLE_MILLI
         for device, gpu in enumerate(node.gpus):
             self.gpu_free_mib[row, device] = self.gpu_mib[row, device] = gpu.memory_mib
@@ -291,6 +294,8 @@ class Cluster:
             mode = self.mode_code(shape.mode or (MODE_MIG if shape.mig_profile else ""))
             total = 0
             for device, milli, mib in taken:
+                if self.gpu_free_milli[row, device] == WHOLE_MILLI and milli:
+                    self.gpu_whole_free[row] -= 1
                 self.gpu_free_milli[row, device] -= milli
                 if mib:
                     self.gpu_free_mib[row, device] -= mib
@@ -319,6 +324,8 @@ class Cluster:
             if self.gpu_users[row, device] < 1 or self.gpu_free_milli[row, device] + milli > WHOLE_MILLI:
                 self._refuse(row, f"release of device {device} that was never taken")
             self.gpu_free_milli[row, device] += milli
+            if self.gpu_free_milli[row, device] == WHOLE_MILLI and milli:
+                self.gpu_whole_free[row] += 1
             if mib:
                 self.gpu_free_mib[row, device] += mib
             self.gpu_users[row, device] -= 1

@@ -81,6 +81,16 @@ class Compiled:
             mask &= cluster.gpu_mib <= shape.card_memory_mib_max
         return mask
 
+    @property
+    def plain(self) -> bool:
+        """Only amounts decide: no selection, no modes, no sick or cordoned parts, no device memory, no MIG."""
+        cluster, shape = self.cluster, self.shape
+        special = cluster.has_modes or cluster.has_unhealthy or cluster.has_cordoned or cluster.gpu_tracked or self.mode
+        masked = self.static is not None or self.device_static is not None
+        return not (special or masked or shape.mig_profile or shape.topology_required) and (
+            shape.fraction or shape.whole or not shape.gpu_count
+        )
+
     # ---------------------------------------------------------------------------------------- what fits now
     def devices(self, rows: Rows, gaps: Ints | None = None) -> Bools:
         """[rows, G]: devices that can serve this shape now. ``gaps`` are the rows' free milli if already gathered."""

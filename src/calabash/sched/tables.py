@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from calabash.sched.cluster import Cluster, Floats
 from calabash.sched.demand import Demand
@@ -179,10 +178,3 @@ def _scarcity(shapes: list[tuple[Shape, int]], total: float, cluster: Cluster) -
     scale = cluster.gpu_total / total
     return {model: min(1.0, amount * scale / supply[model]) for model, amount in wanted.items()}
 
-
-def piecewise(table: Floats, vcpu_per_card: Floats) -> Floats:
-    """``fed_share`` at any x, linear between the points, flat beyond them."""
-    x: npt.NDArray[np.float64] = np.minimum(vcpu_per_card / LORENZ_STEP_VCPU, LORENZ_POINTS - 1.001)
-    index = x.astype(np.int64)
-    low = table[index]
-    return low + (table[index + 1] - low) * (x - index)

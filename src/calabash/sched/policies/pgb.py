@@ -27,12 +27,14 @@ from calabash.sched.demand import Demand
 from calabash.sched.fit import Compiled
 from calabash.sched.policies.protocol import Devices, Scored, Scorer, ScorerBase
 from calabash.sched.shape import WHOLE_MILLI, Shape
-from calabash.sched.tables import Tables, learn, neutral, piecewise
+from calabash.sched.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
 
 LEARN_FIRST = 200
 LEARN_GROWTH = 3.0
 DRIFT_MIN = 0.15
 BLOCKS_PER_NODE_MAX = 16
+_GAPS = WHOLE_MILLI + 1
+_LORENZ_VCPU = np.arange(LORENZ_POINTS) * LORENZ_STEP_VCPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class _Pgb(ScorerBase):
         self._seen_count = 0
         self._next_look = LEARN_FIRST
         self._learned = demand or Demand()
+        self._ones = np.ones(cluster.width)
         self._adopt(neutral() if demand is None else learn(demand, cluster))
 
     # ---------------------------------------------------------------------------------------- learning
@@ -88,6 +91,7 @@ class _Pgb(ScorerBase):
         self.version += 1
         self._tables = tables
         self._static_version = -1
+        self._hungry = (self._weights.cpu / WHOLE_MILLI) * (1.0 - tables.fed_share)
         typical = self._learned.typical()
         blocks = tables.blocks
         breaks = {cpu for (cpu, _, _, _), _ in typical}
@@ -128,49 +132,73 @@ class _Pgb(ScorerBase):
             self._scarcity()
         cluster, shape = self.cluster, compiled.shape
         gaps: Ints = cluster.gpu_free_milli[rows]
-        fitting = compiled.devices(rows, gaps) if shape.gpu_count else None
-        ok = compiled.nodes(rows, fitting)
         cpu = cluster.cpu_free_milli[rows]
         left = cpu - shape.cpu_milli
-        total = cluster.gpu_sum_milli[rows] / WHOLE_MILLI
+        fitting: Bools | None = None
+        if compiled.plain:
+            # Cost tables are infinite where a gap is too small, so only the node's own amounts are left to check.
+            ok = left >= 0
+            ok &= cluster.memory_free_mib[rows] >= shape.memory_mib
+            if not shape.fraction:
+                ok &= cluster.gpu_whole_free[rows] >= shape.gpu_count
+        else:
+            fitting = compiled.devices(rows, gaps) if shape.gpu_count else None
+            ok = compiled.nodes(rows, fitting)
+        total = cluster.gpu_sum_milli[rows]
+        growth = self._starved(left, total - shape.gpu_total_milli)
+        growth -= self._starved(cpu, total)
         before = self._breaks.searchsorted(cpu, side="right")
         after = self._breaks.searchsorted(left, side="right")
-        growth = self._starved(left, total - shape.gpu_total_milli / WHOLE_MILLI) - self._starved(cpu, total)
-        devices: Devices | None = None
-        growth += self._device[after[:, None], gaps].sum(axis=1) - self._device[before[:, None], gaps].sum(axis=1)
+        at = gaps + (after * _GAPS)[:, None]
+        moved = self._device.take(at)
+        moved -= self._device.take(gaps + (before * _GAPS)[:, None])
+        growth += moved @ self._ones
+        free: Ints | None = None
         if self._has_blocks:
-            free = (gaps == WHOLE_MILLI).sum(axis=1)
+            free = cluster.gpu_whole_free[rows]
             growth -= self._room[before, free]
-        if shape.fraction and fitting is not None:
-            cost, devices = self._shared(compiled, rows, gaps, fitting, after)
+        devices: Devices | None = None
+        if shape.fraction:
+            cost, devices = self._shared(compiled, rows, gaps, fitting, at, after, free)
             growth += cost
-        elif shape.gpu_count:
-            growth += shape.gpu_count * self._delta(shape.gpu_milli or WHOLE_MILLI)[after, WHOLE_MILLI]
-            if self._has_blocks:
+        else:
+            if shape.gpu_count:
+                growth += shape.gpu_count * self._delta(shape.gpu_milli or WHOLE_MILLI)[after, WHOLE_MILLI]
+            if free is not None:
                 growth += self._room[after, np.maximum(free - shape.gpu_count, 0)]
-        elif self._has_blocks:
-            growth += self._room[after, free]
         if self._has_scarce and shape.gpu_count:
             growth += self._scarce[rows] * (shape.gpu_total_milli / WHOLE_MILLI)
         growth[~ok] = np.inf
-        return -growth, devices
+        return np.negative(growth, out=growth), devices
 
     def _shared(
-        self, compiled: Compiled, rows: Rows, gaps: Ints, fitting: Bools, after: Rows
+        self,
+        compiled: Compiled,
+        rows: Rows,
+        gaps: Ints,
+        fitting: Bools | None,
+        at: Ints,
+        after: Rows,
+        free: Ints | None,
     ) -> tuple[Floats, Devices]:
-        """Least growth over the devices of each row for a share, and the device."""
+        """Least growth over the devices of each row for a share, and the device; infinite where none fits."""
         shape, cluster = compiled.shape, self.cluster
-        cost = self._delta(shape.gpu_milli)[after[:, None], gaps]
-        if self._has_blocks:
-            free = (gaps == WHOLE_MILLI).sum(axis=1)
+        cost = self._delta(shape.gpu_milli).take(at)
+        if free is not None:
             kept = self._room[after, free]
-            broken = self._room[after, np.maximum(free - 1, 0)]
-            cost = cost + np.where(gaps == WHOLE_MILLI, broken[:, None], kept[:, None])
+            breaking = self._room[after, np.maximum(free - 1, 0)]
+            breaking -= kept
+            if breaking.any():
+                cost += (gaps == WHOLE_MILLI) * breaking[:, None]
         if cluster.gpu_tracked and shape.gpu_memory_mib:
-            cost = cost + self._weights.memory * self._imbalance(shape, rows, gaps)
-        cost = np.where(fitting, cost, np.inf)
+            cost += self._weights.memory * self._imbalance(shape, rows, gaps)
+        if fitting is not None:
+            cost[~fitting] = np.inf
         chosen = cost.argmin(axis=1)
-        return cost[np.arange(len(rows)), chosen], chosen.astype(np.int8)
+        least: Floats = cost[np.arange(len(rows)), chosen]
+        if free is not None:
+            least += kept
+        return least, chosen.astype(np.int8)
 
     def _imbalance(self, shape: Shape, rows: Rows, gaps: Ints) -> Floats:
         whole = np.maximum(self.cluster.gpu_mib[rows], 1)
@@ -189,9 +217,9 @@ class _Pgb(ScorerBase):
             self._deltas[milli] = found
         return found
 
-    def _starved(self, cpu_milli: Ints, cards: Floats) -> Floats:
+    def _starved(self, cpu_milli: Ints, total_milli: Ints) -> Floats:
         """Cards that will end up without CPU, weighed."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(cards > 1e-9, np.maximum(cpu_milli, 0) / (1000.0 * np.maximum(cards, 1e-9)), 1e9)
-        found: Floats = self._weights.cpu * cards * (1.0 - piecewise(self._tables.fed_share, ratio))
-        return found
+        per_card = cpu_milli / np.maximum(total_milli, 1.0)
+        hungry: Floats = np.interp(per_card, _LORENZ_VCPU, self._hungry)
+        hungry *= total_milli
+        return hungry
