@@ -44,9 +44,9 @@ def busy(options: Options, *, seed: int, hours: float = 36.0) -> QueueingResult:
         QueueSpec(name="c", over_quota_weight=2.0),
     ]
     loads = [
-        Load(queue="a", jobs_per_hour=7, run_time_mean_s=HOUR_S, shapes=SIZES),
-        Load(queue="b", jobs_per_hour=4, run_time_mean_s=2 * HOUR_S, shapes=SIZES),
-        Load(queue="c", jobs_per_hour=9, run_time_mean_s=HOUR_S, shapes=SIZES),
+        Load(queue="a", jobs_per_hour=14, run_time_mean_s=HOUR_S, shapes=SIZES),
+        Load(queue="b", jobs_per_hour=7, run_time_mean_s=2 * HOUR_S, shapes=SIZES),
+        Load(queue="c", jobs_per_hour=14, run_time_mean_s=HOUR_S, shapes=SIZES),
     ]
     jobs = random_jobs(loads, until_s=hours * HOUR_S, seed=seed)
     return Queueing(Scheduler(nodes(4), queues, options=options), jobs, window_s=6 * HOUR_S).run(until_s=hours * HOUR_S)
@@ -56,8 +56,7 @@ def test_backlogged_queues_get_what_they_are_entitled_to() -> None:
     result = busy(Options(half_life_s=6 * HOUR_S, min_run_time_s=300.0), seed=1)
     assert result.windows >= 3
     assert result.utilization_ratio > 0.9
-    # The goal is 2 % of the cluster; jobs of up to 4 of 32 devices and 36 hours leave some noise.
-    assert result.fairness_error_ratio <= 0.03
+    assert result.fairness_error_ratio <= 0.02
     assert 0 < result.evicted_over_asked_ratio <= 1.2
 
 
