@@ -2,9 +2,8 @@
 
 Runs alternate between the variants, so that a change of the machine hits all alike; each run gives the median of
 hundreds of batches, and the figure is the difference of the medians over the runs. *Pass-through* is a call that the
-shim does not limit, looked up as programs do, or a launch under no compute limit; *launch* is a launch under a limit that is in force and not reached
-(burst, nobody else there). Start-up is the whole program's, from exec to
-exit.
+shim does not limit, looked up as programs do, or a launch under no compute limit; *launch* is one under a limit that
+is in force and not reached (burst, nobody else there). Start-up is the whole program's, from exec to exit.
 """
 
 from __future__ import annotations
