@@ -149,11 +149,27 @@ static bool capturing(CUstream stream, CUresult (*is_capturing)(CUstream, CUstre
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Frees that are still waiting in the stream hold memory; a driver that is short of it waits for them, and so
+ * do we. */
+static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
+{
+    CUstreamCaptureMode mode =
+        CU_STREAM_CAPTURE_MODE_RELAXED; /* another thread's capture must not be broken */
+    bool exchanged = CB_REAL(cuThreadExchangeStreamCaptureMode) != NULL &&
+                     CB_REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    CUresult result = synchronize(stream);
+    if (exchanged) (void)CB_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return result == CUDA_SUCCESS;
+}
+
 #define ALLOCATE(pool, suffix, call)                                                                     \
     do {                                                                                                 \
         struct cb_pool *from = capturing(hStream, CB_REAL(cuStreamIsCapturing##suffix)) ? NULL : (pool); \
         if (from == NULL) return call;                                                                   \
-        if (!cb_pool_begin(from, bytesize, false)) return CUDA_ERROR_OUT_OF_MEMORY;                      \
+        if (!cb_pool_begin(from, bytesize, false) &&                                                     \
+            !(frees_caught_up(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&                          \
+              cb_pool_begin(from, bytesize, false)))                                                     \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                             \
         CUresult result = call;                                                                          \
         if (!cb_pool_end(from) && result == CUDA_SUCCESS) {                                              \
             (void)CB_REAL(cuMemFree_v2)(*dptr);                                                          \

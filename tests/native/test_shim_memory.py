@@ -153,6 +153,16 @@ def test_the_end_of_a_context_gives_its_memory_back(slot: Slot) -> None:
     assert slot.tenant("contexts") == f"{8 * MIB} 0 0"
 
 
+def test_a_reset_gives_everything_back(slot: Slot) -> None:
+    assert slot.tenant("reset") == f"{12 * MIB} 0"
+    assert slot.world.device()["alloc_bytes"] == 0
+
+
+def test_frees_in_a_stream_make_room_without_a_wait(slot: Slot) -> None:
+    assert slot.tenant("reuse", 700 * MIB) == "0"
+    assert slot.world.device()["alloc_peak_bytes"] <= GIB
+
+
 def test_a_block_of_virtual_memory_lives_until_its_last_reference_and_mapping(slot: Slot) -> None:
     assert slot.tenant("vmm").split("\n") == [
         f"created {4 * MIB}",

@@ -395,6 +395,41 @@ static int do_contexts(char **numbers)
     return 0;
 }
 
+/* reuse BYTES: stream-ordered frees that nobody has waited for make room for the next allocation. */
+static int do_reuse(char **numbers)
+{
+    size_t bytes = strtoull(numbers[0], NULL, 10);
+    CUdeviceptr pointer;
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 5; i++) {
+        TRY(cuMemAllocAsync(&pointer, bytes - (size_t)i * 4 * MIB, own_stream));
+        TRY(cuMemsetD8Async(pointer, 1, bytes / 2, own_stream));
+        TRY(cuMemFreeAsync(pointer, own_stream));
+    }
+    printf("0\n");
+    return 0;
+}
+
+/* reset: memory of three families does not outlive the reset of its context. */
+static int do_reset(char **numbers)
+{
+    void *what;
+    (void)numbers;
+    start();
+    size_t base = free_bytes();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    TRY(take_linear(&what, 4 * MIB));
+    TRY(take_async(&what, 4 * MIB));
+    TRY(take_array(&what, 4 * MIB));
+    size_t during = base - free_bytes();
+    TRY(cuDevicePrimaryCtxReset(0));
+    TRY(cuDevicePrimaryCtxRetain(&context, 0));
+    TRY(cuCtxSetCurrent(context));
+    printf("%zu %zd\n", during, (ssize_t)(base - free_bytes()));
+    return 0;
+}
+
 /* vmm: references and mappings of one block, as readings of what it costs. */
 static int do_vmm(char **numbers)
 {
@@ -503,7 +538,8 @@ static const struct {
     {"families", do_families},   {"fill", do_fill},       {"hammer", do_hammer},     {"hold", do_hold},
     {"alloc", do_alloc},         {"view", do_view},       {"init", do_init},         {"fork", do_fork},
     {"late-fork", do_late_fork}, {"threads", do_threads}, {"contexts", do_contexts}, {"vmm", do_vmm},
-    {"exec", do_exec},           {"graph", do_graph},     {"capture", do_capture},
+    {"reuse", do_reuse},         {"reset", do_reset},     {"exec", do_exec},         {"graph", do_graph},
+    {"capture", do_capture},
 };
 
 int main(int count, char **arguments)
