@@ -1,6 +1,6 @@
 /*
- * Arrays and mipmapped arrays: row-major images in device memory behind a handle, and texture and surface objects that
- * name them (no registered kernel samples them, so an object only remembers its description).
+ * Arrays and mipmapped arrays: row-major images in device memory behind a handle, and texture and surface
+ * objects that name them (no registered kernel samples them, so an object only remembers its description).
  */
 #include "simgpu/cuda_internal.h"
 
@@ -35,7 +35,8 @@ static CUresult make(struct context *c, const CUDA_ARRAY3D_DESCRIPTOR *d, struct
     if (component == 0) return CUDA_ERROR_INVALID_VALUE;
     if ((d->NumChannels != 1 && d->NumChannels != 2 && d->NumChannels != 4) || d->Width == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (d->Width > 1u << 28 || d->Height > 1u << 20 || d->Depth > 1u << 20 || (d->Depth && !d->Height && !(d->Flags & CUDA_ARRAY3D_LAYERED)))
+    if (d->Width > 1u << 28 || d->Height > 1u << 20 || d->Depth > 1u << 20 ||
+        (d->Depth && !d->Height && !(d->Flags & CUDA_ARRAY3D_LAYERED)))
         return CUDA_ERROR_INVALID_VALUE;
     struct array *a = object_new(KIND_ARRAY, sizeof *a);
     if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -71,7 +72,8 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPT
     CUresult result = context_enter(&c);
     if (result != CUDA_SUCCESS) return result;
     if (!pHandle || !pAllocateArray) return CUDA_ERROR_INVALID_VALUE;
-    if (pAllocateArray->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return unserved("sparse arrays");
+    if (pAllocateArray->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+        return unserved("sparse arrays");
     result = make(c, pAllocateArray, &a);
     if (result == CUDA_SUCCESS) *pHandle = (CUarray)a;
     return result;
@@ -123,12 +125,13 @@ EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor,
     CUresult result = get(hArray, &a);
     if (result != CUDA_SUCCESS) return result;
     if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
-    *pArrayDescriptor = (CUDA_ARRAY_DESCRIPTOR){a->desc.Width, a->desc.Height, a->desc.Format, a->desc.NumChannels};
+    *pArrayDescriptor =
+        (CUDA_ARRAY_DESCRIPTOR){a->desc.Width, a->desc.Height, a->desc.Format, a->desc.NumChannels};
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array,
-                                             CUdevice device)
+EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                             CUarray array, CUdevice device)
 {
     struct array *a;
     CUresult result = get(array, &a);
@@ -153,7 +156,8 @@ static void drop_levels(struct mipmap *m)
     object_free(m);
 }
 
-EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
+                                       const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
                                        unsigned int numMipmapLevels)
 {
     struct context *c;
@@ -188,7 +192,8 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARR
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
+EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
+                                         unsigned int level)
 {
     struct context *c;
     CUresult result = context_enter(&c);
@@ -260,7 +265,8 @@ static CUresult forget(unsigned long long handle)
 }
 
 EXPORT CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pResDesc,
-                                  const CUDA_TEXTURE_DESC *pTexDesc, const CUDA_RESOURCE_VIEW_DESC *pResViewDesc)
+                                  const CUDA_TEXTURE_DESC *pTexDesc,
+                                  const CUDA_RESOURCE_VIEW_DESC *pResViewDesc)
 {
     (void)pResViewDesc;
     return pTexDesc ? remember(pTexObject, pResDesc, pTexDesc) : CUDA_ERROR_INVALID_VALUE;

@@ -1,9 +1,9 @@
 /*
  * Stream capture: what is issued to a capturing stream becomes nodes of a graph.
  *
- * A session is one capture; each stream that takes part has its own list of nodes that its next node will follow. A
- * stream joins by waiting for an event that was recorded in a member, and must be joined back into the stream that
- * began before the capture ends.
+ * A session is one capture; each stream that takes part has its own list of nodes that its next node will
+ * follow. A stream joins by waiting for an event that was recorded in a member, and must be joined back into
+ * the stream that began before the capture ends.
  */
 #include "simgpu/cuda_graph.h"
 
@@ -37,8 +37,9 @@ CUresult capture_forbids(void)
     pthread_mutex_lock(&lock);
     for (struct session *s = sessions; s; s = s->next) {
         bool mine = pthread_equal(s->thread, pthread_self());
-        bool counts = (mine && s->mode != CU_STREAM_CAPTURE_MODE_RELAXED) ||
-                      (s->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+        bool counts =
+            (mine && s->mode != CU_STREAM_CAPTURE_MODE_RELAXED) ||
+            (s->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
         if (!counts) continue;
         s->invalid = true;
         forbidden = true;
@@ -114,8 +115,8 @@ static bool implicit(struct stream *s, bool invalidates)
     return found;
 }
 
-bool capture_work(struct stream *s, enum node_kind kind, const struct work *w, const void *params, size_t bytes,
-                  CUresult *result)
+bool capture_work(struct stream *s, enum node_kind kind, const struct work *w, const void *params,
+                  size_t bytes, CUresult *result)
 {
     if (!s->capture) {
         if (!implicit(s, true)) return false;
@@ -241,7 +242,8 @@ CUresult capture_free(struct stream *s, CUdeviceptr address)
 
 /* ---- beginning and ending ---- */
 
-static CUresult begin(CUstream hStream, struct graph *g, CUstreamCaptureMode mode, const CUgraphNode *depend, size_t count)
+static CUresult begin(CUstream hStream, struct graph *g, CUstreamCaptureMode mode, const CUgraphNode *depend,
+                      size_t count)
 {
     struct stream *s;
     CUresult result = stream_get(hStream, &s);
@@ -302,7 +304,8 @@ static void reach(struct node *n)
         reach(n->depend[i]);
 }
 
-/* Whether all that the members did is waited for by the stream that began. Member parts are taken off the streams. */
+/* Whether all that the members did is waited for by the stream that began. Member parts are taken off the
+ * streams. */
 static bool close_members(struct session *i)
 {
     struct context *c = i->origin->context;
@@ -351,7 +354,8 @@ EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     bool joined = close_members(i);
     result = i->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                        : joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+             : joined   ? CUDA_SUCCESS
+                        : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     *phGraph = result == CUDA_SUCCESS ? (CUgraph)i->graph : NULL;
     if (result != CUDA_SUCCESS && !i->foreign) graph_free(i->graph);
     forget(i);
@@ -383,7 +387,8 @@ void capture_abandon(struct stream *s)
 static CUstreamCaptureStatus status(const struct stream *s)
 {
     if (!s->capture) return CU_STREAM_CAPTURE_STATUS_NONE;
-    return s->capture->session->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return s->capture->session->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                        : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
@@ -416,27 +421,29 @@ EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatu
 
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                           cuuint64_t *id_out, CUgraph *graph_out,
-                                          const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out,
-                                          size_t *numDependencies_out)
+                                          const CUgraphNode **dependencies_out,
+                                          const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
     if (edgeData_out) *edgeData_out = NULL;
     return cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out,
                                      numDependencies_out);
 }
 
-EXPORT CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
+EXPORT CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                       cuuint64_t *id_out)
 {
     return cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, NULL, NULL, NULL);
 }
 
-EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies,
-                                                  unsigned int flags)
+EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+                                                  size_t numDependencies, unsigned int flags)
 {
     struct stream *s;
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
     if (!s->capture) return CUDA_ERROR_ILLEGAL_STATE;
-    if ((numDependencies && !dependencies) || flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
+    if ((numDependencies && !dependencies) || flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < numDependencies; i++) {
         const struct node *n = object_get(dependencies[i], KIND_NODE);
         if (!n || n->graph != s->capture->session->graph) return CUDA_ERROR_INVALID_VALUE;
@@ -448,8 +455,8 @@ EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode 
 }
 
 EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
-                                                     const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                                                     unsigned int flags)
+                                                     const CUgraphEdgeData *dependencyData,
+                                                     size_t numDependencies, unsigned int flags)
 {
     (void)dependencyData;
     return cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags);

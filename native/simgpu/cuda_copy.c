@@ -246,8 +246,8 @@ static CUresult resolve(const struct end *e, struct side *out)
     return CUDA_SUCCESS;
 }
 
-static CUresult make_box(const struct end *to, const struct end *from, size_t width, size_t height, size_t depth,
-                         struct box *b)
+static CUresult make_box(const struct end *to, const struct end *from, size_t width, size_t height,
+                         size_t depth, struct box *b)
 {
     *b = (struct box){.width = width, .height = height, .depth = depth};
     if (width > 1ull << 46 || height > 1ull << 32 || depth > 1ull << 32) return CUDA_ERROR_INVALID_VALUE;
@@ -264,8 +264,8 @@ static CUresult make_box(const struct end *to, const struct end *from, size_t wi
     return CUDA_SUCCESS;
 }
 
-static CUresult described(const struct end *to, const struct end *from, size_t width, size_t height, size_t depth,
-                          CUstream hStream, bool waits)
+static CUresult described(const struct end *to, const struct end *from, size_t width, size_t height,
+                          size_t depth, CUstream hStream, bool waits)
 {
     struct context *c;
     struct box b;
@@ -313,10 +313,12 @@ EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 
 static void ends_of(const CUDA_MEMCPY3D *p, struct end *to, struct end *from)
 {
-    *to = (struct end){p->dstMemoryType, (uint64_t)p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight,
-                       p->dstXInBytes, p->dstY, p->dstZ, p->dstArray};
-    *from = (struct end){p->srcMemoryType, (uint64_t)p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight,
-                         p->srcXInBytes, p->srcY, p->srcZ, p->srcArray};
+    *to = (struct end){p->dstMemoryType, (uint64_t)p->dstHost, p->dstDevice, p->dstPitch,
+                       p->dstHeight,     p->dstXInBytes,       p->dstY,      p->dstZ,
+                       p->dstArray};
+    *from = (struct end){p->srcMemoryType, (uint64_t)p->srcHost, p->srcDevice, p->srcPitch,
+                         p->srcHeight,     p->srcXInBytes,       p->srcY,      p->srcZ,
+                         p->srcArray};
 }
 
 static CUresult copy_3d(const CUDA_MEMCPY3D *p, CUstream hStream, bool waits)

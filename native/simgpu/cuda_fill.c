@@ -32,7 +32,8 @@ static CUresult fill_effect(struct context *c, void *argument)
 
 static CUresult prepare(struct context *c, struct fill *f, struct work *w)
 {
-    if (f->width > 1ull << 46 || f->height > 1ull << 32 || f->base % f->element) return CUDA_ERROR_INVALID_VALUE;
+    if (f->width > 1ull << 46 || f->height > 1ull << 32 || f->base % f->element)
+        return CUDA_ERROR_INVALID_VALUE;
     if (f->height > 1 && f->pitch < f->width * f->element) return CUDA_ERROR_INVALID_VALUE;
     const struct sim_profile *p = &c->device->shared->profile;
     uint64_t bytes = f->width * f->element * f->height;
@@ -46,8 +47,8 @@ static CUresult prepare(struct context *c, struct fill *f, struct work *w)
     return CUDA_SUCCESS;
 }
 
-static CUresult fill(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t element, size_t width, size_t height,
-                     CUstream hStream, bool waits)
+static CUresult fill(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t element, size_t width,
+                     size_t height, CUstream hStream, bool waits)
 {
     struct stream *s;
     struct work w;
@@ -65,7 +66,8 @@ static CUresult fill(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t el
 
 _Static_assert(sizeof(struct fill) <= COPY_BYTES, "room for every fill");
 
-CUresult fill_prepare(struct context *c, const CUDA_MEMSET_NODE_PARAMS *p, struct work *w, unsigned char *buffer)
+CUresult fill_prepare(struct context *c, const CUDA_MEMSET_NODE_PARAMS *p, struct work *w,
+                      unsigned char *buffer)
 {
     struct fill *f = (struct fill *)buffer;
     if ((p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || !p->width || !p->height)

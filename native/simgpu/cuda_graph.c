@@ -257,11 +257,16 @@ EXPORT CUresult cuGraphDestroyNode(CUgraphNode hNode)
 EXPORT CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
     static const CUgraphNodeType types[] = {
-        [NODE_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,           [NODE_MEMCPY] = CU_GRAPH_NODE_TYPE_MEMCPY,
-        [NODE_MEMSET] = CU_GRAPH_NODE_TYPE_MEMSET,           [NODE_HOST] = CU_GRAPH_NODE_TYPE_HOST,
-        [NODE_GRAPH] = CU_GRAPH_NODE_TYPE_GRAPH,             [NODE_EMPTY] = CU_GRAPH_NODE_TYPE_EMPTY,
-        [NODE_WAIT_EVENT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,   [NODE_RECORD_EVENT] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-        [NODE_ALLOC] = CU_GRAPH_NODE_TYPE_MEM_ALLOC,         [NODE_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE,
+        [NODE_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,
+        [NODE_MEMCPY] = CU_GRAPH_NODE_TYPE_MEMCPY,
+        [NODE_MEMSET] = CU_GRAPH_NODE_TYPE_MEMSET,
+        [NODE_HOST] = CU_GRAPH_NODE_TYPE_HOST,
+        [NODE_GRAPH] = CU_GRAPH_NODE_TYPE_GRAPH,
+        [NODE_EMPTY] = CU_GRAPH_NODE_TYPE_EMPTY,
+        [NODE_WAIT_EVENT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        [NODE_RECORD_EVENT] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        [NODE_ALLOC] = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+        [NODE_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE,
     };
     struct node *n;
     CUresult result = get_node(hNode, &n);
@@ -301,8 +306,8 @@ EXPORT CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size
     return result != CUDA_SUCCESS ? result : list(g, rootNodes, numRootNodes, true);
 }
 
-EXPORT CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
-                                   size_t *numEdges)
+EXPORT CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                                   CUgraphEdgeData *edgeData, size_t *numEdges)
 {
     struct graph *g;
     CUresult result = get(hGraph, &g);
@@ -326,8 +331,8 @@ EXPORT CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *
     return cuGraphGetEdges_v2(hGraph, from, to, NULL, numEdges);
 }
 
-EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
-                                              size_t *numDependencies)
+EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies,
+                                              CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
     struct node *n;
     CUresult result = get_node(hNode, &n);
@@ -337,11 +342,13 @@ EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *de
         dependencies[i] = i < n->depend_count ? (CUgraphNode)n->depend[i] : NULL;
         if (edgeData) memset(&edgeData[i], 0, sizeof edgeData[i]);
     }
-    *numDependencies = dependencies && *numDependencies < n->depend_count ? *numDependencies : n->depend_count;
+    *numDependencies =
+        dependencies && *numDependencies < n->depend_count ? *numDependencies : n->depend_count;
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
+EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
+                                           size_t *numDependencies)
 {
     return cuGraphNodeGetDependencies_v2(hNode, dependencies, NULL, numDependencies);
 }
@@ -366,7 +373,8 @@ EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
+EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes,
+                                             size_t *numDependentNodes)
 {
     return cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, NULL, numDependentNodes);
 }

@@ -6,8 +6,8 @@
 
 #include "simgpu/cuda_internal.h"
 
-/* Memory of an allocation node: an address from the making of the node on, charged from the first launch until nobody
- * refers to it and it is free. */
+/* Memory of an allocation node: an address from the making of the node on, charged from the first launch
+ * until nobody refers to it and it is free. */
 struct graph_memory {
     uint32_t references;
     bool live;
@@ -56,7 +56,8 @@ bool node_depend(struct node *n, struct node *on);
 bool node_set_work(struct node *n, const struct work *w);
 /* The node of `g` (or of a child in it) that was cloned from `origin`. */
 struct node *graph_find(struct graph *g, const struct node *origin);
-/* Nodes in an order that respects dependencies; the caller frees it. NULL when there is a cycle (or no memory). */
+/* Nodes in an order that respects dependencies; the caller frees it. NULL when there is a cycle (or no
+ * memory). */
 struct node **graph_order(struct graph *g);
 CUresult graph_run(struct graph *g, struct stream *s);
 

@@ -1,6 +1,6 @@
 /*
- * Executable graphs: a copy of the graph whose nodes are submitted, in an order that respects their dependencies, to
- * the stream of the launch.
+ * Executable graphs: a copy of the graph whose nodes are submitted, in an order that respects their
+ * dependencies, to the stream of the launch.
  */
 #include "simgpu/cuda_graph.h"
 
@@ -59,7 +59,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph hGraph, unsigned long long
     CUresult result = context_enter(&c);
     if (result != CUDA_SUCCESS) return result;
     struct graph *g = object_get(hGraph, KIND_GRAPH);
-    const unsigned long long known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+    const unsigned long long known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                     CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
                                      CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
     if (!out || !g || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
     if (!sound(g)) return CUDA_ERROR_INVALID_VALUE;
@@ -76,7 +77,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph hGraph, unsigned long long
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                            unsigned long long flags)
 {
     return instantiate(phGraphExec, hGraph, flags);
 }
@@ -101,7 +103,8 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph h
     if (!instantiateParams) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = instantiate(phGraphExec, hGraph, instantiateParams->flags);
     instantiateParams->hErrNode_out = NULL;
-    instantiateParams->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    instantiateParams->result_out =
+        result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
     return result;
 }
 
@@ -173,7 +176,8 @@ EXPORT CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 
 /* ---- changing an executable ---- */
 
-static CUresult find(CUgraphExec exec, CUgraphNode node, enum node_kind kind, struct context **c, struct node **out)
+static CUresult find(CUgraphExec exec, CUgraphNode node, enum node_kind kind, struct context **c,
+                     struct node **out)
 {
     struct exec *e;
     CUresult result = context_enter(c);
@@ -231,7 +235,8 @@ EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode
     return result != CUDA_SUCCESS ? result : node_set_host(n, nodeParams);
 }
 
-EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                         CUgraphNodeParams *nodeParams)
 {
     struct context *c;
     struct node *n;
@@ -278,7 +283,8 @@ static bool same_shape(const struct graph *a, const struct graph *b, struct node
     return !x && !y;
 }
 
-EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo)
+EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+                                     CUgraphExecUpdateResultInfo *resultInfo)
 {
     struct exec *e;
     struct node *different = NULL;

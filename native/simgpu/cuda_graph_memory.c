@@ -1,6 +1,7 @@
 /*
- * Memory of graphs: an allocation node has its address when it is made; the memory is charged by the first launch and
- * stays with the graphs that refer to it, used or not, until they are gone or the device's graph memory is trimmed.
+ * Memory of graphs: an allocation node has its address when it is made; the memory is charged by the first
+ * launch and stays with the graphs that refer to it, used or not, until they are gone or the device's graph
+ * memory is trimmed.
  */
 #include "simgpu/cuda_graph.h"
 
@@ -119,7 +120,8 @@ bool graph_memory_free(struct range *r)
     return give_back(r, true);
 }
 
-/* A free node frees in the order of issue: effects of the same launch may still be under way, so the memory stays. */
+/* A free node frees in the order of issue: effects of the same launch may still be under way, so the memory
+ * stays. */
 void graph_memory_unuse(struct graph_memory *m)
 {
     give_back(m->range, false);

@@ -15,7 +15,8 @@ CUresult node_set_kernel(struct node *n, struct context *c, const CUDA_KERNEL_NO
     if (!f) return CUDA_ERROR_INVALID_VALUE;
     const unsigned int grid[3] = {p->gridDimX, p->gridDimY, p->gridDimZ};
     const unsigned int block[3] = {p->blockDimX, p->blockDimY, p->blockDimZ};
-    CUresult result = launch_prepare(f, grid, block, p->kernelParams, p->extra, &c->device->shared->profile, &w, buffer);
+    CUresult result =
+        launch_prepare(f, grid, block, p->kernelParams, p->extra, &c->device->shared->profile, &w, buffer);
     if (result != CUDA_SUCCESS) return result;
     if (!node_set_work(n, &w)) return CUDA_ERROR_OUT_OF_MEMORY;
     n->kernel = *p;
@@ -54,7 +55,8 @@ static CUresult host_effect(struct context *c, void *argument)
 CUresult node_set_host(struct node *n, const CUDA_HOST_NODE_PARAMS *p)
 {
     if (!p || !p->fn) return CUDA_ERROR_INVALID_VALUE;
-    struct work w = {.kind = WORK_HOST, .effect = host_effect, .argument = (void *)p, .argument_bytes = sizeof *p};
+    struct work w = {
+        .kind = WORK_HOST, .effect = host_effect, .argument = (void *)p, .argument_bytes = sizeof *p};
     n->host = *p;
     return node_set_work(n, &w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -109,7 +111,7 @@ static enum node_kind kind_of(CUgraphNodeType type)
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return NODE_FREE;
     default:
-        return (enum node_kind)-1;
+        return (enum node_kind) - 1;
     }
 }
 
@@ -125,8 +127,8 @@ CUresult node_set_any(struct node *n, struct context *c, const CUgraphNodeParams
     case NODE_MEMCPY:
         return node_set_copy(n, c, &p->memcpy.copyParams);
     case NODE_MEMSET: {
-        CUDA_MEMSET_NODE_PARAMS f = {p->memset.dst,   p->memset.pitch, p->memset.value, p->memset.elementSize,
-                                     p->memset.width, p->memset.height};
+        CUDA_MEMSET_NODE_PARAMS f = {p->memset.dst,         p->memset.pitch, p->memset.value,
+                                     p->memset.elementSize, p->memset.width, p->memset.height};
         return node_set_fill(n, c, &f);
     }
     case NODE_HOST: {
@@ -150,8 +152,8 @@ CUresult node_set_any(struct node *n, struct context *c, const CUgraphNodeParams
 
 /* ---- adding ---- */
 
-static CUresult add(CUgraphNode *out, CUgraph hGraph, enum node_kind kind, const CUgraphNode *depend, size_t count,
-                    struct context **c, struct node **n)
+static CUresult add(CUgraphNode *out, CUgraph hGraph, enum node_kind kind, const CUgraphNode *depend,
+                    size_t count, struct context **c, struct node **n)
 {
     CUresult result = context_enter(c);
     if (result != CUDA_SUCCESS) return result;
@@ -174,14 +176,15 @@ static CUresult finish(CUgraphNode *out, struct node *n, CUresult result)
     return result;
 }
 
-#define ADD(kind, filling)                                                                                        \
-    struct context *c;                                                                                            \
-    struct node *n;                                                                                               \
-    CUresult result = add(phGraphNode, hGraph, kind, dependencies, numDependencies, &c, &n);                      \
+#define ADD(kind, filling)                                                                   \
+    struct context *c;                                                                       \
+    struct node *n;                                                                          \
+    CUresult result = add(phGraphNode, hGraph, kind, dependencies, numDependencies, &c, &n); \
     return result != CUDA_SUCCESS ? result : finish(phGraphNode, n, filling)
 
-EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                        size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
+EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                        const CUgraphNode *dependencies, size_t numDependencies,
+                                        const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
     ADD(NODE_KERNEL, node_set_kernel(n, c, nodeParams));
 }
@@ -193,24 +196,26 @@ static CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
     return k;
 }
 
-EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode *dependencies, size_t numDependencies,
+                                     const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
     CUDA_KERNEL_NODE_PARAMS k = widened(nodeParams);
     return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &k);
 }
 
-EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode *dependencies, size_t numDependencies,
+                                     const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     (void)ctx;
     ADD(NODE_MEMCPY, node_set_copy(n, c, copyParams));
 }
 
-EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams,
-                                     CUcontext ctx)
+EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode *dependencies, size_t numDependencies,
+                                     const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     (void)ctx;
     ADD(NODE_MEMSET, node_set_fill(n, c, memsetParams));
@@ -222,8 +227,9 @@ EXPORT CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, con
     ADD(NODE_HOST, node_set_host(n, nodeParams));
 }
 
-EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                         size_t numDependencies, CUgraph childGraph)
+EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                         const CUgraphNode *dependencies, size_t numDependencies,
+                                         CUgraph childGraph)
 {
     ADD(NODE_GRAPH, set_child(n, childGraph));
 }
@@ -234,14 +240,16 @@ EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, co
     ADD(NODE_EMPTY, CUDA_SUCCESS);
 }
 
-EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                          size_t numDependencies, CUevent event)
+EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                          const CUgraphNode *dependencies, size_t numDependencies,
+                                          CUevent event)
 {
     ADD(NODE_RECORD_EVENT, set_event(n, event));
 }
 
-EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                        size_t numDependencies, CUevent event)
+EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                        const CUgraphNode *dependencies, size_t numDependencies,
+                                        CUevent event)
 {
     ADD(NODE_WAIT_EVENT, set_event(n, event));
 }
@@ -255,14 +263,16 @@ static CUresult new_memory(struct node *n, CUDA_MEM_ALLOC_NODE_PARAMS *p)
     return result;
 }
 
-EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                       size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                       const CUgraphNode *dependencies, size_t numDependencies,
+                                       CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
     ADD(NODE_ALLOC, new_memory(n, nodeParams));
 }
 
-EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                      size_t numDependencies, CUdeviceptr dptr)
+EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                      const CUgraphNode *dependencies, size_t numDependencies,
+                                      CUdeviceptr dptr)
 {
     ADD(NODE_FREE, set_free(n, dptr));
 }
@@ -280,7 +290,7 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const C
                                size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-    if (kind_of(nodeParams->type) == (enum node_kind)-1) return unserved("cuGraphAddNode of this type");
+    if (kind_of(nodeParams->type) == (enum node_kind) - 1) return unserved("cuGraphAddNode of this type");
     ADD(kind_of(nodeParams->type), set_new(n, c, nodeParams));
 }
 
@@ -300,9 +310,9 @@ static struct node *get(CUgraphNode handle, enum node_kind kind)
     return n && n->kind == kind ? n : NULL;
 }
 
-#define NODE_OR_RETURN(n, handle, kind)                                                                           \
-    struct node *n = get(handle, kind);                                                                           \
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;                                                        \
+#define NODE_OR_RETURN(n, handle, kind)                    \
+    struct node *n = get(handle, kind);                    \
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!n) return CUDA_ERROR_INVALID_VALUE
 
 EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)

@@ -74,7 +74,7 @@ struct device { /* a device as this process sees it */
     int ordinal;
     uint32_t index; /* in the node file */
     struct sim_device *shared;
-    int instance; /* MIG: place of its GPU instance in the node file, or -1 */
+    int instance;            /* MIG: place of its GPU instance in the node file, or -1 */
     struct context *primary; /* from cuInit on; active while it is retained */
     uint32_t primary_references;
     uint32_t primary_flags;
@@ -159,7 +159,7 @@ struct range {
     struct device *device; /* NULL: host */
     struct context *context;
     struct pool *pool;
-    void *owner; /* physical handle of a mapping, array, graph */
+    void *owner;          /* physical handle of a mapping, array, graph */
     struct range *parent; /* the reservation that a mapping lies in */
     uint64_t handle_types;
     uint64_t id;
@@ -228,9 +228,9 @@ struct pool {
 CUresult pool_device_default(struct device *d, struct pool **out);
 CUresult pool_take(struct context *c, struct pool *p, uint64_t bytes, struct range **out);
 void pool_drop(struct range *r);
-/* Give back what the pool keeps beyond `keep` bytes. */
-void pool_trim(struct pool *p, uint64_t keep);
-void pools_trim_device(struct device *d);
+/* Give back what the pool keeps beyond `keep` bytes; whether that was anything. */
+bool pool_trim(struct pool *p, uint64_t keep);
+bool pools_trim_device(struct device *d);
 
 struct array {
     struct object object;
@@ -459,7 +459,8 @@ void launch_parameters(const struct work *w, void **out);
 #define COPY_BYTES 128
 CUresult copy_prepare(struct context *c, const CUDA_MEMCPY3D *p, struct work *w, unsigned char *buffer);
 void copy_describe(const struct work *w, CUDA_MEMCPY3D *out);
-CUresult fill_prepare(struct context *c, const CUDA_MEMSET_NODE_PARAMS *p, struct work *w, unsigned char *buffer);
+CUresult fill_prepare(struct context *c, const CUDA_MEMSET_NODE_PARAMS *p, struct work *w,
+                      unsigned char *buffer);
 void fill_describe(const struct work *w, CUDA_MEMSET_NODE_PARAMS *out);
 
 /* Close the file behind a range that was moved there for other processes. */

@@ -1,8 +1,10 @@
 /*
- * Device memory for another process: a handle names the owner's memory file, which the other opens through /proc.
+ * Device memory for another process: a handle names the owner's memory file, which the other opens through
+ * /proc.
  *
- * An allocation lives in private pages until its first handle is asked for; then its blocks move to a memory file that
- * is mapped in their place. The other process maps the same file; it is not charged, for the memory is the owner's.
+ * An allocation lives in private pages until its first handle is asked for; then its blocks move to a memory
+ * file that is mapped in their place. The other process maps the same file; it is not charged, for the memory
+ * is the owner's.
  */
 #include "simgpu/cuda_internal.h"
 
@@ -35,8 +37,8 @@ static bool move_to_file(struct range *r)
         ok = n > 0;
         at += ok ? (uint64_t)n : 0;
     }
-    ok = ok && mmap((void *)r->base, r->room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) !=
-                   MAP_FAILED;
+    ok = ok && mmap((void *)r->base, r->room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                    fd, 0) != MAP_FAILED;
     if (!ok) {
         close(fd);
         return false;
@@ -67,7 +69,8 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
         if (r->size < SIM_SMALL_BYTES)
             result = CUDA_ERROR_NOT_SUPPORTED; /* shares its block with strangers; counted below */
         else if ((r->file >= 0 || move_to_file(r)) && fstat(r->file, &st) == 0) {
-            struct handle h = {MAGIC, (uint32_t)r->file, (uint64_t)getpid(), st.st_ino, 0, r->size, r->room, r->device->index};
+            struct handle h = {MAGIC,   (uint32_t)r->file, (uint64_t)getpid(), st.st_ino, 0,
+                               r->size, r->room,           r->device->index};
             memset(pHandle, 0, sizeof *pHandle);
             memcpy(pHandle, &h, sizeof h);
             result = CUDA_SUCCESS;
@@ -87,7 +90,8 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
     CUresult result = context_enter(&c);
     if (result != CUDA_SUCCESS) return result;
     memcpy(&h, &handle, sizeof h);
-    if (!pdptr || (Flags & ~1u) || h.magic != MAGIC || h.room == 0 || h.room % SIM_LARGE_UNIT || h.size > h.room)
+    if (!pdptr || (Flags & ~1u) || h.magic != MAGIC || h.room == 0 || h.room % SIM_LARGE_UNIT ||
+        h.size > h.room)
         return CUDA_ERROR_INVALID_VALUE;
     if (h.device != c->device->index || h.pid == (uint64_t)getpid()) return CUDA_ERROR_INVALID_CONTEXT;
     snprintf(path, sizeof path, "/proc/%llu/fd/%u", (unsigned long long)h.pid, h.file);
@@ -97,8 +101,8 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
     memory_lock();
     if (fstat(fd, &st) == 0 && st.st_ino == h.inode && (uint64_t)st.st_size >= h.room) {
         uint64_t base = space_take(h.room, 0, 0);
-        if (base && mmap((void *)base, h.room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) !=
-                        MAP_FAILED)
+        if (base && mmap((void *)base, h.room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                         fd, 0) != MAP_FAILED)
             r = range_add(base, h.size, h.room, MEMORY_IMPORTED);
         if (base && !r) space_give(base, h.room);
     }

@@ -20,8 +20,8 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
     if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t charge = d ? sim_charge_bytes(bytes) : 0;
     if (d && !sim_charge(&process.sim, d->index, charge, false)) {
-        pools_trim_device(d);
-        if (!sim_charge(&process.sim, d->index, charge, false)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!pools_trim_device(d) || !sim_charge(&process.sim, d->index, charge, false))
+            return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memory_lock();
     struct range *r = NULL;
@@ -75,7 +75,8 @@ static void collect(struct range *r, void *argument)
 {
     struct of_context *o = argument;
     bool array = object_get(r->owner, KIND_ARRAY) != NULL; /* what else has an owner is dropped by it */
-    if (r->context != o->context || (r->owner && !array) || r->pending_free || r->memory == MEMORY_RESERVED || r->memory == MEMORY_MAPPED)
+    if (r->context != o->context || (r->owner && !array) || r->pending_free || r->memory == MEMORY_RESERVED ||
+        r->memory == MEMORY_MAPPED)
         return;
     if (o->count == o->room) {
         size_t room = o->room ? 2 * o->room : 256;
@@ -346,7 +347,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     CUresult result = context_enter(&c);
     if (result != CUDA_SUCCESS) return result;
     if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
-    sim_sweep(&process.sim, 100000000ull);
+    sim_sweep(&process.sim, 1000000ull);
     device_total(c->device, total);
     const struct device *d = c->device;
     uint64_t used = d->instance >= 0 ? d->shared->mig.gi[d->instance].used_bytes

@@ -5,7 +5,8 @@
 
 static CUmemorytype type_of(const struct range *r)
 {
-    return r->memory == MEMORY_HOST || r->memory == MEMORY_REGISTERED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    return r->memory == MEMORY_HOST || r->memory == MEMORY_REGISTERED ? CU_MEMORYTYPE_HOST
+                                                                      : CU_MEMORYTYPE_DEVICE;
 }
 
 static void put_int(void *data, int v)
@@ -33,7 +34,8 @@ static CUresult answer(void *data, CUpointer_attribute a, uint64_t address, cons
         put_wide(data, known ? address : 0);
         break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (known && type_of(r) != CU_MEMORYTYPE_HOST && r->memory != MEMORY_MANAGED) return CUDA_ERROR_INVALID_VALUE;
+        if (known && type_of(r) != CU_MEMORYTYPE_HOST && r->memory != MEMORY_MANAGED)
+            return CUDA_ERROR_INVALID_VALUE;
         put_wide(data, known ? address : 0);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -49,7 +51,10 @@ static CUresult answer(void *data, CUpointer_attribute a, uint64_t address, cons
         put_int(data, known && r->memory == MEMORY_MANAGED);
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        put_int(data, !known ? -2 : r->device ? r->device->ordinal : r->context ? r->context->device->ordinal : 0);
+        put_int(data, !known       ? -2
+                      : r->device  ? r->device->ordinal
+                      : r->context ? r->context->device->ordinal
+                                   : 0);
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         put_int(data, known && r->memory == MEMORY_DEVICE);
@@ -69,7 +74,8 @@ static CUresult answer(void *data, CUpointer_attribute a, uint64_t address, cons
         put_wide(data, known ? r->handle_types : 0);
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        put_int(data, known ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+        put_int(data,
+                known ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         put_wide(data, known ? (uint64_t)r->pool : 0);
@@ -91,8 +97,8 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     return result;
 }
 
-EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
-                                       CUdeviceptr ptr)
+EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+                                       void **data, CUdeviceptr ptr)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
@@ -121,8 +127,8 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
     return memory_is_ours(ptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
-                                       size_t count)
+EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute,
+                                       CUdeviceptr devPtr, size_t count)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!data || dataSize < 4 || count == 0) return CUDA_ERROR_INVALID_VALUE;

@@ -1,10 +1,10 @@
 /*
  * Stream-ordered memory: pools, and allocation and release in the order of a stream.
  *
- * A pool reserves memory of the card in ranges of the rounded size (sim_charge_bytes), keeps what is freed up to its
- * release threshold, and hands a kept range to the next request of the same rounded size. Reserved bytes are charged to
- * the card; used bytes are what the program holds. What exceeds the threshold is given back when it is freed, the rest
- * when the card is full.
+ * A pool reserves memory of the card in ranges of the rounded size (sim_charge_bytes), keeps what is freed up
+ * to its release threshold, and hands a kept range to the next request of the same rounded size. Reserved
+ * bytes are charged to the card; used bytes are what the program holds. What exceeds the threshold is given
+ * back when it is freed, the rest when the card is full.
  */
 #include "simgpu/cuda_internal.h"
 
@@ -121,9 +121,9 @@ void pool_drop(struct range *r)
     if (p->reserved > p->release_threshold) pool_trim(p, p->release_threshold);
 }
 
-void pool_trim(struct pool *p, uint64_t keep_bytes)
+bool pool_trim(struct pool *p, uint64_t keep_bytes)
 {
-    for (;;) {
+    for (bool any = false;; any = true) {
         pthread_mutex_lock(&lock);
         struct kept *k = p->reserved > keep_bytes ? p->kept : NULL;
         if (k) {
@@ -132,21 +132,23 @@ void pool_trim(struct pool *p, uint64_t keep_bytes)
             p->reserved -= k->range->charged;
         }
         pthread_mutex_unlock(&lock);
-        if (!k) return;
+        if (!k) return any;
         memory_drop(k->range);
         free(k);
     }
 }
 
-void pools_trim_device(struct device *d)
+bool pools_trim_device(struct device *d)
 {
-    if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
+    bool any = false;
+    if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return false;
     pthread_mutex_lock(&lock);
     struct pool *p = pools;
     pthread_mutex_unlock(&lock);
     for (; p; p = p->next) {
-        if (p->device == d && p->cached) pool_trim(p, p->used);
+        if (p->device == d && p->cached && pool_trim(p, p->used)) any = true;
     }
+    return any;
 }
 
 /* ---- allocation in stream order ---- */
@@ -179,12 +181,13 @@ static struct pool *get(CUmemoryPool handle)
     return process.ready ? object_get(handle, KIND_POOL) : NULL;
 }
 
-#define POOL_OR_RETURN(p, handle)                                                                                 \
-    struct pool *p = get(handle);                                                                                 \
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;                                                        \
+#define POOL_OR_RETURN(p, handle)                          \
+    struct pool *p = get(handle);                          \
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!p) return CUDA_ERROR_INVALID_VALUE
 
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                        CUstream hStream)
 {
     POOL_OR_RETURN(p, pool);
     return allocate(dptr, bytesize, p, hStream);
@@ -212,13 +215,16 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     if (s->capture) return capture_free(s, dptr);
     memory_lock();
     struct range *r = range_find(dptr);
-    bool right = r && r->base == dptr && !r->pending_free && !r->freeing &&
-                 (r->memory == MEMORY_GRAPH ||
-                  (!r->owner && (r->memory == MEMORY_POOL || r->memory == MEMORY_DEVICE || r->memory == MEMORY_MANAGED)));
+    bool right =
+        r && r->base == dptr && !r->pending_free && !r->freeing &&
+        (r->memory == MEMORY_GRAPH || (!r->owner && (r->memory == MEMORY_POOL || r->memory == MEMORY_DEVICE ||
+                                                     r->memory == MEMORY_MANAGED)));
     if (right) r->freeing = r->memory != MEMORY_GRAPH;
     memory_unlock();
     if (!right) return CUDA_ERROR_INVALID_VALUE;
-    return stream_submit(s, &(struct work){.kind = WORK_EFFECT, .effect = free_effect, .argument = &r, .argument_bytes = sizeof r});
+    return stream_submit(
+        s, &(struct work){
+               .kind = WORK_EFFECT, .effect = free_effect, .argument = &r, .argument_bytes = sizeof r});
 }
 
 /* ---- pools as objects ---- */
@@ -255,8 +261,10 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE || poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
         return unserved("cuMemPoolCreate of host memory or with handle types");
     struct device *d = device_get(poolProps->location.id);
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
@@ -386,7 +394,8 @@ EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPoo
     POOL_OR_RETURN(p, memPool);
     if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
     if (!device_get(location->id)) return CUDA_ERROR_INVALID_DEVICE;
-    *flags = p->access >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags =
+        p->access >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -400,7 +409,8 @@ static CUresult location_default(CUmemLocation *location, CUmemAllocationType ty
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
+EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                       CUmemAllocationType type)
 {
     struct device *d;
     CUresult result = location_default(location, type, &d);

@@ -1,10 +1,10 @@
 /*
  * Virtual memory management: address reservations, physical allocations, and mappings of one onto the other.
  *
- * Physical memory lives in a memory file, so that it can be mapped in several places and shared with other processes:
- * one file for all allocations of the process, cut at the granularity, or a file of its own for what may be exported.
- * It is charged when it is created (or imported: not charged again) and refunded when the last of its handle and its
- * mappings is gone.
+ * Physical memory lives in a memory file, so that it can be mapped in several places and shared with other
+ * processes: one file for all allocations of the process, cut at the granularity, or a file of its own for
+ * what may be exported. It is charged when it is created (or imported: not charged again) and refunded when
+ * the last of its handle and its mappings is gone.
  */
 #include "simgpu/cuda_internal.h"
 
@@ -86,7 +86,8 @@ static CUresult check_properties(const CUmemAllocationProp *prop, struct device 
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
     *d = NULL;
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return unserved("cuMemCreate on the host");
     *d = device_get(prop->location.id);
@@ -99,7 +100,8 @@ EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAl
     struct device *d;
     CUresult result = check_properties(prop, &d);
     if (result != CUDA_SUCCESS) return result;
-    if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+    if (!granularity ||
+        (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
         return CUDA_ERROR_INVALID_VALUE;
     *granularity = GRANULARITY;
     return CUDA_SUCCESS;
@@ -118,16 +120,17 @@ static struct physical *physical_new(struct device *d, uint64_t bytes, const CUm
     return p;
 }
 
-EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
-                            unsigned long long flags)
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                            const CUmemAllocationProp *prop, unsigned long long flags)
 {
     struct device *d;
     CUresult result = check_properties(prop, &d);
     if (result != CUDA_SUCCESS) return result;
-    if (!handle || flags || size == 0 || size % GRANULARITY || size > 1ull << 46) return CUDA_ERROR_INVALID_VALUE;
+    if (!handle || flags || size == 0 || size % GRANULARITY || size > 1ull << 46)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!sim_charge(&process.sim, d->index, size, false)) {
-        pools_trim_device(d);
-        if (!sim_charge(&process.sim, d->index, size, false)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!pools_trim_device(d) || !sim_charge(&process.sim, d->index, size, false))
+            return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct physical *p = physical_new(d, size, prop);
     memory_lock();
@@ -170,7 +173,8 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignm
                                     unsigned long long flags)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!ptr || flags || size == 0 || size % GRANULARITY || (alignment & (alignment - 1))) return CUDA_ERROR_INVALID_VALUE;
+    if (!ptr || flags || size == 0 || size % GRANULARITY || (alignment & (alignment - 1)))
+        return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
     uint64_t base = space_take(size, alignment, addr);
     struct range *r = base ? range_add(base, size, size, MEMORY_RESERVED) : NULL;
@@ -212,8 +216,8 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
     memory_lock();
     struct physical *p = get(handle);
     struct range *home = range_find(ptr);
-    bool ok = p && offset <= p->bytes && size <= p->bytes - offset && home && home->memory == MEMORY_RESERVED &&
-              ptr + size <= home->base + home->size;
+    bool ok = p && offset <= p->bytes && size <= p->bytes - offset && home &&
+              home->memory == MEMORY_RESERVED && ptr + size <= home->base + home->size;
     for (uint64_t a = ptr; ok && a < ptr + size; a += GRANULARITY)
         ok = range_find(a) == home;
     struct range *r = NULL;
@@ -258,7 +262,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
         struct range *home = r->parent;
         struct device *d = r->device;
         uint64_t bytes = r->size, refund = dereference(r->owner);
-        mmap((void *)a, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        mmap((void *)a, bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         madvise((void *)a, bytes, MADV_DONTFORK);
         range_remove(r);
         range_restore(home, a, bytes);
@@ -275,7 +280,8 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDe
     if (!desc || !count || !size) return CUDA_ERROR_INVALID_VALUE;
     uint32_t on = 0, off = 0;
     for (size_t i = 0; i < count; i++) {
-        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return unserved("cuMemSetAccess for the host");
+        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return unserved("cuMemSetAccess for the host");
         if (!device_get(desc[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
         *(desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? &off : &on) |= 1u << desc[i].location.id;
     }
@@ -303,7 +309,8 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
     const struct range *r = range_find(ptr);
     bool ok = r && r->memory == MEMORY_MAPPED;
     if (ok)
-        *flags = r->access >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        *flags = r->access >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     memory_unlock();
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -325,7 +332,8 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                       CUmemGenericAllocationHandle handle)
 {
     const struct physical *p = get(handle);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
@@ -358,7 +366,8 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     if (shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     int fd = (int)(intptr_t)osHandle;
-    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % (off_t)GRANULARITY)
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size <= 0 ||
+        st.st_size % (off_t)GRANULARITY)
         return CUDA_ERROR_INVALID_VALUE;
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,

@@ -1,0 +1,96 @@
+"""The C programs that test the simulated CUDA driver, compiled once, and nodes to run them on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from tests.native.simnode import simctl
+
+from calabash.seams.gpu.library import simulated_library_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "tests" / "sim_cuda"
+INCLUDE = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "include"
+STRICT = ("-std=gnu11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Wshadow", "-Werror")
+
+
+@functools.cache
+def program(name: str) -> Path:
+    """Compiles ``tests/native/NAME.c`` against the simulated driver."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    out, temporary = BUILD / name, BUILD / f"{name}.{os.getpid()}"
+    source = ROOT / "tests" / "native" / f"{name}.c"
+    library = simulated_library_dir() / "libcuda.so.1"
+    command = ["gcc", *STRICT, "-isystem", INCLUDE, source, library, "-lm", "-o", temporary]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    temporary.rename(out)
+    return out
+
+
+class CudaNode:
+    """A node of the test's own, and processes on it."""
+
+    def __init__(self, state: Path, gpus: str) -> None:
+        self.state = state
+        self._started: list[subprocess.Popen[str]] = []
+        made = simctl("create", state, "--gpus", gpus, "--seed", 1)
+        assert made.returncode == 0, made.stderr
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        own = {"CALABASH_SIM": str(self.state), "LD_LIBRARY_PATH": str(simulated_library_dir())}
+        return os.environ | own | extra
+
+    def run(self, name: str, *arguments: object, **extra: str) -> str:
+        """The program's output; it must end well."""
+        command = [str(program(name)), *map(str, arguments)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self.environment(**extra), timeout=60, check=False
+        )
+        assert done.returncode == 0, f"{' '.join(command[1:])}: exit {done.returncode}\n{done.stderr}"
+        return done.stdout
+
+    def start(self, name: str, *arguments: object, **extra: str) -> subprocess.Popen[str]:
+        """A program that has said ``ready``."""
+        process = subprocess.Popen(
+            [str(program(name)), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self.environment(**extra),
+        )
+        self._started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", "the program did not come up"
+        return process
+
+    def device(self, index: int = 0) -> dict[str, Any]:
+        """The books of one card, after the dead have been swept."""
+        shown = simctl("show", self.state, "--json")
+        assert shown.returncode == 0, shown.stderr
+        device: dict[str, Any] = json.loads(shown.stdout)["devices"][index]
+        return device
+
+    def inject(self, *what: object) -> None:
+        done = simctl("inject", self.state, "--gpu", 0, *what)
+        assert done.returncode == 0, done.stderr
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+def ask(process: subprocess.Popen[str]) -> str:
+    """One line in, one line out."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()

@@ -1,0 +1,87 @@
+"""The simulated CUDA driver within one process: memory, order, time, images, graphs, resolution."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.native.sim_cuda_programs import CudaNode, program
+from tests.native.simnode import simctl
+
+MEMORY = {
+    "linear, pitched and managed memory cost their rounded size and give it back": "linear",
+    "pinned and registered host memory costs the card nothing and kernels reach it": "host",
+    "a pool keeps, hands out again, trims and never exceeds its maximum": "pool",
+    "mappings hold physical memory after its handle is released": "mapped",
+    "a mapping without access is an illegal address": "no_access",
+    "arrays keep what was copied to them in three dimensions": "array",
+    "the end of a context frees all that was made in it": "context_end",
+    "copies of boxes touch the box and nothing else": "box",
+    "a pointer knows its kind, context, device and range": "pointers",
+    "an illegal address is sticky and a reset heals it": "illegal",
+    "physical memory is shared with a process that gets its descriptor": "descriptor",
+    "an IPC handle shows the memory of its owner, who pays": "ipc",
+}
+ORDER = {
+    "the time between events is the modelled time": "exact_time",
+    "times stay exact when the queue has long been overwritten": "exact_time_of_long_ago",
+    "a host function holds back its stream and who waits for it, nobody else": "host_function_holds_back",
+    "the legacy stream waits for blocking streams and non-blocking streams do not": "default_streams",
+    "a stream waits for a value that another stream writes": "values",
+    "large work runs beside its issuer and in order": "heavy_work",
+    "64 threads leave nothing behind": "threads",
+    "a forked child has no driver, its next program has": "forked",
+    "nonsense is answered with an error": "nonsense",
+    "an image tells its kernels, parameters, variables and limits": "images",
+    "a captured graph does what the streams did": "captured",
+    "a graph built by hand follows its dependencies": "built",
+    "addresses are resolved by version and flavour": "addresses",
+}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[CudaNode]:
+    made = CudaNode(tmp_path / "node.state", "A100-40GB,T4")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("check", MEMORY.values(), ids=list(MEMORY))
+def test_memory(node: CudaNode, check: str) -> None:
+    node.run("sim_cuda_memory", check)
+    assert node.device()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("check", ORDER.values(), ids=list(ORDER))
+def test_order(node: CudaNode, check: str) -> None:
+    node.run("sim_cuda_order", check)
+    assert node.device()["used_bytes"] == 0
+
+
+def test_what_is_not_served_is_listed(node: CudaNode) -> None:
+    node.run("sim_cuda_order", "nonsense")
+    listed = simctl("unserved", node.state).stdout
+    assert "cuGreenCtxDestroy" in listed
+    assert "stranger" in listed
+
+
+def test_visible_devices_are_chosen_by_index_uuid_and_prefix_up_to_the_first_bad_name(node: CudaNode) -> None:
+    first, second = (node.device(i)["uuid"].removeprefix("GPU-") for i in (0, 1))
+
+    def seen(text: str) -> list[str]:
+        return node.run("sim_cuda_load", "devices", CUDA_VISIBLE_DEVICES=text).split()
+
+    assert node.run("sim_cuda_load", "devices").split() == [first, second]
+    assert seen("1,0") == [second, first]
+    assert seen(f"GPU-{second[:8]}") == [second]
+    assert seen("1,7,0") == [second]
+
+
+def test_without_a_visible_device_there_is_no_device(node: CudaNode) -> None:
+    for text in ("", "-1", "0,0"):
+        done = subprocess.run(
+            [program("sim_cuda_load"), "init"], env=node.environment(CUDA_VISIBLE_DEVICES=text), check=False
+        )
+        assert done.returncode == 100, f"CUDA_VISIBLE_DEVICES={text!r}"
