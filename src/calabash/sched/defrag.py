@@ -25,6 +25,7 @@ from calabash.sched.gangs import Board
 from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
 
 NODES_TRIED = 4
+NODES_LOOKED_AT = 64
 IMPOSSIBLE = 1 << 60
 
 
@@ -105,23 +106,32 @@ def find_moves(
     if not shape.whole or moves_max < 1 or len(room.cluster.names) == 0 or room.cluster.width < shape.gpu_count:
         return None
     costs = node_costs(room.cluster, room.compiled(shape), moves_max=moves_max, move_cost_milli=move_cost_milli)
-    tried = min(nodes_tried, len(costs))
-    cheapest = np.argpartition(costs, tried - 1)[:tried]
+    looked_at = min(NODES_LOOKED_AT, len(costs))
+    cheapest = np.argpartition(costs, looked_at - 1)[:looked_at]
+    tried = 0
     for row in cheapest[np.argsort(costs[cheapest], kind="stable")].tolist():
-        if costs[row] > cost_max_milli:
+        if costs[row] > cost_max_milli or tried == nodes_tried:
             break
-        moves = _empty(board, room, shape, row, list(occupants(row)), moves_max=moves_max)
+        leaving = _leaving(room.cluster, room.compiled(shape), row, list(occupants(row)))
+        if not leaving or len(leaving) > moves_max or not _host_has_room(room.cluster, shape, row, leaving):
+            continue
+        tried += 1
+        moves = _empty(board, room, shape, row, leaving)
         if moves is not None:
             return Moves(placement=moves[0], moved=moves[1], cost_milli=int(costs[row]))
     return None
 
 
+def _host_has_room(cluster: Cluster, shape: Shape, row: int, leaving: list[Occupant]) -> bool:
+    """CPU and memory of the node suffice once these have left; what holds no device stays where it is."""
+    cpu_milli = int(cluster.cpu_free_milli[row]) + sum(o.shape.cpu_milli for o in leaving)
+    memory_mib = int(cluster.memory_free_mib[row]) + sum(o.shape.memory_mib for o in leaving)
+    return cpu_milli >= shape.cpu_milli and memory_mib >= shape.memory_mib
+
+
 def _empty(
-    board: Board, room: MovingRoom, shape: Shape, row: int, here: list[Occupant], *, moves_max: int
+    board: Board, room: MovingRoom, shape: Shape, row: int, leaving: list[Occupant]
 ) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
-    leaving = _leaving(room.cluster, room.compiled(shape), row, here)
-    if leaving is None or not 0 < len(leaving) <= moves_max:
-        return None
     mark = board.mark()
     for occupant in leaving:
         board.take(occupant.shape, occupant.placement)
