@@ -14,16 +14,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from bench._report import ROOT
-from calabash.agent.pages import LimitsPage, SlotDevice, SlotSpec, UsagePage, create_slot
+from calabash.agent.inventory import Inventory
+from calabash.agent.pagelib import PageLibrary
+from calabash.agent.pages import LEASE_FILE, LimitsPage, SlotDevice, SlotSpec, UsagePage, create_slot
+from calabash.agent.reclaim import Keeping, Reclaimer
+from calabash.agent.residual import Residual
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, Policy
+from calabash.seams.gpu.nvidia import open_driver
+from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.sim import NodeFile, SimNode, create_node, show_node
 
 NATIVE = ROOT / "src" / "calabash" / "_native"
@@ -57,7 +65,7 @@ def program(name: str) -> Path:
 class Tenant:
     """One running program of one slot."""
 
-    def __init__(self, process: subprocess.Popen[str], slot: str | None) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], slot: str | None) -> None:
         self.process = process
         self.slot = slot
         self.pid = process.pid
@@ -66,19 +74,25 @@ class Tenant:
         """Until the program has printed ``ready``."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        if line != "ready\n":
+        if line != b"ready\n":
             raise RuntimeError(f"tenant did not come up: {line!r} {self.finish_text()}")
+
+    def go(self) -> None:
+        """Let a program that was started with ``--gate`` begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.stdin = None
 
     def finish_text(self, timeout_s: float = 60) -> str:
         """What it prints until its end."""
         output, errors = self.process.communicate(timeout=timeout_s)
-        return output + (errors or "")
+        return (output + errors).decode(errors="replace")
 
     def result(self, timeout_s: float = 60) -> dict[str, Any]:
         """The JSON object in the last line of its output."""
         output, errors = self.process.communicate(timeout=timeout_s)
         if self.process.returncode != 0:
-            raise RuntimeError(f"tenant ended with {self.process.returncode}: {errors}")
+            raise RuntimeError(f"tenant ended with {self.process.returncode}: {errors.decode(errors='replace')}")
         result: dict[str, Any] = json.loads(output.splitlines()[-1])
         return result
 
@@ -87,6 +101,44 @@ class Tenant:
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.communicate()
+
+
+class Keeper:
+    """What the agent does for the memory of slots: reclaims the dead and publishes residuals, in a thread."""
+
+    def __init__(self, state: Path | None, slots: Sequence[Path], *, pause_s: float = 0.1) -> None:
+        self._driver = open_driver(DriverOptions(sim_state=state))
+        self._reclaimer = Reclaimer(Inventory([self._driver]), PageLibrary())
+        self._keepings = [
+            Keeping(
+                usage=UsagePage.of_slot(slot),
+                limits=LimitsPage.of_slot(slot),
+                lease=slot / LEASE_FILE,
+                residuals=[Residual()],
+            )
+            for slot in slots
+        ]
+        self._pause_s = pause_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        while not self._stop.is_set():
+            self._reclaimer.tick(self._keepings)
+            self._stop.wait(self._pause_s)
+
+    def learn_context(self, model: str, context_bytes: int) -> None:
+        """As the agent does with its probe."""
+        self._reclaimer.learn_context(model, context_bytes)
+        for keeping in self._keepings:
+            self._reclaimer.publish_context(keeping.limits)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+        self._driver.close()
 
 
 class Lab:
@@ -176,6 +228,13 @@ class Lab:
         """The agent's view of a slot's usage."""
         return UsagePage.of_slot(self.home / "alloc" / name)
 
+    def keeper(self, *names: str) -> Keeper:
+        """Look after the memory of some slots until the lab closes."""
+        state = self.node.state if self.node is not None else None
+        keeper = Keeper(state, [self.home / "alloc" / name for name in names])
+        self._stack.callback(keeper.close)
+        return keeper
+
     def environment(self, slot: str | None) -> dict[str, str]:
         """Of a program on the card: inside a slot, or without the shim when ``slot`` is None."""
         environment = dict(os.environ)
@@ -191,8 +250,14 @@ class Lab:
     def start(self, slot: str | None, name: str, *arguments: object) -> Tenant:
         """Start a benchmark program."""
         command = [str(program(name)), *(str(argument) for argument in arguments)]
+        # Unbuffered, so that what follows "ready" stays in the pipe for communicate().
         process = subprocess.Popen(
-            command, env=self.environment(slot), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=self.environment(slot),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
         )
         tenant = Tenant(process, slot)
         self._tenants.append(tenant)
