@@ -18,7 +18,6 @@ from calabash.sched.queues import QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.shape import NodePlacement
 from calabash.sim.scenario_text import (
-    CARD_MEMORY_MIB,
     AfterLine,
     AsksLine,
     Expected,
@@ -152,12 +151,12 @@ class _Run:
         gpus = tuple(
             GpuSpec(
                 model=model,
-                memory_mib=CARD_MEMORY_MIB[model],
+                memory_mib=card_memory_mib,
                 island=0 if line.nvlink else -1,
                 numa=2 * i // len(line.models),
                 mode="mig" if line.mig else line.mode,
             )
-            for i, model in enumerate(line.models)
+            for i, (model, card_memory_mib) in enumerate(line.models)
         )
         for name in line.names:
             spec = NodeSpec(

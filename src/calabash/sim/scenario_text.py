@@ -31,14 +31,15 @@ _MIG = re.compile(r"^\d+g\.\d+gb(\+me)?$")
 _NODE_CARDS = re.compile(r"^(?P<count>\d+) x (?P<model>\S+)$")
 _QUOTED = re.compile(r'"([^"]*)"')
 _EXPANSION_MAX = 100_000
+DEVICES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesLine:
-    """Nodes of one kind."""
+    """Nodes of one kind; ``models`` are (model, memory in MiB) per device."""
 
     names: tuple[str, ...]
-    models: tuple[str, ...]
+    models: tuple[tuple[str, int], ...]
     cpu_milli: int = 1_000_000
     memory_mib: int = 4 << 20
     labels: tuple[tuple[str, str], ...] = ()
@@ -238,9 +239,9 @@ def _read_options(reader: _Reader, rest: str) -> None:
         if key == "policy":
             reader.policy = value
             continue
-        if key not in _OPTION_READERS:
-            raise reader.fail(f"option {key!r} is unknown", hint=f"one of: policy, {', '.join(_OPTION_READERS)}")
-        name, read = _OPTION_READERS[key]
+        if key not in OPTION_READERS:
+            raise reader.fail(f"option {key!r} is unknown", hint=f"one of: policy, {', '.join(OPTION_READERS)}")
+        name, read = OPTION_READERS[key]
         try:
             reader.options = replace(reader.options, **{name: read(value)})
         except (ValueError, KeyError):
@@ -248,7 +249,7 @@ def _read_options(reader: _Reader, rest: str) -> None:
 
 
 _ON_OFF = {"on": True, "off": False}.__getitem__
-_OPTION_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+OPTION_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "half_life": ("half_life_s", parse_duration_s),
     "min_run_time": ("min_run_time_s", parse_duration_s),
     "default_run_time": ("default_run_time_s", parse_duration_s),
@@ -284,9 +285,7 @@ def _node_clause(reader: _Reader, line: NodesLine, clause: str) -> NodesLine:  #
     if not words:
         return line
     if match := _NODE_CARDS.match(clause):
-        if match["model"] not in CARD_MEMORY_MIB:
-            raise reader.fail(f"card {match['model']!r} is unknown", hint=f"one of: {', '.join(CARD_MEMORY_MIB)}")
-        return replace(line, models=line.models + (match["model"],) * int(match["count"]))
+        return replace(line, models=line.models + (_card(reader, match["model"]),) * _count(reader, match["count"]))
     match words:
         case [number, "cpu"]:
             return replace(line, cpu_milli=_milli(reader, number))
@@ -303,6 +302,24 @@ def _node_clause(reader: _Reader, line: NodesLine, clause: str) -> NodesLine:  #
         f"{clause!r} says nothing about a node",
         hint="8 x H200 nvlink, 96 cpu, 1TiB memory, label k=v, taint k=v:NoSchedule, mode vgpu",
     )
+
+
+def _card(reader: _Reader, text: str) -> tuple[str, int]:
+    """``T4``, or ``name@MEMORY`` for a card that is not in the table (``@0``: memory is not tracked)."""
+    model, at, size = text.partition("@")
+    if at:
+        return model, int(size) if size.isdigit() else parse_memory_mib(size)
+    if model not in CARD_MEMORY_MIB:
+        raise reader.fail(
+            f"card {model!r} is unknown", hint=f"write {model}@MEMORY, or one of: {', '.join(CARD_MEMORY_MIB)}"
+        )
+    return model, CARD_MEMORY_MIB[model]
+
+
+def _count(reader: _Reader, text: str) -> int:
+    if not 1 <= int(text) <= DEVICES_MAX:
+        raise reader.fail(f"{text} devices on a node", hint=f"1 to {DEVICES_MAX}")
+    return int(text)
 
 
 def _read_queues(reader: _Reader, rest: str) -> None:
@@ -438,6 +455,8 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
     match words:
         case ["gang"]:
             settings.update(gang=base, min_member=members)
+        case ["gang", "named", name, "min", number]:
+            settings.update(gang=name, min_member=int(_number(reader, number)))
         case ["gang", "min", number]:
             settings.update(gang=base, min_member=int(_number(reader, number)))
         case ["priority", number]:

@@ -1,6 +1,6 @@
 """Evictions in random small worlds: bounded, never in a circle, never from within a quota, nothing over-committed.
 
-One case is one random world that is scheduled until nothing changes. The default run does a few thousand; the full run
+One case is one random world that is scheduled until nothing changes. The default run does five thousand; the full run
 of a million is ``CALABASH_CASES=1000000 pytest -m slow tests/unit/sched/test_preempt_properties.py`` (``CALABASH_SEED``
 moves the start, so that it can be done in parts).
 """
@@ -22,7 +22,7 @@ from calabash.sched.queues import QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.shape import Shape
 
-DEFAULT_CASES = 1500
+DEFAULT_CASES = 5000
 CYCLES_MAX = 40
 SHAPES = [
     *[Shape(gpu_count=n, gpu_milli=1000) for n in (1, 1, 1, 2, 2, 4)],

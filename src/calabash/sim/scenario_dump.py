@@ -1,0 +1,180 @@
+"""A scheduler's snapshot as a scenario file: a pending request on a real cluster becomes a text that can be replayed.
+
+Names that a scenario cannot hold are written with dashes; identities are ``queue/name``. Nodes of the same kind share
+a line. Everything that placement and shares depend on is kept, except the decayed past of the queues and which memory
+slices a MIG instance took.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.decisions import Ask, Running
+from calabash.sched.fairshare import ZERO, Amount
+from calabash.sched.queues import UNLIMITED, QueueSpec
+from calabash.sched.scheduler import Snapshot
+from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sim.scenario_text import CARD_MEMORY_MIB, OPTION_READERS
+
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-]")
+
+
+def dump_scenario(snapshot: Snapshot, *, rule: str) -> str:
+    """The scenario whose first cycle decides what the snapshot's next cycle decides; it expects ``nothing``."""
+    lines = [f"rule   {rule}"]
+    lines.extend(_options(snapshot))
+    lines.extend(_nodes(snapshot.nodes))
+    if snapshot.queues:
+        lines.append("queues " + " | ".join(_queue(spec) for spec in snapshot.queues))
+    lines.extend(_has(running, snapshot.now_s) for running in snapshot.running)
+    lines.extend(f"cordon {_name(name)}" for name in snapshot.cordoned)
+    lines.extend(_asks(ask, snapshot.now_s) for ask in snapshot.waiting)
+    lines.append("then   nothing  # replace by what should be decided")
+    return "\n".join(lines) + "\n"
+
+
+def _name(text: str) -> str:
+    return _UNUSABLE.sub("-", text).lstrip("-._") or "x"
+
+
+def _size(mib: int) -> str:
+    return f"{mib}MiB"
+
+
+def _options(snapshot: Snapshot) -> Iterable[str]:
+    words = []
+    for word, (field, _) in OPTION_READERS.items():
+        value = getattr(snapshot.options, field)
+        if value == getattr(type(snapshot.options)(), field):
+            continue
+        if isinstance(value, bool):
+            words.append(f"{word}={'on' if value else 'off'}")
+        elif field == "defragment_cost_max_milli":
+            words.append(f"{word}={value / WHOLE_MILLI:g}")
+        else:
+            words.append(f"{word}={value}")
+    return [f"options {' '.join(words)}"] if words else []
+
+
+def _nodes(nodes: Iterable[NodeSpec]) -> list[str]:
+    kinds: dict[str, list[str]] = {}
+    for node in nodes:
+        kinds.setdefault(_node_kind(node), []).append(_name(node.name))
+    return [f"nodes  {' '.join(names)}: {kind}" for kind, names in kinds.items()]
+
+
+def _node_kind(node: NodeSpec) -> str:
+    cards: list[tuple[str, int]] = []
+    for gpu in node.gpus:
+        card = _card(gpu)
+        if cards and cards[-1][0] == card:
+            cards[-1] = (card, cards[-1][1] + 1)
+        else:
+            cards.append((card, 1))
+    parts = [f"{count} x {card}" for card, count in cards]
+    modes = {gpu.mode for gpu in node.gpus if gpu.mode}
+    if any(gpu.island >= 0 for gpu in node.gpus):
+        parts[-1] += " nvlink"
+    if "mig" in modes:
+        parts[-1] += " mig"
+    parts.append(f"{node.cpu_milli / 1000:g} cpu")
+    parts.append(f"{_size(node.memory_mib)} memory")
+    parts.extend(f"label {key}={value}" for key, value in node.labels.items())
+    parts.extend(f"taint {taint}" for taint in node.taints)
+    parts.extend(f"mode {mode}" for mode in modes if mode != "mig")
+    return ", ".join(parts)
+
+
+def _card(gpu: GpuSpec) -> str:
+    model = _name(gpu.model or "card")
+    return model if CARD_MEMORY_MIB.get(model) == gpu.memory_mib else f"{model}@{gpu.memory_mib}"
+
+
+def _queue(spec: QueueSpec) -> str:
+    words = [_name(spec.name)]
+    if spec.parent:
+        words.append(f"parent={_name(spec.parent)}")
+    words.extend(_amounts("deserved", spec.deserved, ZERO))
+    words.extend(_amounts("limit", spec.limit, UNLIMITED))
+    if spec.over_quota_weight != 1:
+        words.append(f"weight={spec.over_quota_weight:g}")
+    return " ".join(words)
+
+
+def _amounts(word: str, amount: Amount, default: Amount) -> list[str]:
+    words = []
+    if amount.gpu_milli != default.gpu_milli:
+        words.append(f"{word}={amount.gpu_milli / 1000:g}")
+    if amount.cpu_milli != default.cpu_milli:
+        words.append(f"{word}_cpu={amount.cpu_milli / 1000:g}")
+    if amount.host_memory_mib != default.host_memory_mib:
+        words.append(f"{word}_memory={_size(amount.host_memory_mib)}")
+    return words
+
+
+def _has(running: Running, now_s: float) -> str:
+    devices = ":" + "+".join(str(d) for d in running.placement.devices) if running.placement.devices else ""
+    if running.ask.shape.mig_profile:
+        devices = ""
+    ago = f"started {max(0.0, now_s - running.started_at_s):g}s ago, on {_name(running.node)}{devices}"
+    return f"has    {_ask(running.ask)}, {ago}"
+
+
+def _asks(ask: Ask, now_s: float) -> str:
+    return f"asks   {_ask(ask)}, submitted {max(0.0, now_s - ask.submitted_at_s):g}s ago"
+
+
+def _ask(ask: Ask) -> str:
+    identity = ask.id.partition("/")[2] if ask.id.startswith(ask.queue + "/") else ask.id
+    parts = [f"{_name(ask.queue)}/{_name(identity)}: {_amount(ask.shape)}", *_clauses(ask.shape)]
+    if ask.gang:
+        parts.append(f"gang named {_name(ask.gang)} min {ask.min_member}")
+    if ask.priority:
+        parts.append(f"priority {ask.priority}")
+    if ask.run_time_s is not None:
+        parts.append(f"runs {ask.run_time_s:g}s")
+    if ask.tenant:
+        parts.append(f"tenant {_name(ask.tenant)}")
+    if not ask.movable:
+        parts.append("pinned")
+    if not ask.evictable:
+        parts.append("unevictable")
+    return ", ".join(parts)
+
+
+def _amount(shape: Shape) -> str:
+    words = []
+    if shape.mig_profile:
+        words.append(shape.mig_profile)
+    elif shape.gpu_milli == WHOLE_MILLI:
+        words.append(f"{shape.gpu_count} gpu")
+    elif shape.gpu_milli:
+        words.append(f"{shape.gpu_milli / WHOLE_MILLI:g} gpu")
+    if shape.gpu_memory_mib:
+        words.append(_size(shape.gpu_memory_mib))
+    if shape.cpu_milli or not words:
+        words.append(f"{shape.cpu_milli / 1000:g} cpu")
+    if shape.models:
+        words += ["of", "|".join(sorted(_name(m) for m in shape.models))]
+    return " ".join(words)
+
+
+def _clauses(shape: Shape) -> list[str]:
+    parts = []
+    if shape.gpu_count > 1 and shape.gpu_milli != WHOLE_MILLI:
+        parts.append(f"devices {shape.gpu_count}")
+    if shape.memory_mib:
+        parts.append(f"memory {_size(shape.memory_mib)}")
+    parts.extend(f"select {expression}" for expression in shape.selector)
+    parts.extend(f"tolerates {taint}" for taint in sorted(shape.tolerations))
+    if shape.card_memory_mib_min or shape.card_memory_mib_max:
+        low = _size(shape.card_memory_mib_min) if shape.card_memory_mib_min else ""
+        high = _size(shape.card_memory_mib_max) if shape.card_memory_mib_max else ""
+        parts.append(f"card {low}..{high}")
+    if shape.topology:
+        parts.append(str(shape.topology) + (" required" if shape.topology_required else ""))
+    if shape.mode:
+        parts.append(f"mode {shape.mode}")
+    return parts
