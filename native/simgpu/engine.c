@@ -285,8 +285,10 @@ int engine_open(struct sim *s, uint32_t device, uint32_t priority)
             sim_lock_device(s, device);
             struct sim_engine *e = &n->device[device].engine;
             engine_advance(s, device, sim_now());
-            e->active[e->active_count] = (uint16_t)found;
-            e->active_count++;
+            bool listed = false; /* it may have been relisted after the death of another */
+            for (uint32_t i = 0; i < e->active_count; i++)
+                listed = listed || e->active[i] == found;
+            if (!listed) e->active[e->active_count++] = (uint16_t)found;
             sim_unlock_device(s, device);
         }
         sim_unlock_node(s);

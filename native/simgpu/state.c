@@ -173,7 +173,17 @@ static void recount(struct sim_node *n, uint32_t device)
     struct sim_device *d = &n->device[device];
     d->alloc_bytes = alloc;
     d->used_bytes = alloc + context;
-    if (d->engine.active_count > SIM_QUEUES_MAX) d->engine.active_count = 0;
+}
+
+/* The list of a device's queues, from the queues themselves: its writer may have died half-way. */
+static void relist(struct sim_node *n, uint32_t device)
+{
+    struct sim_engine *e = &n->device[device].engine;
+    e->active_count = e->current = 0;
+    for (uint32_t i = 0; i < SIM_QUEUES_MAX; i++) {
+        if (n->queue[i].state == SIM_SLOT_LIVE && n->queue[i].device == device)
+            e->active[e->active_count++] = (uint16_t)i;
+    }
 }
 
 void sim_lock_node(struct sim *s)
@@ -195,6 +205,7 @@ void sim_lock_device(struct sim *s, uint32_t device)
     if (pthread_mutex_lock(&d->lock) == EOWNERDEAD) {
         __atomic_fetch_add(&s->node->owner_dead_count, 1, __ATOMIC_RELAXED);
         recount(s->node, device);
+        relist(s->node, device);
         pthread_mutex_consistent(&d->lock);
     }
 }

@@ -27,7 +27,7 @@ def program(name: str) -> Path:
     out, temporary = BUILD / name, BUILD / f"{name}.{os.getpid()}"
     source = ROOT / "tests" / "native" / f"{name}.c"
     library = simulated_library_dir() / "libcuda.so.1"
-    command = ["gcc", *STRICT, "-isystem", INCLUDE, source, library, "-lm", "-o", temporary]
+    command = ["gcc", *STRICT, "-isystem", str(INCLUDE), str(source), str(library), "-lm", "-o", str(temporary)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     temporary.rename(out)
