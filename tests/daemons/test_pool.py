@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -103,7 +104,7 @@ def test_a_grant_that_nobody_takes_is_revoked_when_its_asker_is_gone(world: Worl
         "import sys, pathlib; from calabash.standalone.client import PoolClient;"
         f"PoolClient(pathlib.Path(sys.argv[1])).post('/v1/allocations', {body})"
     )
-    subprocess.run(["python", "-c", code, str(world.home)], check=True)
+    subprocess.run([sys.executable, "-c", code, str(world.home)], check=True)
     assert elapsed_until(lambda: not world.allocations()) < 1.0
     assert world.slots() == []
 
@@ -219,6 +220,42 @@ def test_release_by_force_ends_the_programs_and_plain_release_refuses(world: Wor
     assert elapsed_until(lambda: not program.alive(), within_s=10, what="SIGKILL") > 3
     until(lambda: not world.allocations(), what="the slice to come back")
     assert world.allocations(ended=True)[-1]["reason"] == "released"
+
+
+def test_a_program_may_give_its_own_slice_back_without_being_killed_for_it(world: World) -> None:
+    code = (
+        "import json, os, sys, pathlib, time; from calabash.standalone.client import PoolClient;"
+        "pool = PoolClient(pathlib.Path(sys.argv[1])); name = os.environ['CALABASH_SLOT'].rsplit('/')[-1];"
+        "pool.delete('/v1/allocations/' + name); print('given back', flush=True); sys.stdin.read(); sys.exit(7)"
+    )
+    program = world.run(sys.executable, "-c", code, str(world.home), memory_mib=1000)
+    until(lambda: program.says("given back"), what="the release to be answered")
+    assert program.alive()
+    assert len(world.allocations()) == 1, "it is held until its last process is gone"
+    assert program.finish() == 7
+    until(lambda: not world.allocations(), what="the slice to come back")
+    assert world.allocations(ended=True)[-1]["reason"] == "released"
+
+
+def test_what_a_whole_card_does_is_shown_and_metered_from_outside(world: World, hold: str) -> None:
+    program, _ = world.running(hold, "3000", "100", mode="exclusive")
+    until(lambda: program.says("held 3000"))
+    until(lambda: world.allocations()[0]["slices"][0]["memory_used_mib"] >= 3000, what="its memory to be shown")
+
+
+def test_the_database_url_can_be_told_on_standard_input(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    other = world.home / "elsewhere.db"
+    command = [*world.command(), "--db", "-"]
+    with subprocess.Popen(command, env=world.environment, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as daemon:
+        world.daemon = daemon
+        assert daemon.stdin is not None
+        daemon.stdin.write(f"sqlite:///{other}\n".encode())
+        daemon.stdin.close()
+        assert world.ready()["db"] == f"sqlite:///{other}"
+        daemon.terminate()
+    assert other.exists()
+    assert not (world.home / "pool.db").exists()
 
 
 def test_a_second_pool_on_the_same_home_is_refused_with_the_pid_of_the_first(world: World) -> None:

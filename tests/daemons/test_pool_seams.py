@@ -109,7 +109,10 @@ def test_a_program_in_a_pid_namespace_of_its_own_is_accounted_and_reclaimed(worl
         pytest.skip("needs root and unshare")
     if subprocess.run([unshare, "--pid", "--fork", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel does not give out pid namespaces")
-    script = f"tail -f /dev/null | {hold} 1000 100 & first=$!; read line; kill -9 $first; wait $first; read line; exec {hold} 1500 100"
+    script = (
+        f"tail -f /dev/null | {hold} 1000 100 & first=$!; read line; kill -9 $first; wait $first; read line;"
+        f" exec {hold} 1500 100"
+    )
     program, _ = world.running(
         unshare, "--pid", "--fork", "--kill-child", "sh", "-c", script, memory_mib=2048, cores=10
     )

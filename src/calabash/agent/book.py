@@ -4,7 +4,7 @@ Writing goes through ``lifecycle.next_step`` only: grants are journalled before 
 gone, and every sweep looks at the witnesses again. A pool that starts reads the journal and the slots and takes the
 same steps, so it ends where the dead one would have.
 
-Not safe for threads by itself: the pool calls it under its lock.
+Changes are not safe for threads by themselves: the agent makes them under its lock. Reading is.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Entry:
     lease: Lease | None
     expires_ns: int
     ending: tuple[str, str] | None = None  # reason, explanation
+    gently: bool = False  # its programs are not to be ended, only waited for
     final_usage: list[UsageRecord] = field(default_factory=list)
 
 
@@ -76,7 +77,7 @@ class Book:
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""
-        return [e.record for e in self._entries.values()]
+        return [e.record for e in list(self._entries.values())]
 
     def get(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held."""
@@ -92,7 +93,7 @@ class Book:
         """Slices that are on a device and the mode they gave it; None when it is idle."""
         found: list[Held] = []
         mode: ModeName | None = None
-        for entry in self._entries.values():
+        for entry in list(self._entries.values()):
             record = entry.record
             for part in record.placement.slices:
                 if part.device == device:
@@ -102,7 +103,7 @@ class Book:
 
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
-        return [a for a, (_, devices) in self._orphans.items() if device in devices]
+        return [a for a, (_, devices) in list(self._orphans.items()) if device in devices]
 
     # -- granting ----------------------------------------------------------------------------------------------
 
@@ -123,11 +124,16 @@ class Book:
         self._entries[record.id] = Entry(record, lease, self._clock.monotonic_ns() + GRANT_GRACE_NS)
         return record
 
-    def end(self, allocation: AllocationId, *, reason: str, explanation: str) -> bool:
-        """Ask for the end of an allocation; its programs are ended, then it is released. False when not held."""
+    def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
+        """Ask for the end of an allocation; its programs are ended, then it is released. False when not held.
+
+        Args:
+            gently: its programs are about to end by themselves and are not to be told.
+        """
         entry = self._entries.get(allocation)
         if entry is None:
             return False
+        entry.gently = gently and (entry.ending is None or entry.gently)
         entry.ending = entry.ending or (reason, explanation)
         return True
 
@@ -191,7 +197,8 @@ class Book:
                 self._mark_running(entry)
                 started.append(entry.record)
             elif step is Step.END_PROGRAMS:
-                to_end.append(record)
+                if not entry.gently:
+                    to_end.append(record)
                 return
             elif step is Step.REMOVE_SLOT:
                 if not self._remove_slot(entry):
@@ -220,14 +227,19 @@ class Book:
         record = entry.record
         if entry.lease is None and self._slots.exists(record.id):
             entry.lease = self._lease(record.id)
-        client = Process(pid=record.client_pid, start_time=record.client_start_time)
         return Seen(
             entry=record.state,
             slot=self._slots.exists(record.id),
             lease_held=entry.lease is not None and entry.lease.held(),
-            awaited=self._clock.monotonic_ns() < entry.expires_ns and (record.client_pid <= 0 or alive(client)),
+            awaited=record.state is AllocationState.GRANTED and self._awaited(entry),
             ending=entry.ending is not None,
         )
+
+    def _awaited(self, entry: Entry) -> bool:
+        """Whether the asker is still there and has time."""
+        record = entry.record
+        client = Process(pid=record.client_pid, start_time=record.client_start_time)
+        return self._clock.monotonic_ns() < entry.expires_ns and (record.client_pid <= 0 or alive(client))
 
     def _mark_running(self, entry: Entry) -> None:
         now_s = self._clock.now_s()

@@ -15,6 +15,8 @@ from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.protocol import DeviceEvent, EventKind, GpuDriver
 
+PROBE_AGAIN_NS = 10_000_000_000
+
 Probe = Callable[[GpuDriver, Device], bool]
 
 
@@ -37,6 +39,7 @@ class _Card:
     health: Health = Health.HEALTHY
     ecc_uncorrected: int = 0
     cause: str = ""
+    probe_not_before_ns: int = 0
 
 
 def answers(driver: GpuDriver, device: Device) -> bool:
@@ -61,7 +64,7 @@ class Inventory:
                 health = Health.LOST if device.health is Health.LOST else Health.HEALTHY
                 numbered = replace(device, index=len(self._cards))
                 self._cards[device.uuid] = _Card(device=numbered, driver=driver, health=health)
-        self.observe(idle=lambda _: True)
+        self.observe(now_ns=0, idle=lambda _: True)
 
     def devices(self) -> tuple[Device, ...]:
         """Every card with its present health, by index."""
@@ -87,10 +90,11 @@ class Inventory:
         """Who speaks to the card."""
         return self._cards[uuid].driver
 
-    def observe(self, *, idle: Callable[[DeviceUuid], bool]) -> list[HealthChange]:
+    def observe(self, *, now_ns: int, idle: Callable[[DeviceUuid], bool]) -> list[HealthChange]:
         """Read every card once and let its health follow.
 
         Args:
+            now_ns: monotonic time; a card whose probe failed is not probed again at once.
             idle: whether nobody has a slice of the card.
         """
         changes: list[HealthChange] = []
@@ -111,7 +115,10 @@ class Inventory:
             if grown:
                 total = reading.ecc_uncorrected
                 self._apply(card, HealthEvent.ECC_DOUBLE_BIT, f"{total} uncorrected memory errors", changes)
-            self._apply(card, HealthEvent.ANSWERED, "it answers", changes)
+            if card.health is not Health.RECOVERING or now_ns >= card.probe_not_before_ns:
+                self._apply(card, HealthEvent.ANSWERED, "it answers", changes)
+                if card.health is Health.RECOVERING:
+                    card.probe_not_before_ns = now_ns + PROBE_AGAIN_NS
             if card.health is Health.DRAINING and idle(uuid):
                 self._apply(card, HealthEvent.IDLE, "nobody is on it", changes)
         return changes

@@ -9,14 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from calabash.agent import pages
+from calabash.agent.inventory import Inventory
 from calabash.agent.reclaim import Keeping
 from calabash.agent.residual import Residual
 from calabash.agent.slots import Slots
 from calabash.model.errors import CalabashError
-from calabash.model.request import AllocationId
+from calabash.model.request import AllocationId, Isolation
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
 from calabash.seams.store import AllocationRecord, Store, UsageRecord
+from calabash.sharing.registry import SHARING_MODES
 
 CHECKPOINT_NS = 60_000_000_000
 RATE_WINDOW_NS = 1_000_000_000
@@ -37,6 +39,9 @@ class _Ledger:
     """One allocation. Marks are per device index within the allocation."""
 
     keeping: Keeping
+    sampled_ns: list[int]  # GPU time by the driver's utilisation, where no library measures it
+    sampled_mib: list[int]
+    sampled_at_ns: int
     billed_until_s: float
     billed_ns: list[int]
     rate: list[float]
@@ -63,7 +68,7 @@ class Ledgers:
             residual = min(ledger.keeping.limits.device(index).residual_bytes, pages.BYTES_MAX)
             found.append(
                 SliceUse(
-                    memory_used_mib=-(-(seen.used_bytes + residual) // MIB),
+                    memory_used_mib=-(-(seen.used_bytes + residual) // MIB) + ledger.sampled_mib[index],
                     core_used_percent=round(ledger.rate[index], 1),
                     denied=seen.denied_count,
                     throttled_s=round(seen.throttled_ns / 1e9, 3),
@@ -78,6 +83,21 @@ class Ledgers:
             ledger = self._ledger(record)
             if ledger is not None:
                 self._rates(ledger, now_ns)
+
+    def sample(self, records: Iterable[AllocationRecord], inventory: Inventory) -> None:
+        """Measure what runs without the library, where a device is one allocation's alone: by its utilisation."""
+        now_ns = self._clock.monotonic_ns()
+        for record in records:
+            ledger = self._ledger(record)
+            mode = SHARING_MODES.get(record.placement.mode)
+            if ledger is None or mode is None or mode.isolation is not Isolation.HARDWARE:
+                continue
+            elapsed_ns, ledger.sampled_at_ns = now_ns - ledger.sampled_at_ns, now_ns
+            for index, part in enumerate(record.placement.slices):
+                reading = inventory.reading(part.device)
+                if reading is not None:
+                    ledger.sampled_mib[index] = reading.memory_used_mib
+                    ledger.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
 
     def keepings(self) -> list[Keeping]:
         """Pages of the allocations whose memory is capped."""
@@ -112,6 +132,8 @@ class Ledgers:
         for index, part in enumerate(record.placement.slices):
             used_s = sum(u.used_gpu_s for u in written if u.device == part.device)
             ledger.billed_ns[index] = int(used_s * 1e9)
+            if not ledger.keeping.usage.device(index).charged_ns:
+                ledger.sampled_ns[index] = ledger.billed_ns[index]  # measured from outside, by the pool before us
 
     def _ledger(self, record: AllocationRecord) -> _Ledger | None:
         ledger = self._ledgers.get(record.id)
@@ -129,13 +151,19 @@ class Ledgers:
                 residuals=[Residual() for _ in record.placement.slices],
             )
             ledger = _Ledger(
-                keeping=keeping, billed_until_s=record.granted_at, billed_ns=[0] * count, rate=[0.0] * count
+                keeping=keeping,
+                sampled_ns=[0] * count,
+                sampled_mib=[0] * count,
+                sampled_at_ns=self._clock.monotonic_ns(),
+                billed_until_s=record.granted_at,
+                billed_ns=[0] * count,
+                rate=[0.0] * count,
             )
             self._ledgers[record.id] = ledger
         return ledger
 
     def _rates(self, ledger: _Ledger, now_ns: int) -> None:
-        charged = [ledger.keeping.usage.device(i).charged_ns for i in range(len(ledger.rate))]
+        charged = [_charged_ns(ledger, i) for i in range(len(ledger.rate))]
         if not ledger.rate_mark:
             ledger.rate_mark = [(now_ns, ns) for ns in charged]
         for index, (since_ns, before_ns) in enumerate(ledger.rate_mark):
@@ -152,7 +180,7 @@ class Ledgers:
         elapsed_s = max(0.0, now_s - from_s)
         found = []
         for index, part in enumerate(record.placement.slices):
-            new_ns = ledger.keeping.usage.device(index).charged_ns - ledger.billed_ns[index] if ledger else 0
+            new_ns = _charged_ns(ledger, index) - ledger.billed_ns[index] if ledger else 0
             found.append(
                 UsageRecord(
                     allocation=record.id,
@@ -178,3 +206,8 @@ class Ledgers:
         ledger.billed_until_s = usage[0].to_s
         for index, interval in enumerate(usage):
             ledger.billed_ns[index] += int(interval.used_gpu_s * 1e9)
+
+
+def _charged_ns(ledger: _Ledger, index: int) -> int:
+    """GPU time so far: measured inside the tenant, or sampled from outside."""
+    return ledger.keeping.usage.device(index).charged_ns + ledger.sampled_ns[index]

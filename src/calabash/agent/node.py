@@ -1,7 +1,8 @@
 """The agent of one node: joins inventory, book and watch threads, and is what a front end holds.
 
-Threads: ``watch`` sweeps the book ten times a second and reads the cards once a second; one thread per driver waits
-for its events. All shared state is behind ``lock``; drivers are never asked while it is held.
+Threads: ``watch`` sweeps the book ten times a second; ``look`` keeps ledgers true by what the drivers say and reads
+the cards once a second; one thread per driver waits for its events. All shared state is behind ``lock``; drivers are
+never asked while it is held.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,9 @@ from calabash.sharing.protocol import Edits, Held
 from calabash.sharing.registry import mode_named
 
 SWEEP_PERIOD_S = 0.1
+LOOK_PERIOD_S = 0.15
 READ_PERIOD_S = 1.0
 EVENT_WAIT_S = 1.0
-RECLAIM_ROUNDS = 2  # sweeps between two looks at ledgers and drivers
 EVENTS_WAITING_MAX = 1000
 
 log = structlog.get_logger(__name__)
@@ -104,7 +105,10 @@ class NodeAgent:
             self._record(self.book.recover())
             for record in self.book.records():
                 self.ledgers.restore(record, self._store.usage(record.id))
-        self._threads = [threading.Thread(target=self._watch, name="watch", daemon=True)]
+        self._threads = [
+            threading.Thread(target=self._watch, name="watch", daemon=True),
+            threading.Thread(target=self._look, name="look", daemon=True),
+        ]
         for driver in self.inventory.drivers:
             waiter = threading.Thread(target=self._wait_events, args=(driver,), name="events", daemon=True)
             self._threads.append(waiter)
@@ -115,8 +119,9 @@ class NodeAgent:
         """Stop watching; whoever runs keeps running under the same limits."""
         self._stop.set()
         self._wake.set()
+        deadline_ns = self._clock.monotonic_ns() + 3_000_000_000  # a thread that a hung driver holds is left behind
         for thread in self._threads:
-            thread.join(timeout=EVENT_WAIT_S + 2)
+            thread.join(timeout=max(0.0, (deadline_ns - self._clock.monotonic_ns()) / 1e9))
         self._arbiter.stop()
         self._flush_events()
 
@@ -179,10 +184,10 @@ class NodeAgent:
             self.event("started", allocation=allocation)
         return after
 
-    def end(self, allocation: AllocationId, *, reason: str, explanation: str) -> bool:
-        """End its programs and release it; False when it is not held."""
+    def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
+        """End its programs (``gently``: wait for them) and release it; False when it is not held."""
         with self.lock:
-            known = self.book.end(allocation, reason=reason, explanation=explanation)
+            known = self.book.end(allocation, reason=reason, explanation=explanation, gently=gently)
         self._wake.set()
         return known
 
@@ -229,31 +234,41 @@ class NodeAgent:
     # -- threads -----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        next_read_ns = 0
-        rounds = 0
+        """Leases, arbiter, ledgers: nothing in here asks a driver, so no card can hold it up."""
         while not self._stop.is_set():
-            try:
+            with self._surviving("watch"):
                 self.sweep()
                 self._arbiter.keep()
                 self.ledgers.tick(self.book.records())
-                rounds += 1
-                if self._reclaimer is not None and rounds % RECLAIM_ROUNDS == 0:
+                self.ledgers.checkpoint(self.book.records(), self._store)
+                self._flush_events()
+            self._wake.wait(SWEEP_PERIOD_S)
+            self._wake.clear()
+
+    def _look(self) -> None:
+        """Everything that drivers are asked for: who holds what, how the cards are."""
+        next_read_ns = 0
+        while not self._stop.is_set():
+            with self._surviving("look"):
+                if self._reclaimer is not None:
                     self._reclaimer.tick(self.ledgers.keepings())
                 now_ns = self._clock.monotonic_ns()
                 if now_ns >= next_read_ns:
                     next_read_ns = now_ns + int(READ_PERIOD_S * 1e9)
-                    self._health(self.inventory.observe(idle=self._idle))
-                    self.ledgers.checkpoint(self.book.records(), self._store)
+                    self._health(self.inventory.observe(now_ns=now_ns, idle=self._idle))
+                    self.ledgers.sample(self.book.records(), self.inventory)
                     self.changed()
-                self._flush_events()
-                self._failure = ""
-            except CalabashError as error:
-                self._complain(error)
-            except Exception:
-                # The watch must outlive every surprise: without it nothing is ever given back.
-                log.exception("the watch stumbled and goes on")
-            self._wake.wait(SWEEP_PERIOD_S)
-            self._wake.clear()
+            self._stop.wait(LOOK_PERIOD_S)
+
+    @contextlib.contextmanager
+    def _surviving(self, thread: str) -> Iterator[None]:
+        """These threads must outlive every surprise: without them nothing is ever given back."""
+        try:
+            yield
+        except CalabashError as error:
+            self._complain(error)
+        except Exception:
+            log.exception("a thread stumbled and goes on", thread=thread)
 
     def _wait_events(self, driver: GpuDriver) -> None:
         while not self._stop.is_set():
@@ -295,6 +310,8 @@ class NodeAgent:
             self.event("released", reason=record.reason, allocation=record.id, message=record.explanation)
         for failure in changes.failures:
             self._complain(failure)
+        if not changes.failures:
+            self._failure = ""
 
     def _complain(self, error: CalabashError) -> None:
         """Once, not ten times a second."""

@@ -6,6 +6,7 @@ be seen is always a whole slot, and what a crash leaves under a hidden name is r
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -46,6 +47,7 @@ class Slots:
             with disk_full_is_a_reason(f"cannot write the slot of {spec.allocation}"):
                 shutil.rmtree(coming, ignore_errors=True)
                 pages.create_slot(coming, spec)
+                _keep_for(coming / pages.LEASE_FILE, spec.tenant_uid)
                 coming.chmod(0o755)  # whatever the umask is: tenants of other users must be able to look in
                 sync_directory(coming)
                 coming.rename(final)
@@ -83,3 +85,10 @@ class Slots:
     def lease(self, allocation: AllocationId) -> Lease:
         """The pool's view of the slot's lease. Raises OSError when the slot is damaged."""
         return Lease(self.path(allocation) / pages.LEASE_FILE)
+
+
+def _keep_for(lease: Path, uid: int | None) -> None:
+    """Nobody else may lock a user's lease: it would never come back. Root's programs may become other users."""
+    if uid and os.geteuid() == 0:
+        os.chown(lease, uid, -1)
+        lease.chmod(0o600)

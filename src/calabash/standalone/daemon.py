@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 import socket
 import stat
@@ -43,6 +44,8 @@ log = structlog.get_logger(__name__)
 def main() -> int:
     """Run the pool until it is told to stop."""
     os.umask(0o022)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every waiting request is a connection
     parser = argparse.ArgumentParser(prog="calabash pool")
     parser.add_argument("--home", type=Path, required=True, help="directory of the pool's state")
     parser.add_argument("--sim", metavar="NAME", default="", help="use the simulated node of that name")
@@ -131,7 +134,6 @@ def _serve(pool: Pool, listener: socket.socket, context: Context) -> None:
         server_header=False,
         h11_max_incomplete_event_size=16 * 1024,
         timeout_graceful_shutdown=2,
-        limit_concurrency=1000,
     )
     server = uvicorn.Server(config)
     log.info("pool is up", home=str(context.home), sim=context.sim, devices=len(pool.agent.inventory.devices()))

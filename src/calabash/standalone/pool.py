@@ -178,7 +178,11 @@ class Pool:
         if any(m.reason is Reason.UNHEALTHY for m in misfits):
             self._starts.pop(start.id)
             self._line.finished(start.id)
-            self._line.submit(start.id, pending.request, submitted_at_s=self._now_s())
+            try:
+                self._line.submit(start.id, pending.request, submitted_at_s=self._now_s())
+            except CalabashError as error:
+                del self._pending[start.id]
+                pending.answer.set_exception(error)
 
     def _asked_again(self, start: Start, request: GpuRequest) -> list[Slice | Misfit]:
         """Whether the devices really have the room: what was evicted may still be ending."""
@@ -325,7 +329,8 @@ class Pool:
                 hint="end them, or release it with force",
             )
         by = user_name(peer.uid)
-        self.agent.end(allocation, reason="released", explanation=f"released by {by}")
+        # A program that gives its own slice back is not to be killed for it.
+        self.agent.end(allocation, reason="released", explanation=f"released by {by}", gently=not others and not force)
         self.agent.sweep()
 
     def close(self, *, force: bool) -> None:
