@@ -16,17 +16,21 @@
 #include "shim/process.h"
 
 #include <sched.h>
+#include <time.h>
 
 void cb_spin_wait(cb_spin *spin)
 {
+    const struct timespec pause = {.tv_sec = 0, .tv_nsec = 50000};
     for (unsigned turn = 0;; turn++) {
         if (__atomic_load_n(&spin->held, __ATOMIC_RELAXED) == 0 &&
             !__atomic_exchange_n(&spin->held, 1, __ATOMIC_ACQUIRE))
             return;
         if (turn < 100)
             __builtin_ia32_pause();
-        else
+        else if (turn < 1000)
             sched_yield();
+        else
+            nanosleep(&pause, NULL); /* the holder may be of lower real-time priority than we */
     }
 }
 
@@ -48,17 +52,27 @@ static bool add_after_cleaning(int device, uint64_t bytes)
 {
     cb_pools_trim(device);
     if (add(device, bytes)) return true;
-    if (cb_processes_reclaim() > 0 && add(device, bytes)) return true;
-    __atomic_fetch_add(&cb.usage->device[device].denied_count, 1, __ATOMIC_RELAXED);
-    return false;
+    return cb_processes_reclaim() > 0 && add(device, bytes);
 }
 
-bool cb_reserve(int device, uint64_t bytes)
+bool cb_reserve_quietly(int device, uint64_t bytes)
 {
     if (device < 0) return true;
     __atomic_fetch_add(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
     if (CB_LIKELY(add(device, bytes)) || add_after_cleaning(device, bytes)) return true;
     __atomic_fetch_sub(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
+    return false;
+}
+
+void cb_denied(int device)
+{
+    __atomic_fetch_add(&cb.usage->device[device].denied_count, 1, __ATOMIC_RELAXED);
+}
+
+bool cb_reserve(int device, uint64_t bytes)
+{
+    if (cb_reserve_quietly(device, bytes)) return true;
+    cb_denied(device);
     return false;
 }
 

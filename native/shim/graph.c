@@ -58,15 +58,15 @@ static struct cb_pool *graph_pool(void)
     return CB_REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? cb_pool_of_graphs(ordinal) : NULL;
 }
 
-#define INSTANTIATE(call)                                                                        \
-    do {                                                                                         \
-        uint64_t bytes = nodes_bytes(hGraph, 0);                                                 \
-        struct cb_pool *pool = bytes > 0 ? graph_pool() : NULL;                                  \
-        if (pool != NULL && !cb_pool_begin(pool, bytes, false)) return CUDA_ERROR_OUT_OF_MEMORY; \
-        CUresult result = call;                                                                  \
-        if (pool != NULL) (void)cb_pool_end(pool);                                               \
-        if (result == CUDA_SUCCESS) remember(*phGraphExec, bytes);                               \
-        return result;                                                                           \
+#define INSTANTIATE(call)                                                                     \
+    do {                                                                                      \
+        uint64_t bytes = nodes_bytes(hGraph, 0);                                              \
+        struct cb_pool *pool = bytes > 0 ? graph_pool() : NULL;                               \
+        if (pool != NULL && !cb_pool_begin(pool, bytes, false)) return cb_pool_refused(pool); \
+        CUresult result = call;                                                               \
+        if (pool != NULL) (void)cb_pool_end(pool);                                            \
+        if (result == CUDA_SUCCESS) remember(*phGraphExec, bytes);                            \
+        return result;                                                                        \
     } while (0)
 
 CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
@@ -124,7 +124,7 @@ static CUresult launch_graph(CUresult (*real)(CUgraphExec, CUstream), CUgraphExe
     cb_launch_begin(&launch, cb_graph_key(exec), stream, per_thread);
     if (pool != NULL && !cb_pool_begin(pool, bytes, true)) {
         cb_launch_end(&launch, CUDA_ERROR_OUT_OF_MEMORY);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return cb_pool_refused(pool);
     }
     CUresult result = real(exec, stream);
     if (pool != NULL) (void)cb_pool_end(pool);
@@ -142,6 +142,29 @@ CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
     CB_ENTER();
     return launch_graph(CB_REAL(cuGraphLaunch_ptsz), hGraphExec, hStream, true);
+}
+
+/* Uploading may already take the memory that the first launch needs. */
+static CUresult upload_graph(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
+{
+    uint64_t bytes = 0;
+    struct cb_pool *pool = memory_of(exec, &bytes);
+    if (pool != NULL && !cb_pool_begin(pool, bytes, true)) return cb_pool_refused(pool);
+    CUresult result = real(exec, stream);
+    if (pool != NULL) (void)cb_pool_end(pool);
+    return result;
+}
+
+CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+    CB_ENTER();
+    return upload_graph(CB_REAL(cuGraphUpload), hGraphExec, hStream);
+}
+
+CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+    CB_ENTER();
+    return upload_graph(CB_REAL(cuGraphUpload_ptsz), hGraphExec, hStream);
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec)

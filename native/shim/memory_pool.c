@@ -90,13 +90,19 @@ bool cb_pool_begin(struct cb_pool *pool, uint64_t bytes, bool may_reuse)
     uint64_t step = __atomic_load_n(&pool->step, __ATOMIC_RELAXED);
     reservation = cb_cost(bytes);
     if (step != 0 && reservation < step) reservation = step;
-    if (!cb_reserve(pool->device, reservation)) {
+    if (!cb_reserve_quietly(pool->device, reservation)) {
         /* What the pool keeps from the last time may do. */
         if (!may_reuse || __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) < bytes) return false;
         reservation = 0;
     }
     cb_lock(&pool->lock);
     return true;
+}
+
+CUresult cb_pool_refused(const struct cb_pool *pool)
+{
+    cb_denied(pool->device);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool cb_pool_end(struct cb_pool *pool)
@@ -169,12 +175,12 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
         if (!cb_pool_begin(from, bytesize, false) &&                                                     \
             !(frees_caught_up(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&                          \
               cb_pool_begin(from, bytesize, false)))                                                     \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                             \
+            return cb_pool_refused(from);                                                                \
         CUresult result = call;                                                                          \
         if (!cb_pool_end(from) && result == CUDA_SUCCESS) {                                              \
             (void)CB_REAL(cuMemFree_v2)(*dptr);                                                          \
             cb_pools_trim(from->device);                                                                 \
-            result = CUDA_ERROR_OUT_OF_MEMORY;                                                           \
+            result = cb_pool_refused(from);                                                              \
         }                                                                                                \
         return result;                                                                                   \
     } while (0)

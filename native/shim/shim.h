@@ -147,6 +147,8 @@ static inline uint64_t cb_cost(uint64_t bytes)
         return bytes > UINT64_MAX - large ? UINT64_MAX : (bytes + large - 1) & ~(large - 1);
     return bytes == 0 ? 512 : (bytes + 511) & ~511ull;
 }
+void cb_denied(int device);                              /* counts a refusal */
+bool cb_reserve_quietly(int device, uint64_t bytes);     /* as the next, but a refusal is not yet final */
 bool cb_reserve(int device, uint64_t bytes);             /* before the driver is called */
 void cb_commit(int device, uint64_t bytes);              /* the driver has allocated */
 void cb_cancel(int device, uint64_t bytes);              /* the driver has refused */
@@ -188,8 +190,9 @@ struct cb_pool;
 struct cb_pool *cb_pool_of_graphs(CUdevice ordinal); /* NULL: not this tenant's device, or no host memory */
 /* Around one driver call that may let the pool grow by up to `bytes`: */
 bool cb_pool_begin(struct cb_pool *pool, uint64_t bytes, bool may_reuse);
-bool cb_pool_end(struct cb_pool *pool); /* false: it has grown beyond the cap */
-void cb_pools_refresh(int device);      /* -1: of all devices */
+CUresult cb_pool_refused(const struct cb_pool *pool); /* out of memory, counted */
+bool cb_pool_end(struct cb_pool *pool);               /* false: it has grown beyond the cap */
+void cb_pools_refresh(int device);                    /* -1: of all devices */
 void cb_pools_trim(int device);
 void cb_pools_forked(void);
 static inline void cb_pools_settle(void) /* the GPU has caught up: pools may have given memory back */

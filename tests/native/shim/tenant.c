@@ -485,6 +485,7 @@ static int do_graph(char **numbers)
     TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
     base = free_bytes();
     CUgraphExec exec = graph_with_memory(bytes, 1, &address, &result);
+    if (result == CUDA_SUCCESS) result = cuGraphUpload(exec, own_stream);
     for (int i = 0; i < 3 && result == CUDA_SUCCESS; i++)
         result = cuGraphLaunch(exec, own_stream);
     TRY(cuStreamSynchronize(own_stream));
