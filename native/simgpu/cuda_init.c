@@ -34,7 +34,8 @@ CUresult unserved(const char *name)
 
 struct choice {
     uint32_t index;
-    int instance;
+    int instance;            /* place of the GPU instance, or -1 */
+    const struct sim_ci *ci; /* of a MIG device */
 };
 
 static int compare_pci(const void *a, const void *b)
@@ -54,29 +55,29 @@ static int compare_speed(const void *a, const void *b)
     return compare_pci(a, b);
 }
 
-/* The first GPU instance with a compute instance: what an enumeration without names shows of a MIG card. */
-static int first_instance(const struct sim_device *d)
+/* The GPU instance that a compute instance belongs to. */
+static bool choose_instance(uint32_t index, const struct sim_ci *ci, struct choice *c)
 {
-    for (uint32_t i = 0; i < SIM_CI_MAX; i++) {
-        if (d->mig.ci[i].used) {
-            for (uint32_t g = 0; g < SIM_GI_MAX; g++) {
-                if (d->mig.gi[g].used && d->mig.gi[g].id == d->mig.ci[i].gi_id) return (int)g;
-            }
-        }
+    const struct sim_mig *m = &process.sim.node->device[index].mig;
+    for (int g = 0; g < (int)SIM_GI_MAX; g++) {
+        if (!m->gi[g].used || m->gi[g].id != ci->gi_id) continue;
+        *c = (struct choice){index, g, ci};
+        return true;
     }
-    return -1;
+    return false;
 }
 
+/* A card; of one that MIG has divided, its first compute instance, as an enumeration without names shows it. */
 static bool choose_whole(uint32_t index, struct choice *c)
 {
     const struct sim_device *d = &process.sim.node->device[index];
-    *c = (struct choice){index, -1};
+    *c = (struct choice){index, -1, NULL};
     if (d->faults.lost) return false;
-    if (d->mig.mode) {
-        c->instance = first_instance(d);
-        return c->instance >= 0;
+    if (!d->mig.mode) return true;
+    for (uint32_t i = 0; i < SIM_CI_MAX; i++) {
+        if (d->mig.ci[i].used && choose_instance(index, &d->mig.ci[i], c)) return true;
     }
-    return true;
+    return false;
 }
 
 static bool choose_by_uuid(const char *text, size_t length, const uint32_t *order, uint32_t count,
@@ -88,12 +89,8 @@ static bool choose_by_uuid(const char *text, size_t length, const uint32_t *orde
             return choose_whole(order[i], c);
         for (uint32_t k = 0; k < SIM_CI_MAX && strncasecmp(text, "MIG-", 4) == 0; k++) {
             const struct sim_ci *ci = &d->mig.ci[k];
-            if (!ci->used || strncasecmp(ci->uuid, text, length) != 0) continue;
-            for (uint32_t g = 0; g < SIM_GI_MAX; g++) {
-                if (!d->mig.gi[g].used || d->mig.gi[g].id != ci->gi_id) continue;
-                *c = (struct choice){order[i], (int)g};
-                return !d->faults.lost;
-            }
+            if (ci->used && strncasecmp(ci->uuid, text, length) == 0)
+                return !d->faults.lost && choose_instance(order[i], ci, c);
         }
     }
     return false;
@@ -130,7 +127,7 @@ static int choose_devices(struct choice *out)
             ok = length > 4 && choose_by_uuid(text, length, order, count, &c);
         }
         for (int i = 0; ok && i < chosen; i++) {
-            if (out[i].index == c.index && out[i].instance == c.instance)
+            if (out[i].index == c.index && out[i].ci == c.ci)
                 return 0; /* named twice: none at all */
         }
         if (!ok) break;
@@ -139,6 +136,19 @@ static int choose_devices(struct choice *out)
         if (*text == ',') text++;
     }
     return chosen;
+}
+
+/* The bytes of a "MIG-xxxxxxxx-xxxx-..." text. */
+static void read_uuid(const char *text, char *out)
+{
+    const char *p = text + 4;
+    for (int i = 0; i < 16; i++) {
+        unsigned int byte = 0;
+        if (*p == '-') p++;
+        if (sscanf(p, "%2x", &byte) != 1) return;
+        out[i] = (char)byte;
+        p += 2;
+    }
 }
 
 static void set_device(int ordinal, const struct choice *c)
@@ -155,6 +165,8 @@ static void set_device(int ordinal, const struct choice *c)
         struct sim_proc_device *p = &process.sim.node->proc[process.sim.slot].device[c->index];
         p->mig_used = 1;
         p->mig_gi_id = (uint32_t)c->instance;
+        p->mig_ci_id = c->ci->id;
+        read_uuid(c->ci->uuid, d->uuid.bytes);
     }
 }
 

@@ -276,7 +276,7 @@ bool small_give(struct range *r, uint32_t group)
     struct small_block *b = t->small;
     if (!b) return false;
     mark_units(b, (uint32_t)((r->base - b->base) / UNIT), (uint32_t)(r->room / UNIT), NULL);
-    if (b->used_units == 0) {
+    if (b->used_units == 0 && (small_blocks[group] != b || b->next)) { /* one empty block is kept */
         for (struct small_block **p = &small_blocks[group]; *p; p = &(*p)->next) {
             if (*p != b) continue;
             *p = b->next;
