@@ -118,16 +118,22 @@ class Reclaimer:
     ) -> None:
         """Provisional charges of processes whose contexts the published residual covers by now."""
         uuid = keeping.limits.uuids[index]
+        model = self._inventory.model_of(uuid)
+        settled = [
+            p for p in procs if not p.context_bytes[index] and p.context_count and _listed(known[p.index], driver)
+        ]
+        room = keeping.limits.device(index).residual_bytes - len(settled) * self._context_bytes.get(model, 0)
         for proc in procs:
             process = known[proc.index]
-            if proc.state is not ProcState.LIVE or not proc.context_bytes[index] or process is None:
+            provisional = proc.context_bytes[index]
+            if proc.state is not ProcState.LIVE or not provisional or process is None:
                 continue
             seen_before = bool(keeping.listed) and process.pid in keeping.listed[index]
-            if process.pid not in driver or not seen_before:
+            if process.pid not in driver or not seen_before or room < provisional:
                 continue
-            own = proc.used_bytes[index] - proc.reserving_bytes[index] - proc.context_bytes[index]
-            cost = driver[process.pid] - own
-            self.learn_context(self._inventory.model_of(uuid), cost)
+            room -= provisional
+            own = proc.used_bytes[index] - proc.reserving_bytes[index] - provisional
+            self.learn_context(model, driver[process.pid] - own)
             self._library.settle_context(keeping.usage, proc, index)
 
     def _host_process(self, keeping: Keeping, proc: ProcUsage) -> Process | None:
@@ -143,6 +149,10 @@ class Reclaimer:
                 self._library.set_host_pid(keeping.usage, proc, pid)
                 return identify(pid)
         return None
+
+
+def _listed(process: Process | None, driver: HostBytes) -> bool:
+    return process is not None and process.pid in driver
 
 
 def _ledger_bytes(keeping: Keeping, procs: list[ProcUsage], index: int) -> tuple[int, int]:
