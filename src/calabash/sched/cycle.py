@@ -343,10 +343,10 @@ class Cycle:
 
     def explain_blocked(self, gang: Gang, asks: Sequence[Ask], ask: Ask, reason: Reason) -> Explanation:
         if reason is Reason.GANG_INCOMPLETE:
-            there = gang.min_member - gang.incomplete
+            there = gang.required - gang.incomplete
             return explanation(
                 reason,
-                f"gang {gang.key[1]} waits for members: {there} of {gang.min_member} have come",
+                f"gang {gang.key[1]} waits for members: {there} of {gang.required} have come",
                 changes=(f"would be tried once {gang.incomplete} more members are submitted",),
             )
         need = self._need(asks)

@@ -89,6 +89,8 @@ def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
     shape, cluster = compiled.shape, compiled.cluster
     if reason is Reason.NO_CORES and (shape.whole or shape.gpu_count > 1 or shape.mig_profile):
         reason = Reason.NO_CAPACITY
+    if reason is Reason.NO_MEMORY and shape.whole:
+        reason = Reason.NO_CAPACITY
     asked, largest, what = _numbers(compiled, reason, rows)
     text = what.format(largest=_show(reason, largest), asked=_show(reason, asked))
     if reason is Reason.SELECTOR_MISMATCH and shape.models:

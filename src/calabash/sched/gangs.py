@@ -88,16 +88,22 @@ class Gang:
     priority: int = 0
     submitted_at_s: float = 0.0
     portions: list[Portion] | None = None
+    ended: int = 0
+
+    @property
+    def required(self) -> int:
+        """How many members must run together; those that have run and ended need not come back."""
+        return max(1, self.min_member - self.ended)
 
     @property
     def missing(self) -> int:
         """How many members must still start before the core is complete."""
-        return max(0, self.min_member - len(self.running))
+        return max(0, self.required - len(self.running))
 
     @property
     def incomplete(self) -> int:
         """How many members have not even been submitted yet."""
-        return max(0, self.min_member - len(self.running) - len(self.waiting))
+        return max(0, self.required - len(self.running) - len(self.waiting))
 
     def refresh(self) -> None:
         """Compute again what depends on the members."""
@@ -200,6 +206,7 @@ class Book:
             gone = gang.waiting.pop(ask_id)
         else:
             gone = gang.running.pop(ask_id)
+            gang.ended += 1
             self._leave(gone)
         if gang.waiting or gang.running:
             gang.refresh()
@@ -247,7 +254,7 @@ def units_of(gang: Gang) -> list[Unit]:
     members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
     if not members:
         return []
-    core, surplus = members[: gang.min_member], members[gang.min_member :]
+    core, surplus = members[: gang.required], members[gang.required :]
     return [_unit(gang, tuple(core), core=True), *(_unit(gang, (m,), core=False) for m in surplus)]
 
 
