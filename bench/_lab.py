@@ -101,6 +101,9 @@ class Tenant:
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.communicate()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 class Keeper:
@@ -262,6 +265,10 @@ class Lab:
         tenant = Tenant(process, slot)
         self._tenants.append(tenant)
         return tenant
+
+    def forget(self, tenant: Tenant) -> None:
+        """A tenant that has ended."""
+        self._tenants.remove(tenant)
 
     def load(self, slot: str | None, *arguments: object) -> Tenant:
         """Start ``gpuload`` and wait until its context stands."""

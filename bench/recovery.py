@@ -1,0 +1,114 @@
+"""Death anywhere: thousands of SIGKILLs at random points of programs that allocate and launch as fast as they can.
+
+Victims of one container are killed between a moment after exec and some tens of milliseconds later: while the library
+starts, between a reservation and the driver's answer, while they wait at the gate. Two peers of the same container work
+on all the while. Afterwards nothing may be left: no byte in the ledger or on the card, no peer that stands still, no
+process slot. The agent's part (reclaim of the dead) runs as in production.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+from bench._lab import KERNELS, Lab, Tenant
+from bench._report import Report, run
+
+GIB = 1 << 30
+CAP_BYTES = 16 * GIB
+RECOVERY_MS = 1_000.0
+SECONDS_MAX = 100_000
+
+
+def _victims(lab: Lab, kills: int, rng: random.Random, parallel: int) -> None:
+    """Start and kill; half of them launch, half allocate."""
+    waiting: list[tuple[float, Tenant]] = []
+    started = 0
+    while started < kills or waiting:
+        while started < kills and len(waiting) < parallel:
+            if started % 2:
+                victim = lab.start(
+                    "victim", "gpuload", "--kernels", KERNELS, "--kernel-us", 200, "--seconds", SECONDS_MAX
+                )
+            else:
+                victim = lab.start("victim", "hammer", "--seconds", SECONDS_MAX, "--largest-mib", 64)
+            waiting.append((time.monotonic() + rng.random() ** 2 * 0.04, victim))
+            started += 1
+        at, victim = min(waiting, key=lambda item: item[0])
+        time.sleep(max(0.0, at - time.monotonic()))
+        victim.kill()
+        lab.forget(victim)
+        waiting.remove((at, victim))
+
+
+def measure_kills(report: Report, lab: Lab) -> None:
+    """The storm, and what it leaves."""
+    kills = 400 if report.quick else 10_000
+    lab.slot("victim", core_percent=60, memory_limit_bytes=CAP_BYTES)
+    lab.keeper("victim")
+    peers = [
+        lab.load("victim", "--kernel-us", 500, "--seconds", SECONDS_MAX),
+        lab.start("victim", "hammer", "--seconds", SECONDS_MAX, "--largest-mib", 32, "--hold-mib", 256),
+    ]
+    peers[1].wait_ready()
+    usage = lab.usage("victim")
+    began = time.monotonic()
+    _victims(lab, kills, random.Random(42), 4)
+    report.add("processes killed", kills, "kills", detail=f"{kills / (time.monotonic() - began):.0f} per second")
+    before = {tenant.pid: lab.busy_ns()[1].get(tenant.pid, 0) for tenant in peers[:1]}
+    looks = lab.books().devices[0].alloc_count, usage.device(0).launch_count
+    time.sleep(1.0)
+    after = lab.busy_ns()[1]
+    stuck = int(after.get(peers[0].pid, 0) - before[peers[0].pid] < 100_000_000)
+    stuck += int(lab.books().devices[0].alloc_count == looks[0])
+    detail = "peers that made no progress in the second after"
+    report.add("stuck peers", stuck, "peers", at_most=0, detail=detail)
+    for peer in peers:
+        peer.kill()
+    deadline = time.monotonic() + 5
+    while (usage.device(0).used_bytes or usage.procs()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    card = lab.books().devices[0]
+    report.add("leaked in the ledger", usage.device(0).used_bytes / (1 << 20), "MiB", at_most=0)
+    report.add("leaked on the card", card.alloc_bytes / (1 << 20), "MiB", at_most=0)
+    report.add("process slots left behind", len(usage.procs()), "slots", at_most=0)
+    report.add("work in flight left behind", usage.device(0).inflight_ns / 1e6, "ms", at_most=0)
+    report.add("over the cap during the storm", max(0, card.alloc_peak_bytes - CAP_BYTES), "bytes", at_most=0)
+    lab.drop_slot("victim")
+
+
+def measure_time(report: Report, lab: Lab) -> None:
+    """From the SIGKILL of a process that holds the whole cap until another could have it."""
+    lab.slot("holder", policy=None, memory_limit_bytes=4 * GIB)
+    lab.keeper("holder")
+    usage = lab.usage("holder")
+    times = []
+    for _ in range(5 if report.quick else 40):
+        holder = lab.start("holder", "hammer", "--seconds", SECONDS_MAX, "--largest-mib", 512)
+        holder.wait_ready()
+        time.sleep(0.05)
+        began = time.monotonic()
+        holder.process.kill()
+        while usage.device(0).used_bytes and time.monotonic() - began < 10:
+            time.sleep(0.001)
+        times.append((time.monotonic() - began) * 1000)
+        holder.kill()
+        lab.forget(holder)
+    report.add("time to recovery, median", statistics.median(times), "ms", at_most=RECOVERY_MS)
+    report.add("time to recovery, worst", max(times), "ms", at_most=RECOVERY_MS, detail=f"of {len(times)}")
+
+
+def measure(report: Report) -> None:
+    """All of it; on a real card this stands aside: its truth is the simulator's books."""
+    with Lab(gpus="A100-80GB") as lab:
+        report.fact("card", "real" if lab.real else "simulated A100-80GB")
+        if lab.real:
+            report.fact("kills", "left out: the truth about leaks is the simulator's count")
+            return
+        measure_kills(report, lab)
+        measure_time(report, lab)
+
+
+if __name__ == "__main__":
+    run("recovery", "Recovery from SIGKILL anywhere", measure)
