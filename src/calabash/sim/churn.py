@@ -1,7 +1,7 @@
 """The same cluster with departures: Poisson arrivals, exponential lifetimes, what does not fit is lost.
 
 The load is offered device compute over installed; time is in mean lifetimes. After four lifetimes of warming up, six are
-measured: allocation is averaged over time, refusals and moves are counted. With defragmentation a request for whole
+measured: allocation is averaged over time, refusals and moves are counted. With defragmentation a request for several
 devices that fits nowhere may move a bounded number of running ones (``sched.defrag``).
 """
 
@@ -95,7 +95,7 @@ def simulate(
         moved = 0
         if placement is not None:
             cluster.place(shape, placement)
-        elif defragment and shape.whole:
+        elif defragment and shape.gpu_count > 1:
             moves = find_moves(board, room, shape, world.occupants, moves_max=MOVES_MAX)
             board.commit()
             if moves is not None:
