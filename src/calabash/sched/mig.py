@@ -1,11 +1,11 @@
 """Geometry of MIG: which instances fit on a card, and at which start they do least harm.
 
 Theory of operation. A card has memory slices in a row and a number of compute slices. A profile takes a contiguous
-run of memory slices at one of its legal starts, and some compute slices; a "+me" profile also takes the only media engine.
-The state of a card is therefore a bitmask of used memory slices, a count of used compute slices and a media flag.
-Where several starts are legal, the one is taken that leaves the most valuable set of profiles possible: the largest
-profile that still fits is kept first, then the second largest, and so on; the higher start wins a tie, so that the big
-profiles' low starts stay open.
+run of memory slices at one of its legal starts, and some compute slices; a "+me" profile also takes the only media
+engine. The state of a card is therefore a bitmask of used memory slices, a count of used compute slices and a media
+flag. Where several starts are legal, the one is taken that leaves the most valuable set of profiles possible: the
+largest profile that still fits is kept first, then the second largest, and so on; the higher start wins a tie, so
+that the big profiles' low starts stay open.
 
 Geometry is data: legal starts and sizes from the MIG user guide; names and memory from the same tables. A node
 may bring its own profiles, as read from its driver, and these then win.
