@@ -74,7 +74,9 @@ def measure_kills(report: Report, lab: Lab) -> None:
     report.add("leaked on the card", card.alloc_bytes / (1 << 20), "MiB", at_most=0)
     report.add("process slots left behind", len(usage.procs()), "slots", at_most=0)
     report.add("work in flight left behind", usage.device(0).inflight_ns / 1e6, "ms", at_most=0)
-    report.add("over the cap during the storm", max(0, card.alloc_peak_bytes - CAP_BYTES), "bytes", at_most=0)
+    # The simulated card frees what the dead held when somebody next looks; so here the ledger's own peak must serve.
+    over = max(0, usage.device(0).peak_bytes - CAP_BYTES)
+    report.add("over the cap during the storm, by the ledger", over, "bytes", at_most=0)
     lab.drop_slot("victim")
 
 
