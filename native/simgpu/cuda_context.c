@@ -66,11 +66,25 @@ static void set_limits(struct context *c)
     c->limit[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
 }
 
+/* Whether the card's compute mode lets this process have a context. */
+static bool admitted(const struct device *d)
+{
+    if (d->shared->compute_mode == CU_COMPUTEMODE_PROHIBITED) return false;
+    if (d->shared->compute_mode != CU_COMPUTEMODE_EXCLUSIVE_PROCESS) return true;
+    sim_sweep(&process.sim, 0);
+    for (int i = 0; i < (int)SIM_PROCS_MAX; i++) {
+        const struct sim_proc *p = &process.sim.node->proc[i];
+        if (i != process.sim.slot && p->state == SIM_SLOT_LIVE && p->device[d->index].context_count)
+            return false;
+    }
+    return true;
+}
+
 static CUresult activate(struct context *c)
 {
     struct device *d = c->device;
     if (__atomic_load_n(&d->shared->faults.lost, __ATOMIC_RELAXED)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (d->shared->compute_mode == CU_COMPUTEMODE_PROHIBITED) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (!admitted(d)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!sim_charge(&process.sim, d->index, d->shared->profile.context_bytes, true))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct event **marks = calloc(SIM_QUEUE_ENTRIES, sizeof *marks);
@@ -218,7 +232,7 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev)
     return primary_drop(dev, true);
 }
 
-static bool flags_are_valid(unsigned int flags)
+bool context_flags_are_valid(unsigned int flags)
 {
     return (flags & ~(unsigned int)CU_CTX_FLAGS_MASK) == 0;
 }
@@ -228,7 +242,7 @@ EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
     struct device *d = device_get(dev);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
-    if (!flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+    if (!context_flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
     d->primary_flags = flags;
     d->primary->flags = flags;
     return CUDA_SUCCESS;
@@ -256,7 +270,7 @@ static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     struct device *d = device_get(dev);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pctx || !flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+    if (!pctx || !context_flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
     if (stack.depth == STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     struct context *c = object_new(KIND_CONTEXT, sizeof *c);
@@ -442,139 +456,4 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext ctx)
     struct context *c;
     CUresult result = named(ctx, &c);
     return result != CUDA_SUCCESS ? result : context_synchronize(c);
-}
-
-/* ---- settings ---- */
-
-EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = c->flags;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetFlags(unsigned int flags)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
-    c->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!pvalue) return CUDA_ERROR_INVALID_VALUE;
-    if ((int)limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *pvalue = c->limit[limit];
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if ((int)limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    c->limit[limit] = value;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!pconfig) return CUDA_ERROR_INVALID_VALUE;
-    *pconfig = c->cache_config;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result == CUDA_SUCCESS) c->cache_config = config;
-    return result;
-}
-
-EXPORT CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!pConfig) return CUDA_ERROR_INVALID_VALUE;
-    *pConfig = c->shared_config ? c->shared_config : CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result == CUDA_SUCCESS) c->shared_config = config;
-    return result;
-}
-
-EXPORT CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (leastPriority) *leastPriority = 0;
-    if (greatestPriority) *greatestPriority = -5;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
-{
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!pExecAffinity) return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    pExecAffinity->type = type;
-    pExecAffinity->param.smCount.val = c->device->shared->profile.sm_count;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxResetPersistingL2Cache(void)
-{
-    struct context *c;
-    return context_enter(&c);
-}
-
-EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
-{
-    struct context *c, *peer = object_get(peerContext, KIND_CONTEXT);
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (Flags) return CUDA_ERROR_INVALID_VALUE;
-    if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
-    int possible = 0;
-    cuDeviceCanAccessPeer(&possible, c->device->ordinal, peer->device->ordinal);
-    if (!possible) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    uint64_t bit = 1ull << peer->device->ordinal;
-    if (__atomic_fetch_or(&c->peers, bit, __ATOMIC_RELAXED) & bit)
-        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
-{
-    struct context *c, *peer = object_get(peerContext, KIND_CONTEXT);
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
-    uint64_t bit = 1ull << peer->device->ordinal;
-    if (!(__atomic_fetch_and(&c->peers, ~bit, __ATOMIC_RELAXED) & bit))
-        return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-    return CUDA_SUCCESS;
 }

@@ -151,56 +151,46 @@ static int threads_of_multiprocessor(const struct sim_profile *p)
     return p->compute_major == 12 ? 1536 : 2048;
 }
 
-/* What follows from the other figures of the card, or is the same on all cards of its generation. */
+/* The figures of the profile that an attribute repeats, in the attribute's unit. */
+static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
+{
+    const struct sim_profile *p = &d->shared->profile;
+    uint32_t sms = d->instance >= 0 ? d->shared->mig.gi[d->instance].sm_count : p->sm_count;
+    uint32_t clock_mhz = p->sm_clock_max_mhz ? p->sm_clock_max_mhz : p->sm_clock_mhz;
+    const struct {
+        CUdevice_attribute attribute;
+        int64_t value;
+    } rows[] = {
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, sms},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, p->compute_major},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, p->compute_minor},
+        {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, (int64_t)clock_mhz * 1000},
+        {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, (int64_t)p->memory_clock_mhz * 1000},
+        {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, p->memory_bus_bits},
+        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, p->l2_bytes},
+        {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, p->pci_bus},
+        {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, p->pci_device},
+        {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, p->pci_domain},
+        {CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID, (int32_t)p->pci_device_id},
+        {CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID, (int32_t)p->pci_subsystem_id},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, d->shared->compute_mode},
+        {CU_DEVICE_ATTRIBUTE_ECC_ENABLED, d->shared->ecc_mode != 0},
+        {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, p->numa_node},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].attribute != a) continue;
+        *out = (int)rows[i].value;
+        return true;
+    }
+    return false;
+}
+
+/* What follows from the generation of the card. */
 static bool derived(const struct device *d, CUdevice_attribute a, int *out)
 {
     const struct sim_profile *p = &d->shared->profile;
+    if (repeated(d, a, out)) return true;
     switch (a) {
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        *out = (int)(d->instance >= 0 ? d->shared->mig.gi[d->instance].sm_count : p->sm_count);
-        return true;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-        *out = (int)p->compute_major;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-        *out = (int)p->compute_minor;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-        *out = (int)(p->sm_clock_max_mhz ? p->sm_clock_max_mhz : p->sm_clock_mhz) * 1000;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-        *out = (int)p->memory_clock_mhz * 1000;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-        *out = (int)p->memory_bus_bits;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-        *out = (int)p->l2_bytes;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-        *out = (int)p->pci_bus;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
-        *out = (int)p->pci_device;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
-        *out = (int)p->pci_domain;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID:
-        *out = (int)p->pci_device_id;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID:
-        *out = (int)p->pci_subsystem_id;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
-        *out = (int)d->shared->compute_mode;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
-        *out = d->shared->ecc_mode != 0;
-        return true;
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
-        *out = p->numa_node;
-        return true;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
         *out = shared_bytes_of_multiprocessor(p);
         return true;
@@ -361,10 +351,12 @@ EXPORT CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevic
         *pi = 0;
         return CUDA_SUCCESS;
     }
-    bool instance_dependent = d->instance >= 0 && attrib == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    /* What MIG or a setting changes is not the profile's to say. */
+    bool changes = attrib == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ||
+                   attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE || attrib == CU_DEVICE_ATTRIBUTE_ECC_ENABLED;
     int32_t stated =
         attrib < (int)SIM_ATTRIBUTES_MAX ? d->shared->profile.attribute[attrib] : SIM_ATTRIBUTE_NONE;
-    if (stated != SIM_ATTRIBUTE_NONE && stated != 0 && !instance_dependent) {
+    if (stated != SIM_ATTRIBUTE_NONE && stated != 0 && !changes) {
         *pi = stated;
         return CUDA_SUCCESS;
     }

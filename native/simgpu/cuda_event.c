@@ -226,9 +226,9 @@ EXPORT CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
     struct context *c = object_get(hCtx, KIND_CONTEXT);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!c) return CUDA_ERROR_INVALID_CONTEXT;
-    struct context *before = context_current();
-    context_set_current(c);
-    CUresult result = cuStreamWaitEvent(CU_STREAM_LEGACY, hEvent, 0);
-    context_set_current(before);
+    CUresult result = cuCtxPushCurrent_v2(hCtx);
+    if (result != CUDA_SUCCESS) return result;
+    result = cuStreamWaitEvent(CU_STREAM_LEGACY, hEvent, 0);
+    cuCtxPopCurrent_v2(NULL);
     return result;
 }

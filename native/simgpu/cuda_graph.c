@@ -79,6 +79,7 @@ void graph_free(struct graph *g)
         next = n->next;
         empty(n);
     }
+    graph_release_all(g);
     object_free(g);
 }
 
@@ -119,6 +120,10 @@ struct graph *graph_clone(const struct graph *g)
 {
     struct graph *copy = graph_new();
     if (!copy) return NULL;
+    if (!graph_hold_all(copy, g)) {
+        graph_free(copy);
+        return NULL;
+    }
     for (struct node *n = g->first; n; n = n->next) {
         struct node *m = node_new(copy, n->kind, NULL, 0);
         bool ok = m && copy_payload(m, n);

@@ -34,8 +34,15 @@ struct node {
     struct graph_memory *memory;
 };
 
+struct held { /* a user object that a graph keeps */
+    struct user *user;
+    unsigned int count;
+    struct held *next;
+};
+
 struct graph {
     struct object object;
+    struct held *held;
     struct node *first, *last;
     size_t count;
     bool owned; /* a child, or the copy inside an executable: its handle cannot be destroyed */
@@ -48,6 +55,8 @@ struct exec {
 };
 
 struct graph *graph_new(void);
+bool graph_hold_all(struct graph *to, const struct graph *from);
+void graph_release_all(struct graph *g);
 void graph_free(struct graph *g);
 struct graph *graph_clone(const struct graph *g);
 struct node *node_new(struct graph *g, enum node_kind kind, struct node *const *depend, size_t count);

@@ -320,3 +320,38 @@ EXPORT CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgrap
     if (hErrorNode_out) *hErrorNode_out = info.errorNode;
     return result;
 }
+
+EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                   CUgraph childGraph)
+{
+    struct context *c;
+    struct node *n, *different = NULL;
+    const struct graph *from = object_get(childGraph, KIND_GRAPH);
+    CUresult result = find(hGraphExec, hNode, NODE_GRAPH, &c, &n);
+    if (result != CUDA_SUCCESS) return result;
+    if (!from || !same_shape(n->child, from, &different)) return CUDA_ERROR_INVALID_VALUE;
+    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = {.graph = childGraph}};
+    return node_set_any(n, c, &p);
+}
+
+static CUresult set_event(CUgraphExec exec, CUgraphNode node, enum node_kind kind, CUevent event)
+{
+    struct context *c;
+    struct node *n;
+    struct event *e = object_get(event, KIND_EVENT);
+    CUresult result = find(exec, node, kind, &c, &n);
+    if (result != CUDA_SUCCESS) return result;
+    if (!e) return CUDA_ERROR_INVALID_VALUE;
+    n->event = e;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
+{
+    return set_event(hGraphExec, hNode, NODE_RECORD_EVENT, event);
+}
+
+EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
+{
+    return set_event(hGraphExec, hNode, NODE_WAIT_EVENT, event);
+}

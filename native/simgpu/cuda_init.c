@@ -67,7 +67,8 @@ static bool choose_instance(uint32_t index, const struct sim_ci *ci, struct choi
     return false;
 }
 
-/* A card; of one that MIG has divided, its first compute instance, as an enumeration without names shows it. */
+/* A card; of one that MIG has divided, its first compute instance, as an enumeration without names shows it.
+ */
 static bool choose_whole(uint32_t index, struct choice *c)
 {
     const struct sim_device *d = &process.sim.node->device[index];
@@ -127,8 +128,7 @@ static int choose_devices(struct choice *out)
             ok = length > 4 && choose_by_uuid(text, length, order, count, &c);
         }
         for (int i = 0; ok && i < chosen; i++) {
-            if (out[i].index == c.index && out[i].ci == c.ci)
-                return 0; /* named twice: none at all */
+            if (out[i].index == c.index && out[i].ci == c.ci) return 0; /* named twice: none at all */
         }
         if (!ok) break;
         out[chosen++] = c;

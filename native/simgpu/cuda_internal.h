@@ -51,7 +51,7 @@ enum kind {
     KIND_MIPMAP,
     KIND_PHYSICAL,
     KIND_TEXTURE,
-    KIND_USER,
+    KIND_USER, /* a user object */
 };
 
 struct object {
@@ -135,6 +135,7 @@ CUresult context_health(struct context *c);
 /* The object of the device's primary context, not yet active. */
 struct context *context_of_primary(struct device *d);
 CUresult context_synchronize(struct context *c);
+bool context_flags_are_valid(unsigned int flags);
 void context_set_current(struct context *c);
 
 /* ---- memory ---- */

@@ -161,16 +161,6 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, voi
     return result;
 }
 
-/* ---- the launch calls of old ---- */
-
-EXPORT CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
-{
-    (void)x;
-    (void)y;
-    (void)z;
-    return object_get(hfunc, KIND_FUNCTION) ? unserved("cuFuncSetBlockShape") : CUDA_ERROR_INVALID_HANDLE;
-}
-
 /* ---- host functions ---- */
 
 struct host_call {
