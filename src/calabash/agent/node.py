@@ -34,7 +34,7 @@ from calabash.model.request import AllocationId, ModeName
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
-from calabash.seams.host.processes import Process, holders
+from calabash.seams.host.processes import Process, holders, owner
 from calabash.seams.store import AllocationRecord, Store
 from calabash.sharing.protocol import Edits, Held
 from calabash.sharing.registry import mode_named
@@ -87,7 +87,7 @@ class NodeAgent:
         self._store = store
         self._clock = clock
         self._library = library
-        self._ender = Ender(self.processes_of)
+        self._ender = Ender(self._own_processes_of)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -206,6 +206,13 @@ class NodeAgent:
         asked: these processes may be killed."""
         lease = self.slots.path(allocation) / pages.LEASE_FILE
         return holders([lease])[lease]
+
+    def _own_processes_of(self, allocation: AllocationId) -> list[Process]:
+        """Those of them that may be killed. A user can hand his lease to a stranger's process through a socket; so only
+        processes of the user himself are his allocation's, or all of them when he is root."""
+        record = self.book.get(allocation)
+        found = self.processes_of(allocation)
+        return [p for p in found if record is not None and record.uid in {0, owner(p)}]
 
     def processes(self) -> dict[AllocationId, list[Process]]:
         """The same for everything that is held, in one look."""

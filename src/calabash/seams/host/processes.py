@@ -49,6 +49,15 @@ def identify(pid: int) -> Process | None:
     return Process(pid=pid, start_time=started) if started else None
 
 
+def owner(process: Process) -> int:
+    """Effective uid of a process; -1 when it is gone."""
+    try:
+        uid = (_PROC / str(process.pid)).stat().st_uid
+    except OSError:
+        return -1
+    return uid if alive(process) else -1
+
+
 def alive(process: Process) -> bool:
     """Whether this very process still runs."""
     return process.pid > 0 and start_time(process.pid) == process.start_time

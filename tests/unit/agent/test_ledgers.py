@@ -1,0 +1,147 @@
+"""Metering: whatever is checkpointed, lost and restored, the intervals add up to what was held and used."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calabash.agent import pages
+from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
+from calabash.agent.slots import Slots
+from calabash.model.device import DeviceReading, DeviceUuid, NodeName
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.model.units import MIB
+from calabash.seams.clock import VirtualClock
+from calabash.seams.store import AllocationRecord, AllocationState, UsageRecord
+
+CARD = DeviceUuid("GPU-1")
+NAME = AllocationId("a1")
+
+
+class Written:
+    """A store that only keeps usage records, one per interval, as the real one does."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str, float], UsageRecord] = {}
+
+    def add_usage(self, records: list[UsageRecord]) -> None:
+        for record in records:
+            self.records.setdefault((record.allocation, record.device, record.from_s), record)
+
+    @property
+    def all(self) -> list[UsageRecord]:
+        return list(self.records.values())
+
+
+def _record(clock: VirtualClock, *, mode: str = "vgpu", core_percent: int = 50) -> AllocationRecord:
+    part = Slice(device=CARD, memory_mib=1024, core_percent=core_percent)
+    return AllocationRecord(
+        id=NAME,
+        state=AllocationState.RUNNING,
+        request=GpuRequest(memory_mib=1024, core_percent=core_percent, tenant="vision"),
+        placement=Placement(node=NodeName("n"), mode=ModeName(mode), slices=(part,)),
+        granted_at=clock.now_s(),
+    )
+
+
+def _slot(directory: Path, *, limit_mib: int = 1024) -> Slots:
+    slots = Slots(directory)
+    device = pages.SlotDevice(uuid=CARD, memory_limit_bytes=limit_mib * MIB)
+    slots.create(pages.SlotSpec(allocation=NAME, devices=(device,)))
+    return slots
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["run", "checkpoint", "restart"]), st.floats(0.1, 200), st.floats(0, 1)), max_size=12
+    )
+)
+def test_intervals_add_up_through_checkpoints_and_restarts(story: list[tuple[str, float, float]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        clock = VirtualClock()
+        slots = _slot(Path(directory))
+        page = pages.UsagePage.of_slot(slots.path(NAME))
+        record = _record(clock)
+        written = Written()
+        ledgers = Ledgers(slots, clock)
+        elapsed_s = used_s = 0.0
+        for what, seconds, share in story:
+            clock.advance(seconds)
+            elapsed_s += seconds
+            used_s += seconds * share
+            page._page.device[0].charged_ns = int(used_s * 1e9)
+            ledgers.tick([record])
+            if what == "checkpoint":
+                ledgers.checkpoint([record], cast("Any", written))
+            elif what == "restart":
+                ledgers = Ledgers(slots, clock)
+                ledgers.restore(record, written.all)
+        written.add_usage(list(ledgers.final_usage(record)))
+        assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(elapsed_s, abs=1e-3)
+        assert sum(r.allocated_gpu_s for r in written.all) == pytest.approx(elapsed_s / 2, abs=1e-3)
+        assert sum(r.used_gpu_s for r in written.all) == pytest.approx(used_s, abs=1e-3)
+        assert sum(r.memory_mib_s for r in written.all) == pytest.approx(elapsed_s * 1024, abs=1.0)
+
+
+def test_a_tenant_cannot_have_used_more_time_than_has_passed(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    slots = _slot(tmp_path)
+    record = _record(clock)
+    ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
+    clock.advance(10)
+    pages.UsagePage.of_slot(slots.path(NAME))._page.device[0].charged_ns = 1 << 62
+    assert [r.used_gpu_s for r in ledgers.final_usage(record)] == [pytest.approx(10)]
+
+
+def test_the_rate_is_what_was_charged_in_the_last_second(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    slots = _slot(tmp_path)
+    page = pages.UsagePage.of_slot(slots.path(NAME))
+    record = _record(clock)
+    ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
+    for _ in range(10):
+        clock.advance(0.1)
+        page._page.device[0].charged_ns += 30_000_000
+        ledgers.tick([record])
+    assert ledgers.use(record)[0].core_used_percent == pytest.approx(30, abs=0.5)
+
+
+def test_a_whole_card_is_metered_by_its_utilisation(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    slots = _slot(tmp_path, limit_mib=0)
+    record = _record(clock, mode="exclusive", core_percent=100)
+    reading = DeviceReading(uuid=CARD, memory_used_mib=5000, utilization_percent=40, temperature_c=50, power_w=100.0)
+
+    class Inventory:
+        def reading(self, uuid: DeviceUuid) -> DeviceReading:
+            return reading
+
+    ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
+    for _ in range(10):
+        clock.advance(1)
+        ledgers.sample([record], cast("Any", Inventory()))
+        ledgers.tick([record])
+    assert ledgers.use(record)[0].memory_used_mib == 5000
+    assert ledgers.use(record)[0].core_used_percent == pytest.approx(40, abs=1)
+    assert [r.used_gpu_s for r in ledgers.final_usage(record)] == [pytest.approx(4, abs=0.01)]
+
+
+def test_checkpoints_come_once_a_minute(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    slots = _slot(tmp_path)
+    record = _record(clock)
+    ledgers = Ledgers(slots, clock)
+    written = Written()
+    for _ in range(int(3 * CHECKPOINT_NS / 1e9)):
+        clock.advance(1)
+        ledgers.checkpoint([record], cast("Any", written))
+    assert len(written.all) == 3
