@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench._report import ROOT
 
-BENCHES = ("shim", "shares", "memory", "recovery", "placement", "decisions")
+BENCHES = ("shim", "shares", "memory", "recovery", "placement", "decisions", "queues")
 
 
 def main() -> int:
