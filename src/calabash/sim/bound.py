@@ -1,0 +1,197 @@
+"""How much of a cluster anybody could allocate: upper bounds by linear programming for the arrivals protocol.
+
+Theory of operation. Nodes of one kind (CPU, memory, devices, model) form a class. The program chooses how many requests
+of each shape are placed in each class, and how many of the class's devices are cut by each maximal pattern of shares, so
+that what is placed is covered by what is cut; CPU and memory are pooled over the class, requests of k devices also need
+one of the floor(devices / k) blocks of each node. Pooling and fractional counts only make more possible, so the optimum is
+an upper bound for every policy, with full foresight and any amount of moving. Two readings of it: "free" may refuse
+whatever it likes from the first request on; "no reject" must have placed every request without a model wish that arrived
+before 99 % of the fluid limit (``tables.learn``), as all policies here do, because a policy that refuses on purpose is an
+admission policy and no placement policy. Labels, taints and device memory are left out, which again only allows more.
+Source of the idea: Gilmore and Gomory's cutting-stock program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_matrix
+
+from calabash.model.errors import CalabashError
+from calabash.sched.cluster import Cluster, NodeSpec
+from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sched.tables import learn, maximal_patterns
+from calabash.sim.arrivals import arrival_order
+from calabash.sim.workload import Workload
+
+KEPT_OF_FLUID_LIMIT = 0.99
+PATTERNS_MAX = 6000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Highest possible allocation at the end of one arrival sequence, 0..1.
+
+    Attributes:
+        fluid_limit: load up to which the demand still packs, of installed compute.
+        no_reject: bound for those who place everything unconstrained before 99 % of it; None when nobody can.
+        free: bound for those who may refuse at will.
+    """
+
+    fluid_limit: float
+    no_reject: float | None
+    free: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    cpu_milli: int
+    memory_mib: int
+    devices: int
+    model: str
+
+
+def bound(nodes: Sequence[NodeSpec], workload: Workload, seed: int) -> Bound:
+    """Bounds for the arrival sequence of this seed. Raises CalabashError for nodes of several models or no device."""
+    cluster = Cluster(nodes, order_seed=None)
+    installed = WHOLE_MILLI * cluster.gpu_total
+    if not installed:
+        raise CalabashError(f"{len(nodes)} nodes have no device", hint="the bound is about devices")
+    arrived = [workload.requests[index].shape for index in arrival_order(workload, installed, seed)]
+    limit = learn(workload.demand, cluster).fluid_limit
+    free = allocation_bound(nodes, arrived, kept_until=0.0)
+    assert free is not None  # placing nothing is always possible
+    kept = allocation_bound(nodes, arrived, kept_until=KEPT_OF_FLUID_LIMIT * limit)
+    return Bound(fluid_limit=limit, no_reject=kept, free=free)
+
+
+def allocation_bound(nodes: Sequence[NodeSpec], arrived: Sequence[Shape], *, kept_until: float) -> float | None:
+    """Largest allocation ratio; requests without a model wish that arrive while the sum of what was asked for is at most
+    ``kept_until`` times the cluster must all be placed. None when that is impossible."""
+    classes = _classes(nodes)
+    installed = WHOLE_MILLI * sum(kind.devices * count for kind, count in classes.items())
+    totals: dict[Shape, int] = {}
+    kept: dict[Shape, int] = {}
+    asked = 0
+    for shape in arrived:
+        asked += shape.gpu_total_milli
+        totals[shape] = totals.get(shape, 0) + 1
+        if asked <= kept_until * installed and not shape.models:
+            kept[shape] = kept.get(shape, 0) + 1
+    program = _Program(classes, list(totals))
+    for shape, count in totals.items():
+        program.count_of(shape, most=count, least=kept.get(shape, 0))
+    milli = program.solve()
+    return None if milli is None else milli / installed
+
+
+def _classes(nodes: Sequence[NodeSpec]) -> dict[_Class, int]:
+    classes: dict[_Class, int] = {}
+    for node in nodes:
+        models = {gpu.model for gpu in node.gpus}
+        if len(models) > 1:
+            raise CalabashError(
+                f"node {node.name} has devices of {len(models)} models", hint="the bound takes nodes of one model each"
+            )
+        kind = _Class(node.cpu_milli, node.memory_mib, len(node.gpus), next(iter(models), ""))
+        classes[kind] = classes.get(kind, 0) + 1
+    return classes
+
+
+def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Share sizes, largest first, and all maximal patterns of them.
+
+    When there are too many patterns the smallest gaps between sizes are closed downwards: a smaller share only makes more
+    possible, so the bound stays one.
+    """
+    sizes = sorted({s.gpu_milli for s in shapes if s.gpu_count and 0 < s.gpu_milli < WHOLE_MILLI}, reverse=True)
+    while True:
+        patterns = maximal_patterns(sizes, limit=PATTERNS_MAX + 1)
+        if len(patterns) <= PATTERNS_MAX:
+            return sizes, patterns
+        gaps = [size - lower for size, lower in zip(sizes, [*sizes[1:], 0], strict=True)]
+        sizes.pop(gaps.index(min(gaps)))
+
+
+@dataclass(slots=True)
+class _Program:
+    """The sparse program while it is written down: placed counts first, then cut devices."""
+
+    classes: dict[_Class, int]
+    shapes: list[Shape]
+    placed: dict[tuple[_Class, Shape], int] = field(default_factory=dict)
+    worth: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for kind in self.classes:
+            for shape in self.shapes:
+                if _fits(shape, kind):
+                    self.placed[kind, shape] = len(self.worth)
+                    self.worth.append(float(shape.gpu_total_milli))
+        sizes, patterns = _sizes(self.shapes)
+        by_size: dict[int, list[tuple[int, int]]] = {size: [] for size in sizes}
+        for index, pattern in enumerate(patterns):
+            for size, count in zip(sizes, pattern, strict=True):
+                if count:
+                    by_size[size].append((index, count))
+        for kind, count in self.classes.items():
+            self._class(kind, count, by_size, len(patterns))
+
+    def _class(self, kind: _Class, count: int, by_size: dict[int, list[tuple[int, int]]], patterns: int) -> None:
+        here = [(shape, self.placed[kind, shape]) for shape in self.shapes if (kind, shape) in self.placed]
+        self._row([(column, shape.cpu_milli) for shape, column in here], count * kind.cpu_milli)
+        self._row([(column, shape.memory_mib) for shape, column in here], count * kind.memory_mib)
+        if not kind.devices:
+            return
+        cut = len(self.worth)
+        self.worth.extend([0.0] * patterns)
+        whole = [(column, shape.gpu_count) for shape, column in here if shape.gpu_milli == WHOLE_MILLI]
+        self._row([*whole, *((cut + index, 1) for index in range(patterns))], count * kind.devices)
+        for size, uses in by_size.items():
+            larger = min((other for other in by_size if other > size), default=WHOLE_MILLI)
+            shares = [(column, shape.gpu_count) for shape, column in here if size <= shape.gpu_milli < larger]
+            if shares:
+                self._row([*shares, *((cut + index, -number) for index, number in uses)], 0)
+        for devices in sorted({shape.gpu_count for shape, _ in here if shape.gpu_count > 1}):
+            blocks = [
+                (column, shape.gpu_count // devices)
+                for shape, column in here
+                if shape.gpu_count >= devices and shape.gpu_milli == WHOLE_MILLI
+            ]
+            self._row(blocks, count * (kind.devices // devices))
+
+    def count_of(self, shape: Shape, *, most: int, least: int) -> None:
+        """Between ``least`` and ``most`` of this shape are placed over all classes."""
+        columns = [column for (_, other), column in self.placed.items() if other is shape]
+        self._row([(column, 1) for column in columns], most)
+        if least and columns:
+            self._row([(column, -1) for column in columns], -least)
+
+    def _row(self, entries: Sequence[tuple[int, float]], limit: float) -> None:
+        row = len(self.limits)
+        self.limits.append(float(limit))
+        for column, value in entries:
+            if value:
+                self.rows.append(row)
+                self.columns.append(column)
+                self.values.append(float(value))
+
+    def solve(self) -> float | None:
+        """Largest sum of placed device compute in milli, None when the counts cannot be met."""
+        shape = (len(self.limits), len(self.worth))
+        matrix = coo_matrix((self.values, (self.rows, self.columns)), shape=shape).tocsr()
+        solved = linprog(-np.array(self.worth) / WHOLE_MILLI, A_ub=matrix, b_ub=self.limits, method="highs")
+        return float(-solved.fun) * WHOLE_MILLI if solved.status == 0 else None
+
+
+def _fits(shape: Shape, kind: _Class) -> bool:
+    amounts = shape.cpu_milli <= kind.cpu_milli and shape.memory_mib <= kind.memory_mib
+    model = not shape.gpu_count or not shape.models or kind.model in shape.models
+    return amounts and model and shape.gpu_count <= kind.devices
