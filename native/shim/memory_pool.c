@@ -16,6 +16,8 @@
  */
 #include "shim/shim.h"
 
+#include "common/charge.h"
+
 #include <stdlib.h>
 
 struct cb_pool {
@@ -26,7 +28,7 @@ struct cb_pool {
     int gone; /* destroyed; a new pool may get the same handle */
     cb_spin lock;
     uint64_t charged;
-    uint64_t step; /* growth beyond the request that was seen */
+    uint64_t step; /* least growth seen that exceeded its request: how the driver rounds; 0: none did */
 };
 
 int cb_pools_used;
@@ -85,15 +87,33 @@ static void settle(struct cb_pool *pool)
 
 static __thread uint64_t reservation; /* of the call between cb_pool_begin and cb_pool_end */
 
+/* Bytes that the pool has reserved and nobody holds. */
+static uint64_t room(const struct cb_pool *pool)
+{
+    cuuint64_t used = 0;
+    CUresult result;
+    if (pool->handle != NULL)
+        result = CB_REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+    else
+        result =
+            CB_REAL(cuDeviceGetGraphMemAttribute)(pool->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
+    uint64_t charged = __atomic_load_n(&pool->charged, __ATOMIC_RELAXED);
+    return result == CUDA_SUCCESS && charged > used ? charged - used : 0;
+}
+
 bool cb_pool_begin(struct cb_pool *pool, uint64_t bytes, bool may_reuse)
 {
-    uint64_t step = __atomic_load_n(&pool->step, __ATOMIC_RELAXED);
-    reservation = cb_cost(bytes);
-    if (step != 0 && reservation < step) reservation = step;
+    uint64_t cost = cb_cost(bytes), step = __atomic_load_n(&pool->step, __ATOMIC_RELAXED);
+    reservation = cost;
+    if (step != 0 && cost <= CB_CHARGE_MAX - step) reservation = (cost + step - 1) / step * step;
     if (!cb_reserve_quietly(pool->device, reservation)) {
-        /* What the pool keeps from the last time may do. */
-        if (!may_reuse || __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) < bytes) return false;
-        reservation = 0;
+        /* Not enough for another step of growth, but what the pool keeps may do without one. */
+        bool fits = reservation != cost && room(pool) >= cost;
+        reservation = cost;
+        if (!fits || !cb_reserve_quietly(pool->device, reservation)) {
+            if (!may_reuse || __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) < bytes) return false;
+            reservation = 0;
+        }
     }
     cb_lock(&pool->lock);
     return true;
@@ -108,7 +128,9 @@ CUresult cb_pool_refused(const struct cb_pool *pool)
 bool cb_pool_end(struct cb_pool *pool)
 {
     uint64_t now = reserved_now(pool), had = pool->charged + reservation;
-    if (now > had && reservation != 0) __atomic_store_n(&pool->step, now - pool->charged, __ATOMIC_RELAXED);
+    uint64_t grown = now > pool->charged ? now - pool->charged : 0;
+    if (now > had && reservation != 0 && (pool->step == 0 || grown < pool->step))
+        __atomic_store_n(&pool->step, grown, __ATOMIC_RELAXED);
     bool within = cb_true_up(pool->device, had, now);
     pool->charged = within ? now : had;
     cb_commit(pool->device, reservation);

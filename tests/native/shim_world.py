@@ -41,7 +41,7 @@ def program(name: str, *flags: str) -> Path:
     source = PROGRAMS / f"{name}.c"
     out = ROOT / "build/tests/shim" / "-".join([name, *(f.strip("-").replace("/", "_") for f in flags)])
     out.parent.mkdir(parents=True, exist_ok=True)
-    link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "cost", "devices"} else []
+    link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "devices"} else []
     command = ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
     temporary = out.with_name(f"{out.name}.{os.getpid()}")
     subprocess.run([*command, *flags, str(source), "-o", str(temporary), *link, "-pthread"], check=True)
