@@ -1,0 +1,92 @@
+"""Clusters and workloads that are drawn by seed, for where no trace is at hand: benchmarks, tests, examples.
+
+The mix follows the published facts about the openb trace (node classes, popular shares, how many requests want how many
+devices), so figures on it are near those on the real one; it is not that trace.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from calabash.model.errors import CalabashError
+from calabash.sched.cluster import NodeSpec
+from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sim.openb import NODE_COLUMNS, POD_COLUMNS
+from calabash.sim.workload import TraceRequest, Workload, simple_node
+
+# (model, devices, vCPU, GiB, nodes in a thousand)
+NODE_CLASSES = (
+    ("G2", 8, 96, 384, 453),
+    ("T4", 2, 104, 384, 319),
+    ("T4", 4, 96, 384, 14),
+    ("G3", 8, 128, 768, 32),
+    ("V100M16", 4, 32, 244, 39),
+    ("V100M32", 8, 96, 736, 25),
+    ("P100", 2, 64, 256, 118),
+)
+# (share of requests, devices, milli of each): popular sizes, the rest spread between them
+REQUEST_CLASSES = (
+    (0.133, 0, 0),
+    (0.132, 1, 810), (0.092, 1, 470), (0.040, 1, 320), (0.031, 1, 650), (0.017, 1, 230), (0.016, 1, 460),
+    (0.009, 1, 590), (0.009, 1, 160), (0.009, 1, 550), (0.008, 1, 220), (0.006, 1, 370), (0.009, 1, 110),
+    (0.480, 1, WHOLE_MILLI), (0.002, 2, WHOLE_MILLI), (0.002, 4, WHOLE_MILLI), (0.005, 8, WHOLE_MILLI),
+)  # fmt: skip
+_CPU_ONLY_MILLI = (8_000, 12_500, 15_400, 16_500, 32_000)
+_PER_DEVICE_MILLI = (4_000, 6_000, 8_000, 11_900, 15_600)
+
+
+def cluster(node_count: int, seed: int = 0) -> list[NodeSpec]:
+    """Nodes of the classes above, drawn by seed."""
+    if node_count < 1:
+        raise CalabashError(f"a cluster of {node_count} nodes", hint="ask for at least one")
+    weights = np.array([row[4] for row in NODE_CLASSES], float)
+    picks = np.random.default_rng(seed).choice(len(NODE_CLASSES), node_count, p=weights / weights.sum())
+    return [
+        simple_node(name=f"node-{index:05d}", cpu_milli=vcpu * 1000, memory_mib=gib * 1024, gpu_count=gpus, model=model)
+        for index, (model, gpus, vcpu, gib, _) in enumerate(NODE_CLASSES[pick] for pick in picks.tolist())
+    ]
+
+
+def workload(request_count: int, seed: int = 0) -> Workload:
+    """Requests of the classes above, drawn by seed."""
+    if request_count < 1:
+        raise CalabashError(f"a workload of {request_count} requests", hint="ask for at least one")
+    rng = np.random.default_rng(seed)
+    weights = np.array([row[0] for row in REQUEST_CLASSES], float)
+    picks = rng.choice(len(REQUEST_CLASSES), request_count, p=weights / weights.sum()).tolist()
+    sizes = rng.integers(0, len(_PER_DEVICE_MILLI), request_count).tolist()
+    requests = []
+    for index, (pick, size) in enumerate(zip(picks, sizes, strict=True)):
+        _, devices, milli = REQUEST_CLASSES[pick]
+        cpu = _PER_DEVICE_MILLI[size] * devices if devices else _CPU_ONLY_MILLI[size]
+        shape = Shape(
+            cpu_milli=max(1000, cpu * milli // WHOLE_MILLI) if devices else cpu,
+            memory_mib=max(1, cpu // 1000) * 2048,
+            gpu_count=devices,
+            gpu_milli=milli,
+        )
+        requests.append(TraceRequest(name=f"request-{index:05d}", shape=shape))
+    return Workload(name=f"generated-{seed}", requests=tuple(requests))
+
+
+def write_openb(nodes: Sequence[NodeSpec], requests: Workload, folder: Path) -> tuple[Path, Path]:
+    """Write both as files with the columns of openb; returns (nodes file, pods file)."""
+    node_file, pod_file = folder / "nodes.csv", folder / "pods.csv"
+    with node_file.open("w", newline="", encoding="utf-8") as sink:
+        rows = csv.writer(sink)
+        rows.writerow(NODE_COLUMNS)
+        for node in nodes:
+            model = node.gpus[0].model if node.gpus else ""
+            rows.writerow((node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model))
+    with pod_file.open("w", newline="", encoding="utf-8") as sink:
+        rows = csv.writer(sink)
+        rows.writerow((*POD_COLUMNS, "gpu_spec"))
+        for request in requests.requests:
+            s = request.shape
+            spec = "|".join(sorted(s.models))
+            rows.writerow((request.name, s.cpu_milli, s.memory_mib, s.gpu_count, s.gpu_milli, spec))
+    return node_file, pod_file
