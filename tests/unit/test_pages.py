@@ -167,6 +167,18 @@ def test_whatever_a_tenant_writes_is_bounded_when_read(tmp_path: Path) -> None:
     assert max(procs[0].used_bytes) <= 1 << 48
 
 
+def test_a_usage_file_that_its_tenant_cut_short_reads_as_unused(tmp_path: Path) -> None:
+    create_slot(tmp_path, _spec())
+    usage = UsagePage.of_slot(tmp_path)
+    assert usage.address
+    os.truncate(tmp_path / USAGE_FILE, 100)
+    assert usage.device(0).used_bytes == 0
+    assert usage.demand_ns(0) == 0
+    assert usage.procs() == []
+    with pytest.raises(CalabashError, match="cut short"):
+        _ = usage.address
+
+
 def test_a_new_plan_keeps_the_one_in_force_until_it_begins(tmp_path: Path) -> None:
     create_slot(tmp_path, _spec())
     limits = LimitsPage.of_slot(tmp_path)

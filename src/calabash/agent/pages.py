@@ -31,6 +31,8 @@ from calabash.agent.pages_layout import (
     PagePolicy,
     PlanStruct,
     ProcState,
+    UsageDeviceStruct,
+    UsageProcStruct,
     UsageStruct,
 )
 from calabash.model.device import DeviceUuid
@@ -47,6 +49,12 @@ KERNEL_NS_MAX = 10_000_000_000
 COUNT_MAX = 1_000_000
 BYTES_MAX = 1 << 48
 
+_DEVICES_OFFSET: int = UsageStruct.device.offset  # type: ignore[attr-defined]
+_PROCS_OFFSET: int = UsageStruct.proc.offset  # type: ignore[attr-defined]
+_DEMAND_OFFSET: int = UsageDeviceStruct.demand_ns.offset  # type: ignore[attr-defined]
+_KERNEL_OFFSET: int = UsageDeviceStruct.kernel_ns_max.offset  # type: ignore[attr-defined]
+_DEVICE_BYTES = ctypes.sizeof(UsageDeviceStruct)
+_PROC_BYTES = ctypes.sizeof(UsageProcStruct)
 _FUTEX_WAKE = 1
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -197,15 +205,27 @@ def _encoded(text: str, size: int) -> bytes:
     return data
 
 
-def _open_mapping(path: Path, size: int) -> mmap.mmap:
+def _device_offset(index: int) -> int:
+    if not 0 <= index < DEVICES_MAX:
+        raise IndexError(index)
+    return _DEVICES_OFFSET + index * _DEVICE_BYTES
+
+
+def _open_sized(path: Path, size: int) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise CalabashError(f"cannot open {path}: {error.strerror}", reason=Reason.BAD_FILE) from error
+    found = os.fstat(descriptor).st_size
+    if found != size:
+        os.close(descriptor)
+        raise CalabashError(f"{path} has {found} bytes, not {size}", reason=Reason.BAD_FILE)
+    return descriptor
+
+
+def _open_mapping(path: Path, size: int) -> mmap.mmap:
+    descriptor = _open_sized(path, size)
     try:
-        found = os.fstat(descriptor).st_size
-        if found != size:
-            raise CalabashError(f"{path} has {found} bytes, not {size}", reason=Reason.BAD_FILE)
         return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
@@ -302,12 +322,22 @@ _PROC_BYTES = (ctypes.sizeof(UsageStruct) - _PROC_OFFSET) // PROCS_MAX  # the st
 
 
 class UsagePage:
-    """The agent's mapping of ``usage``; reads are bounded, because a tenant wrote them."""
+    """The agent's view of ``usage``; reads are bounded, because a tenant wrote them.
+
+    The file is read, not mapped: a tenant that cuts it short must not raise SIGBUS in the agent. Only ``address`` maps
+    it, for the atomics of ``libcalabash-page``.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._map = _open_mapping(path, ctypes.sizeof(UsageStruct))
-        self._page = UsageStruct.from_buffer(self._map)
+        self._map: mmap.mmap | None = None
+        self._mapped: UsageStruct | None = None
+        self._descriptor = _open_sized(path, ctypes.sizeof(UsageStruct))
+
+    def __del__(self) -> None:
+        descriptor = getattr(self, "_descriptor", -1)
+        if descriptor >= 0:
+            os.close(descriptor)
 
     @classmethod
     def of_slot(cls, directory: Path) -> Self:
@@ -316,12 +346,29 @@ class UsagePage:
 
     @property
     def address(self) -> int:
-        """Where the page lies in this process, for ``libcalabash-page``."""
-        return ctypes.addressof(self._page)
+        """Where the page lies in this process, for ``libcalabash-page``. Raises CalabashError when it was cut short."""
+        size = ctypes.sizeof(UsageStruct)
+        if os.fstat(self._descriptor).st_size != size:
+            raise CalabashError(f"{self.path} has been cut short", reason=Reason.BAD_FILE)
+        if self._mapped is None:
+            self._map = mmap.mmap(self._descriptor, size)
+            self._mapped = UsageStruct.from_buffer(self._map)
+        return ctypes.addressof(self._mapped)
+
+    @property
+    def _page(self) -> UsageStruct:
+        """The mapped page; tests play the tenant through it."""
+        assert self.address
+        assert self._mapped is not None
+        return self._mapped
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """What was cut off reads as zeros: such a tenant uses nothing and gets nothing."""
+        return os.pread(self._descriptor, size, offset).ljust(size, b"\0")
 
     def device(self, index: int) -> DeviceUsage:
         """One bounded look at a device's counters."""
-        raw = self._page.device[index]
+        raw = UsageDeviceStruct.from_buffer_copy(self._read(_device_offset(index), _DEVICE_BYTES))
         return DeviceUsage(
             used_bytes=min(raw.used_bytes, BYTES_MAX),
             peak_bytes=min(raw.peak_bytes, BYTES_MAX),
@@ -337,37 +384,42 @@ class UsagePage:
         )
 
     def demand_ns(self, index: int) -> int:
-        """When the container last launched, or last waited to: one load, for those who look often."""
-        return self._page.device[index].demand_ns
+        """When the container last launched, or last waited to: the cheapest look, for those who look often."""
+        return int.from_bytes(self._read(_device_offset(index) + _DEMAND_OFFSET, 8), "little")
 
     def take_kernel_ns_max(self, index: int) -> int:
         """The longest kernel since the last call."""
-        raw = self._page.device[index]
-        longest = min(raw.kernel_ns_max, KERNEL_NS_MAX)
-        raw.kernel_ns_max = 0
-        return longest
+        offset = _device_offset(index) + _KERNEL_OFFSET
+        longest = int.from_bytes(self._read(offset, 8), "little")
+        os.pwrite(self._descriptor, bytes(8), offset)
+        return min(longest, KERNEL_NS_MAX)
 
     def procs(self) -> list[ProcUsage]:
         """Every entry that is not free, in order of index."""
-        states = memoryview(self._map)[_PROC_OFFSET:].cast("I")[:: _PROC_BYTES // 4].tolist()
-        return [self.proc(i) for i, state in enumerate(states) if state != ProcState.FREE]
+        data = self._read(_PROCS_OFFSET, PROCS_MAX * _PROC_BYTES)
+        states = range(0, len(data), _PROC_BYTES)
+        return [_proc(i, data[at : at + _PROC_BYTES]) for i, at in enumerate(states) if any(data[at : at + 4])]
 
     def proc(self, index: int) -> ProcUsage:
         """One bounded look at a process entry; an unknown state reads as claimed."""
-        raw = self._page.proc[index]
-        return ProcUsage(
-            index=index,
-            state=ProcState(raw.state) if raw.state <= ProcState.LIVE else ProcState.CLAIMED,
-            generation=raw.generation,
-            pid=raw.pid,
-            host_pid=raw.host_pid,
-            start_time=raw.start_time,
-            pid_namespace=raw.pid_namespace,
-            context_count=min(raw.context_count, COUNT_MAX),
-            used_bytes=tuple(min(share.used_bytes, BYTES_MAX) for share in raw.share),
-            reserving_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.reserving_bytes)),
-            context_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.context_bytes)),
-        )
+        return _proc(index, self._read(_PROCS_OFFSET + index * _PROC_BYTES, _PROC_BYTES))
+
+
+def _proc(index: int, data: bytes) -> ProcUsage:
+    raw = UsageProcStruct.from_buffer_copy(data)
+    return ProcUsage(
+        index=index,
+        state=ProcState(raw.state) if raw.state <= ProcState.LIVE else ProcState.CLAIMED,
+        generation=raw.generation,
+        pid=raw.pid,
+        host_pid=raw.host_pid,
+        start_time=raw.start_time,
+        pid_namespace=raw.pid_namespace,
+        context_count=min(raw.context_count, COUNT_MAX),
+        used_bytes=tuple(min(share.used_bytes, BYTES_MAX) for share in raw.share),
+        reserving_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.reserving_bytes)),
+        context_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.context_bytes)),
+    )
 
 
 def _integers(values: ctypes.Array[ctypes.c_uint64]) -> list[int]:
