@@ -140,6 +140,7 @@ static void deactivate(struct context *c)
     }
     pthread_mutex_unlock(&process.lock);
     stream_release_all(c);
+    event_forget_all(c);
     c->active = false;
     module_drop_context(c);
     memory_drop_context(c);

@@ -17,6 +17,41 @@ void event_unmark(struct event *e)
     e->marked = false;
 }
 
+void event_hold(struct event *e)
+{
+    __atomic_add_fetch(&e->references, 1, __ATOMIC_RELAXED);
+}
+
+static void dispose(struct event *e)
+{
+    free(e->capture_nodes);
+    object_free(e);
+}
+
+void event_release(struct event *e)
+{
+    if (__atomic_sub_fetch(&e->references, 1, __ATOMIC_ACQ_REL) == 0 && e->object.kind == KIND_EVENT_ENDING)
+        dispose(e);
+}
+
+void event_forget_all(struct context *c)
+{
+    for (size_t i = 0; i < SIM_QUEUE_ENTRIES; i++) {
+        for (struct event *e; (e = c->marks[i]);) {
+            e->end_ns = e->recorded_ns;
+            e->state = EVENT_DONE;
+            event_unmark(e);
+        }
+    }
+}
+
+/* The context of an event while it is the one in which the event was made. */
+static struct context *context_of(const struct event *e)
+{
+    struct context *c = object_get(e->context, KIND_CONTEXT);
+    return c && c->active && c->id == e->context_id ? c : NULL;
+}
+
 void event_stamp(struct context *c, struct event *e, uint64_t last, struct depend effects,
                  uint64_t recorded_ns)
 {
@@ -87,6 +122,7 @@ static CUresult event_get(CUevent handle, struct event **out)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct event *e = object_get(handle, KIND_EVENT);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
+    if (!context_of(e)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *out = e;
     return context_health(e->context);
 }
@@ -102,6 +138,7 @@ EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
     struct event *e = object_new(KIND_EVENT, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     e->context = c;
+    e->context_id = c->id;
     e->flags = Flags;
     *phEvent = (CUevent)e;
     return CUDA_SUCCESS;
@@ -112,16 +149,15 @@ EXPORT CUresult cuEventDestroy_v2(CUevent hEvent)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct event *e = object_get(hEvent, KIND_EVENT);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
-    struct context *c = object_get(e->context, KIND_CONTEXT);
+    struct context *c = context_of(e);
+    event_hold(e);
+    e->object.kind = KIND_EVENT_ENDING;
     if (c) {
         pthread_mutex_lock(&c->lock);
-        while (e->state == EVENT_PENDING) /* a deferred record still points here */
-            pthread_cond_wait(&c->changed, &c->lock);
         event_unmark(e);
         pthread_mutex_unlock(&c->lock);
     }
-    free(e->capture_nodes);
-    object_free(e);
+    event_release(e);
     return CUDA_SUCCESS;
 }
 

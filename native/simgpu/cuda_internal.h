@@ -40,6 +40,7 @@ enum kind {
     KIND_STREAM,
     KIND_STREAM_ENDING, /* destroyed, with work under way */
     KIND_EVENT,
+    KIND_EVENT_ENDING, /* destroyed, with work that still names it */
     KIND_MODULE,
     KIND_LIBRARY,
     KIND_FUNCTION,
@@ -276,6 +277,8 @@ struct depend {
 struct event {
     struct object object;
     struct context *context;
+    uint64_t context_id;
+    uint32_t references; /* deferred work that names it */
     uint32_t flags;
     enum { EVENT_NEVER, EVENT_PENDING, EVENT_POSTED, EVENT_DONE } state;
     uint64_t recorded_ns;
@@ -338,6 +341,11 @@ void event_stamp(struct context *c, struct event *e, uint64_t last, struct depen
                  uint64_t recorded_ns);
 bool depend_is_met(const struct depend *d);
 void event_unmark(struct event *e);
+/* Deferred work names the event, and no longer does: it outlives its handle by that. */
+void event_hold(struct event *e);
+void event_release(struct event *e);
+/* The context ends: no event may wait for its books any more. */
+void event_forget_all(struct context *c);
 bool event_done(struct event *e);
 CUresult event_wait(struct event *e);
 

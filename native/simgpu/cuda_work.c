@@ -139,6 +139,7 @@ static void *serve(void *argument)
         c->deferred--;
         pthread_cond_broadcast(&c->changed);
         if (w->release) w->release(w->argument);
+        if (w->event) event_release(w->event);
         free(w);
     }
     s->thread_started = false;
@@ -213,6 +214,7 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
     bool timing_known = timing_is_known(s, depend, depend_count);
     if (w->kind == WORK_HOST || w->kind == WORK_WAIT || w->kind == WORK_RECORD) timing_known = false;
     if (timing_known && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w->engine, w->duration_ns));
+    if (copy->event) event_hold(copy->event);
     copy->posted = timing_known;
     if (!copy->posted) s->unposted++;
     if (s->tail)

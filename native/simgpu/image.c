@@ -165,7 +165,8 @@ static CUresult parse_fatbin(const uint8_t *data, size_t limit, uint32_t sm, str
     if (limit && limit < sizeof h) return CUDA_ERROR_INVALID_IMAGE;
     memcpy(&h, data, sizeof h);
     if (h.header_bytes < sizeof h || h.bytes > IMAGE_MAX) return CUDA_ERROR_INVALID_IMAGE;
-    if (limit && h.bytes > limit - h.header_bytes) return CUDA_ERROR_INVALID_IMAGE;
+    if (limit && (h.header_bytes > limit || h.bytes > limit - h.header_bytes))
+        return CUDA_ERROR_INVALID_IMAGE;
     const uint8_t *best = NULL;
     int best_score = 0;
     for (size_t at = 0; at + sizeof(struct fat_entry) <= h.bytes;) {
@@ -194,7 +195,7 @@ CUresult image_parse(const void *data, size_t limit, uint32_t device_sm, struct 
     struct image *image = calloc(1, sizeof *image);
     if (!image) return CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(&magic, data, sizeof magic);
-    if (magic == WRAPPER_MAGIC) {
+    if (magic == WRAPPER_MAGIC && limit == 0) { /* holds a pointer, so it is never read from a file */
         data = ((const struct fat_wrapper *)data)->data;
         if (data) memcpy(&magic, data, sizeof magic);
         limit = 0;

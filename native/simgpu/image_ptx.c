@@ -179,7 +179,8 @@ CUresult ptx_parse(const char *text, size_t length, uint32_t device_sm, struct i
         if (is(&s, ".version")) {
             if (!next(&s)) return CUDA_ERROR_INVALID_PTX;
             const char *dot = memchr(s.word, '.', s.length);
-            image->ptx_version = (uint32_t)number(&s) * 10 + (dot ? (uint32_t)(dot[1] - '0') : 0);
+            bool minor = dot && dot + 1 < s.word + s.length && isdigit((unsigned char)dot[1]);
+            image->ptx_version = (uint32_t)number(&s) * 10 + (minor ? (uint32_t)(dot[1] - '0') : 0);
             versioned = true;
         } else if (is(&s, ".target")) {
             if (!next(&s)) return CUDA_ERROR_INVALID_PTX;

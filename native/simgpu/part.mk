@@ -29,7 +29,8 @@ endif
 ifneq ($(SIM_CUDA),)
 $(SIM_OUT)/libcuda.so.1: $(SIM_STATE) $(SIM_CUDA) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) $(API_SIM_LDFLAGS) -Wl,--version-script=$(API_SIM_CUDA_MAP) \
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete $(API_SIM_LDFLAGS) \
+		-Wl,--version-script=$(API_SIM_CUDA_MAP) \
 		-o $@.new $(filter %.o,$^)
 	@mv $@.new $@ # programs that have the old one mapped keep it
 TARGETS += $(SIM_OUT)/libcuda.so.1

@@ -121,6 +121,38 @@ static void default_streams(void)
     EQUAL(told, 2);
 }
 
+/* What a deferred wait names may be destroyed before the wait is over; a context's end leaves events that are
+ * errors. */
+static void destroyed_early(void)
+{
+    CUstream s = stream(CU_STREAM_NON_BLOCKING), t = stream(CU_STREAM_NON_BLOCKING);
+    CUevent e = event(), later = event();
+    CUdeviceptr p;
+    int value = -1;
+    OK(cuMemAlloc_v2(&p, 400));
+    OK(cuMemsetD32_v2(p, 0, 100));
+    OK(cuLaunchHostFunc(s, tell, (void *)3));
+    count_up(s, p, 100);
+    OK(cuEventRecord(e, s));
+    OK(cuStreamWaitEvent(t, e, 0));
+    OK(cuEventDestroy_v2(e));
+    OK(cuStreamDestroy_v2(s));
+    for (int i = 0; i < 600; i++) /* cells are used again */
+        OK(cuEventDestroy_v2(event()));
+    EXPECT(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuMemcpyDtoHAsync_v2(&value, p + 396, 4, t));
+    OK(cuStreamSynchronize(t));
+    EQUAL(value, 99);
+    spin(t, 60000000);
+    OK(cuEventRecord(later, t));
+    count_up(t, 4096, 1);
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    EXPECT(cuEventQuery(later), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    OK(cuEventDestroy_v2(later));
+    EXPECT(cuStreamSynchronize(t), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
 static void values(void)
 {
     CUstream s = stream(CU_STREAM_NON_BLOCKING), t = stream(CU_STREAM_NON_BLOCKING);
@@ -340,6 +372,24 @@ static void captured(void)
     EQUAL(used_bytes(), base);
 }
 
+/* A graph keeps a user object until it and its executables are gone. */
+static void kept(void)
+{
+    CUuserObject object;
+    CUgraph g;
+    CUgraphExec x;
+    hits = 0;
+    OK(cuGraphCreate(&g, 0));
+    OK(cuUserObjectCreate(&object, NULL, hit, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    OK(cuGraphRetainUserObject(g, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuGraphInstantiateWithFlags(&x, g, 0));
+    OK(cuGraphDestroy(g));
+    EQUAL(hits, 0);
+    OK(cuGraphExecDestroy(x));
+    EQUAL(hits, 1);
+    EXPECT(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void built(void)
 {
     size_t base = used_bytes();
@@ -434,6 +484,8 @@ int main(int argc, char **argv)
         {"host_function_holds_back", host_function_holds_back},
         {"default_streams", default_streams},
         {"values", values},
+        {"destroyed_early", destroyed_early},
+        {"kept", kept},
         {"heavy_work", heavy_work},
         {"threads", threads},
         {"forked", forked},

@@ -30,6 +30,8 @@ ORDER = {
     "a host function holds back its stream and who waits for it, nobody else": "host_function_holds_back",
     "the legacy stream waits for blocking streams and non-blocking streams do not": "default_streams",
     "a stream waits for a value that another stream writes": "values",
+    "an event may be destroyed while a wait for it stands": "destroyed_early",
+    "a graph keeps a user object": "kept",
     "large work runs beside its issuer and in order": "heavy_work",
     "64 threads leave nothing behind": "threads",
     "a forked child has no driver, its next program has": "forked",
