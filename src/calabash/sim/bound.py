@@ -1,14 +1,14 @@
 """How much of a cluster anybody could allocate: upper bounds by linear programming for the arrivals protocol.
 
-Theory of operation. Nodes of one kind (CPU, memory, devices, model) form a class. The program chooses how many requests
-of each shape are placed in each class, and how many of the class's devices are cut by each maximal pattern of shares, so
-that what is placed is covered by what is cut; CPU and memory are pooled over the class, requests of k devices also need
-one of the floor(devices / k) blocks of each node. Pooling and fractional counts only make more possible, so the optimum is
-an upper bound for every policy, with full foresight and any amount of moving. Two readings of it: "free" may refuse
-whatever it likes from the first request on; "no reject" must have placed every request without a model wish that arrived
-before 99 % of the fluid limit (``tables.learn``), as all policies here do, because a policy that refuses on purpose is an
-admission policy and no placement policy. Labels, taints and device memory are left out, which again only allows more.
-Source of the idea: Gilmore and Gomory's cutting-stock program.
+Theory of operation. Nodes of one kind (CPU, memory, devices, model) form a class. The program chooses how many
+requests of each shape are placed in each class, and how many of the class's devices are cut by each maximal pattern
+of shares, so that what is placed is covered by what is cut; CPU and memory are pooled over the class, requests of k
+devices also need one of the floor(devices / k) blocks of each node. Pooling and fractional counts only make more
+possible, so the optimum is an upper bound for every policy, with full foresight and any amount of moving. Two
+readings of it: "free" may refuse whatever it likes from the first request on; "no reject" must have placed every
+request without a model wish that arrived before 99 % of the fluid limit (``tables.learn``), as all policies here do,
+because a policy that refuses on purpose is an admission policy and no placement policy. Labels, taints and device
+memory are left out, which again only allows more. Source of the idea: Gilmore and Gomory's cutting-stock program.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Class:
     model: str
 
 
-def bound(nodes: Sequence[NodeSpec], workload: Workload, seed: int) -> Bound:
+def arrivals_bound(nodes: Sequence[NodeSpec], workload: Workload, seed: int) -> Bound:
     """Bounds for the arrival sequence of this seed. Raises CalabashError for nodes of several models or no device."""
     cluster = Cluster(nodes, order_seed=None)
     installed = WHOLE_MILLI * cluster.gpu_total
@@ -69,8 +69,11 @@ def bound(nodes: Sequence[NodeSpec], workload: Workload, seed: int) -> Bound:
 
 
 def allocation_bound(nodes: Sequence[NodeSpec], arrived: Sequence[Shape], *, kept_until: float) -> float | None:
-    """Largest allocation ratio; requests without a model wish that arrive while the sum of what was asked for is at most
-    ``kept_until`` times the cluster must all be placed. None when that is impossible."""
+    """Largest allocation ratio, or None when what must be placed does not fit.
+
+    What must be placed are the requests without a model wish that arrive while the sum of what was asked for is at
+    most ``kept_until`` times the cluster.
+    """
     classes = _classes(nodes)
     installed = WHOLE_MILLI * sum(kind.devices * count for kind, count in classes.items())
     totals: dict[Shape, int] = {}
@@ -104,8 +107,8 @@ def _classes(nodes: Sequence[NodeSpec]) -> dict[_Class, int]:
 def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
     """Share sizes, largest first, and all maximal patterns of them.
 
-    When there are too many patterns the smallest gaps between sizes are closed downwards: a smaller share only makes more
-    possible, so the bound stays one.
+    When there are too many patterns the smallest gaps between sizes are closed downwards: a smaller share only makes
+    more possible, so the bound stays one.
     """
     sizes = sorted({s.gpu_milli for s in shapes if s.gpu_count and 0 < s.gpu_milli < WHOLE_MILLI}, reverse=True)
     while True:
