@@ -87,6 +87,7 @@ class Compiled:
         cluster, shape = self.cluster, self.shape
         special = cluster.has_modes or cluster.has_unhealthy or cluster.has_cordoned or cluster.gpu_tracked or self.mode
         masked = self.static is not None or self.device_static is not None
+        special = special or bool(shape.gpu_memory_mib)
         return not (special or masked or shape.mig_profile or shape.topology_required) and (
             shape.fraction or shape.whole or not shape.gpu_count
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from calabash.sched.mig import (
     GEOMETRIES,
     MigGeometry,
+    MigProfile,
     MigState,
     best_start,
     geometry_of,
@@ -23,7 +24,8 @@ SEVEN = GEOMETRIES["H100"]
 @given(st.sampled_from(sorted(GEOMETRIES)), st.lists(st.integers(0, 30), max_size=12))
 def test_instances_never_overlap_nor_exceed_the_card(model: str, picks: list[int]) -> None:
     geometry = GEOMETRIES[model]
-    state, taken = MigState(), []
+    state = MigState()
+    taken: list[tuple[MigProfile, set[int], int]] = []
     for pick in picks:
         profile = geometry.profiles[pick % len(geometry.profiles)]
         found = best_start(geometry, profile.name, state)

@@ -1,0 +1,96 @@
+"""What is learned from demand: prices of gaps, CPU balance, blocks, scarce models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
+from calabash.sched.demand import Demand
+from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sched.tables import learn, maximal_patterns, neutral
+
+
+def share(milli: int, cpu_milli: int = 1000) -> Shape:
+    """A share of one card."""
+    return Shape(cpu_milli=cpu_milli, gpu_count=1, gpu_milli=milli)
+
+
+WHOLE = share(WHOLE_MILLI, 8000)
+NODES = [
+    NodeSpec(name=f"n{i}", cpu_milli=96_000, memory_mib=1 << 18, gpus=(GpuSpec(model="G2"),) * 8) for i in range(10)
+]
+
+
+def test_a_share_that_nothing_can_join_is_worth_a_whole_card() -> None:
+    tables = learn(Demand({share(810): 50, WHOLE: 50}), Cluster(NODES))
+    assert tables.gap_value[WHOLE_MILLI] - tables.gap_value[190] == pytest.approx(tables.gap_value[WHOLE_MILLI])
+    assert tables.gap_value[810] == pytest.approx(tables.gap_value[WHOLE_MILLI])
+    assert tables.fluid_limit == pytest.approx((0.81 * 50 + 50) / 100)
+
+
+def test_two_shares_that_fill_a_card_are_worth_half_each() -> None:
+    tables = learn(Demand({share(500): 80, WHOLE: 20}), Cluster(NODES))
+    assert tables.gap_value[500] == pytest.approx(tables.gap_value[WHOLE_MILLI] / 2)
+    assert tables.gap_value[499] == 0
+    assert tables.fluid_limit == pytest.approx(1.0)
+
+
+def test_gap_values_never_fall_as_the_gap_grows() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(5):
+        sizes = rng.choice(np.arange(50, 1000, 10), 8, replace=False).tolist()
+        demand = Demand({share(int(size)): int(rng.integers(1, 40)) for size in sizes} | {WHOLE: 30})
+        value = learn(demand, Cluster(NODES)).gap_value
+        assert len(value) == WHOLE_MILLI + 1
+        assert value[0] == 0
+        assert (np.diff(value) >= -1e-12).all()
+        assert value[WHOLE_MILLI] <= 1.0 + 1e-9
+
+
+def test_more_sizes_than_can_be_enumerated_are_learned_all_the_same() -> None:
+    demand = Demand({share(milli): 1 for milli in range(10, 1000, 7)})
+    value = learn(demand, Cluster(NODES)).gap_value
+    assert value[WHOLE_MILLI] > 0
+
+
+def test_the_share_of_demand_that_cpu_can_feed_rises_to_all_of_it() -> None:
+    fed = learn(Demand({share(WHOLE_MILLI, 4000): 1, share(WHOLE_MILLI, 20_000): 1}), Cluster(NODES)).fed_share
+    assert fed[0] == 0
+    assert (np.diff(fed) >= 0).all()
+    assert fed[-1] == pytest.approx(1.0)
+
+
+def test_a_model_that_more_insist_on_than_there_is_has_scarcity_one() -> None:
+    picky = Shape(gpu_count=1, gpu_milli=WHOLE_MILLI, models=frozenset({"T4"}))
+    nodes = [*NODES, NodeSpec(name="t", cpu_milli=9, memory_mib=9, gpus=(GpuSpec(model="T4"),) * 2)]
+    scarcity = learn(Demand({picky: 50, WHOLE: 50}), Cluster(nodes)).scarcity
+    assert scarcity["T4"] == 1.0
+    assert scarcity.get("G2", 0.0) == 0.0
+
+
+def test_without_demand_a_gap_is_worth_its_size() -> None:
+    tables = learn(Demand(), Cluster(NODES))
+    assert np.array_equal(tables.gap_value, neutral().gap_value)
+
+
+def test_patterns_are_full_and_distinct() -> None:
+    sizes = [650, 470, 320, 110]
+    patterns = maximal_patterns(sizes)
+    assert len(set(patterns)) == len(patterns)
+    for pattern in patterns:
+        used = sum(count * size for count, size in zip(pattern, sizes, strict=True))
+        assert 0 <= WHOLE_MILLI - used < min(sizes)
+
+
+def test_distance_of_demands_is_zero_for_the_same_mix_and_one_for_strangers() -> None:
+    one, other = Demand({share(500): 10, WHOLE: 5}), Demand({share(500): 20, WHOLE: 10})
+    assert one.distance(other) == pytest.approx(0.0)
+    assert one.distance(Demand({share(300): 3})) == pytest.approx(1.0)
+
+
+def test_typical_demand_covers_95_percent_and_adds_up_to_one() -> None:
+    demand = Demand({share(500): 900, WHOLE: 80, share(111): 20})
+    typical = demand.typical()
+    assert sum(weight for _, weight in typical) == pytest.approx(1.0)
+    assert [key[1] for key, _ in typical] == [500, WHOLE_MILLI]
