@@ -73,20 +73,26 @@ CUresult pool_take(struct context *c, struct pool *p, uint64_t bytes, struct ran
         return CUDA_SUCCESS;
     }
     bool over = p->max_size && p->reserved + charge > p->max_size;
-    pthread_mutex_unlock(&lock);
     if (over) {
+        pthread_mutex_unlock(&lock);
         pool_trim(p, p->max_size > charge ? p->max_size - charge : 0);
-        if (p->reserved + charge > p->max_size) return CUDA_ERROR_OUT_OF_MEMORY;
+        pthread_mutex_lock(&lock);
+        over = p->reserved + charge > p->max_size;
     }
-    CUresult result = memory_take(c, p->device, bytes, MEMORY_POOL, out);
-    if (result != CUDA_SUCCESS) return result;
-    (*out)->pool = p;
-    pthread_mutex_lock(&lock);
-    p->reserved += charge;
-    if (p->reserved > p->reserved_high) p->reserved_high = p->reserved;
-    count_use(p, charge);
+    if (!over) p->reserved += charge; /* before the card is asked, so that two cannot both pass */
     pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
+    if (over) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = memory_take(c, p->device, bytes, MEMORY_POOL, out);
+    pthread_mutex_lock(&lock);
+    if (result == CUDA_SUCCESS) {
+        (*out)->pool = p;
+        if (p->reserved > p->reserved_high) p->reserved_high = p->reserved;
+        count_use(p, charge);
+    } else {
+        p->reserved -= charge;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 /* The program is done with `r`: the pool keeps it. */
@@ -118,7 +124,7 @@ void pool_drop(struct range *r)
         return;
     }
     keep(r);
-    if (p->reserved > p->release_threshold) pool_trim(p, p->release_threshold);
+    pool_trim(p, p->release_threshold);
 }
 
 bool pool_trim(struct pool *p, uint64_t keep_bytes)

@@ -386,6 +386,15 @@ void engine_wait(struct sim *s, int queue, uint64_t number)
     }
 }
 
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 void engine_sleep_until(uint64_t at_ns)
 {
     static __thread bool precise;
@@ -402,5 +411,5 @@ void engine_sleep_until(uint64_t at_ns)
         return;
     }
     while (sim_now() < at_ns)
-        __builtin_ia32_pause();
+        relax();
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.native.sim_cuda_programs import CudaNode, ask
+from tests.native.sim_cuda_programs import CudaNode, ask, program
 from tests.native.simnode import simctl
 
 MIB = 1 << 20
@@ -130,3 +131,28 @@ def test_an_injected_failure_denies_one_allocation(node: CudaNode) -> None:
     holder = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
     node.inject("alloc-fail", 2)
     assert [ask(holder) for _ in range(3)] == ["0 0 0", "0 0 2", "0 0 0"]
+
+
+def test_a_card_in_exclusive_mode_takes_one_process(node: CudaNode) -> None:
+    set_mode = f"""
+from pynvml import *
+nvmlInit()
+nvmlDeviceSetComputeMode(nvmlDeviceGetHandleByIndex(0), {3})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", set_mode], env=node.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    holder = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
+    second = subprocess.run(
+        [program("sim_cuda_load"), "fill", "64"],
+        env=node.environment(CUDA_VISIBLE_DEVICES="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert "gave 46" in second.stderr  # CUDA_ERROR_DEVICE_UNAVAILABLE
+    holder.kill()
+    holder.wait()
+    assert int(node.run("sim_cuda_load", "fill", 64, CUDA_VISIBLE_DEVICES="1")) > 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.native.sim_cuda_programs import BUILD, INCLUDE, ROOT, STRICT, CudaNode
+from tests.native.test_cudart import image
 from tests.native.test_sim_cuda import MEMORY, ORDER
 
 SANITIZED = BUILD / "sanitized"
@@ -34,9 +35,11 @@ def sanitized() -> Path:
         *(ROOT / "native" / "simgpu" / f"{name}.c" for name in ("kernels", "state", "engine")),
         *(generated / "api" / f"{name}.c" for name in ("sim_cuda_stubs", "sim_cuda_table", "cuda_resolve")),
     ]
-    link = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", f"-Wl,--version-script={generated}/api/sim_cuda.map"]
     include = [f"-I{ROOT / 'native'}", f"-I{generated}"]
+    link = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", f"-Wl,--version-script={generated}/api/sim_cuda.map"]
     compile_all("libcuda.so.1", "-shared", "-fPIC", "-fvisibility=hidden", *link, *include, *map(str, sources))
+    readers = [str(p) for p in sources if p.name.startswith("image")]
+    compile_all("sim_cuda_fuzz", *include, str(ROOT / "tests" / "native" / "sim_cuda_fuzz.c"), *readers)
     for name in ("sim_cuda_memory", "sim_cuda_order"):
         compile_all(name, str(ROOT / "tests" / "native" / f"{name}.c"), str(SANITIZED / "libcuda.so.1"), "-lm")
     return SANITIZED
@@ -55,3 +58,13 @@ def test_every_check_passes_under_the_sanitizers(tmp_path: Path, name: str, chec
             [directory / name, check], capture_output=True, text=True, env=environment, timeout=60, check=False
         )
         assert done.returncode == 0, f"{check}: exit {done.returncode}\n{done.stderr[-4000:]}"
+
+
+def test_damaged_images_of_every_kind_are_read_within_their_bounds() -> None:
+    kinds = ("ptx", "cubin", "fatbin", "uncompressed fatbin", "ptx in a fatbin")
+    files = [str(image(kind)) for kind in kinds]
+    done = subprocess.run(
+        [sanitized() / "sim_cuda_fuzz", "3000", *files], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count(" read") == len(kinds)
