@@ -72,9 +72,38 @@ class Claims:
         if self.would_be_in_quota(gang.queue, priority, need):
             yield from self._in_quota(gang, priority, need)
             return
-        if gang.evicted_at_s is not None and self._now_s < gang.evicted_at_s + CLAIM_PAUSE_S:
+        if self._paused(gang):
             return
         yield from self._borrowed(gang, priority, need)
+
+    def within_own(self, gang: Gang, asks: Sequence[Ask], need: Amount) -> list[Unit]:
+        """The fewest units of its own queue that must go so that no limit refuses the gang; empty when none do it."""
+        if not self._options.preempt:
+            return []
+        priority = max(a.priority for a in asks)
+        in_quota = self.would_be_in_quota(gang.queue, priority, need)
+        if not in_quota and self._paused(gang):
+            return []
+        lower = [u for u in self.units(gang.queue) if u.priority < priority and (in_quota or not u.in_quota)]
+        chosen: list[Unit] = []
+        for unit in sorted(self._ripe(lower, gang), key=lambda u: u.order):
+            if self._tree.over_limit(gang.queue, need.minus(total(u.amount for u in chosen))) is None:
+                break
+            if unit not in chosen:
+                chosen.extend(u for u in lower if unit.core and u.gang == unit.gang and not u.core and u not in chosen)
+                chosen.append(unit)
+        for unit in reversed(chosen[:]):
+            rest = [u for u in chosen if u is not unit]
+            alone = not unit.core and any(u.core and u.gang == unit.gang for u in rest)
+            if not alone and self._tree.over_limit(gang.queue, need.minus(total(u.amount for u in rest))) is None:
+                chosen = rest
+        freed = total(u.amount for u in chosen)
+        cheap = in_quota or freed.gpu_milli <= self._options.evict_ratio_max * need.gpu_milli
+        enough = self._tree.over_limit(gang.queue, need.minus(freed)) is None
+        return chosen if cheap and enough else []
+
+    def _paused(self, gang: Gang) -> bool:
+        return gang.evicted_at_s is not None and self._now_s < gang.evicted_at_s + CLAIM_PAUSE_S
 
     def _in_quota(self, gang: Gang, priority: int, need: Amount) -> Iterator[Claim]:
         eligible: list[Unit] = []

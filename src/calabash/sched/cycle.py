@@ -5,6 +5,7 @@ Decision table for the gang whose turn it is (``need`` is its core, or one surpl
 | state | event in this cycle | decision |
 |---|---|---|
 | members missing | - | Pending ``gang_incomplete`` |
+| ``need`` over a limit | lower priority of its queue makes way | Evict each victim, Bind each member |
 | ``need`` over a limit | - | Pending ``queue_over_limit`` |
 | fits now | placed all or nothing | Bind each member |
 | does not fit, has a claim | fewest victims found | Evict each victim, Bind each member |
@@ -26,17 +27,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from calabash.model.errors import Reason
-from calabash.model.units import format_mib
 from calabash.sched.claims import Claims
 from calabash.sched.decisions import Ask, Bind, Decision, Evict, Explanation, Move, Pending, Running
 from calabash.sched.defrag import Occupant, find_moves
-from calabash.sched.explain import PASSING, NodeVerdict, changes_for, explanation, judge
 from calabash.sched.fairshare import Amount
-from calabash.sched.gangs import Gang, Portion, place_together, portion_of, portions_of, total
+from calabash.sched.gangs import Gang, Portion, Unit, place_together, portion_of, portions_of, total
 from calabash.sched.preempt import CLAIM_PAUSE_S, find_victims
-from calabash.sched.queues import OverLimit
 from calabash.sched.reservation import Held, Reservation, reserve
 from calabash.sched.shape import NodePlacement, Shape
+from calabash.sched.why import Why
 
 if TYPE_CHECKING:
     from calabash.sched.scheduler import Scheduler
@@ -55,6 +54,7 @@ class Cycle:
         self._held = Held(
             scheduler.board, scheduler.book, now_s=now_s, default_run_time_s=scheduler.options.default_run_time_s
         )
+        self._why = Why(scheduler, self._claims, self._held)
         self._decisions: list[Decision] = []
         self._infeasible: set[tuple[Shape, ...]] = set()
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
@@ -63,7 +63,6 @@ class Cycle:
         self._known: dict[tuple[object, ...], Reason] = {}
         self._known_at = 0
         self._evicted: list[str] = []
-        self._verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
 
     # ---- the walk -------------------------------------------------------------------------------------------------
 
@@ -149,7 +148,7 @@ class Cycle:
             return Reason.NO_CAPACITY  # surplus of a core that did not start
         need = self._need(asks)
         if self._s.tree.over_limit(gang.queue, need) is not None:
-            return Reason.QUEUE_OVER_LIMIT
+            return None if self._replace(gang, asks, need) else Reason.QUEUE_OVER_LIMIT
         if self._place(asks) or self._claim(gang, asks, need) or self._defragment(gang, asks):
             return None
         self._reserve(gang, asks)
@@ -188,17 +187,39 @@ class Cycle:
             self._hold(self._held.reservations)
             if victims is None:
                 continue
-            gone = []
-            for unit in victims.evicted:
-                for member in unit.members:
-                    reason = Reason.PREEMPT if unit.queue == gang.queue else Reason.RECLAIM
-                    self._evict(member, reason, by=asks[0].id)
-                    gone.append(member.ask.id)
-            self._start(list(victims.placements), after=tuple(gone))
-            self._released()
+            self._evict_for(gang, asks, victims.evicted, victims.placements)
             return True
         self._hopeless.add(key)
         return False
+
+    def _replace(self, gang: Gang, asks: tuple[Ask, ...], need: Amount) -> bool:
+        """At a limit, lower priority of the same queue makes way, even where devices are free."""
+        units = self._claims.within_own(gang, asks, need)
+        if not units:
+            return False
+        self._expect_end(asks)
+        mark = self._s.board.mark()
+        for member in (m for unit in units for m in unit.members):
+            self._s.board.take(member.ask.shape, member.placement)
+        placed = place_together(self._s.board, asks)
+        if placed is None:
+            self._s.board.rollback(mark)
+            return False
+        self._evict_for(gang, asks, units, placed)
+        return True
+
+    def _evict_for(
+        self, gang: Gang, asks: Sequence[Ask], units: Sequence[Unit], placed: Sequence[tuple[Ask, NodePlacement]]
+    ) -> None:
+        """Carry a plan that is on the board already into the books."""
+        gone = []
+        for unit in units:
+            for member in unit.members:
+                reason = Reason.PREEMPT if unit.queue == gang.queue else Reason.RECLAIM
+                self._evict(member, reason, by=asks[0].id)
+                gone.append(member.ask.id)
+        self._start(placed, after=tuple(gone))
+        self._released()
 
     def _defragment(self, gang: Gang, asks: tuple[Ask, ...]) -> bool:
         options = self._s.options
@@ -325,7 +346,7 @@ class Cycle:
         """Pending for each member that waits, when what blocks it is new."""
         for ask in asks:
             if ask.id in gang.waiting and self._s.told_is_new(ask.id, reason):
-                told = self.explain_blocked(gang, asks, ask, reason)
+                told = self._why.blocked(gang, asks, ask, reason)
                 self._decisions.append(Pending(id=ask.id, reason=told.reason, explanation=told))
 
     def explain(self, ask_id: str) -> Explanation:
@@ -339,109 +360,8 @@ class Cycle:
             reason = Reason.GANG_INCOMPLETE
         elif self._s.tree.over_limit(gang.queue, self._need(asks)) is not None:
             reason = Reason.QUEUE_OVER_LIMIT
-        return self.explain_blocked(gang, asks, ask, reason)
-
-    def explain_blocked(self, gang: Gang, asks: Sequence[Ask], ask: Ask, reason: Reason) -> Explanation:
-        if reason is Reason.GANG_INCOMPLETE:
-            there = gang.required - gang.incomplete
-            return explanation(
-                reason,
-                f"gang {gang.key[1]} waits for members: {there} of {gang.required} have come",
-                changes=(f"would be tried once {gang.incomplete} more members are submitted",),
-            )
-        need = self._need(asks)
-        over = self._s.tree.over_limit(gang.queue, need)
-        if over is not None:
-            return _over_limit(over)
-        return self._no_room(gang, asks, ask, need)
-
-    def _verdict(self, shape: Shape) -> tuple[NodeVerdict, tuple[str, ...]]:
-        """What the nodes say and what would help, once per shape: nothing moves while reasons are told."""
-        found = self._verdicts.get(shape)
-        if found is None:
-            verdict = judge(self._s.room.compiled(shape))
-            found = (verdict, () if verdict.fitting else changes_for(self._s.cluster, shape))
-            self._verdicts[shape] = found
-        return found
-
-    def _no_room(self, gang: Gang, asks: Sequence[Ask], ask: Ask, need: Amount) -> Explanation:
-        start_s = next((r.start_s for r in self._held.reservations if r.gang == gang.key), None)
-        verdict, changes = self._verdict(ask.shape)
-        dominant = verdict.dominant
-        reason = dominant.reason if dominant else Reason.NO_CAPACITY
-        summary = verdict.summary
-        if verdict.fitting and len(asks) > 1:
-            reason = Reason.NO_CAPACITY
-            fitting = self._members_fitting(asks)
-            summary = f"{fitting} of {len(asks)} members fit at once; {summary}"
-            changes = (f"would start with min_member <= {fitting}",) if fitting else ()
-        elif verdict.fitting and not self._held.reservations:
-            reason, summary = Reason.NO_CAPACITY, f"{summary}: its turn comes in the next cycle"
-        elif verdict.fitting:
-            reason = Reason.RESERVED
-            names = sorted({self._s.cluster.names[n] for r in self._held.reservations for n in r.asks_on})
-            summary = f"{summary}, held for a reserved gang: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-        passing = reason in PASSING or reason is Reason.RESERVED
-        if passing and reason is not Reason.RESERVED and self._over_deserved(gang, asks, need):
-            guaranteed = self._s.tree.guaranteed(gang.queue)
-            used = self._s.tree.used(gang.queue)
-            reason = Reason.QUEUE_OVER_DESERVED
-            summary = (
-                f"queue {gang.queue} holds {_devices(used.gpu_milli)} of {_devices(guaranteed[0])} deserved devices"
-                f" and asks {_devices(need.gpu_milli)} more, nothing is free to borrow; {summary}"
-            )
-        if passing:
-            changes = (*changes, *self._give_back(gang, need))
-        return replace(explanation(reason, summary, verdict, changes), estimated_start_s=start_s)
-
-    def _over_deserved(self, gang: Gang, asks: Sequence[Ask], need: Amount) -> bool:
-        priority = max(a.priority for a in asks)
-        return any(self._s.tree.managed) and not self._claims.would_be_in_quota(gang.queue, priority, need)
-
-    def _members_fitting(self, asks: Sequence[Ask]) -> int:
-        mark = self._s.board.mark()
-        self._s.room.admitting = False
-        count = 0
-        for ask in asks:
-            placement = self._s.room.choose(ask.shape)
-            if placement is None:
-                break
-            self._s.board.put(ask.shape, placement)
-            count += 1
-        self._s.board.rollback(mark)
-        return count
-
-    def _give_back(self, gang: Gang, need: Amount) -> tuple[str, ...]:
-        """Queues that hold more than they are guaranteed, the largest borrower first."""
-        tree = self._s.tree
-        if not any(tree.managed):
-            return ()
-        borrowed = []
-        for queue in tree.leaves():
-            over = tree.used(queue).gpu_milli - tree.guaranteed(queue)[0]
-            if queue != gang.queue and over >= need.gpu_milli > 0:
-                borrowed.append((-over, queue))
-        return tuple(
-            f"would fit if queue {q} gave back {_devices(need.gpu_milli)} devices" for _, q in sorted(borrowed)[:2]
-        )
+        return self._why.blocked(gang, asks, ask, reason)
 
 
 def _shapes(asks: Sequence[Ask]) -> tuple[Shape, ...]:
     return (asks[0].shape,) if len(asks) == 1 else tuple(a.shape for a in asks)
-
-
-def _over_limit(over: OverLimit) -> Explanation:
-    unit = ("devices", "CPUs", "host memory")[over.resource]
-
-    def show(amount: int) -> str:
-        return format_mib(amount) if over.resource == 2 else f"{amount / 1000:g}"
-
-    return explanation(
-        Reason.QUEUE_OVER_LIMIT,
-        f"queue {over.queue} holds {show(over.used)} of at most {show(over.limit)} {unit}, asked {show(over.asked)}",
-        changes=(f"would be tried if the limit of queue {over.queue} were {show(over.used + over.asked)} {unit}",),
-    )
-
-
-def _devices(milli: float) -> str:
-    return f"{milli / 1000:g}"

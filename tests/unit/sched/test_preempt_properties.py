@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from calabash.sched.claims import Claims
 from calabash.sched.cluster import GpuSpec, NodeSpec
 from calabash.sched.decisions import Ask, Bind, Evict, Options
 from calabash.sched.fairshare import Amount
-from calabash.sched.queues import QueueSpec
+from calabash.sched.queues import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.shape import Shape
 
@@ -47,6 +48,9 @@ def world(rng: random.Random) -> tuple[Scheduler, list[Ask]]:
         )
         for name in names
     ]
+    if rng.random() < 0.3:
+        limit = max(queues[0].deserved.gpu_milli, rng.randint(1, total) * 1000)
+        queues[0] = replace(queues[0], limit=UNLIMITED._replace(gpu_milli=limit))
     scheduler = Scheduler(nodes, queues, options=Options(reclaim_fair_share=rng.random() < 0.7))
     number = itertools.count()
 
@@ -89,6 +93,8 @@ def assert_books_agree(scheduler: Scheduler) -> None:
             assert int(cluster.gpu_free_milli[row, device]) == 1000 - milli
     for queue in scheduler.tree.leaves():
         assert scheduler.tree.used(queue).gpu_milli == charged[queue]
+    for spec in scheduler.tree.specs:
+        assert scheduler.tree.used(spec.name).gpu_milli <= spec.limit.gpu_milli
     assert all(bool(s) for s in cluster.schedulable)
 
 
