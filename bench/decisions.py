@@ -1,0 +1,175 @@
+"""Decisions per second: how fast the engine says where a request goes, on one core, at three sizes of cluster.
+
+The openb nodes once, 8 and 16 times over (6,212, about 50,000 and 100,000 devices) are filled by policy ``pgb`` to
+about 96, 90 and 45 percent; every arrival is one decision and, where it fits, one placement, and both are timed
+together. Then the level is held: every arrival is followed by the departure of the oldest. Times are of the thread's
+own processor time, because a neighbour on the machine is not the engine's; the wall clock's 99th percentile stands
+beside it. A shape that is asked for the first time is cold; all of them are asked for once on the empty cluster and
+counted apart. Last, a shape that fits nowhere is asked for again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench._report import Report, run
+from bench._traces import Traces, load
+from calabash.sched.cluster import Cluster, NodeSpec
+from calabash.sched.engine import Engine
+from calabash.sched.policies.registry import policy_named
+from calabash.sched.shape import NodePlacement, Shape
+from calabash.sim.workload import Workload, replicate
+
+KB_PER_NODE_MAX = 100
+P99_US_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A cluster: copies of the trace's nodes, how full, and the goal per second."""
+
+    copies: int
+    fill: float
+    goal_per_s: float
+
+
+SIZES = (
+    Size(copies=1, fill=0.96, goal_per_s=20_000),
+    Size(copies=8, fill=0.90, goal_per_s=20_000),
+    Size(copies=16, fill=0.45, goal_per_s=12_000),
+)
+
+
+@dataclass(slots=True)
+class Times:
+    """Nanoseconds of every decision: of the thread's processor time and of the wall clock."""
+
+    own_ns: list[int] = field(default_factory=list)
+    wall_ns: list[int] = field(default_factory=list)
+
+
+class World:
+    """A cluster under one policy, and what is placed on it, oldest first."""
+
+    def __init__(self, nodes: list[NodeSpec], workload: Workload, *, seed: int) -> None:
+        self.shapes = [request.shape for request in workload.requests]
+        self.cluster = Cluster(nodes, order_seed=seed)
+        self.engine = Engine(self.cluster, policy_named("pgb", demand=workload.demand, seed=seed))
+        self.placed: deque[tuple[Shape, NodePlacement]] = deque()
+        self._rng = np.random.default_rng(seed)
+        self.used_milli = 0
+
+    def draws(self) -> Iterator[Shape]:
+        """Shapes of the workload, drawn uniformly, without end."""
+        while True:
+            for index in self._rng.integers(0, len(self.shapes), 4096).tolist():
+                yield self.shapes[index]
+
+    def fill(self, level: float, draws: Iterator[Shape]) -> Times:
+        """Place until ``level`` is allocated or 400 in a row do not fit."""
+        wanted = level * 1000 * self.cluster.gpu_total
+        missed, times = 0, Times()
+        while self.used_milli < wanted and missed < 400:
+            missed = 0 if self._step(next(draws), times) else missed + 1
+        return times
+
+    def hold(self, decisions: int, draws: Iterator[Shape]) -> Times:
+        """So many arrivals, the oldest departing whenever more is allocated than at the start."""
+        level, times = self.used_milli, Times()
+        for _ in range(decisions):
+            self._step(next(draws), times)
+            while self.used_milli > level:
+                shape, placement = self.placed.popleft()
+                self.cluster.release(shape, placement)
+                self.used_milli -= shape.gpu_total_milli
+        return times
+
+    def _step(self, shape: Shape, times: Times) -> bool:
+        """One decision and its placement; whether it fits."""
+        wall, own = time.perf_counter_ns(), time.thread_time_ns()
+        placement = self.engine.decide(shape)
+        if placement is not None:
+            self.cluster.place(shape, placement)
+        times.own_ns.append(time.thread_time_ns() - own)
+        times.wall_ns.append(time.perf_counter_ns() - wall)
+        if placement is None:
+            return False
+        self.placed.append((shape, placement))
+        self.used_milli += shape.gpu_total_milli
+        return True
+
+    @property
+    def bytes_per_node(self) -> float:
+        """Resident arrays and the engine's caches."""
+        arrays = sum(value.nbytes for value in vars(self.cluster).values() if isinstance(value, np.ndarray))
+        return (arrays + self.engine.memory_bytes) / self.cluster.node_count
+
+
+def measure_size(report: Report, traces: Traces, size: Size) -> None:
+    """One cluster."""
+    workload = next(iter(traces.workloads.values()))
+    world = World(replicate(traces.nodes, size.copies), workload, seed=42)
+    devices = world.cluster.gpu_total
+    name = f"{devices:,} devices"
+    goals = traces.published
+    draws = world.draws()
+    cold = _cold_us(world)
+    filling = world.fill(size.fill, draws)
+    per_s = 1e9 * len(filling.own_ns) / sum(filling.own_ns)
+    detail = f"{len(filling.own_ns):,} decisions, filled to {world.used_milli / 10 / devices:.1f} %"
+    report.add(f"{name}: filling", per_s, "/s", at_least=size.goal_per_s if goals else None, detail=detail)
+    _percentiles(report, f"{name}: filling", filling, with_goal=goals)
+    holding = world.hold(2_000 if report.quick else 20_000, draws)
+    per_s = 1e9 * len(holding.own_ns) / sum(holding.own_ns)
+    report.add(f"{name}: holding", per_s, "/s", detail="every arrival with a departure, which is not timed")
+    _percentiles(report, f"{name}: holding", holding, with_goal=goals)
+    report.add(f"{name}: cold shape, longest", max(cold), "us", detail=f"of {len(cold)} shapes")
+    memory = world.bytes_per_node / 1000
+    report.add(f"{name}: memory per node", memory, "KB", at_most=KB_PER_NODE_MAX, detail=f"{len(cold)} shapes cached")
+    report.add(f"{name}: repeat of an infeasible shape", _infeasible_us(world), "us")
+
+
+def _percentiles(report: Report, name: str, times: Times, *, with_goal: bool) -> None:
+    p50, p99 = np.percentile(times.own_ns, (50, 99)) / 1000
+    wall = float(np.percentile(times.wall_ns, 99)) / 1000
+    report.add(f"{name}, p50", float(p50), "us")
+    goal = P99_US_MAX if with_goal else None
+    report.add(f"{name}, p99", float(p99), "us", at_most=goal, detail=f"{wall:.0f} us by the wall clock")
+    report.add(f"{name}, longest", max(times.own_ns) / 1000, "us")
+
+
+def _cold_us(world: World) -> list[float]:
+    """First decision of every shape on the empty cluster, microseconds, without placing."""
+    took = []
+    for shape in dict.fromkeys(world.shapes):
+        began = time.thread_time_ns()
+        world.engine.decide(shape)
+        took.append((time.thread_time_ns() - began) / 1000)
+    return took
+
+
+def _infeasible_us(world: World, repeats: int = 2000) -> float:
+    """Mean time to say no again to a request that no node can hold."""
+    shape = Shape(cpu_milli=10**7, gpu_count=1, gpu_milli=1000)
+    if world.engine.decide(shape) is not None:
+        raise AssertionError("a request of 10,000 vCPU was placed")
+    began = time.thread_time_ns()
+    for _ in range(repeats):
+        world.engine.decide(shape)
+    return (time.thread_time_ns() - began) / 1000 / repeats
+
+
+def measure(report: Report) -> None:
+    """All sizes."""
+    traces = load(report, ("default",))
+    for size in SIZES:
+        measure_size(report, traces, size)
+
+
+if __name__ == "__main__":
+    run("decisions", "Decisions", measure)
