@@ -59,3 +59,19 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_dead(world: World) 
     (child,) = Path(f"/proc/{inner.pid}/task/{inner.pid}/children").read_text().split()
     os.kill(int(child), signal.SIGKILL)
     inner.communicate(timeout=30)
+
+
+def test_the_preload_file_of_a_container_holds_every_program_whatever_its_environment(world: World) -> None:
+    """As a container runtime does it: no variable names the shim or the slot, and clearing them all changes nothing."""
+    slot = world.slot(cap=GIB)
+    shim = slot.environment()["LD_PRELOAD"]
+    script = (
+        "mount -t tmpfs none /run && mkdir -p /run/calabash/slot /run/etc/upper /run/etc/work"
+        f" && mount --bind {slot.path} /run/calabash/slot"
+        " && mount -t overlay none -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work /etc"
+        f" && echo {shim} > /etc/ld.so.preload"
+        ' && exec env -i CALABASH_SIM="$CALABASH_SIM" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" "$@"'
+    )
+    for size, answer in ((2 * GIB, OUT_OF_MEMORY), (GIB // 2, SUCCESS)):
+        command = ["unshare", "-rm", "sh", "-c", script, "sh", *slot.tenant_command("alloc", size)]
+        assert slot.run(*command, LD_PRELOAD="", CALABASH_SLOT="") == str(answer)
