@@ -119,6 +119,16 @@ def test_a_grant_can_be_repeated_without_changing_what_happened_since(store: Sto
     assert store.allocations()[0].state is AllocationState.RUNNING
 
 
+def test_the_program_of_a_held_allocation_is_remembered(store: Store) -> None:
+    store.grant(_record())
+    store.set_program(AllocationId("a1"), pid=12, start_time=1 << 40)
+    found = store.allocations()[0]
+    assert (found.program_pid, found.program_start_time) == (12, 1 << 40)
+    store.release(AllocationId("a1"), at=1.0, reason="done", explanation="")
+    store.set_program(AllocationId("a1"), pid=13, start_time=1)
+    assert store.allocations(ended=True)[0].program_pid == 12
+
+
 def test_states_only_move_forward(store: Store) -> None:
     store.grant(_record())
     store.release(AllocationId("a1"), at=9.0, reason="done", explanation="all programs ended")

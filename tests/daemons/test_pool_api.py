@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +130,25 @@ def test_a_queue_that_makes_no_sense_is_refused_and_not_kept(world: World, name:
     with pytest.raises(CalabashError):
         world.client.put(f"/v1/queues/{name.replace(' ', '%20')}", body)
     assert [q["name"] for q in world.client.get("/v1/queues")["items"]] == ["default"]
+
+
+def test_every_route_is_in_the_reference_and_nothing_else_is() -> None:
+    from calabash.standalone.api import ROUTES
+
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "pool-api.md").read_text()
+    paths = [(path, route) for route in ROUTES for path in route.paths]
+    served = {
+        f"{method} {path.replace('allocation:str', 'id').replace(':str', '')}"
+        for path, route in paths
+        for method in route.http_methods
+    }
+    documented = set(re.findall(r"^\| `([A-Z]+ /v1/[^`]*)`", reference, re.MULTILINE))
+    assert {s for s in served if not s.startswith("OPTIONS")} == documented
+
+
+def test_every_field_of_a_request_is_in_the_reference() -> None:
+    from calabash.standalone.wire import Ask
+
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "pool-api.md").read_text()
+    section = reference.partition("## Asking for a slice")[2]
+    assert all(f"`{name}`" in section for name in Ask.__struct_fields__)

@@ -124,6 +124,7 @@ class World:
         self.programs: list[Program] = []
         self.daemon: subprocess.Popen[bytes] | None = None
         self.client = PoolClient(home)
+        self.events_after = 0
         if gpus:
             sim.create_node(home, SIM, gpus, 1)
 
@@ -191,7 +192,17 @@ class World:
         return found
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [e for e in self.client.get("/v1/events")["items"] if e["kind"] == kind]
+        """All of a kind since the last call of ``forget_events``."""
+        found: list[dict[str, Any]] = []
+        after = self.events_after
+        while items := self.client.get(f"/v1/events?after={after}")["items"]:
+            found += [e for e in items if e["kind"] == kind]
+            after = items[-1]["id"]
+        return found
+
+    def forget_events(self) -> None:
+        while items := self.client.get(f"/v1/events?after={self.events_after}")["items"]:
+            self.events_after = items[-1]["id"]
 
     def slots(self) -> list[str]:
         return sorted(p.name for p in (self.home / "alloc").iterdir())
@@ -219,6 +230,7 @@ class World:
                     self.client.delete(f"/v1/queues/{queue['name']}")
         except CalabashError:
             return False
+        self.forget_events()
         return all(d["health"] == "healthy" for d in self.devices())
 
     def close(self) -> None:

@@ -137,11 +137,17 @@ class Book:
         entry.ending = entry.ending or (reason, explanation)
         return True
 
-    def started(self, allocation: AllocationId) -> AllocationRecord | None:
-        """The program runs; its lease will be seen in a moment. None when it is not held any more."""
+    def started(self, allocation: AllocationId, program: Process | None) -> AllocationRecord | None:
+        """The program runs; it counts as a user as long as it lives, whatever it does with the lease it inherited.
+
+        None when the allocation is not held any more.
+        """
         entry = self._entries.get(allocation)
         if entry is None or entry.ending:
             return None
+        if program is not None:
+            self._store.set_program(allocation, pid=program.pid, start_time=program.start_time)
+            entry.record = replace(entry.record, program_pid=program.pid, program_start_time=program.start_time)
         if entry.record.state is AllocationState.GRANTED:
             self._mark_running(entry)
         return entry.record
@@ -230,7 +236,7 @@ class Book:
         return Seen(
             entry=record.state,
             slot=self._slots.exists(record.id),
-            lease_held=entry.lease is not None and entry.lease.held(),
+            lease_held=entry.lease is not None and (entry.lease.held() or alive(program_of(record))),
             awaited=record.state is AllocationState.GRANTED and self._awaited(entry),
             ending=entry.ending is not None,
         )
@@ -278,6 +284,11 @@ class Book:
             return pages.LimitsPage.of_slot(self._slots.path(allocation)).uuids
         except CalabashError:
             return ()
+
+
+def program_of(record: AllocationRecord) -> Process:
+    """The program that said it runs; pid 0 when none has."""
+    return Process(pid=record.program_pid, start_time=record.program_start_time)
 
 
 def _ended_by_itself(record: AllocationRecord) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import structlog
 
 from calabash.agent import pages
 from calabash.agent.arbiter_process import ArbiterProcess
-from calabash.agent.book import Book, Changes
+from calabash.agent.book import Book, Changes, program_of
 from calabash.agent.ending import Ender
 from calabash.agent.inventory import HealthChange, Inventory
 from calabash.agent.ledgers import Ledgers
@@ -34,13 +34,13 @@ from calabash.model.request import AllocationId, ModeName
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
-from calabash.seams.host.processes import Process, holders, owner
+from calabash.seams.host.processes import Process, alive, holders, owner
 from calabash.seams.store import AllocationRecord, Store
 from calabash.sharing.protocol import Edits, Held
 from calabash.sharing.registry import mode_named
 
 SWEEP_PERIOD_S = 0.1
-LOOK_PERIOD_S = 0.15
+LOOK_PERIOD_S = 0.2
 READ_PERIOD_S = 1.0
 EVENT_WAIT_S = 1.0
 EVENTS_WAITING_MAX = 1000
@@ -175,11 +175,11 @@ class NodeAgent:
         self.event("granted", allocation=record.id, message=describe(granted, self.inventory.devices()))
         return granted, edits
 
-    def started(self, allocation: AllocationId) -> AllocationRecord | None:
-        """The program says it runs."""
+    def started(self, allocation: AllocationId, program: Process | None) -> AllocationRecord | None:
+        """The program says it runs; None when the allocation is not held any more."""
         with self.lock:
             before = self.book.get(allocation)
-            after = self.book.started(allocation)
+            after = self.book.started(allocation, program)
         if before is not None and after is not None and before.state is not after.state:
             self.event("started", allocation=allocation)
         return after
@@ -202,10 +202,17 @@ class NodeAgent:
         return changes
 
     def processes_of(self, allocation: AllocationId) -> list[Process]:
-        """Programs that hold the lease, as far as this process may see them. What a tenant writes about itself is not
-        asked: these processes may be killed."""
+        """The program and whoever holds the lease, as far as this process may see them. What a tenant writes into its
+        pages is not asked: these processes may be killed."""
         lease = self.slots.path(allocation) / pages.LEASE_FILE
-        return holders([lease])[lease]
+        return self._with_program(allocation, holders([lease])[lease])
+
+    def _with_program(self, allocation: AllocationId, found: list[Process]) -> list[Process]:
+        record = self.book.get(allocation)
+        program = program_of(record) if record is not None else None
+        if program is None or program in found or not alive(program):
+            return found
+        return sorted([*found, program], key=lambda p: p.pid)
 
     def _own_processes_of(self, allocation: AllocationId) -> list[Process]:
         """Those of them that may be killed. A user can hand his lease to a stranger's process through a socket; so only
@@ -217,7 +224,8 @@ class NodeAgent:
     def processes(self) -> dict[AllocationId, list[Process]]:
         """The same for everything that is held, in one look."""
         leases = {self.slots.path(r.id) / pages.LEASE_FILE: r.id for r in self.book.records()}
-        return {leases[path]: found for path, found in holders(list(leases)).items()}
+        found = holders(list(leases))
+        return {name: self._with_program(name, found[path]) for path, name in leases.items()}
 
     def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
         """Tell people; kept until the store takes it, the oldest lost when there are too many."""

@@ -166,8 +166,9 @@ async def _disconnected(request: Request[Any, Any, Any]) -> None:
 
 @post("/v1/allocations/{allocation:str}/started", status_code=200)
 async def started(state: State, request: Request[Any, Any, Any], allocation: str) -> dict[str, Any]:
-    wire.decode(await _body(request), wire.Started)
-    record = await asyncio.to_thread(_pool(state).started, AllocationId(allocation), peer=_peer(request))
+    body: wire.Started = wire.decode(await _body(request), wire.Started)
+    peer = _peer(request)
+    record = await asyncio.to_thread(_pool(state).started, AllocationId(allocation), pid=body.pid, peer=peer)
     return {"id": record.id, "state": record.state}
 
 

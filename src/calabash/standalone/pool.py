@@ -28,7 +28,7 @@ from calabash.sched.decisions import Options
 from calabash.sched.fairshare import Amount
 from calabash.sched.queues import UNLIMITED, QueueSpec
 from calabash.seams.clock import Clock
-from calabash.seams.host.processes import Peer, identify, user_name
+from calabash.seams.host.processes import Peer, identify, owner, user_name
 from calabash.seams.store import AllocationRecord, AllocationState, QueueRecord, Store
 from calabash.sharing.protocol import Edits, Misfit
 from calabash.sharing.registry import fits
@@ -298,10 +298,13 @@ class Pool:
 
     # -- holding -----------------------------------------------------------------------------------------------
 
-    def started(self, allocation: AllocationId, *, peer: Peer) -> AllocationRecord:
-        """The program of an allocation is about to run."""
+    def started(self, allocation: AllocationId, *, pid: int, peer: Peer) -> AllocationRecord:
+        """The program of an allocation is about to run; only one of the asker's own processes can be it."""
         self._require_owner(self._held(allocation), peer)
-        record = self.agent.started(allocation)
+        program = identify(pid)
+        if program is not None and owner(program) != peer.uid and peer.uid != 0:
+            raise CalabashError(f"process {pid} does not belong to {user_name(peer.uid)}", reason=Reason.NOT_PERMITTED)
+        record = self.agent.started(allocation, program)
         if record is None:
             raise not_found(allocation)
         return record

@@ -26,7 +26,8 @@ class AllocationRecord:
     """One entry of the journal.
 
     ``client_pid`` with ``client_start_time`` name the process that asked, so that a grant nobody will ever use is
-    revoked as soon as that process is gone. Times are seconds since 1970; 0.0 is "not yet".
+    revoked as soon as that process is gone; ``program_pid`` likewise the program that said it runs. Times are seconds
+    since 1970; 0.0 is "not yet".
     """
 
     id: AllocationId
@@ -37,6 +38,8 @@ class AllocationRecord:
     uid: int = -1
     client_pid: int = 0
     client_start_time: int = 0
+    program_pid: int = 0
+    program_start_time: int = 0
     command: tuple[str, ...] = ()
     slot: str = ""
     created_at: float = 0.0

@@ -158,6 +158,13 @@ class Store:
         with self._transaction() as connection:
             connection.execute(self._advance(allocation, AllocationState.RUNNING).values(started_at=at))
 
+    def set_program(self, allocation: AllocationId, *, pid: int, start_time: int) -> None:
+        """Remember the program of a held allocation."""
+        table = tables.allocations
+        change = sa.update(table).where(table.c.id == allocation, table.c.state != AllocationState.RELEASED.value)
+        with self._transaction() as connection:
+            connection.execute(change.values(program_pid=pid, program_start_time=start_time))
+
     def release(
         self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Sequence[UsageRecord] = ()
     ) -> None:
@@ -259,7 +266,9 @@ class Store:
         return sqlite.insert(table).on_conflict_do_nothing(index_elements=keys)
 
 
-_PLAIN_FIELDS = tuple(f for f in AllocationRecord.__dataclass_fields__ if f not in {"state", "request", "placement", "command"})
+_PLAIN_FIELDS = tuple(
+    f for f in AllocationRecord.__dataclass_fields__ if f not in {"state", "request", "placement", "command"}
+)
 
 
 def _allocation_values(record: AllocationRecord) -> dict[str, Any]:

@@ -37,6 +37,8 @@ def upgrade() -> None:
         sa.Column("uid", sa.BigInteger, nullable=False),
         sa.Column("client_pid", sa.BigInteger, nullable=False),
         sa.Column("client_start_time", sa.BigInteger, nullable=False),
+        sa.Column("program_pid", sa.BigInteger, nullable=False),
+        sa.Column("program_start_time", sa.BigInteger, nullable=False),
         sa.Column("command", sa.JSON, nullable=False),
         sa.Column("slot", sa.Text, nullable=False),
         sa.Column("request", sa.JSON, nullable=False),
