@@ -126,7 +126,6 @@ struct context {
     uint64_t peers; /* ordinals with peer access enabled */
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
-    CUevent wait_event;
 };
 
 struct context *context_current(void);
@@ -208,10 +207,8 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes);
 bool memory_knows(uint64_t address);
 /* As above for either side of a copy: addresses outside our range are the program's own. */
 bool memory_is_ours(uint64_t address);
-/* A plain copy between any two addresses in `c`; ILLEGAL_ADDRESS when either side is not allowed. */
-CUresult memory_copy(struct context *c, uint64_t to, uint64_t from, uint64_t bytes);
-CUresult memory_registered(uint64_t address, struct range **out);
-CUresult memory_release(uint64_t base, bool wait);
+/* Free what was allocated at `base`; `host` says which kind of free it is. */
+CUresult memory_release(uint64_t base, bool host);
 
 struct pool {
     struct object object;
@@ -222,10 +219,8 @@ struct pool {
     uint64_t cached; /* reserved and not used: */
     struct kept *kept;
     bool is_default;
-    bool host;
     int reuse[4];
-    uint32_t access;
-    uint32_t handle_types;
+    uint32_t access; /* bit per ordinal */
 };
 CUresult pool_device_default(struct device *d, struct pool **out);
 CUresult pool_take(struct context *c, struct pool *p, uint64_t bytes, struct range **out);

@@ -231,16 +231,6 @@ bool memory_is_ours(uint64_t address)
     return space_holds(address);
 }
 
-CUresult memory_copy(struct context *c, uint64_t to, uint64_t from, uint64_t bytes)
-{
-    if (bytes == 0) return CUDA_SUCCESS;
-    if ((memory_is_ours(to) && !memory_allows(c, to, bytes)) ||
-        (memory_is_ours(from) && !memory_allows(c, from, bytes)))
-        return CUDA_ERROR_ILLEGAL_ADDRESS;
-    memmove((void *)to, (const void *)from, bytes);
-    return CUDA_SUCCESS;
-}
-
 /* ---- allocation ---- */
 
 static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum memory memory, bool host, unsigned int flags)

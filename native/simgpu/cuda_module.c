@@ -22,7 +22,6 @@ struct module {
     struct image *image;
     struct function **function; /* one per entry, made on demand */
     struct placed_global *globals;
-    struct range *code; /* what the loaded code occupies */
     struct module *next;
 };
 

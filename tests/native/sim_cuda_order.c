@@ -372,6 +372,47 @@ static void captured(void)
     EQUAL(used_bytes(), base);
 }
 
+/* Copies between cards, access of one to the other's memory, and a wait of one for the other. */
+static void two_cards(void)
+{
+    CUcontext second;
+    CUdeviceptr here, there;
+    CUstream s = stream(CU_STREAM_NON_BLOCKING), t;
+    CUevent e = event();
+    int value = 0, can;
+    OK(cuMemAlloc_v2(&here, 4000));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxPushCurrent_v2(second));
+    OK(cuMemAlloc_v2(&there, 4000));
+    OK(cuMemsetD32_v2(there, 0, 1000));
+    OK(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+    OK(cuCtxPopCurrent_v2(NULL));
+    spin(s, 20000000);
+    count_up(s, here, 1000);
+    OK(cuEventRecord(e, s));
+    OK(cuStreamWaitEvent(t, e, 0)); /* another context, another card */
+    OK(cuCtxPushCurrent_v2(second));
+    OK(cuMemcpyPeerAsync(there, second, here, context, 4000, t));
+    EXPECT(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
+    OK(cuStreamSynchronize(t));
+    OK(cuEventQuery(e));
+    OK(cuMemcpyDtoH_v2(&value, there + 3996, 4));
+    EQUAL(value, 999);
+    OK(cuCtxPopCurrent_v2(NULL));
+    OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    EQUAL(can, 1);
+    OK(cuCtxEnablePeerAccess(second, 0));
+    EXPECT(cuCtxEnablePeerAccess(second, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    count_up(NULL, there, 10);
+    OK(cuCtxSynchronize());
+    OK(cuCtxDisablePeerAccess(second));
+    count_up(NULL, there, 10);
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    OK(cuCtxPushCurrent_v2(second));
+    OK(cuMemFree_v2(there)); /* the other context is well */
+    OK(cuDevicePrimaryCtxRelease_v2(1));
+}
+
 /* A graph keeps a user object until it and its executables are gone. */
 static void kept(void)
 {
@@ -486,6 +527,7 @@ int main(int argc, char **argv)
         {"values", values},
         {"destroyed_early", destroyed_early},
         {"kept", kept},
+        {"two_cards", two_cards},
         {"heavy_work", heavy_work},
         {"threads", threads},
         {"forked", forked},

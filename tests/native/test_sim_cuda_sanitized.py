@@ -49,7 +49,7 @@ def sanitized() -> Path:
     ("name", "checks"), [("sim_cuda_memory", MEMORY), ("sim_cuda_order", ORDER)], ids=["memory", "order"]
 )
 def test_every_check_passes_under_the_sanitizers(tmp_path: Path, name: str, checks: dict[str, str]) -> None:
-    node = CudaNode(tmp_path / "node.state", "A100-40GB")
+    node = CudaNode(tmp_path / "node.state", "A100-40GB,T4")
     directory = sanitized()
     # The driver keeps its tables for the life of the process; what the checks leave is not looked at.
     environment = node.environment(LD_LIBRARY_PATH=str(directory), ASAN_OPTIONS="detect_leaks=0")
