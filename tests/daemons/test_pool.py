@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -458,9 +459,12 @@ def test_a_card_with_a_double_bit_error_is_drained_and_returns_after_a_probe(wor
     assert program.alive()
     program.finish()
     until(lambda: world.devices()[card]["health"] == "healthy", what="the card to come back")
-    changes = [e["message"] for e in world.events("health")]
-    assert any("draining -> recovering" in c for c in changes)
-    assert any("a probe passed" in c for c in changes)
+    for story in ("draining -> recovering", "a probe passed"):
+        until(partial(_happened, world, story), what=f"the event {story!r}")
+
+
+def _happened(world: World, story: str) -> bool:
+    return any(story in event["message"] for event in world.events("health"))
 
 
 def test_a_program_fault_does_not_take_the_card_away(world: World) -> None:
