@@ -79,7 +79,8 @@ class Cluster:
         gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_island, gpu_numa [N, G].
         kind_users [N, KINDS]: placements per class of request (``kind_of``).
         schedulable [N]: False while cordoned. rack [N].
-        gpu_sum_milli, gpu_whole_free [N]: free compute over the node's devices, devices with all of it free. users [N]: placements on the node.
+        gpu_sum_milli, gpu_whole_free [N]: free compute over the node's devices, devices with all of it free.
+        users [N]: placements on the node.
         names, labels, taints: per row. row_of: name -> row.
         log: changed rows, oldest first, starting at position ``log_start``.
         static_version: changes when labels, taints or the set of nodes change.

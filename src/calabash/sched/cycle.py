@@ -54,7 +54,7 @@ class Cycle:
         self._held = Held(
             scheduler.board, scheduler.book, now_s=now_s, default_run_time_s=scheduler.options.default_run_time_s
         )
-        self._why = Why(scheduler, self._claims, self._held)
+        self._why = Why(scheduler, self._held)
         self._decisions: list[Decision] = []
         self._infeasible: set[tuple[Shape, ...]] = set()
         self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()

@@ -57,10 +57,7 @@ class Engine:
         self.scorer.observe(shape)
         entry = self._fresh(shape)
         scores = entry.scores
-        if self.scorer.random_ties:
-            row = self._random_best(scores)
-        else:
-            row = int(scores.argmax())
+        row = self._random_best(scores) if self.scorer.random_ties else int(scores.argmax())
         score = scores.item(row)
         if score == _NOWHERE:
             return None

@@ -22,6 +22,8 @@ LORENZ_STEP_VCPU = 0.25
 LORENZ_POINTS = 512
 PATTERNS_MAX = 20_000
 SIZES_MAX = 40
+# (CPU demand over supply when all devices are asked for, strength of the protection of CPU-only requests)
+CPU_TIGHTNESS = ((0.84, 0.0), (0.88, 1.0), (0.96, 1.0), (1.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class Tables:
         fluid_limit: largest multiple of the cluster's compute at which this demand still packs (1.0 is all of it).
         gap_value [1001]: worth of a gap of g milli, in cards.
         fed_share [LORENZ_POINTS]: share of device demand that x = index * LORENZ_STEP_VCPU vCPU per card can feed.
-        blocks: (devices, cpu_milli, weight) of every shape of several devices; weights add up to their share of demand.
+        blocks: (devices, cpu_milli, weight) of every shape of several devices: its share of device demand times devices.
+        host_blocks: (cpu_milli, weight) of every CPU-only shape: its share of all requests while CPU is tight.
         scarcity: model name -> demand that insists on it over its supply at full load, at most 1.
     """
 
@@ -40,6 +43,7 @@ class Tables:
     gap_value: Floats
     fed_share: Floats
     blocks: tuple[tuple[int, int, float], ...]
+    host_blocks: tuple[tuple[int, float], ...]
     scarcity: dict[str, float]
 
 
@@ -50,6 +54,7 @@ def neutral() -> Tables:
         gap_value=np.arange(WHOLE_MILLI + 1) / WHOLE_MILLI,
         fed_share=np.ones(LORENZ_POINTS),
         blocks=(),
+        host_blocks=(),
         scarcity={},
     )
 
@@ -66,6 +71,7 @@ def learn(demand: Demand, cluster: Cluster) -> Tables:
         gap_value=_knapsack(prices),
         fed_share=_lorenz(shapes),
         blocks=_blocks(shapes, total),
+        host_blocks=_host_blocks(demand, cluster),
         scarcity=_scarcity(shapes, total, cluster),
     )
 
@@ -103,7 +109,8 @@ def _prices(shapes: list[tuple[Shape, int]], device_count: int) -> tuple[float, 
     counts = _coarse(counts)
     scale = device_count / (sum(size * n for size, n in counts.items()) / WHOLE_MILLI + whole)
     sizes = sorted(counts, reverse=True)
-    patterns = np.array(maximal_patterns(sizes, limit=PATTERNS_MAX), float).reshape(-1, len(sizes))
+    found = maximal_patterns(sizes, limit=PATTERNS_MAX)
+    patterns = np.array(found, float).reshape(len(found), len(sizes))
     ones = np.ones((1, len(patterns)))
     served = np.hstack([np.array([[counts[size] * scale] for size in sizes]).reshape(-1, 1), -patterns.T])
     devices = np.hstack([np.array([[whole * scale]]), ones])
@@ -126,7 +133,7 @@ def _coarse(counts: dict[int, float]) -> dict[int, float]:
     """At most SIZES_MAX sizes: the rarest are rounded up to the next kept one, so that patterns stay countable."""
     if len(counts) <= SIZES_MAX:
         return counts
-    kept = sorted(sorted(counts, key=lambda size: counts[size] * size, reverse=True)[: SIZES_MAX - 1] + [WHOLE_MILLI])
+    kept = sorted([*sorted(counts, key=lambda size: counts[size] * size, reverse=True)[: SIZES_MAX - 1], WHOLE_MILLI])
     merged: dict[int, float] = {}
     for size, count in counts.items():
         up = next(k for k in kept if k >= size)
@@ -159,9 +166,24 @@ def _blocks(shapes: list[tuple[Shape, int]], total: float) -> tuple[tuple[int, i
         if shape.gpu_count > 1:
             key = (shape.gpu_count, shape.cpu_milli)
             weights[key] = weights.get(key, 0.0) + shape.gpu_count * count
-    return tuple(
-        (devices, max(cpu, 1), weight / total * devices) for (devices, cpu), weight in sorted(weights.items())
-    )
+    return tuple((devices, max(cpu, 1), weight / total * devices) for (devices, cpu), weight in sorted(weights.items()))
+
+
+def _host_blocks(demand: Demand, cluster: Cluster) -> tuple[tuple[int, float], ...]:
+    """Blocks of CPU for requests without devices. Their protection matters while CPU is tight but suffices: with plenty
+    nothing is refused anyway, and with too little somebody must be, whoever is protected."""
+    counts: dict[int, int] = {}
+    for shape, count in demand.counts.items():
+        if not shape.gpu_count and shape.cpu_milli:
+            counts[shape.cpu_milli] = counts.get(shape.cpu_milli, 0) + count
+    supply = int(cluster.cpu_milli.sum())
+    if not counts or not supply:
+        return ()
+    asked = sum(shape.cpu_milli * count for shape, count in demand.counts.items())
+    pressure = asked / supply * cluster.gpu_total * WHOLE_MILLI / demand.gpu_total_milli
+    tightness = float(np.interp(pressure, *zip(*CPU_TIGHTNESS, strict=True)))
+    everything = sum(demand.counts.values())
+    return tuple((cpu, tightness * count / everything) for cpu, count in sorted(counts.items()))
 
 
 def _scarcity(shapes: list[tuple[Shape, int]], total: float, cluster: Cluster) -> dict[str, float]:
@@ -177,4 +199,3 @@ def _scarcity(shapes: list[tuple[Shape, int]], total: float, cluster: Cluster) -
             wanted[model] = wanted.get(model, 0.0) + amount
     scale = cluster.gpu_total / total
     return {model: min(1.0, amount * scale / supply[model]) for model, amount in wanted.items()}
-

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from calabash.model.errors import Reason
 from calabash.model.units import format_mib
-from calabash.sched.claims import Claims
 from calabash.sched.decisions import Ask, Explanation
 from calabash.sched.explain import PASSING, NodeVerdict, changes_for, explanation, judge
-from calabash.sched.fairshare import Amount
+from calabash.sched.fairshare import EPSILON, Amount
 from calabash.sched.gangs import Gang, total
 from calabash.sched.queues import OverLimit
 from calabash.sched.reservation import Held
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
 class Why:
     """Explanations of one cycle; what the nodes say is asked once per shape."""
 
-    def __init__(self, scheduler: Scheduler, claims: Claims, held: Held) -> None:
+    def __init__(self, scheduler: Scheduler, held: Held) -> None:
         self._s = scheduler
-        self._claims = claims
         self._held = held
         self._verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
 
@@ -75,7 +73,7 @@ class Why:
             names = sorted({self._s.cluster.names[n] for r in self._held.reservations for n in r.asks_on})
             summary = f"{summary}, held for a reserved gang: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
         passing = reason in PASSING or reason is Reason.RESERVED
-        if passing and reason is not Reason.RESERVED and self._over_deserved(gang, asks, need):
+        if passing and reason is not Reason.RESERVED and self._over_deserved(gang, need):
             guaranteed = self._s.tree.guaranteed(gang.queue)
             used = self._s.tree.used(gang.queue)
             reason = Reason.QUEUE_OVER_DESERVED
@@ -87,9 +85,14 @@ class Why:
             changes = (*changes, *self._give_back(gang, need))
         return replace(explanation(reason, summary, verdict, changes), estimated_start_s=start_s)
 
-    def _over_deserved(self, gang: Gang, asks: Sequence[Ask], need: Amount) -> bool:
-        priority = max(a.priority for a in asks)
-        return any(self._s.tree.managed) and not self._claims.would_be_in_quota(gang.queue, priority, need)
+    def _over_deserved(self, gang: Gang, need: Amount) -> bool:
+        """Whether the queue would hold more than it is guaranteed: then it waits for something to borrow."""
+        tree = self._s.tree
+        used, guaranteed = tree.used(gang.queue), tree.guaranteed(gang.queue)
+        managed = [r for r, on in enumerate(tree.managed) if on and need[r] > 0]
+        return any(tree.managed) and not (
+            managed and all(used[r] + need[r] <= guaranteed[r] + EPSILON for r in managed)
+        )
 
     def _members_fitting(self, asks: Sequence[Ask]) -> int:
         mark = self._s.board.mark()

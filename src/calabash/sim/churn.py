@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -155,13 +155,11 @@ class _Measure:
 
     def result(self, empty: RunResult, installed: int, until: float) -> RunResult:
         """The figures."""
-        plain = {name: getattr(empty, name) for name in ("workload", "policy", "seed", "protocol", "load")}
-        return RunResult(
-            **plain,
+        return replace(
+            empty,
             arrivals=self.arrivals,
             allocation_ratio_end=self.area / installed / max(until - WARM_LIFETIMES, 1e-9),
             rejected_milli_ratio=self.lost_milli / self.asked_milli if self.asked_milli else 0.0,
             moves_per_100_arrivals=100.0 * self.moves / self.arrivals if self.arrivals else 0.0,
-            decisions_per_s=empty.decisions_per_s,
             **self.tally.ratios(),
         )

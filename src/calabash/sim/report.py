@@ -43,7 +43,9 @@ def table(results: Iterable[RunResult]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     text = 3  # columns of text stand left, figures right
     return "\n".join(
-        "  ".join(c.ljust(w) if i < text else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        "  ".join(
+            c.ljust(w) if i < text else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     )
 
@@ -78,7 +80,9 @@ def plot(results: Sequence[RunResult], kind: str) -> bytes:
         import matplotlib  # noqa: PLC0415 - an optional extra
     except ImportError:
         raise CalabashError(
-            "plots need matplotlib, which is not installed", reason=Reason.NOT_FOUND, hint="pip install calabash[report]"
+            "plots need matplotlib, which is not installed",
+            reason=Reason.NOT_FOUND,
+            hint="pip install calabash[report]",
         ) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot  # noqa: PLC0415
@@ -96,7 +100,9 @@ def plot(results: Sequence[RunResult], kind: str) -> bytes:
         axes.set_ylim(60, 100)
         axes.legend()
     else:
-        axes.bar(list(by_policy), [100 * sum(r.allocation_ratio_end for r in rs) / len(rs) for rs in by_policy.values()])
+        axes.bar(
+            list(by_policy), [100 * sum(r.allocation_ratio_end for r in rs) / len(rs) for rs in by_policy.values()]
+        )
         axes.set_ylim(80, 100)
     axes.set_ylabel("allocated, %")
     axes.grid(alpha=0.3)
@@ -128,7 +134,9 @@ def html(results: Sequence[RunResult]) -> str:
 
 
 def _html_table(summaries: Sequence[Summary]) -> str:
-    head = "".join(f"<th>{markup.escape(name)}</th>" for name in ("policy", "seeds", *(n for n, _ in _PERCENT), "moves"))
+    head = "".join(
+        f"<th>{markup.escape(name)}</th>" for name in ("policy", "seeds", *(n for n, _ in _PERCENT), "moves")
+    )
     body = "".join(
         f"<tr><td>{markup.escape(s.policy)}{f' at {s.load:g}' if s.load else ''}</td><td>{len(s.seeds)}</td>"
         + "".join(f"<td>{100 * s.mean[key]:.2f}</td>" for _, key in _PERCENT)

@@ -27,7 +27,9 @@ class CombinedPolicy:
 
     def __post_init__(self) -> None:
         if not self.parts or any(weight <= 0 for _, weight in self.parts):
-            raise CalabashError("a combination needs policies with positive weights", hint="for example pgb:1+topology:0.2")
+            raise CalabashError(
+                "a combination needs policies with positive weights", hint="for example pgb:1+topology:0.2"
+            )
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ where it destroys the least worth, and what it destroys beyond its own price is 
            + w_cpu  G (1 - fed(C / G))                cards that will end up without CPU
            + w_fragment F(n)                          expected fragment of FGD: what typical requests cannot use
            - w_block sum_b s_b min(free / b, C / c_b) jobs of several cards that would still fit
+           - w_host  sum_h s_h min(C / c_h, 16)       requests without devices that would still fit, while CPU is tight
            - w_model scarcity(model) G                cards that others insist on
            + w_memory sum_i |g_i - m_i|               compute without memory, memory without compute
 
@@ -47,6 +48,7 @@ class PgbWeights:
     block: float = 0.1
     model: float = 0.3
     memory: float = 0.1
+    host: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,19 @@ class PgbPolicy:
 
     def bind(self, cluster: Cluster) -> Scorer:
         return _Pgb(cluster, self.demand, self.weights)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """What is known of the rows being scored: gaps [k, G], their index ``at`` in the tables once the CPU is taken,
+    interval ``after`` [k], idle cards ``free`` [k] when blocks matter, ``fitting`` devices when not only amounts decide."""
+
+    rows: Rows
+    gaps: Ints
+    at: Ints
+    after: Rows
+    free: Ints | None
+    fitting: Bools | None
 
 
 class _Pgb(ScorerBase):
@@ -96,6 +111,7 @@ class _Pgb(ScorerBase):
         blocks = tables.blocks
         breaks = {cpu for (cpu, _, _, _), _ in typical}
         breaks |= {cpu * times for _, cpu, _ in blocks for times in range(1, BLOCKS_PER_NODE_MAX + 1)}
+        breaks |= {cpu * times for cpu, _ in tables.host_blocks for times in range(1, BLOCKS_PER_NODE_MAX + 1)}
         self._breaks = np.array(sorted(breaks), np.int64)
         gaps = np.arange(WHOLE_MILLI + 1)
         worth = tables.gap_value + self._weights.square * (gaps / WHOLE_MILLI) ** 2
@@ -115,8 +131,11 @@ class _Pgb(ScorerBase):
             by_cpu = np.maximum(floor, 0) // cpu
             by_free = np.arange(width) // devices
             room += weight * np.minimum(by_cpu[:, None], by_free[None, :])
-        self._room = -self._weights.block * room
-        self._has_blocks = bool(blocks)
+        room *= self._weights.block
+        for cpu, weight in tables.host_blocks:
+            room += self._weights.host * weight * np.minimum(np.maximum(floor, 0) // cpu, BLOCKS_PER_NODE_MAX)[:, None]
+        self._room = -room
+        self._has_blocks = bool(blocks or tables.host_blocks)
         self._deltas: dict[int, Floats] = {}
 
     def _scarcity(self) -> None:
@@ -159,7 +178,8 @@ class _Pgb(ScorerBase):
             growth -= self._room[before, free]
         devices: Devices | None = None
         if shape.fraction:
-            cost, devices = self._shared(compiled, rows, gaps, fitting, at, after, free)
+            place = _Rows(rows=rows, gaps=gaps, at=at, after=after, free=free, fitting=fitting)
+            cost, devices = self._shared(compiled, place)
             growth += cost
         else:
             if shape.gpu_count:
@@ -171,19 +191,11 @@ class _Pgb(ScorerBase):
         growth[~ok] = np.inf
         return np.negative(growth, out=growth), devices
 
-    def _shared(
-        self,
-        compiled: Compiled,
-        rows: Rows,
-        gaps: Ints,
-        fitting: Bools | None,
-        at: Ints,
-        after: Rows,
-        free: Ints | None,
-    ) -> tuple[Floats, Devices]:
+    def _shared(self, compiled: Compiled, place: _Rows) -> tuple[Floats, Devices]:
         """Least growth over the devices of each row for a share, and the device; infinite where none fits."""
         shape, cluster = compiled.shape, self.cluster
-        cost = self._delta(shape.gpu_milli).take(at)
+        rows, gaps, after, free = place.rows, place.gaps, place.after, place.free
+        cost = self._delta(shape.gpu_milli).take(place.at)
         if free is not None:
             kept = self._room[after, free]
             breaking = self._room[after, np.maximum(free - 1, 0)]
@@ -192,8 +204,8 @@ class _Pgb(ScorerBase):
                 cost += (gaps == WHOLE_MILLI) * breaking[:, None]
         if cluster.gpu_tracked and shape.gpu_memory_mib:
             cost += self._weights.memory * self._imbalance(shape, rows, gaps)
-        if fitting is not None:
-            cost[~fitting] = np.inf
+        if place.fitting is not None:
+            cost[~place.fitting] = np.inf
         chosen = cost.argmin(axis=1)
         least: Floats = cost[np.arange(len(rows)), chosen]
         if free is not None:

@@ -66,7 +66,7 @@ class ScorerBase:
     def observe(self, shape: Shape) -> None:
         """Nothing is learned."""
 
-    def device(self, compiled: Compiled, row: int, device: int) -> int:  # noqa: ARG002 - part of the protocol
+    def device(self, compiled: Compiled, row: int, device: int) -> int:
         """The device that was scored."""
         return device
 

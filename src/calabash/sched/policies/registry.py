@@ -17,9 +17,14 @@ from calabash.sched.policies.topology import TopologyPolicy
 Maker = Callable[[Demand | None, int], Policy]
 
 # What priced gaps and CPU balance alone reach; loses under departures (docs/concepts/placement.md).
-_PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0)
+_PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0, host=0.0)
 # Protects room for large jobs at the cost of half a point of allocation.
 _LARGE = PgbWeights(block=1.0, model=2.0)
+
+
+def _simple(name: str) -> Maker:
+    return lambda _demand, seed: SimplePolicy(name=name, seed=seed)
+
 
 MAKERS: dict[str, Maker] = {
     "pgb": lambda demand, _: PgbPolicy(demand=demand),
@@ -28,7 +33,7 @@ MAKERS: dict[str, Maker] = {
     "pgb-large": lambda demand, _: PgbPolicy(demand=demand, weights=_LARGE, name="pgb-large"),
     "fgd": lambda demand, _: FgdPolicy(demand=demand or Demand()),
     "topology": lambda _demand, _seed: TopologyPolicy(),
-    **{name: (lambda _d, seed, name=name: SimplePolicy(name=name, seed=seed)) for name in simple.NAMES},
+    **{name: _simple(name) for name in simple.NAMES},
 }
 NAMES = tuple(MAKERS)
 
@@ -44,5 +49,7 @@ def policy_named(text: str, *, demand: Demand | None = None, seed: int = 0) -> P
         try:
             parts.append((maker(demand, seed), float(weight or 1)))
         except ValueError:
-            raise CalabashError(f"weight {weight!r} of {name} is not a number", hint="write pgb:1+topology:0.2") from None
+            raise CalabashError(
+                f"weight {weight!r} of {name} is not a number", hint="write pgb:1+topology:0.2"
+            ) from None
     return parts[0][0] if len(parts) == 1 and ":" not in text else CombinedPolicy(parts=tuple(parts))

@@ -40,12 +40,12 @@ class _Random(ScorerBase):
         devices = self.fullest(rows, fitting) if fitting is not None and compiled.shape.fraction else None
         return masked(np.zeros(len(rows)), ok), devices
 
-    def device(self, compiled: Compiled, row: int, device: int) -> int:  # noqa: ARG002 - drawn, not scored
+    def device(self, compiled: Compiled, row: int, device: int) -> int:
         return int(self.rng.choice(np.flatnonzero(compiled.devices(np.array([row]))[0])))
 
 
 class _BestFit(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:  # noqa: ARG002
+    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
         shape, cluster = compiled.shape, self.cluster
         cpu_left = (cluster.cpu_free_milli[rows] - shape.cpu_milli) / CPU_REFERENCE_MILLI
         gpu_left = (cluster.gpu_sum_milli[rows] - shape.gpu_total_milli) / GPU_REFERENCE_MILLI
@@ -53,7 +53,7 @@ class _BestFit(_Simple):
 
 
 class _DotProduct(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:  # noqa: ARG002
+    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
         shape, cluster = compiled.shape, self.cluster
         cpu = cluster.cpu_free_milli[rows] / CPU_REFERENCE_MILLI * (shape.cpu_milli / CPU_REFERENCE_MILLI)
         gpu = cluster.gpu_sum_milli[rows] / GPU_REFERENCE_MILLI * (shape.gpu_total_milli / GPU_REFERENCE_MILLI)
@@ -76,7 +76,7 @@ class _Packing(_Simple):
 
 
 class _Clustering(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:  # noqa: ARG002
+    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
         shape, cluster = compiled.shape, self.cluster
         if not shape.gpu_count:
             return np.zeros(len(rows))
@@ -89,7 +89,7 @@ class _Clustering(_Simple):
 
 
 class _Spread(_Simple):
-    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:  # noqa: ARG002
+    def formula(self, compiled: Compiled, rows: Rows, devices: Rows | None) -> Floats:
         cluster = self.cluster
         whole = np.maximum(cluster.gpu_count[rows] * WHOLE_MILLI, 1)
         gpu = cluster.gpu_sum_milli[rows] / whole
