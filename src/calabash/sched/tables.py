@@ -22,8 +22,8 @@ LORENZ_STEP_VCPU = 0.25
 LORENZ_POINTS = 512
 PATTERNS_MAX = 20_000
 SIZES_MAX = 40
-# (CPU demand over supply when all devices are asked for, strength of the protection of CPU-only requests)
-CPU_TIGHTNESS = ((0.84, 0.0), (0.88, 1.0), (0.96, 1.0), (1.0, 0.0))
+# CPU demand over supply when all devices are asked for; strength of the protection of CPU-only requests there
+CPU_TIGHTNESS = ((0.84, 0.88, 0.96, 1.0), (0.0, 1.0, 1.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def _host_blocks(demand: Demand, cluster: Cluster) -> tuple[tuple[int, float], .
         return ()
     asked = sum(shape.cpu_milli * count for shape, count in demand.counts.items())
     pressure = asked / supply * cluster.gpu_total * WHOLE_MILLI / demand.gpu_total_milli
-    tightness = float(np.interp(pressure, *zip(*CPU_TIGHTNESS, strict=True)))
+    tightness = float(np.interp(pressure, *CPU_TIGHTNESS))
     everything = sum(demand.counts.values())
     return tuple((cpu, tightness * count / everything) for cpu, count in sorted(counts.items()))
 

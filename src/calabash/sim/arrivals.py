@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,14 @@ def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: Policy, seed
     )
 
 
+class Ratios(TypedDict):
+    """Fields of a RunResult."""
+
+    cpu_only_admitted_ratio: float
+    constrained_admitted_ratio: float
+    rejected_8gpu_ratio: float
+
+
 @dataclass(slots=True)
 class Tally:
     """Who was admitted, by kind."""
@@ -106,7 +115,7 @@ class Tally:
             self.large += 1
             self.large_refused += not admitted
 
-    def ratios(self) -> dict[str, float]:
+    def ratios(self) -> Ratios:
         """The shares, 1.0 or 0.0 where nothing of the kind arrived."""
         return {
             "cpu_only_admitted_ratio": self.cpu_only_admitted / self.cpu_only if self.cpu_only else 1.0,

@@ -81,7 +81,8 @@ class ScorerBase:
         keyed = np.where(devices, gaps, np.iinfo(np.int64).max)
         if self.cluster.gpu_tracked:
             keyed = np.where(devices, gaps * (1 << 40) + self.cluster.gpu_free_mib[rows], np.iinfo(np.int64).max)
-        return keyed.argmin(axis=1).astype(np.int8)
+        found: Devices = keyed.argmin(axis=1).astype(np.int8)
+        return found
 
 
 def masked(scores: Floats, ok: Bools) -> Floats:
