@@ -153,21 +153,6 @@ static void deactivate(struct context *c)
     c->queue = -1;
 }
 
-CUresult context_synchronize(struct context *c)
-{
-    for (;;) {
-        pthread_mutex_lock(&c->lock);
-        while (c->deferred)
-            pthread_cond_wait(&c->changed, &c->lock);
-        uint64_t posted = process.sim.node->queue[c->queue].posted;
-        pthread_mutex_unlock(&c->lock);
-        if (posted == 0) break;
-        engine_wait(&process.sim, c->queue, posted - 1);
-        break;
-    }
-    return context_health(c);
-}
-
 /* ---- primary contexts ---- */
 
 static pthread_mutex_t primaries = PTHREAD_MUTEX_INITIALIZER;

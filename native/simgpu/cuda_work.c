@@ -281,16 +281,52 @@ static bool effects_are_done(const struct stream *s)
     return true;
 }
 
+#define SNAPSHOT 128
+
+/* What is deferred now in the blocking streams, or in all; what others push from now on does not count. */
+static size_t snapshot(struct context *c, bool all, struct depend *out)
+{
+    size_t n = 0;
+    for (struct stream *s = c->streams; s && n < SNAPSHOT; s = s->next) {
+        if ((all || blocking(s)) && s->finished < s->pushed) out[n++] = all_of(s);
+    }
+    return n;
+}
+
+/* The context's lock is held. */
+static void wait_for(struct context *c, const struct depend *d, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        while (!depend_is_met(&d[i]))
+            pthread_cond_wait(&c->changed, &c->lock);
+    }
+}
+
 CUresult stream_wait(struct stream *s)
 {
     struct context *c = s->context;
+    struct depend d[SNAPSHOT];
     pthread_mutex_lock(&c->lock);
-    uint64_t target = s->pushed;
-    while (s->legacy ? !effects_are_done(s) : s->finished < target)
-        pthread_cond_wait(&c->changed, &c->lock);
+    d[0] = all_of(s);
+    wait_for(c, d, s->legacy ? snapshot(c, false, d) : 1);
     uint64_t last = stream_last(s);
     pthread_mutex_unlock(&c->lock);
     if (last) engine_wait(&process.sim, c->queue, last - 1);
+    return context_health(c);
+}
+
+CUresult context_synchronize(struct context *c)
+{
+    struct depend d[SNAPSHOT];
+    pthread_mutex_lock(&c->lock);
+    size_t count;
+    do {
+        count = c->deferred ? snapshot(c, true, d) : 0;
+        wait_for(c, d, count);
+    } while (count == SNAPSHOT);
+    uint64_t posted = QUEUE(c)->posted;
+    pthread_mutex_unlock(&c->lock);
+    if (posted) engine_wait(&process.sim, c->queue, posted - 1);
     return context_health(c);
 }
 
