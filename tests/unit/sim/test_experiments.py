@@ -1,0 +1,170 @@
+"""The experiments: the published protocol, departures, parallel runs that resume, reports, bounds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calabash.model.errors import CalabashError
+from calabash.sched.cluster import NodeSpec
+from calabash.sched.policies.registry import policy_named
+from calabash.sched.shape import WHOLE_MILLI
+from calabash.sim import arrivals, churn, generate, report, runner
+from calabash.sim.bound import arrivals_bound
+from calabash.sim.results import RunResult, from_plain, summarise, to_plain
+from calabash.sim.workload import Workload
+
+NODES: list[NodeSpec] = generate.cluster(40, seed=1)
+WORKLOAD: Workload = generate.workload(300, seed=1)
+INSTALLED_MILLI = WHOLE_MILLI * sum(len(node.gpus) for node in NODES)
+
+
+def timeless(result: RunResult) -> RunResult:
+    """The result without what depends on the machine."""
+    return replace(result, decisions_per_s=0.0)
+
+
+def test_arrivals_are_the_shuffled_trace_inflated_to_130_percent() -> None:
+    order = arrivals.arrival_order(WORKLOAD, INSTALLED_MILLI, seed=42)
+    asked = [request.shape.gpu_total_milli for request in WORKLOAD.requests]
+    assert sorted(order[: len(asked)]) == list(range(len(asked)))
+    total = sum(asked[index] for index in order)
+    assert 1.3 * INSTALLED_MILLI - 8 * WHOLE_MILLI <= total <= 1.3 * INSTALLED_MILLI + 7 * WHOLE_MILLI
+    assert order == arrivals.arrival_order(WORKLOAD, INSTALLED_MILLI, seed=42)
+    assert order != arrivals.arrival_order(WORKLOAD, INSTALLED_MILLI, seed=43)
+
+
+def test_a_trace_beyond_130_percent_loses_requests_instead() -> None:
+    order = arrivals.arrival_order(WORKLOAD, INSTALLED_MILLI // 4, seed=1)
+    assert len(order) < len(WORKLOAD.requests)
+    assert len(set(order)) == len(order)
+    asked = sum(WORKLOAD.requests[index].shape.gpu_total_milli for index in order)
+    assert asked <= 1.3 * (INSTALLED_MILLI // 4)
+
+
+def test_a_run_is_the_same_for_the_same_seed_and_its_figures_are_ratios() -> None:
+    policy = policy_named("pgb", demand=WORKLOAD.demand)
+    one, other = (arrivals.simulate(NODES, WORKLOAD, policy, 42) for _ in range(2))
+    assert timeless(one) == timeless(other)
+    assert 0.8 < one.allocation_ratio_end <= 1.0
+    assert one.allocation_ratio_at_100 <= one.allocation_ratio_end
+    assert 0 <= one.cpu_only_admitted_ratio <= 1
+    assert list(one.curve) == sorted(one.curve)
+    assert one.decisions_per_s > 0
+
+
+def test_priced_gaps_beat_fgd_and_fgd_beats_random_on_a_generated_trace() -> None:
+    def mean(name: str) -> float:
+        runs = [
+            arrivals.simulate(NODES, WORKLOAD, policy_named(name, demand=WORKLOAD.demand, seed=seed), seed)
+            for seed in (42, 43, 44)
+        ]
+        return float(np.mean([run.allocation_ratio_end for run in runs]))
+
+    assert mean("pgb") >= mean("fgd") > mean("random")
+
+
+def test_no_policy_exceeds_the_linear_programming_bound() -> None:
+    bound = arrivals_bound(NODES, WORKLOAD, 42)
+    run = arrivals.simulate(NODES, WORKLOAD, policy_named("pgb", demand=WORKLOAD.demand), 42)
+    assert bound.free >= run.allocation_ratio_end
+    assert bound.free <= 1.0 + 1e-9
+
+
+def test_departures_are_deterministic_and_defragmentation_refuses_fewer_large_requests() -> None:
+    policy = policy_named("pgb", demand=WORKLOAD.demand)
+    small = NODES[:15]
+    plain = churn.simulate(small, WORKLOAD, policy, 1, load=0.95, defragment=False)
+    again = churn.simulate(small, WORKLOAD, policy, 1, load=0.95, defragment=False)
+    moving = churn.simulate(small, WORKLOAD, policy, 1, load=0.95, defragment=True)
+    assert timeless(plain) == timeless(again)
+    assert plain.moves_per_100_arrivals == 0
+    assert moving.rejected_8gpu_ratio <= plain.rejected_8gpu_ratio
+    assert 0.5 < plain.allocation_ratio_end < 1.0
+
+
+def test_a_load_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(CalabashError, match="load"):
+        churn.simulate(NODES, WORKLOAD, policy_named("bestfit"), 1, load=0.0, defragment=False)
+
+
+def experiment(**changes: object) -> runner.Experiment:
+    """Two policies, two seeds on a small cluster."""
+    plain = runner.Experiment(nodes=NODES[:10], workload=WORKLOAD, policies=("bestfit", "random"), seeds=(42, 43))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    partial = runner.partial_path(tmp_path / "out.json")
+    whole = [timeless(result) for result in runner.run(experiment())]
+    seen: list[int] = []
+
+    def interrupt(done: int, total: int, result: RunResult | None) -> None:
+        assert total == 4
+        if result is not None and done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(experiment(), progress=interrupt, partial=partial)
+    assert len(partial.read_text().splitlines()) == 2
+    partial.write_text(partial.read_text() + '{"experiment": "cut by a cra')
+    resumed = runner.run(experiment(), progress=lambda done, _t, _r: seen.append(done), partial=partial)
+    assert seen == [2, 3, 4]
+    assert [timeless(result) for result in resumed] == whole
+
+
+def test_kept_runs_of_another_experiment_are_not_taken(tmp_path: Path) -> None:
+    partial = runner.partial_path(tmp_path / "out.json")
+    runner.run(experiment(seeds=(42,)), partial=partial)
+    seen: list[int] = []
+    runner.run(experiment(nodes=NODES[:11]), progress=lambda done, _t, _r: seen.append(done), partial=partial)
+    assert seen[0] == 0
+
+
+def test_parallel_runs_give_the_same_results() -> None:
+    one = [timeless(result) for result in runner.run(experiment(), jobs=1)]
+    two = [timeless(result) for result in runner.run(experiment(), jobs=2)]
+    assert one == two
+
+
+def test_an_unknown_policy_is_refused_before_anything_runs() -> None:
+    with pytest.raises(CalabashError, match="magic"):
+        runner.run(experiment(policies=("bestfit", "magic")))
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("42-44", (42, 43, 44)), ("1,7-8,1", (1, 7, 8)), ("5", (5,))])
+def test_seeds_are_read_as_people_write_them(text: str, seeds: tuple[int, ...]) -> None:
+    assert runner.parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "5-", "9-3", "1-99999999", "-4"])
+def test_seeds_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(CalabashError, match="seeds"):
+        runner.parse_seeds(text)
+
+
+def test_results_survive_json_and_are_summed_up_per_policy() -> None:
+    results = runner.run(experiment())
+    assert [from_plain(json.loads(json.dumps(to_plain(result)))) for result in results] == results
+    summaries = {summary.policy: summary for summary in summarise(results)}
+    assert set(summaries) == {"bestfit", "random"}
+    assert summaries["bestfit"].seeds == (42, 43)
+    mean = np.mean([r.allocation_ratio_end for r in results if r.policy == "bestfit"])
+    assert summaries["bestfit"].mean["allocation_ratio_end"] == pytest.approx(mean)
+
+
+def test_a_report_holds_every_policy_in_all_its_forms() -> None:
+    results = runner.run(experiment())
+    assert all(name in report.table(results) for name in ("bestfit", "random"))
+    document = json.dumps(report.document(results))
+    for key in ("allocation_ratio_end", "allocation_ratio_at_100", "cpu_only_admitted_ratio", "decisions_per_s"):
+        assert key in document
+    page = report.html(results)
+    assert "<html" in page
+    assert 'src="http' not in page
+    assert report.plot(results, "svg").lstrip().startswith(b"<?xml")
+    assert report.plot(results, "png").startswith(b"\x89PNG")
