@@ -46,6 +46,7 @@
 const struct cb_limits *cb_compute_limits;
 static struct cb_usage *usage_page;
 static struct cb_usage_proc *own;
+static uint64_t own_launches[CB_DEVICES_MAX];
 
 struct cb_device_view cb_compute_view(uint32_t device)
 {
@@ -69,6 +70,19 @@ void cb_compute_after_fork(struct cb_usage_proc *proc)
 {
     own = proc;
     cb_measure_reset();
+}
+
+uint32_t cb_compute_sharers(uint32_t device)
+{
+    uint32_t count = LOAD(&cb_compute_limits->device[device].neighbours);
+    if (LOAD(&usage_page->device[device].launch_count) == LOAD(&own_launches[device]))
+        return count + 1; /* no siblings */
+    for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
+        const struct cb_usage_proc *proc = &usage_page->proc[i];
+        /* not inflight_ns: others drop that when it takes too long */
+        count += LOAD(&proc->state) == CB_PROC_LIVE && LOAD(&proc->inflight_until_ns[device]) != 0;
+    }
+    return count > 0 ? count : 1;
 }
 
 /* ---- what the agent says ---- */
@@ -353,6 +367,8 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     ADD(view.own_inflight_ns, launch->cost_ns);
     uint64_t inflight = ADD(&view.usage->inflight_ns, launch->cost_ns); /* without this launch */
     ADD(&view.usage->launch_count, 1);
+    STORE(&own_launches[device],
+          LOAD(&own_launches[device]) + 1); /* a lost count costs a look at the siblings */
     uint64_t until = LOAD(&view.usage->busy_until_ns), next;
     do {
         uint64_t ahead = until > now ? until - now : 0;

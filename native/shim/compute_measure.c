@@ -229,6 +229,10 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
     bool clean = fence->clean && still_ours(fence, &view, now_ns) &&
                  LOAD(&view.usage->launch_count) - LOAD(&fence->entry->launch_count) == fence->others;
     bool first = mean == 0;
+    if (first && !clean) { /* without anything better: its part of a card that divided its time among all */
+        uint32_t sharers = cb_compute_sharers(fence->device);
+        measured /= sharers > fence->sharers ? sharers : fence->sharers;
+    }
     if (clean)
         clean = learn_clean(estimate, mean, measured);
     else
@@ -313,6 +317,11 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
     /* What is in flight now includes this launch, in the container's book and not yet in the stream's. */
     fence->clean = LOAD(&view.usage->inflight_ns) <= LOAD(&launch->entry->inflight_ns) + launch->cost_ns &&
                    until_ns != 0;
+    fence->sharers = 1;
+    if (LOAD(&launch->estimate->mean_ns) == 0) {
+        fence->sharers = cb_compute_sharers(launch->device);
+        fence->clean = fence->clean && fence->sharers == 1;
+    }
     fence->others = LOAD(&view.usage->launch_count) - LOAD(&launch->entry->launch_count) - 1;
     if (!record(fence->start, launch->stream, launch->per_thread)) {
         cb_fence_drop(fence);
@@ -327,7 +336,7 @@ static bool fence_due(const struct cb_launch *launch, const struct cb_device_vie
 {
     return LOAD(&launch->entry->unfenced_ns) >= CB_FENCE_NS ||
            LOAD(&launch->entry->unfenced_count) >= CB_FENCE_LAUNCHES ||
-           LOAD(&view->usage->inflight_ns) > CB_INFLIGHT_NS / 2;
+           LOAD(&view->usage->inflight_ns) > CB_INFLIGHT_NS_MAX / 2;
 }
 
 void cb_fence_end(const struct cb_launch *launch)

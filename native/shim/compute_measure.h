@@ -4,9 +4,9 @@
  * Theory of operation. A *fence* is an event behind some launches of one stream; when it has completed, the
  * estimated time of these launches leaves the books. A fence that has a second event in front of exactly one
  * launch is also a *sample* of that launch's time. Fences are set every half millisecond of estimated work,
- * every 64 launches, or at every launch when the allowed work in flight is half used, so that what is not
- * fenced can never fill the allowance. They are looked at (cuEventQuery) when the next fence is set and while
- * a launch waits at the gate; nobody ever blocks on one.
+ * every 64 launches, or at every launch when what is not known to be done grows large, so that work without a
+ * fence never fills the allowance. They are looked at (cuEventQuery) when the next fence is set and while a
+ * launch waits at the gate; nobody ever blocks on one.
  *
  * A sample can only be too long, never too short: neighbours on a time-sliced card, siblings of the same
  * container, other streams of the same process, or a host that was slow between the two calls all stretch it.
@@ -77,6 +77,7 @@ struct cb_fence {
     uint64_t until_ns; /* completed by then: the card was ours all the time; 0: it was not */
     uint32_t word;
     uint32_t gate;
+    uint32_t sharers; /* of a first sample: processes that had work on the card when it began */
     bool clean;
     bool dead; /* its context is gone: do not touch the events */
 };
@@ -91,6 +92,10 @@ struct cb_device_view {
 };
 
 struct cb_device_view cb_compute_view(uint32_t device);
+
+/* Processes of this container with work in flight, and the neighbours: among so many the card divides its
+ * time. */
+uint32_t cb_compute_sharers(uint32_t device);
 uint64_t cb_clock_ns(void);
 
 struct cb_estimate *cb_estimate_find(uint64_t key);
