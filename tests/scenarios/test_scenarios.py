@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from calabash.sim.scenario import ScenarioResult, run_file, run_scenario
-from calabash.sim.scenario_text import ScenarioError, parse_scenario
+from calabash.sim.scenario_statements import ScenarioError
+from calabash.sim.scenario_text import parse_scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.scenario"))
 

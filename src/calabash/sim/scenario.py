@@ -17,7 +17,7 @@ from calabash.sched.decisions import Bind, Decision, Evict, Move, Pending
 from calabash.sched.queues import QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.shape import NodePlacement
-from calabash.sim.scenario_text import (
+from calabash.sim.scenario_statements import (
     AfterLine,
     AsksLine,
     Expected,
@@ -31,8 +31,8 @@ from calabash.sim.scenario_text import (
     ThenLine,
     VerbLine,
     WhyLine,
-    parse_scenario,
 )
+from calabash.sim.scenario_text import parse_scenario
 
 _SHARE_TOLERANCE = 0.005
 

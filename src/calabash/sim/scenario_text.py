@@ -20,6 +20,21 @@ from calabash.sched.fairshare import ZERO, Amount
 from calabash.sched.queues import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import DEFAULT_POLICY
 from calabash.sched.shape import WHOLE_MILLI, Shape, Topology
+from calabash.sim.scenario_statements import (
+    AfterLine,
+    AsksLine,
+    Expected,
+    HasLine,
+    NodesLine,
+    QueueLine,
+    Scenario,
+    ScenarioError,
+    SharesLine,
+    Statement,
+    ThenLine,
+    VerbLine,
+    WhyLine,
+)
 
 CARD_MEMORY_MIB = {
     "V100": 32768, "P40": 24576, "P100": 16384, "T4": 16384, "A10": 24576, "A30": 24576, "A100": 40960,
@@ -32,115 +47,6 @@ _NODE_CARDS = re.compile(r"^(?P<count>\d+) x (?P<model>\S+)$")
 _QUOTED = re.compile(r'"([^"]*)"')
 _EXPANSION_MAX = 100_000
 DEVICES_MAX = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodesLine:
-    """Nodes of one kind; ``models`` are (model, memory in MiB) per device."""
-
-    names: tuple[str, ...]
-    models: tuple[tuple[str, int], ...]
-    cpu_milli: int = 1_000_000
-    memory_mib: int = 4 << 20
-    labels: tuple[tuple[str, str], ...] = ()
-    taints: tuple[str, ...] = ()
-    nvlink: bool = False
-    mig: bool = False
-    mode: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HasLine:
-    """A request that runs when the scenario starts (or from that step on)."""
-
-    ask: Ask
-    started_ago_s: float = 0.0
-    node: str = ""
-    devices: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsksLine:
-    """A request that joins the line."""
-
-    ask: Ask
-    submitted_ago_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AfterLine:
-    """Time passes."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerbLine:
-    """Something happens to named things: ends, cancel, cordon, uncordon, remove."""
-
-    verb: str
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLine:
-    """Queues are defined, or changed where they exist."""
-
-    specs: tuple[QueueSpec, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """One decision that must come; empty fields accept anything."""
-
-    verb: str
-    id: str
-    node: str = ""
-    devices: tuple[int, ...] | None = None
-    reason: str = ""
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThenLine:
-    """One cycle runs and exactly these decisions come, in any order."""
-
-    expected: tuple[Expected, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhyLine:
-    """The explanation of a waiting request has this code and these words."""
-
-    id: str
-    reason: str
-    texts: tuple[str, ...]
-    start_in_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharesLine:
-    """A queue's shares now, in devices."""
-
-    queue: str
-    wanted: tuple[tuple[str, float], ...]
-
-
-Statement = NodesLine | HasLine | AsksLine | AfterLine | VerbLine | QueueLine | ThenLine | WhyLine | SharesLine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """A whole file. ``statements`` are (line number, statement) in order."""
-
-    rule: str
-    options: Options
-    policy: str
-    statements: tuple[tuple[int, Statement], ...]
-
-
-class ScenarioError(CalabashError):
-    """A scenario that cannot be read: ``file:line: what`` and a hint."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from calabash.sched.scheduler import Scheduler
 from calabash.sched.shape import Shape, Topology
 from calabash.sim.scenario import render, run_scenario
 from calabash.sim.scenario_dump import dump_scenario
-from calabash.sim.scenario_text import AsksLine, HasLine, parse_scenario
+from calabash.sim.scenario_statements import AsksLine, HasLine
+from calabash.sim.scenario_text import parse_scenario
 
 
 def scheduler_with_everything() -> Scheduler:

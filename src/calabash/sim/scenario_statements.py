@@ -1,0 +1,118 @@
+"""What a scenario file says, as frozen values: one class per kind of line; ``scenario_text`` reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calabash.model.errors import CalabashError
+from calabash.sched.decisions import Ask, Options
+from calabash.sched.queues import QueueSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesLine:
+    """Nodes of one kind; ``models`` are (model, memory in MiB) per device."""
+
+    names: tuple[str, ...]
+    models: tuple[tuple[str, int], ...]
+    cpu_milli: int = 1_000_000
+    memory_mib: int = 4 << 20
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[str, ...] = ()
+    nvlink: bool = False
+    mig: bool = False
+    mode: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasLine:
+    """A request that runs when the scenario starts (or from that step on)."""
+
+    ask: Ask
+    started_ago_s: float = 0.0
+    node: str = ""
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsksLine:
+    """A request that joins the line."""
+
+    ask: Ask
+    submitted_ago_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterLine:
+    """Time passes."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbLine:
+    """Something happens to named things: ends, cancel, cordon, uncordon, remove."""
+
+    verb: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLine:
+    """Queues are defined, or changed where they exist."""
+
+    specs: tuple[QueueSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """One decision that must come; empty fields accept anything."""
+
+    verb: str
+    id: str
+    node: str = ""
+    devices: tuple[int, ...] | None = None
+    reason: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThenLine:
+    """One cycle runs and exactly these decisions come, in any order."""
+
+    expected: tuple[Expected, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyLine:
+    """The explanation of a waiting request has this code and these words."""
+
+    id: str
+    reason: str
+    texts: tuple[str, ...]
+    start_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesLine:
+    """A queue's shares now, in devices."""
+
+    queue: str
+    wanted: tuple[tuple[str, float], ...]
+
+
+Statement = NodesLine | HasLine | AsksLine | AfterLine | VerbLine | QueueLine | ThenLine | WhyLine | SharesLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A whole file. ``statements`` are (line number, statement) in order."""
+
+    rule: str
+    options: Options
+    policy: str
+    statements: tuple[tuple[int, Statement], ...]
+
+
+class ScenarioError(CalabashError):
+    """A scenario that cannot be read: ``file:line: what`` and a hint."""
