@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 from calabash.model.errors import CalabashError, Reason
 
 NUMBER_MAX = 10**12
+# int() and float() also take 1_000, other scripts' digits and nan; a file with those is not what it seems.
+_WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
+_SECONDS = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,9 @@ class Row:
     def whole(self, column: str, *, default: int | None = None, most: int = NUMBER_MAX) -> int:
         """A whole number from 0 to ``most``."""
         text = self.text(column, None if default is None else str(default))
-        try:
-            number = int(text)
-        except ValueError:
-            raise self.wrong(f"column {column}: {text!r} is not a whole number", "write digits only") from None
+        if not _WHOLE.match(text):
+            raise self.wrong(f"column {column}: {text[:40]!r} is not a whole number", "write digits only")
+        number = int(text)
         if not 0 <= number <= most:
             raise self.wrong(f"column {column}: {number} is out of range", f"0 to {most}")
         return number
@@ -52,10 +55,9 @@ class Row:
     def seconds(self, column: str) -> float:
         """A time or duration in seconds, 0 when the column is missing or empty."""
         text = self.text(column, "0")
-        try:
-            number = float(text)
-        except ValueError:
-            raise self.wrong(f"column {column}: {text!r} is not a number of seconds", "write digits only") from None
+        if not _SECONDS.match(text):
+            raise self.wrong(f"column {column}: {text[:40]!r} is not a number of seconds", "write 90 or 1.5")
+        number = float(text)
         if not 0 <= number <= NUMBER_MAX:
             raise self.wrong(f"column {column}: {text} is out of range", f"0 to {NUMBER_MAX}")
         return number

@@ -1,0 +1,175 @@
+"""Strict readers: every complaint names file and line and says what would be right; nothing is dropped."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.sim import generate, openb, trace
+from calabash.sim.rows import read_csv, read_jsonl
+from calabash.sim.workload import Workload
+
+OPENB_NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
+OPENB_PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
+OWN_NODES = "name,cpu_milli,memory_mib,gpu_count,gpu_model\n"
+OWN_REQUESTS = "name,cpu_milli,memory_mib,gpu_count,gpu_milli,models\n"
+
+
+def own_requests(path: Path) -> Workload:
+    """Requests against one node of T4 cards."""
+    nodes = path.with_name("the-nodes.csv")
+    nodes.write_text(OWN_NODES + "n1,96000,1000,8,T4\n")
+    return trace.read_requests(path, trace.read_nodes(nodes))
+
+
+Reader = Callable[[Path], object]
+BAD: tuple[tuple[str, Reader, str, int, str], ...] = (
+    ("a missing column", openb.read_nodes, "sn,cpu_milli,gpu,model\nn1,1,1,T4\n", 1, "memory_mib"),
+    ("a negative number", openb.read_nodes, OPENB_NODES + "n1,-4,1,1,T4\n", 2, "-4"),
+    ("an absurd number", openb.read_nodes, OPENB_NODES + "n1,4,1,1,T4\nn2,4,1,9999,T4\n", 3, "9999"),
+    ("a number with a unit", openb.read_nodes, OPENB_NODES + "n1,4,1GiB,1,T4\n", 2, "1GiB"),
+    ("digits with underscores", openb.read_nodes, OPENB_NODES + "n1,1_000,1,1,T4\n", 2, "1_000"),
+    ("digits of another script", openb.read_nodes, OPENB_NODES + "n1,\u0663,1,1,T4\n", 2, "\u0663"),
+    ("a number without end", openb.read_nodes, OPENB_NODES + "n1," + "9" * 5000 + ",1,1,T4\n", 2, "999"),
+    ("a node without a model", openb.read_nodes, OPENB_NODES + "n1,4,1,1,\n", 2, "model"),
+    ("a node that is there twice", openb.read_nodes, OPENB_NODES + "n1,4,1,1,T4\nn1,4,1,1,T4\n", 3, "n1"),
+    ("a broken line", openb.read_nodes, OPENB_NODES + "n1,4,1,1,T4\nn2,4\n", 3, "2 cells"),
+    ("headings and no node", openb.read_nodes, OPENB_NODES, 2, "no node"),
+    ("an empty cell", openb.read_pods, OPENB_PODS + ",4,1,1,500,\n", 2, "name"),
+    ("an unknown model", openb.read_pods, OPENB_PODS + "p1,4,1,1,500,T4|Z80\n", 2, "Z80"),
+    ("a device of nothing", openb.read_pods, OPENB_PODS + "p1,4,1,1,0,\n", 2, "0 milli"),
+    ("two parts of devices", openb.read_pods, OPENB_PODS + "p1,4,1,2,500,\n", 2, "500"),
+    ("a pod that is there twice", openb.read_pods, OPENB_PODS + "p1,4,1,0,0,\np1,4,1,0,0,\n", 3, "p1"),
+    ("headings and no pod", openb.read_pods, OPENB_PODS, 2, "no pod"),
+    ("an unknown column", trace.read_nodes, OWN_NODES.strip() + ",hue\na,1,1,0,,red\n", 2, "hue"),
+    ("a label without a value", trace.read_nodes, OWN_NODES.strip() + ",labels\nn1,1,1,1,T4,zone\n", 2, "zone"),
+    ("a model on no node", own_requests, OWN_REQUESTS + "r1,1,1,1,500,H100\n", 2, "H100"),
+    ("more than a device", own_requests, OWN_REQUESTS + "r1,1,1,1,1500,T4\n", 2, "1500"),
+    ("an amount without a device", own_requests, OWN_REQUESTS + "r1,1,1,0,500,\n", 2, "without a device"),
+    ("a selector that is none", own_requests, OWN_REQUESTS.strip() + ",selector\nr1,1,1,1,500,T4,a b c\n", 2, "a b c"),
+    ("a request that is there twice", own_requests, OWN_REQUESTS + "r,1,1,1,500,\nr,1,1,1,500,\n", 3, "r"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD, ids=[row[0] for row in BAD])
+def test_a_bad_row_is_named_by_file_and_line_with_what_would_be_right(
+    tmp_path: Path, case: tuple[str, Reader, str, int, str]
+) -> None:
+    what, read, text, line, named = case
+    path = tmp_path / "input.csv"
+    path.write_text(text)
+    with pytest.raises(CalabashError) as caught:
+        read(path)
+    assert caught.value.message.startswith(f"{path}:{line}: "), what
+    assert named in caught.value.message
+    assert caught.value.hint
+    assert caught.value.reason is Reason.BAD_FILE
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "-1", "soon", "1e40", "1e400", "1_0"])
+def test_a_time_that_is_no_time_is_refused(tmp_path: Path, bad: str) -> None:
+    path = tmp_path / "input.csv"
+    path.write_text(f"{OWN_REQUESTS.strip()},arrives_s\nr1,1,1,1,500,T4,{bad}\n")
+    with pytest.raises(CalabashError, match=r":2: column arrives_s"):
+        own_requests(path)
+
+
+@pytest.mark.parametrize("read", [openb.read_nodes, openb.read_pods, trace.read_nodes])
+def test_an_empty_file_is_told_which_headings_it_needs(tmp_path: Path, read: Reader) -> None:
+    path = tmp_path / "empty.csv"
+    path.touch()
+    with pytest.raises(CalabashError, match="is empty") as caught:
+        read(path)
+    assert "cpu_milli" in caught.value.hint
+
+
+def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(CalabashError) as caught:
+        openb.read_nodes(tmp_path / "nowhere.csv")
+    assert caught.value.reason is Reason.NOT_FOUND
+    assert "nowhere.csv" in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["input.csv", "input.jsonl"])
+def test_another_encoding_is_refused_and_not_guessed(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes((OWN_NODES + "caf\xe9,1,1,1,T4\n").encode("latin-1"))
+    with pytest.raises(CalabashError, match="not UTF-8") as caught:
+        list(read_jsonl(path) if path.suffix == ".jsonl" else read_csv(path, needed=("name",)))
+    assert caught.value.reason is Reason.BAD_FILE
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [("{", "not JSON"), ("[1]", "list instead of an object"), ('{"name": "a"}', "cpu_milli is missing")],
+)
+def test_a_line_that_is_no_object_is_refused(tmp_path: Path, line: str, named: str) -> None:
+    good = {"name": "n1", "cpu_milli": 1, "memory_mib": 1, "gpu_count": 1, "gpu_model": "T4"}
+    path = tmp_path / "nodes.jsonl"
+    path.write_text(json.dumps(good) + "\n" + line + "\n")
+    with pytest.raises(CalabashError, match=f":2: .*{named}"):
+        trace.read_nodes(path)
+
+
+def test_a_jsonl_without_rows_has_no_node(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.jsonl"
+    path.touch()
+    with pytest.raises(CalabashError, match="no node"):
+        trace.read_nodes(path)
+
+
+def test_a_heading_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "input.csv"
+    path.write_text("name,name\na,b\n")
+    with pytest.raises(CalabashError, match="twice"):
+        list(read_csv(path, needed=("name",)))
+
+
+@pytest.mark.parametrize("value", [True, [1], {"a": 1}, 1.5, None])
+def test_a_number_of_another_kind_is_refused_in_jsonl(tmp_path: Path, value: object) -> None:
+    row = {"name": "n1", "cpu_milli": value, "memory_mib": 1, "gpu_count": 1, "gpu_model": "T4"}
+    path = tmp_path / "nodes.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(CalabashError, match=":1: column cpu_milli"):
+        trace.read_nodes(path)
+
+
+def test_a_byte_order_mark_and_dos_line_ends_are_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "input.csv"
+    path.write_bytes(("\ufeff" + OPENB_NODES + "n1,4,1,1,T4\n").replace("\n", "\r\n").encode())
+    assert [node.name for node in openb.read_nodes(path)] == ["n1"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8), min_size=2, max_size=2),
+        max_size=12,
+    )
+)
+def test_every_row_that_was_written_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "input.csv"
+    with path.open("w", encoding="utf-8", newline="") as sink:
+        csv.writer(sink).writerows([["a", "b"], *rows])
+    found = [[row.values["a"], row.values["b"]] for row in read_csv(path, needed=("a", "b"))]
+    assert found == rows
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), count=st.integers(1, 60))
+def test_what_is_written_as_openb_is_read_back_whole(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, count: int
+) -> None:
+    nodes, workload = generate.cluster(count, seed), generate.workload(count, seed)
+    node_file, pod_file = generate.write_openb(nodes, workload, tmp_path_factory.mktemp("openb"))
+    assert openb.read_nodes(node_file) == nodes
+    assert openb.read_pods(pod_file).requests == workload.requests
