@@ -157,6 +157,9 @@ class _Program:
         self.worth.extend([0.0] * patterns)
         whole = [(column, shape.gpu_count) for shape, column in here if shape.gpu_milli == WHOLE_MILLI]
         self._row([*whole, *((cut + index, 1) for index in range(patterns))], count * kind.devices)
+        # implied by the cuts, unless sizes were closed downwards
+        compute = [(column, shape.gpu_total_milli) for shape, column in here]
+        self._row(compute, count * kind.devices * WHOLE_MILLI)
         for size, uses in by_size.items():
             larger = min((other for other in by_size if other > size), default=WHOLE_MILLI)
             shares = [(column, shape.gpu_count) for shape, column in here if size <= shape.gpu_milli < larger]
