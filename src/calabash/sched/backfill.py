@@ -23,8 +23,12 @@ Admit = Callable[[Shape, NodePlacement], bool]
 class Decider(Protocol):
     """What is needed of the engine."""
 
-    def decide(self, shape: Shape) -> NodePlacement | None:
-        """The best place by the policy; nothing is taken."""
+    def best(self, shape: Shape) -> NodePlacement | None:
+        """The best place by the policy; nothing is taken and nothing is learned."""
+        ...
+
+    def observe(self, shape: Shape) -> None:
+        """A request of this shape has arrived."""
         ...
 
 
@@ -47,7 +51,7 @@ class ClusterRoom:
         self._cordoned: list[int] = []
 
     def choose(self, shape: Shape) -> NodePlacement | None:
-        placement = self.engine.decide(shape)
+        placement = self.engine.best(shape)
         if placement is None and self._held is not None and self.admitting:
             for node in self._cordoned[:HELD_NODES_TRIED_MAX]:
                 placement = self._choose_held(shape, node)

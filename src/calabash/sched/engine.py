@@ -53,8 +53,16 @@ class Engine:
         self._entries: dict[Shape, _Entry] = {}
 
     def decide(self, shape: Shape) -> NodePlacement | None:
-        """The best place by the policy, or None when it fits nowhere; nothing is taken."""
+        """The best place by the policy for a request that arrives, or None when it fits nowhere; nothing is taken."""
         self.scorer.observe(shape)
+        return self.best(shape)
+
+    def observe(self, shape: Shape) -> None:
+        """A request of this shape has arrived: policies that learn count it."""
+        self.scorer.observe(shape)
+
+    def best(self, shape: Shape) -> NodePlacement | None:
+        """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
         entry = self._fresh(shape)
         scores = entry.scores
         row = self._random_best(scores) if self.scorer.random_ties else int(scores.argmax())

@@ -94,6 +94,7 @@ class Scheduler:
         """Join the line. Raises CalabashError: unknown queue, id in use."""
         self.tree.require_leaf(ask.queue)
         self.book.add(ask)
+        self.room.engine.observe(ask.shape)
         self.tree.wait(ask.queue, self.charge_of(ask.shape))
 
     def cancel(self, ask_id: str) -> None:
