@@ -67,12 +67,12 @@ class Meter:
             arguments += ["--iterations", int(shape.kernel_us * self._iterations_per_us)]
         return [self.lab.load(slot, *arguments) for _ in range(shape.processes)]
 
-    def windows(self, groups: Sequence[Sequence[Tenant]], count: int) -> list[list[float]]:
+    def windows(self, groups: Sequence[Sequence[Tenant]], count: int, settle_s: float = SETTLE_S) -> list[list[float]]:
         """Per window, each group's part of the card in percent. Ends the tenants."""
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         if self.lab.real:
             time.sleep(count * WINDOW_S)
-            return _windows_of_series(groups, count)
+            return _windows_of_series(groups, count, settle_s)
         result = []
         before_ns, before = self.lab.busy_ns()
         for _ in range(count):
@@ -88,9 +88,9 @@ class Meter:
         return result
 
 
-def _windows_of_series(groups: Sequence[Sequence[Tenant]], count: int) -> list[list[float]]:
+def _windows_of_series(groups: Sequence[Sequence[Tenant]], count: int, settle_s: float) -> list[list[float]]:
     results = [[tenant.result() for tenant in group] for group in groups]
-    begin = max(r["began_ns"] for group in results for r in group) + int(SETTLE_S * 1e9)
+    begin = max(r["began_ns"] for group in results for r in group) + int(settle_s * 1e9)
     edges = [begin + int(i * WINDOW_S * 1e9) for i in range(count + 1)]
     rows = []
     for start, end in itertools.pairwise(edges):
@@ -120,13 +120,19 @@ def _wanted(report: Report) -> Iterable[Shape]:
     return (shape for shape in SHAPES if not report.quick or shape.name in QUICK)
 
 
+def _settle_s(shape: Shape) -> float:
+    """With kernels of 100 ms a round takes a second: a few rounds until all is known."""
+    return 4.0 if shape.kernel_us >= 100_000 else SETTLE_S
+
+
 def measure_single(report: Report, meter: Meter, count: int) -> None:
     """One fixed tenant alone on the card."""
     errors, ratios = [], []
     for percent in (30,) if report.quick else (10, 30, 50, 80):
         for shape in _wanted(report):
             meter.lab.slot("one", core_percent=percent)
-            rows = meter.windows([meter.start("one", shape, (count + 2) * WINDOW_S)], count)
+            settle_s = _settle_s(shape)
+            rows = meter.windows([meter.start("one", shape, (count + 2) * WINDOW_S + settle_s)], count, settle_s)
             meter.lab.drop_slot("one")
             got = [row[0] for row in rows]
             error = statistics.fmean(abs(value - percent) for value in got)
@@ -149,9 +155,10 @@ def measure_pairs(report: Report, meter: Meter, count: int) -> None:
         for first, second in shapes:
             for name, percent in zip("ab", shares, strict=True):
                 meter.lab.slot(name, core_percent=percent)
-            seconds = (count + 3) * WINDOW_S
+            settle_s = _settle_s(first)
+            seconds = (count + 3) * WINDOW_S + settle_s
             groups = [meter.start("a", first, seconds), meter.start("b", second, seconds)]
-            rows = meter.windows(groups, count)
+            rows = meter.windows(groups, count, settle_s)
             for name in "ab":
                 meter.lab.drop_slot(name)
             got = [statistics.fmean(row[i] for row in rows) for i in range(2)]

@@ -10,6 +10,8 @@
 #define UNCLEAN_RUN   64u
 #define LOWER_RUN     6u
 #define MINIMUM_RUN   32u
+#define EARLY         16u /* samples until an estimate that began among siblings is taken for good */
+#define EARLY_RUN     3u
 #define SAMPLE_GAP_NS 100000u
 
 #define LOAD(p)     __atomic_load_n((p), __ATOMIC_RELAXED)
@@ -190,7 +192,7 @@ static void learn_unclean(struct cb_estimate *estimate, uint64_t mean, uint64_t 
     } else { /* the minimum of the last few, so that it can rise again */
         if (LOAD(&estimate->run) == 0 || measured < LOAD(&estimate->run_ns))
             STORE(&estimate->run_ns, measured);
-        if (ADD(&estimate->run, 1) + 1 < MINIMUM_RUN) return;
+        if (ADD(&estimate->run, 1) + 1 < (unclean < EARLY ? EARLY_RUN : MINIMUM_RUN)) return;
         STORE(&estimate->run, 0);
         mean = LOAD(&estimate->run_ns);
     }

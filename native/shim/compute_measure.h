@@ -21,8 +21,7 @@
 
 #include "shim/compute.h"
 
-#define CB_INFLIGHT_NS \
-    5000000u /* work ahead of the card per container: what a neighbour waits for at worst */
+#define CB_INFLIGHT_NS     5000000u  /* work ahead of the card, for which a neighbour waits at worst */
 #define CB_INFLIGHT_NS_MAX 20000000u /* the same as counted by fences, which are read late */
 #define CB_OVERLAP_NS      4000000u  /* for kernels from here on a neighbour's last moments do not matter */
 #define CB_UNKNOWN_NS      50000u    /* charged for a launch never measured, and corrected afterwards */
