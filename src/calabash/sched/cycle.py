@@ -84,9 +84,8 @@ class Cycle:
     def _line(self) -> Iterator[Portion]:
         """Gangs with something to start, the fairest queue first; shares move while the walk goes on."""
         lines: dict[str, list[Portion]] = {}
-        for gang in self._s.book.gangs.values():
-            if gang.waiting:
-                lines.setdefault(gang.queue, []).extend(portions_of(gang))
+        for gang in self._s.book.in_line.values():
+            lines.setdefault(gang.queue, []).extend(portions_of(gang))
         for line in lines.values():
             line.sort(key=_PLACE_IN_LINE, reverse=True)
         heap = [(self._pressure(queue, line), queue) for queue, line in lines.items()]

@@ -138,10 +138,11 @@ class Unit:
 
 
 class Book:
-    """Every gang, and where every id is."""
+    """Every gang, those that have members in line, and where every id is."""
 
     def __init__(self) -> None:
         self.gangs: dict[GangKey, Gang] = {}
+        self.in_line: dict[GangKey, Gang] = {}
         self._gang_of: dict[str, Gang] = {}
         self.on_node: dict[int, dict[str, Running]] = {}
 
@@ -171,6 +172,7 @@ class Book:
             )
         gang = self.gangs.setdefault(ask.gang_key, Gang(key=ask.gang_key, queue=ask.queue))
         gang.waiting[ask.id] = ask
+        self.in_line[gang.key] = gang
         self._gang_of[ask.id] = gang
         gang.refresh()
         return gang
@@ -178,6 +180,8 @@ class Book:
     def start(self, running: Running) -> None:
         gang = self._gang_of[running.ask.id]
         del gang.waiting[running.ask.id]
+        if not gang.waiting:
+            del self.in_line[gang.key]
         gang.portions = None
         gang.running[running.ask.id] = running
         self.on_node.setdefault(running.placement.node, {})[running.ask.id] = running
@@ -187,6 +191,7 @@ class Book:
         gang = self._gang_of[ask_id]
         running = gang.running.pop(ask_id)
         gang.waiting[ask_id] = running.ask
+        self.in_line[gang.key] = gang
         gang.portions = None
         self._leave(running)
         return running
@@ -204,6 +209,8 @@ class Book:
         gone: Running | Ask
         if ask_id in gang.waiting:
             gone = gang.waiting.pop(ask_id)
+            if not gang.waiting:
+                del self.in_line[gang.key]
         else:
             gone = gang.running.pop(ask_id)
             gang.ended += 1
