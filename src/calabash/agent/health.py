@@ -43,10 +43,12 @@ class HealthAction(StrEnum):
     PROBE = "probe"  # try it
 
 
-_FATAL_XIDS = frozenset({79, 54, 109, 110, 136, 143, 151})
+_FATAL_XIDS = frozenset({79})  # fallen off the bus
 _RESET_XIDS = frozenset(
-    {38, 46, 48, 56, 57, 58, 61, 62, 63, 64, 65, 66, 69, 73, 74, 78, 80, 81, 88, 92, 95, 96, 97, 119, 120, 121, 122}
-    | {123, 140, 142, 144, 145, 146, 147, 148, 149, 150, 154, 155, 156, 157, 158}
+    {46, 54, 61, 62, 109, 110, 119, 120, 123, 136, 143}  # stopped processing, power, firmware, start-up
+    | {48, 63, 64, 92, 95, 140}  # memory: double bit, remapping, rate, uncontained, unrecovered
+    | {74, 121, *range(144, 152)}  # links
+    | {154}  # the driver itself asks for a recovery action
 )
 
 
