@@ -72,7 +72,7 @@ static bool admitted(const struct device *d)
     if (d->shared->compute_mode == CU_COMPUTEMODE_PROHIBITED) return false;
     if (d->shared->compute_mode != CU_COMPUTEMODE_EXCLUSIVE_PROCESS) return true;
     sim_sweep(&process.sim, 0);
-    for (int i = 0; i < (int)SIM_PROCS_MAX; i++) {
+    for (int i = 0; i < (int)sim_procs_used(process.sim.node); i++) {
         const struct sim_proc *p = &process.sim.node->proc[i];
         if (i != process.sim.slot && p->state == SIM_SLOT_LIVE && p->device[d->index].context_count)
             return false;

@@ -281,6 +281,8 @@ int engine_open(struct sim *s, uint32_t device, uint32_t priority)
             q->proc = (uint32_t)s->slot;
             q->proc_generation = n->proc[s->slot].generation;
             q->priority = priority;
+            if ((uint32_t)found >= n->queue_high)
+                __atomic_store_n(&n->queue_high, (uint32_t)found + 1, __ATOMIC_RELEASE);
             q->state = SIM_SLOT_LIVE;
             sim_lock_device(s, device);
             struct sim_engine *e = &n->device[device].engine;
@@ -332,7 +334,7 @@ void engine_close(struct sim *s, int queue)
 
 void engine_drop_process(struct sim *s, uint32_t slot)
 {
-    for (uint32_t i = 0; i < SIM_QUEUES_MAX; i++) {
+    for (uint32_t i = 0; i < sim_queues_used(s->node); i++) {
         const struct sim_queue *q = &s->node->queue[i];
         if (q->state == SIM_SLOT_LIVE && q->proc == slot) drop(s, i);
     }

@@ -320,7 +320,7 @@ NVML_API nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int len
 
     if (s == NULL) return NVML_ERROR_UNINITIALIZED;
     if (name == NULL || length == 0) return NVML_ERROR_INVALID_ARGUMENT;
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(s->node); i++) {
         if (__atomic_load_n(&s->node->proc[i].state, __ATOMIC_ACQUIRE) != SIM_SLOT_LIVE) continue;
         if ((unsigned int)sim_process_pid(s, i) != pid) continue;
         snprintf(name, length, "%.*s", (int)sizeof s->node->proc[i].name, s->node->proc[i].name);

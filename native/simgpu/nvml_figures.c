@@ -58,7 +58,7 @@ NVML_API nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memo
     uint64_t used = 1ull << 20;
 
     nv_refresh(&t);
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++)
+    for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++)
         if (t.sim->node->proc[i].state == SIM_SLOT_LIVE)
             used += t.sim->node->proc[i].device[t.index].context_count * BAR1_PER_CONTEXT_BYTES;
     memory->bar1Total = t.device->profile.bar1_bytes;

@@ -24,7 +24,7 @@ NVML_API nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned i
 
 static bool is_busy(const struct nv_target *t)
 {
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(t->sim->node); i++) {
         const struct sim_proc *p = &t->sim->node->proc[i];
 
         if (p->state == SIM_SLOT_LIVE && p->device[t->index].context_count > 0) return true;

@@ -228,7 +228,7 @@ NVML_API nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance)
     if (geteuid() != 0) return NVML_ERROR_NO_PERMISSION;
     nv_refresh(&t);
     sim_lock_device(t.sim, t.index);
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
         const struct sim_proc *p = &t.sim->node->proc[i];
 
         if (p->state == SIM_SLOT_LIVE && p->device[t.index].context_count > 0 &&

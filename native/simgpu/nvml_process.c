@@ -59,7 +59,7 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *array, 
     unsigned int room = array != NULL ? *count : 0, used = 0;
 
     nv_refresh(&t);
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
         unsigned int pid = visible_pid(&t, i);
 
         if (pid == 0) continue;
@@ -182,7 +182,7 @@ NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtiliza
     nv_refresh(&t);
     uint64_t now = sim_now(), from = since(now, last_seen_us);
 
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
         unsigned int pid = visible_pid(&t, i);
 
         if (pid == 0) continue;
@@ -209,7 +209,7 @@ NVML_API nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcesse
     nv_refresh(&t);
     uint64_t now = sim_now(), from = since(now, info->lastSeenTimeStamp);
 
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
         unsigned int pid = visible_pid(&t, i);
 
         if (pid == 0) continue;

@@ -212,7 +212,7 @@ static void destroy(const char *path, int force)
     } else {
         simctl_open(&s, path);
         sim_sweep(&s, 0);
-        for (uint32_t i = 0; i < SIM_PROCS_MAX; i++)
+        for (uint32_t i = 0; i < sim_procs_used(s.node); i++)
             live += s.node->proc[i].state == SIM_SLOT_LIVE;
         if (live > 0)
             simctl_fail("end them, or use --force", "%u process%s still use%s this node", live,

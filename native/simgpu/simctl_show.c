@@ -159,7 +159,7 @@ static void show_json(struct sim *s)
     for (uint32_t i = 0; i < node->device_count; i++)
         put_device(node, i);
     printf("],\"processes\":[");
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(node); i++) {
         if (node->proc[i].state != SIM_SLOT_LIVE) continue;
         put_process(s, i, first);
         first = 0;
@@ -189,7 +189,7 @@ static void show_table(struct sim *s)
                p->memory_total_bytes / CARD_MIB, d->alloc_peak_bytes / CARD_MIB,
                (double)d->engine.busy_ns / 1e9, d->faults.lost ? "lost" : "ok", d->mig.mode ? " mig" : "");
     }
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(node); i++) {
         const struct sim_proc *p = &node->proc[i];
 
         if (p->state != SIM_SLOT_LIVE) continue;

@@ -63,10 +63,10 @@ static void reset_dynamic(struct sim_node *n)
         d->engine.current = d->engine.active_count = 0;
         memset(&d->engine.history, 0, sizeof d->engine.history);
     }
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(n); i++) {
         if (n->proc[i].state != SIM_SLOT_FREE) memset(&n->proc[i], 0, sizeof n->proc[i]);
     }
-    for (uint32_t i = 0; i < SIM_QUEUES_MAX; i++) {
+    for (uint32_t i = 0; i < sim_queues_used(n); i++) {
         if (n->queue[i].state != SIM_SLOT_FREE) n->queue[i].state = SIM_SLOT_FREE;
     }
     n->swept_ns = 0;
@@ -83,7 +83,8 @@ int sim_create(const char *path, const char *name, const struct sim_device *devi
     if (fd < 0) return -errno;
     int result = 0;
     struct sim_node *n = MAP_FAILED;
-    if (ftruncate(fd, sizeof *n) != 0)
+    /* Like the device nodes of a real card, a node is for every user whom its directory lets in. */
+    if (fchmod(fd, 0666) != 0 || ftruncate(fd, sizeof *n) != 0)
         result = -errno;
     else if ((n = mmap(NULL, sizeof *n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
         result = -errno;
@@ -165,7 +166,7 @@ int sim_open(struct sim *s, const char *path)
 static void recount(struct sim_node *n, uint32_t device)
 {
     uint64_t alloc = 0, context = 0;
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(n); i++) {
         if (n->proc[i].state != SIM_SLOT_LIVE) continue;
         alloc += n->proc[i].device[device].alloc_bytes;
         context += n->proc[i].device[device].context_bytes;
@@ -180,7 +181,7 @@ static void relist(struct sim_node *n, uint32_t device)
 {
     struct sim_engine *e = &n->device[device].engine;
     e->active_count = e->current = 0;
-    for (uint32_t i = 0; i < SIM_QUEUES_MAX; i++) {
+    for (uint32_t i = 0; i < sim_queues_used(n); i++) {
         if (n->queue[i].state == SIM_SLOT_LIVE && n->queue[i].device == device)
             e->active[e->active_count++] = (uint16_t)i;
     }
@@ -257,7 +258,7 @@ int sim_sweep(struct sim *s, uint64_t at_most_every_ns)
     int freed = 0;
     sim_lock_node(s);
     n->swept_ns = now;
-    for (uint32_t i = 0; i < SIM_PROCS_MAX; i++) {
+    for (uint32_t i = 0; i < sim_procs_used(n); i++) {
         if (n->proc[i].state != SIM_SLOT_LIVE || (int)i == s->slot || slot_is_held(s, i)) continue;
         free_slot(s, i);
         freed++;
@@ -307,6 +308,7 @@ int sim_attach(struct sim *s)
         describe_self(p);
         lock_byte(s->fd, F_SETLK, F_WRLCK, PID_BASE + i);
         s->slot = (int)i;
+        if (i >= n->proc_high) __atomic_store_n(&n->proc_high, i + 1, __ATOMIC_RELEASE);
         __atomic_store_n(&p->state, SIM_SLOT_LIVE, __ATOMIC_RELEASE);
         result = 0;
     }

@@ -249,7 +249,8 @@ struct sim_node {
     uint64_t owner_dead_count;
     uint32_t unserved_count;
     struct sim_unserved unserved[SIM_UNSERVED_MAX];
-    uint64_t spare[256];
+    uint32_t proc_high, queue_high; /* slots beyond these were never used: nobody need look at them */
+    uint64_t spare[255];
     struct sim_device device[SIM_DEVICES_MAX];
     struct sim_proc proc[SIM_PROCS_MAX];
     struct sim_queue queue[SIM_QUEUES_MAX];
@@ -291,6 +292,18 @@ static inline uint64_t sim_charge_bytes(uint64_t bytes)
 static inline uint64_t sim_device_total(const struct sim_device *d)
 {
     return d->profile.memory_total_bytes - d->profile.memory_reserved_bytes;
+}
+
+static inline uint32_t sim_procs_used(const struct sim_node *n)
+{
+    uint32_t high = __atomic_load_n(&n->proc_high, __ATOMIC_ACQUIRE);
+    return high < SIM_PROCS_MAX ? high : SIM_PROCS_MAX;
+}
+
+static inline uint32_t sim_queues_used(const struct sim_node *n)
+{
+    uint32_t high = __atomic_load_n(&n->queue_high, __ATOMIC_ACQUIRE);
+    return high < SIM_QUEUES_MAX ? high : SIM_QUEUES_MAX;
 }
 
 /* Write a new node file with these cards (only profile, modes and faults of each are read). 0, or -errno. */
