@@ -1,6 +1,7 @@
 """Our own trace format: nodes and requests as CSV, or as JSONL with the same names. See docs/reference/trace-format.md.
 
-Nodes: ``name, cpu_milli, memory_mib, gpu_count, gpu_model`` and optionally ``gpu_memory_mib, labels, taints, rack``.
+Nodes: ``name, cpu_milli, memory_mib, gpu_count, gpu_model`` and optionally ``gpu_memory_mib, gpu_mode,
+labels, taints, rack``.
 Requests: ``name, cpu_milli, memory_mib, gpu_count, gpu_milli`` and optionally ``gpu_memory_mib, models, selector,
 tolerations, mig_profile, arrives_s, runs_s``. Lists are separated by ``|`` in CSV and are arrays in JSONL.
 """
@@ -11,14 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.cluster import MODE_MIG, GpuSpec, NodeSpec
+from calabash.sched.mig import geometry_of
 from calabash.sched.shape import WHOLE_MILLI, Shape
 from calabash.sim.openb import CPU_MILLI_MAX, DEVICES_PER_NODE_MAX, MEMORY_MIB_MAX
 from calabash.sim.rows import Row, read_csv, read_jsonl
 from calabash.sim.workload import TraceRequest, Workload
 
 NODE_COLUMNS = ("name", "cpu_milli", "memory_mib", "gpu_count", "gpu_model")
-NODE_OPTIONAL = ("gpu_memory_mib", "labels", "taints", "rack")
+NODE_OPTIONAL = ("gpu_memory_mib", "gpu_mode", "labels", "taints", "rack")
 REQUEST_COLUMNS = ("name", "cpu_milli", "memory_mib", "gpu_count", "gpu_milli")
 REQUEST_OPTIONAL = (
     "gpu_memory_mib", "models", "selector", "tolerations", "mig_profile", "arrives_s", "runs_s",
@@ -35,10 +37,7 @@ def read_nodes(path: Path) -> list[NodeSpec]:
             raise row.wrong(f"node {name} is there twice", "node names are unique")
         seen.add(name)
         count = row.whole("gpu_count", most=DEVICES_PER_NODE_MAX)
-        gpu = GpuSpec(
-            model=row.text("gpu_model", None if count else ""),
-            memory_mib=row.whole("gpu_memory_mib", default=0, most=CARD_MEMORY_MIB_MAX),
-        )
+        gpu = _card(row, count)
         labels = dict(_pair(row, text) for text in _list(row, "labels"))
         nodes.append(
             NodeSpec(
@@ -91,6 +90,17 @@ def read_requests(path: Path, nodes: Iterable[NodeSpec]) -> Workload:
     if not requests:
         raise Row(path, 1, {}).wrong("there is no request", "a workload needs at least one")
     return Workload(name=path.stem, requests=tuple(requests))
+
+
+def _card(row: Row, count: int) -> GpuSpec:
+    model = row.text("gpu_model", None if count else "")
+    memory_mib = row.whole("gpu_memory_mib", default=0, most=CARD_MEMORY_MIB_MAX)
+    mode = row.text("gpu_mode", "")
+    if mode not in ("", MODE_MIG):
+        raise row.wrong(f"device mode {mode!r} is not known", "mig, or nothing for devices that follow demand")
+    if mode and geometry_of(model, memory_mib) is None:
+        raise row.wrong(f"device model {model!r} has no MIG profiles", "leave gpu_mode empty")
+    return GpuSpec(model=model, memory_mib=memory_mib, mode=mode)
 
 
 def _rows(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> Iterable[Row]:
