@@ -7,9 +7,11 @@ figures and from what the programs themselves saw.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -117,14 +120,13 @@ def sample(card: Any, since_us: int, settled: bool) -> int:
 def table(title: str) -> Table:
     """What was asked and what NVML says, per tenant."""
     drawn = Table(title=title, title_justify="left")
-    for heading in ("tenant", "share asked", "share got", "now", "memory cap", "memory used", "peak"):
+    for heading in ("tenant", "share asked", "share got", "memory cap", "memory used", "most used"):
         drawn.add_column(heading, justify="left" if heading == "tenant" else "right")
     for t in TENANTS:
         drawn.add_row(
             t.name,
             f"{t.cores_percent}%",
             f"{t.share_percent:.1f}%",
-            f"{t.share_samples[-1]:.0f}%" if t.share_samples else "-",
             f"{t.memory_mib} MiB",
             f"{t.used_mib} MiB",
             f"{t.used_mib_max} MiB",
@@ -169,14 +171,25 @@ def verdict() -> list[str]:
     return broken
 
 
+def save_picture(console: Console, path: Path) -> None:
+    """The terminal as it looked, as an SVG without references to the outside."""
+    console.save_svg(
+        str(path), title="make demo", code_format=re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    )
+
+
 def main() -> int:
     """Run it; 0 when every limit held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--svg", type=Path, help="save what the terminal showed")
+    options = parser.parse_args()
     home = ROOT / "build" / "demo"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     os.environ["CALABASH_HOME"] = str(home)
-    console = Console()
-    print(calabash("up", *open_cards(home)), end="")
+    console = Console(record=options.svg is not None, highlight=False)
+    console.print("$ make demo")
+    console.print(calabash("up", *open_cards(home)), end="")
     try:
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
         total_mib = pynvml.nvmlDeviceGetMemoryInfo(card).total // MIB
@@ -197,11 +210,15 @@ def main() -> int:
                 tenant.process.kill()
         calabash("down", "--force")
     if broken:
-        print("a limit was broken: " + "; ".join(broken))
+        console.print("a limit was broken: " + "; ".join(broken))
         return 1
     asked = "/".join(str(t.cores_percent) for t in TENANTS)
     got = "/".join(f"{t.share_percent:.1f}" for t in TENANTS)
-    print(f"every limit held: shares asked {asked}, got {got} percent; no tenant above its memory cap; all slices back")
+    console.print(
+        f"every limit held: shares asked {asked}, got {got} percent; no tenant above its memory cap; all slices back"
+    )
+    if options.svg:
+        save_picture(console, options.svg)
     return 0
 
 

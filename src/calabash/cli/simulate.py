@@ -83,6 +83,22 @@ def scenario(files: tuple[Path, ...], quiet: bool) -> None:
         raise CalabashError(f"{failed} of {len(files)} scenarios differ", reason=Reason.CONFLICT)
 
 
+@simulate.command()
+@click.argument("file", required=False, type=PATH)
+def snapshot(file: Path | None) -> None:
+    """Write the pool as it is now as a scenario, to FILE or to the terminal; `simulate scenario FILE` replays it."""
+    from calabash.cli.home import client  # noqa: PLC0415
+
+    text = client().get("/v1/scenario")["scenario"]
+    if file is None:
+        click.echo(text)
+        return
+    from calabash.sim import report  # noqa: PLC0415
+
+    report.write(file, text)
+    click.echo(str(file), err=True)
+
+
 def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> None:
     """Run the experiment with a progress bar on stderr, print the table, write what was asked for."""
     from calabash.sim import report, runner  # noqa: PLC0415
@@ -102,7 +118,9 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
         raise CalabashError(f"{plot}: a plot is a .png or an .svg", hint="--plot out.svg")
     for target in (options["json_"], options["html"], plot):
         if target is not None and not target.absolute().parent.is_dir():
-            raise CalabashError(f"{target.absolute().parent} is no folder", reason=Reason.NOT_FOUND, hint="make it first")
+            raise CalabashError(
+                f"{target.absolute().parent} is no folder", reason=Reason.NOT_FOUND, hint="make it first"
+            )
     partial = runner.partial_path(options["json_"]) if options["json_"] else None
     try:
         results = _with_progress(experiment, options["jobs"] or os.cpu_count() or 1, partial)

@@ -26,6 +26,8 @@ from calabash.sched.shape import NodePlacement, Shape
 from calabash.sharing.protocol import Held, Misfit
 from calabash.sharing.registry import fits, mode_for, mode_named, selected
 
+UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -168,8 +170,8 @@ class LocalScheduler:
         *,
         options: Options | None = None,
         policy: str | Policy = DEFAULT_POLICY,
-        cpu_milli: int = 1 << 40,
-        memory_mib: int = 1 << 40,
+        cpu_milli: int = UNMANAGED,
+        memory_mib: int = UNMANAGED,
     ) -> None:
         self.node = node
         self.devices = tuple(devices)

@@ -157,7 +157,8 @@ def _lorenz(shapes: list[tuple[Shape, int]]) -> Floats:
     share = cards[order] / cards.sum()
     needed = np.append(0.0, np.cumsum(vcpu_per_card[order] * share))
     fed = np.append(0.0, np.cumsum(share))
-    return np.interp(np.arange(LORENZ_POINTS) * LORENZ_STEP_VCPU, needed, fed)
+    found: Floats = np.interp(np.arange(LORENZ_POINTS) * LORENZ_STEP_VCPU, needed, fed)
+    return found
 
 
 def _blocks(shapes: list[tuple[Shape, int]], total: float) -> tuple[tuple[int, int, float], ...]:

@@ -205,6 +205,11 @@ async def delete_queue(state: State, request: Request[Any, Any, Any], name: str)
     return {"name": name}
 
 
+@get("/v1/scenario")
+async def scenario(state: State) -> dict[str, str]:
+    return {"scenario": await asyncio.to_thread(_pool(state).scenario)}
+
+
 @get("/v1/events")
 async def list_events(state: State, request: Request[Any, Any, Any]) -> dict[str, Any]:
     text = request.query_params.get("after", "0")
@@ -293,6 +298,7 @@ ROUTES = (
     list_queues,
     put_queue,
     delete_queue,
+    scenario,
     list_events,
     shutdown,
 )

@@ -32,6 +32,7 @@ from calabash.seams.host.processes import Peer, identify, owner, user_name
 from calabash.seams.store import AllocationRecord, AllocationState, QueueRecord, Store
 from calabash.sharing.protocol import Edits, Misfit
 from calabash.sharing.registry import fits
+from calabash.sim.scenario_dump import dump_scenario
 from calabash.standalone.refusals import Refusal, refusal
 
 PENDING_MAX = 10_000
@@ -397,6 +398,12 @@ class Pool:
             "details": [],
             "suggestions": [],
         }
+
+    def scenario(self) -> str:
+        """What the scheduler knows now as a scenario file, to be replayed elsewhere."""
+        with self._lock:
+            snapshot = self._line.scheduler.snapshot()
+        return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
 
     # -- queues ------------------------------------------------------------------------------------------------
 
