@@ -36,6 +36,9 @@ DRIFT_MIN = 0.15
 BLOCKS_PER_NODE_MAX = 16
 _GAPS = WHOLE_MILLI + 1
 _LORENZ_VCPU = np.arange(LORENZ_POINTS) * LORENZ_STEP_VCPU
+# The balance of CPU is looked up on a grid this fine; interpolating each time would cost more than all the rest.
+FED_STEPS_PER_VCPU = 64
+_FED_VCPU = (np.arange(LORENZ_POINTS * LORENZ_STEP_VCPU * FED_STEPS_PER_VCPU) + 0.5) / FED_STEPS_PER_VCPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,8 @@ class _Pgb(ScorerBase):
         self.version += 1
         self._tables = tables
         self._static_version = -1
-        self._hungry = (self._weights.cpu / WHOLE_MILLI) * (1.0 - tables.fed_share)
+        fed = np.interp(_FED_VCPU, _LORENZ_VCPU, tables.fed_share)
+        self._hungry = (self._weights.cpu / WHOLE_MILLI) * (1.0 - fed)
         typical = self._learned.typical()
         blocks = tables.blocks
         breaks = {cpu for (cpu, _, _, _), _ in typical}
@@ -164,10 +168,14 @@ class _Pgb(ScorerBase):
             fitting = compiled.devices(rows, gaps) if shape.gpu_count else None
             ok = compiled.nodes(rows, fitting)
         total = cluster.gpu_sum_milli[rows]
-        growth = self._starved(left, total - shape.gpu_total_milli)
-        growth -= self._starved(cpu, total)
-        before = self._breaks.searchsorted(cpu, side="right")
-        after = self._breaks.searchsorted(left, side="right")
+        # The node after and before, in one pass: calls cost more than elements.
+        both = np.concatenate((left, cpu))
+        starved = self._starved(both, np.concatenate((total - shape.gpu_total_milli, total)))
+        count = len(rows)
+        growth = starved[:count]
+        growth -= starved[count:]
+        intervals = self._breaks.searchsorted(both, side="right")
+        after, before = intervals[:count], intervals[count:]
         at = gaps + (after * _GAPS)[:, None]
         moved = self._device.take(at)
         moved -= self._device.take(gaps + (before * _GAPS)[:, None])
@@ -207,7 +215,7 @@ class _Pgb(ScorerBase):
         if place.fitting is not None:
             cost[~place.fitting] = np.inf
         chosen = cost.argmin(axis=1)
-        least: Floats = cost[np.arange(len(rows)), chosen]
+        least: Floats = cost.min(axis=1)
         if free is not None:
             least += kept
         return least, chosen.astype(np.int8)
@@ -231,7 +239,7 @@ class _Pgb(ScorerBase):
 
     def _starved(self, cpu_milli: Ints, total_milli: Ints) -> Floats:
         """Cards that will end up without CPU, weighed."""
-        per_card = cpu_milli / np.maximum(total_milli, 1.0)
-        hungry: Floats = np.interp(per_card, _LORENZ_VCPU, self._hungry)
+        at = cpu_milli * FED_STEPS_PER_VCPU // np.maximum(total_milli, 1)
+        hungry: Floats = self._hungry.take(at, mode="clip")
         hungry *= total_milli
         return hungry
