@@ -38,6 +38,10 @@ void context_set_current(struct context *c)
 CUresult context_health(struct context *c)
 {
     const struct sim_faults *f = &c->device->shared->faults;
+    const struct sim_proc *self = &process.sim.node->proc[process.sim.slot];
+    /* A program that closed descriptors it did not open has lost the lock that says it lives. */
+    if (self->state != SIM_SLOT_LIVE || self->generation != process.generation)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (c->sticky != CUDA_SUCCESS) return c->sticky;
     if (__atomic_load_n(&f->lost, __ATOMIC_RELAXED)) return CUDA_ERROR_UNKNOWN;
     if (__atomic_load_n(&f->fatal_epoch, __ATOMIC_RELAXED) != c->fatal_epoch)

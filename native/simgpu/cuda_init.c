@@ -181,6 +181,7 @@ static CUresult start(void)
         return result == -EPROTO ? CUDA_ERROR_SYSTEM_DRIVER_MISMATCH : CUDA_ERROR_SYSTEM_NOT_READY;
     }
     if (sim_attach(&process.sim) != 0) return CUDA_ERROR_SYSTEM_NOT_READY;
+    process.generation = process.sim.node->proc[process.sim.slot].generation;
     struct choice c[SIM_DEVICES_MAX];
     process.device_count = choose_devices(c);
     if (process.device_count == 0) {

@@ -86,6 +86,7 @@ struct device { /* a device as this process sees it */
 
 struct process {
     struct sim sim;
+    uint32_t generation; /* of the slot: another's when we were taken for dead */
     volatile bool ready;
     bool forked;
     int device_count;

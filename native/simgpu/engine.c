@@ -381,8 +381,9 @@ void engine_wait(struct sim *s, int queue, uint64_t number)
         bool done = q->done > number;
         bool shared = s->node->device[q->device].engine.active_count > 1;
         uint64_t at = done ? 0 : predict(s, q->device, q, number);
+        bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
         sim_unlock_device(s, q->device);
-        if (done) return;
+        if (done || dropped) return; /* dropped: we were taken for dead */
         if (shared) sim_sweep(s, SWEEP_EVERY_NS);
         engine_sleep_until(at);
     }

@@ -159,6 +159,8 @@ int sim_open(struct sim *s, const char *path)
     check_boot(n, fd);
     s->node = n;
     s->fd = fd;
+    s->file_device = st.st_dev;
+    s->file_inode = st.st_ino;
     return 0;
 }
 
@@ -249,6 +251,22 @@ static void free_slot(struct sim *s, uint32_t slot)
     __atomic_store_n(&n->proc[slot].state, SIM_SLOT_FREE, __ATOMIC_RELEASE);
 }
 
+/* The program may have closed our descriptor, and its number may be another file's now. The slot's lock lives
+ * on with the mapping; to look at the locks of others any descriptor of the node will do. */
+static bool can_look(struct sim *s)
+{
+    struct stat st;
+    if (fstat(s->fd, &st) == 0 && st.st_dev == s->file_device && st.st_ino == s->file_inode) return true;
+    int fd = open(s->path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return false;
+    if (fstat(fd, &st) != 0 || st.st_dev != s->file_device || st.st_ino != s->file_inode) {
+        close(fd);
+        return false;
+    }
+    s->fd = fd;
+    return true;
+}
+
 int sim_sweep(struct sim *s, uint64_t at_most_every_ns)
 {
     struct sim_node *n = s->node;
@@ -256,6 +274,7 @@ int sim_sweep(struct sim *s, uint64_t at_most_every_ns)
     if (at_most_every_ns && now - __atomic_load_n(&n->swept_ns, __ATOMIC_RELAXED) < at_most_every_ns)
         return 0;
     int freed = 0;
+    if (!can_look(s)) return 0;
     sim_lock_node(s);
     n->swept_ns = now;
     for (uint32_t i = 0; i < sim_procs_used(n); i++) {
@@ -313,6 +332,9 @@ int sim_attach(struct sim *s)
         result = 0;
     }
     sim_unlock_node(s);
+    /* The lock lasts as long as a descriptor or a mapping of this opening: a forked child must have neither.
+     */
+    if (result == 0) madvise(n, sizeof *n, MADV_DONTFORK);
     return result;
 }
 

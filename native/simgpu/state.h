@@ -265,6 +265,8 @@ struct sim {
     struct sim_node *node;
     int fd;
     int slot; /* -1: looking only */
+    dev_t file_device;
+    ino_t file_inode;
     char path[4096];
 };
 

@@ -2,7 +2,8 @@
  * A program that loads a simulated card: `spin COUNT NS` prints how long the kernels took on the card in
  * milliseconds, `hammer SEED MIB` allocates and frees pieces of up to that size with all families until it is
  * killed, `fill MIB` takes memory in pieces of that size until the card is full and prints the bytes, `wait`
- * holds a context and answers each line of input with the result of a launch and a wait.
+ * holds a context and answers each line of input with the result of a launch and a wait, `orphan` leaves a
+ * child behind.
  */
 #include "sim_cuda_check.h"
 
@@ -88,6 +89,22 @@ static void answer(void)
     }
 }
 
+/* A child that never calls the driver, and lives on when its parent is killed. */
+static void orphan(void)
+{
+    CUdeviceptr p;
+    OK(cuMemAlloc_v2(&p, 64 << 20));
+    if (fork() == 0) {
+        close(0);
+        close(1);
+        sleep(5);
+        _exit(0);
+    }
+    puts("ready");
+    fflush(stdout);
+    getchar();
+}
+
 static void devices(void)
 {
     int count;
@@ -115,5 +132,6 @@ int main(int argc, char **argv)
         hammer((unsigned int)atoi(argv[2]), (unsigned int)atoi(argv[3]));
     if (argc > 2 && strcmp(argv[1], "fill") == 0) fill(strtoul(argv[2], NULL, 10));
     if (argc > 1 && strcmp(argv[1], "wait") == 0) answer();
+    if (argc > 1 && strcmp(argv[1], "orphan") == 0) orphan();
     return 0;
 }

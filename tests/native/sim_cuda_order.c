@@ -4,6 +4,7 @@
  */
 #include "sim_cuda_check.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -413,6 +414,33 @@ static void two_cards(void)
     OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
+/* A program that closes what it did not open, and opens other things there, is not taken for dead and harms
+ * nobody. */
+static void descriptors_closed(void)
+{
+    CUdeviceptr p;
+    int status, value;
+    OK(cuMemAlloc_v2(&p, 400));
+    for (int fd = 3; fd < 256; fd++)
+        close(fd);
+    for (int fd = 3; fd < 8; fd++)
+        TRUE(open("/dev/null", O_RDWR) == fd);
+    for (int i = 0; i < 2; i++) {
+        if (fork() == 0) {
+            execl("/proc/self/exe", "self", "addresses", (char *)NULL); /* its arrival looks for the dead */
+            _exit(9);
+        }
+        wait(&status);
+        EQUAL(status, 0);
+        usleep(110000);
+    }
+    EXPECT(cuMemAlloc_v2(&p, 1ull << 45), CUDA_ERROR_OUT_OF_MEMORY); /* and so does this */
+    OK(cuMemAlloc_v2(&p, 400));
+    count_up(NULL, p, 100);
+    OK(cuMemcpyDtoH_v2(&value, p + 396, 4));
+    EQUAL(value, 99);
+}
+
 /* A graph keeps a user object until it and its executables are gone. */
 static void kept(void)
 {
@@ -528,6 +556,7 @@ int main(int argc, char **argv)
         {"destroyed_early", destroyed_early},
         {"kept", kept},
         {"two_cards", two_cards},
+        {"descriptors_closed", descriptors_closed},
         {"heavy_work", heavy_work},
         {"threads", threads},
         {"forked", forked},

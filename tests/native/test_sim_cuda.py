@@ -32,6 +32,7 @@ ORDER = {
     "a stream waits for a value that another stream writes": "values",
     "an event may be destroyed while a wait for it stands": "destroyed_early",
     "a graph keeps a user object": "kept",
+    "a program that closed the driver's descriptors is not taken for dead": "descriptors_closed",
     "two cards copy, reach into each other and wait for each other": "two_cards",
     "large work runs beside its issuer and in order": "heavy_work",
     "64 threads leave nothing behind": "threads",

@@ -101,6 +101,14 @@ def test_processes_killed_at_random_points_leave_nothing(node: CudaNode) -> None
     node.run("sim_cuda_load", "fill", 64, CUDA_VISIBLE_DEVICES="1")
 
 
+def test_a_forked_child_does_not_keep_the_memory_of_its_killed_parent(node: CudaNode) -> None:
+    parent = node.start("sim_cuda_load", "orphan", CUDA_VISIBLE_DEVICES="1")
+    assert node.device(0)["alloc_bytes"] == 64 * MIB
+    parent.kill()
+    parent.wait()
+    assert node.device(0)["used_bytes"] == 0
+
+
 def test_a_killed_neighbour_does_not_keep_the_card(node: CudaNode) -> None:
     greedy = node.start("sim_cuda_load", "spin", 100, 60_000_000_000, CUDA_VISIBLE_DEVICES="0")
     go(greedy)
