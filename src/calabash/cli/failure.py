@@ -6,6 +6,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not permitted, 5 wou
 
 from __future__ import annotations
 
+import errno
+
 import click
 
 from calabash.model.errors import CalabashError, Reason
@@ -16,6 +18,18 @@ _EXIT_CODES = {
     Reason.NOT_FOUND: 3,
     Reason.NOT_PERMITTED: 4,
     Reason.TIMEOUT: 6,
+}
+_NOT_OURS = "name a place that is yours to write; CALABASH_HOME says where the pool lives"
+_HINTS = {
+    errno.EACCES: _NOT_OURS,
+    errno.EPERM: _NOT_OURS,
+    errno.EROFS: _NOT_OURS,
+    errno.ENOTDIR: _NOT_OURS,
+    errno.EEXIST: _NOT_OURS,
+    errno.ENOSPC: "free some space, or put it elsewhere",
+    errno.EDQUOT: "free some space, or put it elsewhere",
+    errno.ENOENT: "check the path",
+    errno.EISDIR: "name a file, not a folder",
 }
 _PENDING = {
     Reason.NO_DEVICES,
@@ -60,7 +74,9 @@ def report(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return 0
     if isinstance(error, OSError):
-        where = f" {error.filename}" if error.filename else ""
-        click.echo(f"error: {error.strerror or error}{where}", err=True)
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        if error.errno in _HINTS:
+            click.echo(f"hint: {_HINTS[error.errno]}", err=True)
         return 1
     raise error

@@ -20,7 +20,7 @@ from calabash.model.units import parse_duration_s, parse_memory_mib, parse_perce
 _MERGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Devices wanted.")
 @click.option("--memory", metavar="SIZE", help="Device memory per device: 8GiB, 512MiB. Default: the whole device.")
 @click.option("--cores", metavar="PERCENT", help="Compute share per device, 1 to 100. Default: 100.")

@@ -121,6 +121,8 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
             raise CalabashError(
                 f"{target.absolute().parent} is no folder", reason=Reason.NOT_FOUND, hint="make it first"
             )
+        if target is not None and target.is_dir():
+            raise CalabashError(f"{target} is a folder", hint="name a file")
     partial = runner.partial_path(options["json_"]) if options["json_"] else None
     try:
         results = _with_progress(experiment, options["jobs"] or os.cpu_count() or 1, partial)

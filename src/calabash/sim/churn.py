@@ -29,6 +29,7 @@ from calabash.sim.workload import Workload
 WARM_LIFETIMES = 4.0
 MEASURED_LIFETIMES = 6.0
 MOVES_MAX = 16
+LOAD_MAX = 100.0
 
 
 @dataclass(slots=True)
@@ -64,13 +65,15 @@ class _World:
 def simulate(
     nodes: Sequence[NodeSpec], workload: Workload, policy: Policy, seed: int, *, load: float, defragment: bool
 ) -> RunResult:
-    """One run. Raises CalabashError for a load that is not positive or a workload without devices."""
+    """One run. Raises CalabashError for a load that makes no sense or a workload without devices."""
     cluster = Cluster(nodes, order_seed=seed)
     installed = WHOLE_MILLI * cluster.gpu_total
-    shapes = [request.shape for request in workload.requests]
+    shapes = workload.shapes
     mean_milli = float(np.mean([shape.gpu_total_milli for shape in shapes])) if shapes else 0.0
-    if load <= 0 or not mean_milli:
-        raise CalabashError(f"load {load} of {mean_milli:.0f} milli per request", hint="a load is positive, like 0.95")
+    if not 0 < load <= LOAD_MAX or not mean_milli:
+        raise CalabashError(
+            f"load {load} of {mean_milli:.0f} milli per request", hint=f"a load is like 0.95, at most {LOAD_MAX}"
+        )
     rng = np.random.default_rng(seed)
     rate = load * installed / mean_milli
     count = int(rate * (WARM_LIFETIMES + MEASURED_LIFETIMES))

@@ -10,9 +10,10 @@ import hashlib
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster import NodeSpec
@@ -59,8 +60,21 @@ class Experiment:
     @property
     def fingerprint(self) -> str:
         """Changes when the cluster, the workload or the protocol does."""
-        text = repr((list(self.nodes), self.workload, self.load, self.defragment))
+        text = repr(_canonical((self.nodes, self.workload, self.load, self.defragment)))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> Any:
+    """Plain values whose repr is the same in every process: sets are listed in an order that differs, hashes differ."""
+    if is_dataclass(value):
+        return [_canonical(getattr(value, part.name)) for part in fields(value) if part.compare]
+    if isinstance(value, Mapping):
+        return sorted((repr(key), _canonical(part)) for key, part in value.items())
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(_canonical(part)) for part in value)
+    if isinstance(value, (list, tuple)):
+        return [_canonical(part) for part in value]
+    return value
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -93,14 +107,15 @@ def run(
     """Every run, in the order of ``tasks``. KeyboardInterrupt passes through; what is done stays in ``partial``."""
     for policy in experiment.policies:
         policy_named(policy)  # an unknown name is refused before anything runs
-    done = {(r.policy, r.seed): r for r in _resume(partial, experiment)}
+    content = experiment.fingerprint
+    done = {(r.policy, r.seed): r for r in _resume(partial, content)}
     names = {policy: policy_named(policy).name for policy in experiment.policies}
     open_tasks = [(p, s) for p, s in experiment.tasks if (names[p], s) not in done]
     if progress:
         progress(len(done), len(experiment.tasks), None)
     for result in _results(experiment, open_tasks, jobs):
         done[result.policy, result.seed] = result
-        _keep(partial, experiment, result)
+        _keep(partial, content, result)
         if progress:
             progress(len(done), len(experiment.tasks), result)
     return [done[names[policy], seed] for policy, seed in experiment.tasks]
@@ -135,7 +150,7 @@ def partial_path(result: Path) -> Path:
     return result.with_name(result.name + ".partial.jsonl")
 
 
-def _resume(partial: Path | None, experiment: Experiment) -> list[RunResult]:
+def _resume(partial: Path | None, content: str) -> list[RunResult]:
     """Runs of the same experiment that are on disk; a last line that was cut by a crash is dropped."""
     if partial is None or not partial.exists():
         return []
@@ -144,7 +159,7 @@ def _resume(partial: Path | None, experiment: Experiment) -> list[RunResult]:
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
-            if value["experiment"] == experiment.fingerprint:
+            if value["experiment"] == content:
                 found.append(from_plain(value["result"]))
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
@@ -157,10 +172,10 @@ def _resume(partial: Path | None, experiment: Experiment) -> list[RunResult]:
     return found
 
 
-def _keep(partial: Path | None, experiment: Experiment, result: RunResult) -> None:
+def _keep(partial: Path | None, content: str, result: RunResult) -> None:
     if partial is None:
         return
-    line = json.dumps({"experiment": experiment.fingerprint, "result": to_plain(result)})
+    line = json.dumps({"experiment": content, "result": to_plain(result)})
     with partial.open("a", encoding="utf-8") as sink:
         if sink.tell() and not _ends_with_newline(partial):
             sink.write("\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,20 @@ from calabash.model.errors import CalabashError, Reason
 
 SOCKET_FILE = "pool.sock"
 _ANSWER_BYTES_MAX = 64 << 20
+_SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its terminating zero
+
+
+def socket_path(home: Path) -> Path:
+    """The pool's socket. Raises BAD_REQUEST when the kernel could not take a path of that length."""
+    path = home / SOCKET_FILE
+    length = len(os.fsencode(path))
+    if length > _SOCKET_PATH_BYTES_MAX:
+        raise CalabashError(
+            f"the path of the pool's socket has {length} bytes, the kernel takes {_SOCKET_PATH_BYTES_MAX} bytes: {path}",
+            reason=Reason.BAD_REQUEST,
+            hint="set CALABASH_HOME to a shorter path",
+        )
+    return path
 
 
 class _Connection(http.client.HTTPConnection):
@@ -45,7 +60,7 @@ class PoolClient:
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """One request. Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the pool's own reason."""
-        connection = _Connection(self.home / SOCKET_FILE, timeout_s)
+        connection = _Connection(socket_path(self.home), timeout_s)
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if data is not None else {}
         try:

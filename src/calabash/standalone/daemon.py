@@ -30,7 +30,7 @@ from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.files import disk_full_is_a_reason, free_bytes, lock_exclusive
 from calabash.seams.store import open_store
 from calabash.standalone.api import Context, PeerProtocol, application
-from calabash.standalone.client import SOCKET_FILE
+from calabash.standalone.client import socket_path
 from calabash.standalone.pool import Pool
 
 LOCK_FILE = "pool.lock"
@@ -79,6 +79,7 @@ def _database(arguments: argparse.Namespace) -> str:
 
 
 def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
+    address = socket_path(home)
     stack.enter_context(_single_instance(home))
     free = free_bytes(home)
     if free < FREE_BYTES_MIN:
@@ -110,7 +111,7 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
     agent.start()
     stack.callback(agent.stop)
     pool = Pool(agent=agent, store=store, clock=SystemClock(), owner_uid=os.geteuid())
-    listener = stack.enter_context(_listening(home / SOCKET_FILE))
+    listener = stack.enter_context(_listening(address))
     context = Context(
         home=home,
         sim=sim,

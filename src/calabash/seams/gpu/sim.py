@@ -19,6 +19,10 @@ from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _TOOL_TIMEOUT_S = 30.0
+_HINTS = {
+    "create": "for example --gpus 4xA100-40GB,2xT4",
+    "inject": "for example xid 79, ecc-double, lost, recover, slow 300%, alloc-fail 3",
+}
 STATE_FILE = "node.state"
 
 
@@ -130,7 +134,7 @@ def _run(*arguments: str) -> str:
             message = line.removeprefix("error: ")
         elif line.startswith("hint: "):
             hint = line.removeprefix("hint: ")
-    raise CalabashError(message, reason=_reason(message), hint=hint)
+    raise CalabashError(message, reason=_reason(message), hint=hint or _HINTS.get(arguments[0], ""))
 
 
 def _reason(message: str) -> Reason:
@@ -181,7 +185,9 @@ def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> No
         node.state.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CalabashError(
-            f"cannot make {node.state.parent}: {error.strerror}", reason=Reason.NOT_PERMITTED
+            f"cannot make {node.state.parent}: {error.strerror}",
+            reason=Reason.NOT_PERMITTED,
+            hint="set CALABASH_HOME to a directory of yours",
         ) from error
     try:
         _run(

@@ -1,0 +1,135 @@
+"""The real ``calabash`` command in processes of its own, as a person at a terminal starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.daemons.world import until
+
+TIMEOUT_S = 60.0
+TENANT = Path(__file__).resolve().parents[2] / "examples" / "tenant.py"
+
+
+class Job:
+    """A command in the background, in a process group of its own as a shell makes one."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.process = process
+        self.pid = process.pid
+        self._output = output
+
+    @property
+    def text(self) -> str:
+        """What it has printed, both streams."""
+        return self._output.read_text(errors="replace")
+
+    def says(self, text: str, *, within_s: float = 20.0) -> None:
+        """Wait until it has printed that."""
+        until(lambda: text in self.text, within_s=within_s, what=f"{text!r}; it said {self.text!r}")
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def close_input(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def code(self, *, within_s: float = 30.0) -> int:
+        """Its exit code, negative for a signal; fails when it does not end."""
+        deadline = time.monotonic() + within_s
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"still running after {within_s} s; it said {self.text!r}"
+            time.sleep(0.01)
+        return self.process.returncode
+
+    def finish(self) -> int:
+        """Close its input and wait for its end."""
+        self.close_input()
+        return self.code()
+
+    def kill(self) -> None:
+        if self.running():
+            self.process.kill()
+        self.process.wait(timeout=20)
+        self.close_input()
+
+
+class Terminal:
+    """A user with one pool: ``t("ps")`` runs a command to its end, ``t.start("run", ...)`` leaves it running."""
+
+    def __init__(self, home: Path, scratch: Path, **environment: str) -> None:
+        self.home = home
+        self.scratch = scratch
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
+        self.environment = clean | {"CALABASH_HOME": str(home)} | environment
+        self.jobs: list[Job] = []
+
+    def __call__(self, *words: str, stdin: str = "", code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end and check its exit code (None: any)."""
+        done = subprocess.run(
+            self.words(*words),
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert code is None or done.returncode == code, (words, done)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def words(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "calabash.cli.main", *words]
+
+    def start(self, *words: str) -> Job:
+        """Start a command with an open pipe as its input."""
+        output = self.scratch / f"job{len(self.jobs)}.out"
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                self.words(*words), env=self.environment, stdin=subprocess.PIPE, stdout=sink, stderr=sink
+            )
+        self.jobs.append(Job(process, output))
+        return self.jobs[-1]
+
+    def holding(self, *options: str) -> Job:
+        """A program that holds a slice until its input ends; it holds it by now."""
+        job = self.start("run", *options, "--", "sh", "-c", "echo holding; exec cat")
+        job.says("holding")
+        return job
+
+    def refused(self, code: int, *words: str) -> str:
+        """The one line of error and the line of hint that a command ends with."""
+        done = self(*words, code=code)
+        lines = done.stderr.splitlines()
+        assert done.stdout == ""
+        assert len(lines) == 2, done.stderr
+        assert lines[0].startswith("error: "), done.stderr
+        assert lines[1].startswith("hint: "), done.stderr
+        assert len(lines[1]) > len("hint: ")
+        return done.stderr
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "-o", "json", code=code).stdout)
+
+    def yaml(self, *words: str, code: int = 0) -> Any:
+        return yaml.safe_load(self(*words, "-o", "yaml", code=code).stdout)
+
+    def items(self, *words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.json(*words)["items"]
+        return found
+
+    def close(self) -> None:
+        for job in self.jobs:
+            job.kill()
