@@ -29,7 +29,7 @@ CURVE_POINTS = 131
 def arrival_order(workload: Workload, installed_milli: int, seed: int, ratio: float = FULL_RATIO) -> list[int]:
     """Indices into the workload's requests, in order of arrival."""
     rng = np.random.default_rng(seed)
-    shapes = [request.shape for request in workload.requests]
+    shapes = workload.shapes
     asked = [shape.gpu_total_milli for shape in shapes]
     order: list[int] = rng.permutation(len(shapes)).tolist()
     total, target = sum(asked), ratio * installed_milli
@@ -52,7 +52,7 @@ def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: Policy, seed
     cluster = Cluster(nodes, order_seed=seed)
     engine = Engine(cluster, policy)
     installed = WHOLE_MILLI * cluster.gpu_total
-    shapes = [request.shape for request in workload.requests]
+    shapes = workload.shapes
     order = arrival_order(workload, installed, seed)
     arrived = np.zeros(len(order), np.int64)
     allocated = np.zeros(len(order), np.int64)

@@ -28,6 +28,12 @@ class Workload:
     requests: tuple[TraceRequest, ...]
 
     @property
+    def shapes(self) -> list[Shape]:
+        """The shape of every request; equal shapes are one object, so that looking them up is quick."""
+        one: dict[Shape, Shape] = {}
+        return [one.setdefault(request.shape, request.shape) for request in self.requests]
+
+    @property
     def demand(self) -> Demand:
         """How often each shape is asked for."""
         return Demand.of(request.shape for request in self.requests)
