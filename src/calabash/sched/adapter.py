@@ -11,6 +11,7 @@ is tied to the size on which it fits best when it is submitted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ from calabash.sched.shape import NodePlacement, Shape
 from calabash.sharing.protocol import Held, Misfit
 from calabash.sharing.registry import fits, mode_for, mode_named, selected
 
+_LIST = re.compile(r"\(([^()]+)\)$")
 UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
 
 
@@ -307,7 +309,7 @@ class LocalScheduler:
         def plain(text: str) -> str:
             for uuid, model in names.items():
                 text = text.replace(uuid, model)
-            return text
+            return _LIST.sub(lambda found: f"({', '.join(dict.fromkeys(found[1].split(', ')))})", text)
 
         causes = tuple(replace(c, text=plain(c.text)) for c in told.causes)
         return replace(told, summary=plain(told.summary), causes=causes, changes=tuple(plain(c) for c in told.changes))

@@ -243,11 +243,16 @@ def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
         if applies and relaxed != shape:
             _, rows = _where(cluster, relaxed)
             if len(rows):
-                models = {
-                    name for name, code in cluster.models.items() if name and (cluster.gpu_model[rows] == code).any()
-                }
-                found.append(f"{text} ({', '.join(sorted(models))})" if relaxed.models != shape.models else text)
+                found.append(text + (_models(cluster, relaxed, rows, but=shape.models) if shape.models else ""))
     return found
+
+
+def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) -> str:
+    """`` (T4, V100)``: models of the devices that would serve the shape on these nodes, without those asked for."""
+    fits = Compiled(cluster, shape).devices(rows) if shape.gpu_count else None
+    codes = set(np.unique(cluster.gpu_model[rows][fits]).tolist()) if fits is not None else set()
+    names = sorted(name for name, code in cluster.models.items() if code in codes and name and name not in but)
+    return f" ({', '.join(names)})" if names else ""
 
 
 def explanation(
