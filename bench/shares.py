@@ -156,9 +156,10 @@ def measure_pairs(report: Report, meter: Meter, count: int) -> None:
             for name, percent in zip("ab", shares, strict=True):
                 meter.lab.slot(name, core_percent=percent)
             settle_s = _settle_s(first)
-            seconds = (count + 3) * WINDOW_S + settle_s
+            windows = 2 * count if first.kernel_us >= 100_000 else count  # one kernel is ten points of a window
+            seconds = (windows + 3) * WINDOW_S + settle_s
             groups = [meter.start("a", first, seconds), meter.start("b", second, seconds)]
-            rows = meter.windows(groups, count, settle_s)
+            rows = meter.windows(groups, windows, settle_s)
             for name in "ab":
                 meter.lab.drop_slot(name)
             got = [statistics.fmean(row[i] for row in rows) for i in range(2)]
