@@ -26,7 +26,7 @@ class CombinedPolicy:
     parts: tuple[tuple[Policy, float], ...]
 
     def __post_init__(self) -> None:
-        if not self.parts or any(weight <= 0 for _, weight in self.parts):
+        if not self.parts or not all(0 < weight < np.inf for _, weight in self.parts):
             raise CalabashError(
                 "a combination needs policies with positive weights", hint="for example pgb:1+topology:0.2"
             )
