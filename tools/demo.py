@@ -174,7 +174,9 @@ def verdict() -> list[str]:
 def save_picture(console: Console, path: Path) -> None:
     """The terminal as it looked, as an SVG without references to the outside."""
     console.save_svg(
-        str(path), title="make demo", code_format=re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+        str(path),
+        title="make demo",
+        code_format=re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL),
     )
 
 

@@ -25,13 +25,21 @@ _MERGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 @click.option("--memory", metavar="SIZE", help="Device memory per device: 8GiB, 512MiB. Default: the whole device.")
 @click.option("--cores", metavar="PERCENT", help="Compute share per device, 1 to 100. Default: 100.")
 @click.option("--mode", metavar="MODE", default="", help="exclusive, vgpu, timeslice. Default: what the amounts say.")
-@click.option("--policy", type=click.Choice(["fixed", "burst", "best-effort"]), default="fixed", show_default=True)
+@click.option(
+    "--policy",
+    type=click.Choice(["fixed", "burst", "best-effort"]),
+    default="fixed",
+    show_default=True,
+    help="What the share means.",
+)
 @click.option("--model", "models", multiple=True, metavar="NAME", help="Only this device model; repeat for several.")
-@click.option("--tenant", default="default", show_default=True, metavar="NAME")
-@click.option("--queue", default="default", show_default=True, metavar="NAME")
-@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True)
+@click.option("--tenant", default="default", show_default=True, metavar="NAME", help="Who the slice is accounted to.")
+@click.option("--queue", default="default", show_default=True, metavar="NAME", help="Line to wait in.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Larger goes first.")
 @click.option("--gang", default="", metavar="NAME", help="Start only when --gang-size members of NAME can start.")
-@click.option("--gang-size", type=click.IntRange(1, 100_000), default=1, metavar="N")
+@click.option(
+    "--gang-size", type=click.IntRange(1, 100_000), default=1, metavar="N", help="Members the gang needs to start."
+)
 @click.option("--wait", "wait", metavar="TIME", help="Wait so long for room: 60s, 10m. Default: do not wait.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], memory: str | None, cores: str | None, wait: str | None, **options: Any) -> None:
