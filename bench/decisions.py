@@ -57,7 +57,7 @@ class World:
     """A cluster under one policy, and what is placed on it, oldest first."""
 
     def __init__(self, nodes: list[NodeSpec], workload: Workload, *, seed: int) -> None:
-        self.shapes = [request.shape for request in workload.requests]
+        self.shapes = workload.shapes
         self.cluster = Cluster(nodes, order_seed=seed)
         self.engine = Engine(self.cluster, policy_named("pgb", demand=workload.demand, seed=seed))
         self.placed: deque[tuple[Shape, NodePlacement]] = deque()

@@ -23,12 +23,14 @@ _DECIMALS = 9
 _NOWHERE = -np.inf
 # Above this many changed rows one pass over everything is cheaper than gathering them.
 _FULL_PASS_SHARE = 0.25
+# Below this a look at all scores is quicker than keeping track of the largest.
+_MANY_ROWS = 4096
 
 
 class _Entry:
     """What is known of one shape."""
 
-    __slots__ = ("compiled", "cursor", "devices", "scores", "static_version", "version")
+    __slots__ = ("compiled", "cursor", "devices", "first", "scores", "static_version", "version")
 
     def __init__(self, compiled: Compiled, count: int) -> None:
         self.compiled = compiled
@@ -37,6 +39,7 @@ class _Entry:
         self.cursor = -1
         self.static_version = -1
         self.version = -1
+        self.first = -1  # row of the first largest score; -1: it has to be looked for
 
 
 class Engine:
@@ -65,7 +68,12 @@ class Engine:
         """As ``decide``, but nothing is learned: for requests that are asked again, and for what-if questions."""
         entry = self._fresh(shape)
         scores = entry.scores
-        row = self._random_best(scores) if self.scorer.random_ties else int(scores.argmax())
+        if self.scorer.random_ties:
+            row = self._random_best(scores)
+        else:
+            row = entry.first
+            if row < 0:
+                row = entry.first = int(scores.argmax())
         score = scores.item(row)
         if score == _NOWHERE:
             return None
@@ -122,13 +130,36 @@ class Engine:
         return entry
 
     def _renew_all(self, entry: _Entry) -> None:
+        entry.first = -1
         self._renew(entry, np.arange(self.cluster.node_count))
 
     def _renew(self, entry: _Entry, rows: Rows) -> None:
         scores, devices = self.scorer.score(entry.compiled, rows)
-        entry.scores[rows] = scores.round(_DECIMALS)
+        scores = scores.round(_DECIMALS)
+        if entry.first >= 0 and len(entry.scores) >= _MANY_ROWS:
+            before = entry.scores.item(entry.first)
+            entry.scores[rows] = scores
+            entry.first = self._still_first(entry, rows, scores, before)
+        else:
+            entry.scores[rows] = scores
+            entry.first = -1
         if devices is not None and entry.devices is not None:
             entry.devices[rows] = devices
+
+    @staticmethod
+    def _still_first(entry: _Entry, rows: Rows, scores: Floats, before: float) -> int:
+        """The first largest row after a renewal of some; -1 when only a look at all rows can tell.
+
+        Rows that were not renewed score at most ``before``, and none of them that reaches it stands before the old first.
+        So a larger renewed score wins outright, and the old first stays unless it fell.
+        """
+        top = scores.max()
+        if top > before:
+            return int(rows[scores == top].min())
+        first = entry.first
+        if entry.scores.item(first) != before:
+            return -1
+        return min(first, int(rows[scores == top].min())) if top == before else first
 
     def _random_best(self, scores: Floats) -> int:
         best = scores.max()

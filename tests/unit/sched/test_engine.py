@@ -59,6 +59,7 @@ def test_cached_scores_equal_recomputed_ones(name: str, history: list[tuple[int,
             cluster.release(*held.pop(index % len(held)))
         placement = engine.decide(SHAPES[index])
         if placement is not None:
+            assert placement.node == int(engine.scores(SHAPES[index]).argmax())
             cluster.place(SHAPES[index], placement)
             held.append((SHAPES[index], placement))
     if name == "pgb-online":
@@ -66,6 +67,29 @@ def test_cached_scores_equal_recomputed_ones(name: str, history: list[tuple[int,
     fresh = Engine(cluster, policy_named(name, demand=DEMAND))
     for shape in SHAPES:
         assert np.array_equal(engine.scores(shape), fresh.scores(shape)), shape
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    history=st.lists(st.tuples(st.integers(0, len(SHAPES) - 1), st.booleans()), max_size=120),
+    name=st.sampled_from(TESTED),
+)
+def test_the_largest_that_was_kept_track_of_is_the_first_largest(history: list[tuple[int, bool]], name: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calabash.sched.engine._MANY_ROWS", 0)
+        cluster = cluster_of()
+        engine = Engine(cluster, policy_named(name, demand=DEMAND))
+        held: list[tuple[Shape, NodePlacement]] = []
+        for index, leave in history:
+            if leave and held:
+                cluster.release(*held.pop(index % len(held)))
+            placement = engine.decide(SHAPES[index])
+            if placement is not None:
+                assert placement.node == int(engine.scores(SHAPES[index]).argmax())
+                cluster.place(SHAPES[index], placement)
+                held.append((SHAPES[index], placement))
+            else:
+                assert engine.scores(SHAPES[index]).max() == -np.inf
 
 
 @pytest.mark.parametrize("name", NAMES)
