@@ -36,7 +36,7 @@ from calabash.sched.queues import QueueSpec, QueueTree
 from calabash.sched.reservation import Reservation
 from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
 
-DEFAULT_POLICY = "bestfit"
+DEFAULT_POLICY = "pgb-online"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
