@@ -15,11 +15,13 @@ import yaml
 from tests.daemons.world import until
 
 TIMEOUT_S = 60.0
+# Ctrl-C counts, even when the tests themselves were started with ``&`` by a script, where it is ignored.
+_IN_THE_FOREGROUND = ("env", "--default-signal=INT")
 TENANT = Path(__file__).resolve().parents[2] / "examples" / "tenant.py"
 
 
 class Job:
-    """A command in the background, in a process group of its own as a shell makes one."""
+    """A command that goes on while others are typed."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
         self.process = process
@@ -98,7 +100,11 @@ class Terminal:
         output = self.scratch / f"job{len(self.jobs)}.out"
         with output.open("wb") as sink:
             process = subprocess.Popen(
-                self.words(*words), env=self.environment, stdin=subprocess.PIPE, stdout=sink, stderr=sink
+                [*_IN_THE_FOREGROUND, *self.words(*words)],
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=sink,
             )
         self.jobs.append(Job(process, output))
         return self.jobs[-1]

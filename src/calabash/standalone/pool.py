@@ -459,10 +459,11 @@ class Pool:
     def require_admin(self, peer: Peer, what: str) -> None:
         """Raises NOT_PERMITTED for everybody but root and the pool's owner."""
         if peer.uid not in {0, self._owner_uid}:
+            owner = user_name(self._owner_uid)
             raise CalabashError(
                 f"user {user_name(peer.uid)} may not {what}",
                 reason=Reason.NOT_PERMITTED,
-                hint=f"ask root or {user_name(self._owner_uid)}, who owns the pool",
+                hint=f"ask {owner}, who owns the pool" + ("" if self._owner_uid == 0 else ", or root"),
             )
 
     def _require_owner(self, record: AllocationRecord, peer: Peer) -> None:

@@ -32,7 +32,12 @@ _HINTS = {
     Reason.MODE_CONFLICT: "wait until the device is idle with --wait, or ask for the mode it is in",
     Reason.UNHEALTHY: "see `calabash smi` and `calabash doctor`",
     Reason.GANG_INCOMPLETE: "start the other members too, each with --wait",
+    Reason.RESERVED: "wait behind it with --wait; `calabash ps` shows who is ahead",
     Reason.QUEUE_OVER_LIMIT: "wait for the queue's other programs with --wait; see `calabash queue list`",
+}
+# What the scheduler says of nodes, said of the one node that there is.
+_ABOUT_THE_MACHINE = {
+    Reason.RESERVED: "what is free is reserved for an earlier request that needs several devices and still waits",
 }
 _HINT = "wait for room with --wait 60s, or ask for less; see `calabash smi`"
 
@@ -56,7 +61,8 @@ def refusal(told: Explanation, states: Sequence[DeviceState], request: GpuReques
     suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
     if told.reason not in _ABOUT_DEVICES:
         details = tuple(cause.text for cause in told.causes)
-        return Refusal(reason=told.reason, message=told.summary, details=details, suggestions=suggestions)
+        message = _ABOUT_THE_MACHINE.get(told.reason, told.summary)
+        return Refusal(reason=told.reason, message=message, details=details, suggestions=suggestions)
     answers = [(s.device.index, fits(s.device, s.mode, s.held, request)) for s in states]
     said = tuple(f"device {index}: {answer.message}" for index, answer in answers if isinstance(answer, Misfit))
     room = len(answers) - len(said)
