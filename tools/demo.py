@@ -96,6 +96,7 @@ def start(tenant: Tenant) -> None:
         [*CALABASH, "run", "--tenant", tenant.name, *amounts, "--", *program],
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # Ctrl-C ends the demo, and the demo ends them
     )
 
 
@@ -186,9 +187,11 @@ def main() -> int:
     parser.add_argument("--svg", type=Path, help="save what the terminal showed")
     options = parser.parse_args()
     home = ROOT / "build" / "demo"
+    os.environ["CALABASH_HOME"] = str(home)
+    if (home / "pool.sock").exists():  # of a demo that was killed
+        subprocess.run([*CALABASH, "down", "--force"], capture_output=True, check=False)
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    os.environ["CALABASH_HOME"] = str(home)
     console = Console(record=options.svg is not None, highlight=False)
     console.print("$ make demo")
     console.print(calabash("up", *open_cards(home)), end="")
@@ -206,6 +209,9 @@ def main() -> int:
             time.sleep(0.1)
             left = json.loads(calabash("ps", "-o", "json"))["items"]
         broken += [f"slice {a['id']} was not given back" for a in left]
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        return 130
     finally:
         for tenant in TENANTS:
             if tenant.process and tenant.process.poll() is None:
