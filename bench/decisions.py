@@ -10,10 +10,12 @@ counted apart. Last, a shape that fits nowhere is asked for again and again.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -113,6 +115,7 @@ class World:
 def measure_size(report: Report, traces: Traces, size: Size) -> None:
     """One cluster."""
     workload = next(iter(traces.workloads.values()))
+    before = _resident_bytes()
     world = World(replicate(traces.nodes, size.copies), workload, seed=42)
     devices = world.cluster.gpu_total
     name = f"{devices:,} devices"
@@ -129,8 +132,11 @@ def measure_size(report: Report, traces: Traces, size: Size) -> None:
     report.add(f"{name}: holding", per_s, "/s", detail="every arrival with a departure, which is not timed")
     _percentiles(report, f"{name}: holding", holding, with_goal=goals)
     report.add(f"{name}: cold shape, longest", max(cold), "us", detail=f"of {len(cold)} shapes")
-    memory = world.bytes_per_node / 1000
-    report.add(f"{name}: memory per node", memory, "KB", at_most=KB_PER_NODE_MAX, detail=f"{len(cold)} shapes cached")
+    arrays = (
+        f"{world.bytes_per_node / 1000:.1f} KB of arrays and caches, {len(cold)} shapes; the rest is Python objects"
+    )
+    grown = (_resident_bytes() - before) / 1000 / world.cluster.node_count
+    report.add(f"{name}: memory per node", grown, "KB", at_most=KB_PER_NODE_MAX, detail=arrays)
     report.add(f"{name}: repeat of an infeasible shape", _infeasible_us(world), "us")
 
 
@@ -141,6 +147,11 @@ def _percentiles(report: Report, name: str, times: Times, *, with_goal: bool) ->
     goal = P99_US_MAX if with_goal else None
     report.add(f"{name}, p99", float(p99), "us", at_most=goal, detail=f"{wall:.0f} us by the wall clock")
     report.add(f"{name}, longest", max(times.own_ns) / 1000, "us")
+
+
+def _resident_bytes() -> int:
+    """Physical memory of this process; it grows by what the benchmark itself remembers, too."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cold_us(world: World) -> list[float]:
