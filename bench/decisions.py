@@ -10,6 +10,7 @@ counted apart. Last, a shape that fits nowhere is asked for again and again.
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections import deque
@@ -112,10 +113,9 @@ class World:
         return (arrays + self.engine.memory_bytes) / self.cluster.node_count
 
 
-def measure_size(report: Report, traces: Traces, size: Size) -> None:
+def measure_size(report: Report, traces: Traces, size: Size, *, empty_bytes: int) -> None:
     """One cluster."""
     workload = next(iter(traces.workloads.values()))
-    before = _resident_bytes()
     world = World(replicate(traces.nodes, size.copies), workload, seed=42)
     devices = world.cluster.gpu_total
     name = f"{devices:,} devices"
@@ -135,7 +135,7 @@ def measure_size(report: Report, traces: Traces, size: Size) -> None:
     arrays = (
         f"{world.bytes_per_node / 1000:.1f} KB of arrays and caches, {len(cold)} shapes; the rest is Python objects"
     )
-    grown = (_resident_bytes() - before) / 1000 / world.cluster.node_count
+    grown = (_resident_bytes() - empty_bytes) / 1000 / world.cluster.node_count
     report.add(f"{name}: memory per node", grown, "KB", at_most=KB_PER_NODE_MAX, detail=arrays)
     report.add(f"{name}: repeat of an infeasible shape", _infeasible_us(world), "us")
 
@@ -178,8 +178,10 @@ def _infeasible_us(world: World, repeats: int = 2000) -> float:
 def measure(report: Report) -> None:
     """All sizes."""
     traces = load(report, ("default",))
+    importlib.import_module("scipy.optimize")  # learning needs it; no part of what a node costs
+    empty_bytes = _resident_bytes()
     for size in SIZES:
-        measure_size(report, traces, size)
+        measure_size(report, traces, size, empty_bytes=empty_bytes)
 
 
 if __name__ == "__main__":
