@@ -134,7 +134,9 @@ def _run(*arguments: str) -> str:
             message = line.removeprefix("error: ")
         elif line.startswith("hint: "):
             hint = line.removeprefix("hint: ")
-    raise CalabashError(message, reason=_reason(message), hint=hint or _HINTS.get(arguments[0], ""))
+    reason = _reason(message)
+    example = _HINTS.get(arguments[0], "") if reason is Reason.BAD_REQUEST else ""
+    raise CalabashError(message, reason=reason, hint=hint or example)
 
 
 def _reason(message: str) -> Reason:
