@@ -32,6 +32,9 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--churn", is_flag=True, help="Requests depart too (Poisson arrivals, exponential lives)."),
             click.option("--load", type=float, help="Offered over installed compute, with --churn. Default: 0.95."),
             click.option("--defrag", is_flag=True, help="Move running requests for large ones, with --churn."),
+            click.option(
+                "--failures", type=float, metavar="N", help="Node failures per 100 nodes and life, with --churn."
+            ),
             click.option("--jobs", type=click.IntRange(1, 256), help="Runs at a time. Default: all processors."),
             click.option("--json", "json_", type=PATH, metavar="FILE", help="Write every run and the means."),
             click.option("--html", type=PATH, metavar="FILE", help="Write one page with tables and plots."),
@@ -102,9 +105,10 @@ def snapshot(file: Path | None) -> None:
 def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> None:
     """Run the experiment with a progress bar on stderr, print the table, write what was asked for."""
     from calabash.sim import report, runner  # noqa: PLC0415
+    from calabash.sim.failures import Failures  # noqa: PLC0415
 
-    if not options["churn"] and (options["defrag"] or options["load"] is not None):
-        raise CalabashError("--load and --defrag belong to --churn", hint="add --churn")
+    if not options["churn"] and (options["defrag"] or options["load"] is not None or options["failures"] is not None):
+        raise CalabashError("--load, --defrag and --failures belong to --churn", hint="add --churn")
     experiment = runner.Experiment(
         nodes=nodes,
         workload=workload,
@@ -112,6 +116,7 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
         seeds=runner.parse_seeds(options["seeds"]),
         load=(0.95 if options["load"] is None else options["load"]) if options["churn"] else None,
         defragment=options["defrag"],
+        failures=Failures(per_100_nodes=options["failures"]) if options["failures"] else None,
     )
     plot: Path | None = options["plot"]
     if plot is not None and plot.suffix not in (".png", ".svg"):

@@ -2,7 +2,8 @@
 
 The load is offered device compute over installed; time is in mean lifetimes. After four lifetimes of warming up, six are
 measured: allocation is averaged over time, refusals and moves are counted. With defragmentation a request for several
-devices that fits nowhere may move a bounded number of running ones (``sched.defrag``).
+devices that fits nowhere may move a bounded number of running ones (``sched.defrag``). Failures take nodes away with all
+that runs on them (``failures``); what they end is counted and does not come back.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from calabash.sched.gangs import Board
 from calabash.sched.policies.protocol import Policy
 from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sim.arrivals import Tally
+from calabash.sim.failures import Change, Failures, draw
 from calabash.sim.results import RunResult
 from calabash.sim.workload import Workload
 
@@ -56,6 +58,11 @@ class _World:
         self.on_node[old.node].discard(pod)
         self.start(pod, shape, placement)
 
+    def change(self, change: Change) -> list[Shape]:
+        """A node goes down or comes back; what it ends."""
+        self.cluster.cordon(change.row, schedulable=change.up)
+        return [] if change.up else [self.end(pod) for pod in sorted(self.on_node.get(change.row, ()))]
+
     def occupants(self, row: int) -> Iterator[Occupant]:
         for pod in sorted(self.on_node.get(row, ())):
             shape, placement = self.placed[pod]
@@ -63,7 +70,14 @@ class _World:
 
 
 def simulate(
-    nodes: Sequence[NodeSpec], workload: Workload, policy: Policy, seed: int, *, load: float, defragment: bool
+    nodes: Sequence[NodeSpec],
+    workload: Workload,
+    policy: Policy,
+    seed: int,
+    *,
+    load: float,
+    defragment: bool,
+    failures: Failures | None = None,
 ) -> RunResult:
     """One run. Raises CalabashError for a load that makes no sense or a workload without devices."""
     cluster = Cluster(nodes, order_seed=seed)
@@ -86,12 +100,17 @@ def simulate(
     board = Board(room)
     measure = _Measure(tally=Tally())
     ends: list[tuple[float, int]] = []
+    changes = draw(failures, cluster.node_count, arrives[-1] if arrives else 0.0, seed)[::-1]
     began = time.perf_counter()
     for pod, (pick, now) in enumerate(zip(picks, arrives, strict=True)):
-        while ends and ends[0][0] <= now:
+        while (ends and ends[0][0] <= now) or (changes and changes[-1].at <= now):
+            if not ends or (changes and changes[-1].at < ends[0][0]):
+                measure.change(changes[-1].at, world.change(changes.pop()))
+                continue
             ended_at, other = heapq.heappop(ends)
-            measure.advance(ended_at)
-            measure.used_milli -= world.end(other).gpu_total_milli
+            if other in world.placed:  # else a failure ended it before
+                measure.advance(ended_at)
+                measure.used_milli -= world.end(other).gpu_total_milli
         measure.advance(now)
         shape = shapes[pick]
         placement = world.engine.decide(shape)
@@ -116,7 +135,7 @@ def simulate(
             workload=workload.name,
             policy=policy.name,
             seed=seed,
-            protocol="churn+defrag" if defragment else "churn",
+            protocol="churn" + ("+defrag" if defragment else "") + ("+failures" if failures else ""),
             arrivals=count,
             allocation_ratio_end=0.0,
             decisions_per_s=count / elapsed,
@@ -139,6 +158,13 @@ class _Measure:
     lost_milli: int = 0
     arrivals: int = 0
     moves: int = 0
+    killed: int = 0
+
+    def change(self, at: float, ended: list[Shape]) -> None:
+        """A failure ended these."""
+        self.advance(at)
+        self.used_milli -= sum(shape.gpu_total_milli for shape in ended)
+        self.killed += len(ended) if at > WARM_LIFETIMES else 0
 
     def advance(self, now: float) -> None:
         """Time has come to ``now`` with ``used_milli`` in use since the last event."""
@@ -163,6 +189,7 @@ class _Measure:
             arrivals=self.arrivals,
             allocation_ratio_end=self.area / installed / max(until - WARM_LIFETIMES, 1e-9),
             rejected_milli_ratio=self.lost_milli / self.asked_milli if self.asked_milli else 0.0,
+            killed_per_100_arrivals=100.0 * self.killed / self.arrivals if self.arrivals else 0.0,
             moves_per_100_arrivals=100.0 * self.moves / self.arrivals if self.arrivals else 0.0,
             **self.tally.ratios(),
         )

@@ -20,6 +20,7 @@ class RunResult:
         rejected_8gpu_ratio: refused share of requests of eight devices.
         rejected_milli_ratio: refused share of the device compute asked for.
         moves_per_100_arrivals: requests that defragmentation moved.
+        killed_per_100_arrivals: requests that failures of nodes ended.
         curve: allocation by whole percent of arrived demand.
     """
 
@@ -35,6 +36,7 @@ class RunResult:
     rejected_8gpu_ratio: float = 0.0
     rejected_milli_ratio: float = 0.0
     moves_per_100_arrivals: float = 0.0
+    killed_per_100_arrivals: float = 0.0
     decisions_per_s: float = 0.0
     load: float = 0.0
     curve: tuple[float, ...] = ()

@@ -19,6 +19,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster import NodeSpec
 from calabash.sched.policies.registry import policy_named
 from calabash.sim import arrivals, churn
+from calabash.sim.failures import Failures
 from calabash.sim.results import RunResult, from_plain, to_plain
 from calabash.sim.workload import Workload
 
@@ -36,6 +37,7 @@ class Experiment:
         seeds: one run each.
         load: None for the arrivals protocol; else the churn protocol's offered load.
         defragment: move running requests for large ones (churn only).
+        failures: take nodes away for a while (churn only).
     """
 
     nodes: Sequence[NodeSpec]
@@ -44,6 +46,7 @@ class Experiment:
     seeds: tuple[int, ...]
     load: float | None = None
     defragment: bool = False
+    failures: Failures | None = None
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
@@ -55,12 +58,12 @@ class Experiment:
         """Name in results."""
         if self.load is None:
             return "arrivals"
-        return "churn+defrag" if self.defragment else "churn"
+        return "churn" + ("+defrag" if self.defragment else "") + ("+failures" if self.failures else "")
 
     @property
     def fingerprint(self) -> str:
         """Changes when the cluster, the workload or the protocol does."""
-        text = repr(_canonical((self.nodes, self.workload, self.load, self.defragment)))
+        text = repr(_canonical((self.nodes, self.workload, self.load, self.defragment, repr(self.failures))))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -97,7 +100,13 @@ def run_one(experiment: Experiment, policy: str, seed: int) -> RunResult:
     if experiment.load is None:
         return arrivals.simulate(experiment.nodes, experiment.workload, made, seed)
     return churn.simulate(
-        experiment.nodes, experiment.workload, made, seed, load=experiment.load, defragment=experiment.defragment
+        experiment.nodes,
+        experiment.workload,
+        made,
+        seed,
+        load=experiment.load,
+        defragment=experiment.defragment,
+        failures=experiment.failures,
     )
 
 
