@@ -95,8 +95,8 @@ class Terminal:
     def words(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "calabash.cli.main", *words]
 
-    def start(self, *words: str) -> Job:
-        """Start a command with an open pipe as its input."""
+    def start(self, *words: str, own_group: bool = False) -> Job:
+        """Start a command with an open pipe as its input; ``own_group`` makes its pid that of a process group."""
         output = self.scratch / f"job{len(self.jobs)}.out"
         with output.open("wb") as sink:
             process = subprocess.Popen(
@@ -105,6 +105,7 @@ class Terminal:
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
+                process_group=0 if own_group else None,
             )
         self.jobs.append(Job(process, output))
         return self.jobs[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -125,6 +126,19 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     # The speed that was measured then would not come out the same twice: these were not run again.
     assert {seed: after[seed] for seed in before} == before
     assert not partial.exists()
+
+
+def test_ctrl_c_at_a_terminal_reaches_workers_that_are_just_starting_and_they_say_nothing(
+    terminal: Terminal, openb: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = ("--policy", "fgd", "--seeds", "1-60", "--jobs", "4", "--json", str(tmp_path / "out.json"))
+    job = terminal.start(*openb, *words, own_group=True)
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    until(lambda: len(children.read_text().split()) >= 4, within_s=30, what="workers to start")
+    os.killpg(job.pid, signal.SIGINT)
+    assert job.code() == 130
+    assert job.text.startswith("interrupted; ")
+    assert len(job.text.splitlines()) == 1, job.text
 
 
 def test_a_run_cut_off_in_the_middle_of_a_line_goes_on(

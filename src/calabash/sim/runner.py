@@ -10,8 +10,11 @@ import hashlib
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +147,34 @@ def _work(task: tuple[str, int]) -> RunResult:
     return run_one(_worker_experiment, *task)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C is answered afterwards; processes that are started meanwhile inherit the mask and never see one."""
+    resource_tracker.ensure_running()  # starting it would lift the mask
+    held: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    # The mask is this thread's: a signal may still come in through a thread of a library, hence the handler.
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number)) if in_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if held:
+        raise KeyboardInterrupt
+
+
 def _results(experiment: Experiment, tasks: list[tuple[str, int]], jobs: int) -> Iterable[RunResult]:
     if jobs <= 1 or len(tasks) <= 1:
         for policy, seed in tasks:
             yield run_one(experiment, policy, seed)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(jobs, len(tasks)), _start_worker, (experiment,)) as pool:
+    with ExitStack() as stack:
+        with _interrupts_held():  # a worker that still imports would answer Ctrl-C with its stack
+            pool = stack.enter_context(context.Pool(min(jobs, len(tasks)), _start_worker, (experiment,)))
         yield from pool.imap_unordered(_work, tasks)
 
 
