@@ -30,8 +30,8 @@ def option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Rows as aligned text; no colour, no borders, stable under ``awk``."""
-    cells = [[c.title for c in columns], *[[c.text(row) for c in columns] for row in rows]]
+    """Rows as aligned text; no colour, no borders, one line each whatever the cells hold."""
+    cells = [[c.title for c in columns], *[[printable(c.text(row)) for c in columns] for row in rows]]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     return "\n".join(
         "  ".join(
@@ -40,6 +40,11 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
         ).rstrip()
         for line in cells
     )
+
+
+def printable(text: str) -> str:
+    """Without line breaks and control characters: what one user typed must not move another user's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *, name: str = "id") -> None:

@@ -28,6 +28,11 @@ def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:
     assert output.table(COLUMNS[:2], ROWS) == "ID       N\na1       3\nlonger  12"
 
 
+def test_a_cell_cannot_break_its_line_or_send_control_characters() -> None:
+    rows = [{"id": "a\nb\t c", "n": 1}, {"id": "\x1b[31mred\x07", "n": 2}]
+    assert output.table(COLUMNS[:2], rows).splitlines() == ["ID         N", "a b c      1", "?[31mred?  2"]
+
+
 def test_wide_shows_more_columns_than_table(capsys: pytest.CaptureFixture[str]) -> None:
     output.emit("RowList", ROWS, COLUMNS, "table")
     assert "MORE" not in capsys.readouterr().out
