@@ -2,7 +2,7 @@
 
 Columns that are used: nodes ``sn, cpu_milli, memory_mib, gpu, model``; pods ``name, cpu_milli, memory_mib, num_gpu,
 gpu_milli`` and, where present, ``gpu_spec`` (accepted models, separated by ``|``), ``creation_time, deletion_time``.
-``gpu_milli`` is per device and above 1000 is read as 1000, as the published experiments do.
+``gpu_milli`` is per device, at most 1000.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def read_pods(path: Path, models: Container[str] = KNOWN_MODELS) -> Workload:
 
 def _shape(row: Row, models: Container[str]) -> Shape:
     count = row.whole("num_gpu", most=DEVICES_PER_NODE_MAX)
-    milli = min(row.whole("gpu_milli", default=0), WHOLE_MILLI) if count else 0
+    milli = row.whole("gpu_milli", default=0, most=WHOLE_MILLI)
+    if milli and not count:
+        raise row.wrong(f"{milli} milli of no device", "num_gpu is 1 or more where gpu_milli is asked for")
     if count and not milli:
         raise row.wrong(f"{count} devices of 0 milli", "gpu_milli is 1 to 1000 per device")
     if count > 1 and milli < WHOLE_MILLI:

@@ -62,6 +62,8 @@ HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
         (HEAD + "p,1000,1,900,1000,\n", ":2", "num_gpu"),
         (HEAD + "p,1000,1,1,0,\n", ":2", "0 milli"),
         (HEAD + "p,1000,1,2,500,\n", ":2", "500 milli"),
+        (HEAD + "p,1000,1,1,1500,\n", ":2", "out of range"),
+        (HEAD + "p,1000,1,0,500,\n", ":2", "no device"),
         (HEAD + "p,1000,1,1,500,H900\n", ":2", "H900"),
         (HEAD + "p,1000,1,1\n", ":2", "4 cells"),
         (HEAD + "ok,1000,1,1,500,\np,1000,1,1,500,,extra\n", ":3", "7 cells"),
