@@ -195,6 +195,23 @@ def test_ctrl_c_while_waiting_leaves_no_request_behind(terminal: Terminal, world
     until(lambda: not waiting(world), what="the request to be gone")
 
 
+def test_a_short_job_passes_a_waiting_large_one_only_when_it_says_how_long_it_runs(
+    terminal: Terminal, world: World
+) -> None:
+    whole = ("run", "--mode", "exclusive")
+    script = "import sys\nprint('running', flush=True)\nsys.stdin.read()"
+    holder = terminal.start(*whole, "--time", "10m", "--", sys.executable, "-c", script)
+    holder.says("running")
+    large = terminal.start(*whole, "--gpus", "2", "--wait", "60s", "--", "echo", "both")
+    until(lambda: waiting(world), what="the large request to wait")
+    assert "--time" in terminal.refused(5, *whole, "--", "true")
+    assert "reserved" in terminal.refused(5, *whole, "--time", "20m", "--", "true")
+    assert terminal(*whole, "--time", "1m", "--", "echo", "in between").stdout == "in between\n"
+    holder.finish()
+    assert large.code() == 0
+    assert large.text == "both\n"
+
+
 def test_a_wait_that_is_over_ends_with_6(terminal: Terminal, world: World) -> None:
     full(terminal)
     assert "no room within 1s" in terminal.refused(6, "run", *WHOLE, "--wait", "1s", "--", "true")

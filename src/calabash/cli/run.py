@@ -40,6 +40,7 @@ _MERGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 @click.option(
     "--gang-size", type=click.IntRange(1, 100_000), default=1, metavar="N", help="Members the gang needs to start."
 )
+@click.option("--time", "run_time", metavar="TIME", help="Expected run time; lets it pass those it will not delay.")
 @click.option("--wait", "wait", metavar="TIME", help="Wait so long for room: 60s, 10m. Default: do not wait.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], memory: str | None, cores: str | None, wait: str | None, **options: Any) -> None:
@@ -57,6 +58,7 @@ def run(command: tuple[str, ...], memory: str | None, cores: str | None, wait: s
         "memory_mib": parse_memory_mib(memory) if memory else None,
         "cores": parse_percent(cores) if cores else 100,
         "command": list(command),
+        "run_time_s": parse_duration_s(options["run_time"]) if options["run_time"] else 0.0,
         "wait_s": wait_s,
     }
     pool = client()

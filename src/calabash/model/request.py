@@ -55,6 +55,7 @@ class GpuRequest:
         isolation: least acceptable level.
         priority: larger goes first; 0 is normal.
         gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
+        run_time_s: how long it expects to run; 0 means unknown. Lets it pass a reservation that it will not delay.
         cpu_milli, host_memory_mib: for schedulers that place on nodes; 0 where the pool does not manage them.
     """
 
@@ -70,6 +71,7 @@ class GpuRequest:
     gang: str = ""
     gang_size: int = 1
     selector: Selector = field(default_factory=Selector)
+    run_time_s: float = 0.0
     cpu_milli: int = 0
     host_memory_mib: int = 0
 
@@ -80,6 +82,8 @@ class GpuRequest:
             raise CalabashError(f"cores {self.core_percent} is out of range", hint="1 to 100 percent of one device")
         if self.memory_mib is not None and self.memory_mib < 1:
             raise CalabashError(f"memory {self.memory_mib} MiB is out of range", hint="ask for at least 1MiB")
+        if not 0 <= self.run_time_s < float("inf"):
+            raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
         if not 1 <= self.gang_size <= 100_000:
             raise CalabashError(f"gang size {self.gang_size} is out of range", hint="1 to 100000 members")
 

@@ -190,7 +190,8 @@ class LocalScheduler:
         shapes = shapes_of(request, self.devices)
         with_room = [s for s in shapes if self.scheduler.room.choose(s) is not None]
         shape = (with_room or sorted(shapes, key=lambda s: -len(s.models)))[0]
-        self.scheduler.submit(self._ask(allocation, request, shape, submitted_at_s, run_time_s=run_time_s))
+        expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
+        self.scheduler.submit(self._ask(allocation, request, shape, submitted_at_s, run_time_s=expected_s))
         self._requests[allocation] = request
 
     def adopt(
@@ -208,7 +209,7 @@ class LocalScheduler:
             cpu_milli=request.cpu_milli,
             memory_mib=request.host_memory_mib,
         )
-        ask = self._ask(allocation, request, shape, started_at_s, run_time_s=None)
+        ask = self._ask(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None)
         self.scheduler.adopt(ask, placement=NodePlacement(node=0, devices=devices), started_at_s=started_at_s)
         self._requests[allocation] = request
         self._slices[allocation] = placement

@@ -32,7 +32,7 @@ _HINTS = {
     Reason.MODE_CONFLICT: "wait until the device is idle with --wait, or ask for the mode it is in",
     Reason.UNHEALTHY: "see `calabash smi` and `calabash doctor`",
     Reason.GANG_INCOMPLETE: "start the other members too, each with --wait",
-    Reason.RESERVED: "wait behind it with --wait; `calabash ps` shows who is ahead",
+    Reason.RESERVED: "wait behind it with --wait, or say with --time how long it runs: what delays nobody may pass",
     Reason.QUEUE_OVER_LIMIT: "wait for the queue's other programs with --wait; see `calabash queue list`",
 }
 # What the scheduler says of nodes, said of the one node that there is.

@@ -13,6 +13,7 @@ from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, GpuRequest, Mo
 
 BODY_BYTES_MAX = 64 * 1024
 WAIT_S_MAX = 7 * 86_400.0
+RUN_TIME_S_MAX = 366 * 86_400.0
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._/@-]{0,126}$"
 Name = Annotated[str, Meta(pattern=_NAME)]
@@ -36,6 +37,7 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     gang_size: Annotated[int, Meta(ge=1, le=100_000)] = 1
     models: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)] = []
     command: Annotated[list[str], Meta(max_length=16_384)] = []
+    run_time_s: Annotated[float, Meta(ge=0, le=RUN_TIME_S_MAX)] = 0.0
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 0.0
 
     def request(self) -> GpuRequest:
@@ -54,6 +56,7 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
             gang=self.gang,
             gang_size=self.gang_size,
             selector=Selector(models=tuple(self.models)),
+            run_time_s=self.run_time_s,
         )
 
 
