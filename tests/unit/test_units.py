@@ -79,7 +79,15 @@ def test_durations_are_written_for_people(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"count": 0}, {"count": 65}, {"core_percent": 0}, {"core_percent": 101}, {"memory_mib": 0}, {"gang_size": 0}, {"run_time_s": -1}],
+    [
+        {"count": 0},
+        {"count": 65},
+        {"core_percent": 0},
+        {"core_percent": 101},
+        {"memory_mib": 0},
+        {"gang_size": 0},
+        {"run_time_s": -1},
+    ],
 )
 def test_a_request_out_of_range_cannot_be_made(wrong: dict[str, int]) -> None:
     with pytest.raises(CalabashError):
