@@ -8,13 +8,54 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-int cb_page_reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
-                    uint64_t start_time)
+/*
+ * A tenant may cut its usage file short at any moment, and then touching the page is SIGBUS. The agent serves
+ * others too, so the fault ends the call, not the process. The handler belongs to these calls alone: a fault
+ * anywhere else meets what was installed before.
+ */
+static __thread sigjmp_buf *volatile guard;
+static struct sigaction before;
+static pthread_once_t guard_once = PTHREAD_ONCE_INIT;
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    (void)info;
+    (void)context;
+    if (guard) siglongjmp(*guard, 1);
+    sigaction(number, &before, NULL); /* the instruction faults again, and is treated as it would have been */
+}
+
+static void guard_install(void)
+{
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, &before);
+}
+
+/* Evaluates to CALL, or to FALLBACK when the page is not there any more. */
+#define GUARDED(type, fallback, call)             \
+    __extension__({                               \
+        sigjmp_buf here;                          \
+        volatile type answer = (fallback);        \
+        pthread_once(&guard_once, guard_install); \
+        if (!sigsetjmp(here, 0)) {                \
+            guard = &here;                        \
+            answer = (call);                      \
+        }                                         \
+        guard = NULL;                             \
+        answer;                                   \
+    })
+
+static int reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
+                   uint64_t start_time)
 {
     if (slot >= CB_PROCS_MAX) return 0;
     struct cb_usage_proc *proc = &usage->proc[slot];
@@ -42,7 +83,7 @@ static int recount_device(struct cb_usage *usage, uint32_t device)
     return -1;
 }
 
-int cb_page_recount(struct cb_usage *usage)
+static int recount(struct cb_usage *usage)
 {
     int wrong = 0, busy = 0;
     for (uint32_t device = 0; device < CB_DEVICES_MAX; device++) {
@@ -55,7 +96,7 @@ int cb_page_recount(struct cb_usage *usage)
     return busy ? -1 : wrong;
 }
 
-uint64_t cb_page_settle_context(struct cb_usage *usage, uint32_t slot, uint32_t generation, uint32_t device)
+static uint64_t settle_context(struct cb_usage *usage, uint32_t slot, uint32_t generation, uint32_t device)
 {
     if (slot >= CB_PROCS_MAX || device >= CB_DEVICES_MAX) return 0;
     struct cb_usage_proc *proc = &usage->proc[slot];
@@ -76,7 +117,7 @@ uint64_t cb_page_settle_context(struct cb_usage *usage, uint32_t slot, uint32_t 
     return 0;
 }
 
-int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
+static int set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
 {
     if (slot >= CB_PROCS_MAX) return 0;
     struct cb_usage_proc *proc = &usage->proc[slot];
@@ -127,4 +168,25 @@ int cb_page_wait(uint32_t *word, uint32_t seen, uint64_t timeout_ns)
                                .tv_nsec = (long)(timeout_ns % 1000000000u)};
     if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0) == 0) return 1;
     return errno == ETIMEDOUT ? 0 : 1;
+}
+
+int cb_page_reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
+                    uint64_t start_time)
+{
+    return GUARDED(int, -1, reclaim(usage, slot, generation, pid, start_time));
+}
+
+int cb_page_recount(struct cb_usage *usage)
+{
+    return GUARDED(int, -1, recount(usage));
+}
+
+uint64_t cb_page_settle_context(struct cb_usage *usage, uint32_t slot, uint32_t generation, uint32_t device)
+{
+    return GUARDED(uint64_t, 0, settle_context(usage, slot, generation, device));
+}
+
+int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
+{
+    return GUARDED(int, -1, set_host_pid(usage, slot, generation, host_pid));
 }

@@ -1,0 +1,51 @@
+"""The agent's page library against a tenant that takes the page away under it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import calabash
+
+LIBRARY = Path(calabash.__file__).parent / "_native" / "lib" / "libcalabash-page.so"
+_PROBE = """
+import ctypes, mmap, os, sys
+path, library = sys.argv[1], ctypes.CDLL(sys.argv[2])
+size = 1 << 20
+with open(path, "wb") as made:
+    made.truncate(size)
+descriptor = os.open(path, os.O_RDWR)
+page = mmap.mmap(descriptor, size)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+library.cb_page_reclaim.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64]
+library.cb_page_settle_context.argtypes = [ctypes.c_void_p] + [ctypes.c_uint32] * 3
+library.cb_page_settle_context.restype = ctypes.c_uint64
+library.cb_page_recount.argtypes = [ctypes.c_void_p]
+print("whole", library.cb_page_reclaim(address, 3, 0, 7, 9), library.cb_page_recount(address))
+os.ftruncate(descriptor, 0)
+for _ in range(3):
+    print("gone", library.cb_page_reclaim(address, 3, 0, 7, 9), library.cb_page_recount(address),
+          library.cb_page_settle_context(address, 3, 0, 0))
+if len(sys.argv) > 3:
+    page[0]
+"""
+
+
+def probe(tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _PROBE, str(tmp_path / "usage"), str(LIBRARY), *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_usage_file_cut_short_ends_the_call_and_not_the_agent(tmp_path: Path) -> None:
+    done = probe(tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("whole 0 ")
+    assert rest == ["gone -1 -1 0"] * 3
+
+
+def test_a_fault_outside_the_library_still_ends_the_process(tmp_path: Path) -> None:
+    done = probe(tmp_path, "touch")
+    assert done.returncode == -7
+    assert done.stdout.count("gone") == 3
