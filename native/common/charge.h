@@ -80,6 +80,10 @@ static inline void cb_charge_help(struct cb_usage *usage, uint32_t device, uint6
 {
     struct cb_usage_share *share = &usage->proc[tag >> 54].share[device];
     struct cb_pair seen = cb_pair_read(share);
+    /* Who slept since he saw the tag must not apply it: the sequence in a tag wraps, so that an old one may
+     * look like the next. A tag that is still there after the share was read is the last transaction; that
+     * share, compared in full, then tells whether it has been applied. */
+    if (__atomic_load_n(&usage->device[device].used_tag, __ATOMIC_ACQUIRE) != tag) return;
     if (((seen.high + 1) & 16383u) == ((tag >> 40) & 16383u) && tag != 0) {
         struct cb_pair next = {.low = seen.low + (uint64_t)cb_tag_bytes(tag), .high = seen.high + 1};
         (void)cb_pair_swap(share, &seen, next);

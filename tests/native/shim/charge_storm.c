@@ -12,12 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define LIMIT       (64ull << 20)
-#define WORKERS_MAX 64
+#define LIMIT             (64ull << 20)
+#define WORKERS_MAX       64
+#define RECLAIM_CALLS_MAX 1000
 
 static struct cb_usage *usage;
 static volatile uint64_t *transactions;
@@ -45,8 +47,20 @@ static pid_t spawn(uint32_t slot, unsigned seed)
     uint32_t generation = proc->generation;
     if (!cb_proc_change(proc, CB_PROC_FREE, generation, CB_PROC_LIVE, generation + 1, 1)) exit(2);
     pid_t pid = fork();
-    if (pid == 0) work(slot, seed);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG,
+              SIGKILL); /* a storm that gives up leaves no worker, who would also hold its pipe */
+        work(slot, seed);
+    }
     return pid;
+}
+
+/* As the agent does: an answer of "ask again later" is one, the tries of a single call are bounded. */
+static bool reclaimed(uint32_t slot)
+{
+    for (int i = 0; i < RECLAIM_CALLS_MAX; i++)
+        if (cb_reclaim_slot(usage, slot, usage->proc[slot].generation)) return true;
+    return false;
 }
 
 int main(int count, char **arguments)
@@ -73,7 +87,7 @@ int main(int count, char **arguments)
             printf("worker %u ended with status %x\n", slot, (unsigned)status);
             return 1;
         }
-        if (!cb_reclaim_slot(usage, slot, usage->proc[slot].generation)) {
+        if (!reclaimed(slot)) {
             printf("slot %u cannot be reclaimed\n", slot);
             return 1;
         }
