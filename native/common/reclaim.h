@@ -41,22 +41,6 @@ static inline bool cb_reclaim_device(struct cb_usage *usage, uint32_t slot, uint
     return false;
 }
 
-/* Work in flight and waiting launches of a dead process hold nobody back. Estimates, so an exchange is exact
- * enough. */
-static inline void cb_reclaim_demand(struct cb_usage *usage, uint32_t slot, uint32_t device)
-{
-    struct cb_usage_proc *proc = &usage->proc[slot];
-    uint64_t inflight = __atomic_exchange_n(&proc->inflight_ns[device], 0, __ATOMIC_RELAXED);
-    uint64_t all = __atomic_load_n(&usage->device[device].inflight_ns, __ATOMIC_RELAXED);
-    for (unsigned i = 0; inflight > 0 && i < CB_RECLAIM_TRIES; i++)
-        if (__atomic_compare_exchange_n(&usage->device[device].inflight_ns, &all,
-                                        all > inflight ? all - inflight : 0, false, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED))
-            break;
-    uint32_t waiting = __atomic_exchange_n(&proc->waiting[device], 0, __ATOMIC_RELAXED);
-    if (waiting > 0) __atomic_fetch_sub(&usage->device[device].waiting_count, waiting, __ATOMIC_RELAXED);
-}
-
 /* The slot's head moves from one (state, generation, pid) to another as one word; host_pid may change
  * meanwhile. */
 static inline bool cb_proc_change(struct cb_usage_proc *proc, uint32_t state, uint32_t generation,
@@ -76,17 +60,19 @@ static inline bool cb_proc_change(struct cb_usage_proc *proc, uint32_t state, ui
 static inline void cb_hint_sub64(uint64_t *counter, uint64_t amount)
 {
     uint64_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
-    while (amount > 0 && !__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
-                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    for (unsigned i = 0; amount > 0 && i < CB_RECLAIM_TRIES; i++)
+        if (__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            break;
 }
 
 static inline void cb_hint_sub32(uint32_t *counter, uint32_t amount)
 {
     uint32_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
-    while (amount > 0 && !__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
-                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    for (unsigned i = 0; amount > 0 && i < CB_RECLAIM_TRIES; i++)
+        if (__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            break;
 }
 
 /* Work of the dead is no longer under way, nor does it wait. Each amount is taken once, whoever comes first.
@@ -110,8 +96,6 @@ static inline bool cb_reclaim_slot(struct cb_usage *usage, uint32_t slot, uint32
         if (!cb_reclaim_device(usage, slot, device, generation)) return false;
     for (uint32_t device = 0; device < CB_DEVICES_MAX && cb_generation(proc) == generation; device++)
         cb_reclaim_work(usage, slot, device);
-    for (uint32_t device = 0; device < CB_DEVICES_MAX; device++)
-        cb_reclaim_demand(usage, slot, device);
     (void)cb_proc_change(proc, state, generation, CB_PROC_FREE, generation, 0);
     return true;
 }
