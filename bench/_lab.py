@@ -29,7 +29,7 @@ from calabash.agent.pages import LEASE_FILE, LimitsPage, SlotDevice, SlotSpec, U
 from calabash.agent.reclaim import Keeping, Reclaimer
 from calabash.agent.residual import Residual
 from calabash.model.device import DeviceUuid
-from calabash.model.request import AllocationId, Policy
+from calabash.model.request import AllocationId, ComputePolicy
 from calabash.seams.gpu.nvidia import open_driver
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.sim import NodeFile, SimNode, create_node, show_node
@@ -202,7 +202,7 @@ class Lab:
         name: str,
         *,
         core_percent: int = 100,
-        policy: Policy | None = Policy.FIXED,
+        policy: ComputePolicy | None = ComputePolicy.FIXED,
         memory_limit_bytes: int = 0,
         priority: int = 0,
     ) -> Path:

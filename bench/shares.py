@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bench._lab import Lab, Tenant
 from bench._report import Report, run
-from calabash.model.request import Policy
+from calabash.model.request import ComputePolicy
 
 WINDOW_S = 1.0
 SETTLE_S = 0.6
@@ -175,8 +175,8 @@ def measure_pairs(report: Report, meter: Meter, count: int) -> None:
 def measure_lending(report: Report, meter: Meter, count: int) -> None:
     """A burst tenant beside an idle one, and the idle one's return."""
     shape = SHAPES[1]
-    meter.lab.slot("lender", core_percent=70, policy=Policy.BURST)
-    meter.lab.slot("borrower", core_percent=30, policy=Policy.BURST)
+    meter.lab.slot("lender", core_percent=70, policy=ComputePolicy.BURST)
+    meter.lab.slot("borrower", core_percent=30, policy=ComputePolicy.BURST)
     rows = meter.windows([meter.start("borrower", shape, (count + 2) * WINDOW_S)], count)
     report.add("idle time lent to burst", statistics.fmean(row[0] for row in rows), "%", at_least=97)
     trials = []
@@ -197,7 +197,7 @@ def measure_lending(report: Report, meter: Meter, count: int) -> None:
     for name in ("lender", "borrower"):
         meter.lab.drop_slot(name)
     meter.lab.slot("idle", core_percent=70)
-    meter.lab.slot("scavenger", core_percent=30, policy=Policy.BEST_EFFORT)
+    meter.lab.slot("scavenger", core_percent=30, policy=ComputePolicy.BEST_EFFORT)
     rows = meter.windows([meter.start("scavenger", shape, (count + 2) * WINDOW_S)], count)
     report.add("idle time used by best-effort", statistics.fmean(row[0] for row in rows), "%", at_least=97)
     for name in ("idle", "scavenger"):

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench._lab import KERNELS, Lab, program
 from bench._report import Report, run
-from calabash.model.request import Policy
+from calabash.model.request import ComputePolicy
 
 PASS_THROUGH_NS = 20.0
 LAUNCH_NS = 100.0
@@ -37,7 +37,7 @@ def _runs(
 
 def measure_calls(report: Report, lab: Lab) -> None:
     """Nanoseconds added per call."""
-    lab.slot("tracked", core_percent=50, policy=Policy.BURST, memory_limit_bytes=8 << 30)
+    lab.slot("tracked", core_percent=50, policy=ComputePolicy.BURST, memory_limit_bytes=8 << 30)
     lab.slot("whole", policy=None, memory_limit_bytes=8 << 30)
     results = _runs(lab, (None, "tracked", "whole"), 5 if report.quick else 15, 150 if report.quick else 400)
 

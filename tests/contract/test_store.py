@@ -13,19 +13,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Policy, Selector, Slice
-from calabash.seams.store import (
-    AllocationRecord,
-    AllocationState,
-    QueueRecord,
-    Store,
-    UsageRecord,
-    open_store,
-    public_url,
-    tables,
-)
+from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice
+from calabash.seams.store import Store, open_store, public_url, tables
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -55,7 +47,7 @@ def _record(name: str = "a1", **changes: object) -> AllocationRecord:
         request=GpuRequest(
             memory_mib=8192,
             core_percent=30,
-            policy=Policy.BURST,
+            policy=ComputePolicy.BURST,
             tenant="vision",
             selector=Selector(models=("A100",), uuids=(DeviceUuid("GPU-1"),)),
         ),

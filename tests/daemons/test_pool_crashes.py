@@ -16,11 +16,12 @@ from tests.daemons.world import Program, World, until
 from calabash.agent import pages
 from calabash.agent.book import Book
 from calabash.agent.slots import Slots
+from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
 from calabash.seams.clock import SystemClock
-from calabash.seams.store import AllocationRecord, AllocationState, open_store
+from calabash.seams.store import open_store
 
 BOOK_KILLS = 120
 DAEMON_KILLS = 6

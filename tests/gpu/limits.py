@@ -15,7 +15,7 @@ from pathlib import Path
 from bench._lab import KERNELS, Lab
 from bench._report import Figure, Report, machine_facts
 
-from calabash.model.request import Policy
+from calabash.model.request import ComputePolicy
 
 GIB = 1 << 30
 CAP_BYTES = 2 * GIB
@@ -112,7 +112,7 @@ def check_framework(report: Report, lab: Lab, name: str, python: str) -> None:
     rates: dict[int, dict[str, float]] = {}
     for percent in (100, 60, 30):
         slot = f"{name}{percent}"
-        lab.slot(slot, core_percent=percent, policy=Policy.FIXED, memory_limit_bytes=4 * GIB)
+        lab.slot(slot, core_percent=percent, policy=ComputePolicy.FIXED, memory_limit_bytes=4 * GIB)
         done = subprocess.run(
             [python, "-c", FRAMEWORKS[name]],
             env=lab.environment(slot),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bench._lab import Lab, Tenant
 
-from calabash.model.request import Policy
+from calabash.model.request import ComputePolicy
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_two_tenants_divide_the_card_as_asked(lab: Lab) -> None:
 
 def test_a_fixed_tenant_stays_below_its_share_and_a_burst_tenant_uses_what_is_idle(lab: Lab) -> None:
     lab.slot("fixed", core_percent=30)
-    lab.slot("burst", core_percent=30, policy=Policy.BURST)
+    lab.slot("burst", core_percent=30, policy=ComputePolicy.BURST)
     tenant = lab.load("burst", "--kernel-us", 1000, "--seconds", 10)
     (alone,) = _percent(lab, [tenant], 1)
     other = lab.load("fixed", "--kernel-us", 1000, "--seconds", 8)

@@ -17,12 +17,14 @@ from calabash.agent.arbiter_policy import MS
 from calabash.agent.pages import LimitsPage, SlotDevice, SlotSpec, UsagePage, create_slot
 from calabash.agent.pages_layout import Gate
 from calabash.model.device import DeviceUuid
-from calabash.model.request import AllocationId, Policy
+from calabash.model.request import AllocationId, ComputePolicy
 
 SCAN_NS = 200 * MS
 
 
-def _slot(home: Path, name: str, percent: int, policy: Policy = Policy.FIXED) -> tuple[LimitsPage, UsagePage]:
+def _slot(
+    home: Path, name: str, percent: int, policy: ComputePolicy = ComputePolicy.FIXED
+) -> tuple[LimitsPage, UsagePage]:
     path = home / "alloc" / name
     device = SlotDevice(uuid=DeviceUuid("GPU-0"), core_percent=percent, policy=policy)
     create_slot(path, SlotSpec(allocation=AllocationId(name), devices=(device,)))
@@ -63,7 +65,7 @@ def test_tenants_see_a_heartbeat_and_slots_may_come_and_go(tmp_path: Path) -> No
     assert limits.heartbeat_ns == 5_000 * MS
     arbiter.step(5_000 * MS + BEAT_NS + 1)
     assert limits.heartbeat_ns > 5_000 * MS
-    late, _ = _slot(tmp_path, "b", 20, Policy.BURST)
+    late, _ = _slot(tmp_path, "b", 20, ComputePolicy.BURST)
     arbiter.step(5_000 * MS + SCAN_NS)
     assert late.heartbeat_ns == 5_000 * MS + SCAN_NS
     shutil.rmtree(tmp_path / "alloc" / "a")

@@ -27,7 +27,7 @@ from calabash.agent.pages import (
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, Policy
+from calabash.model.request import AllocationId, ComputePolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 STRUCTURES = {
@@ -60,7 +60,7 @@ CONSTANTS = {
 
 def _spec(**changes: object) -> SlotSpec:
     device = SlotDevice(
-        uuid=DeviceUuid("GPU-0"), memory_limit_bytes=8 << 30, core_percent=30, policy=Policy.BURST, priority=-1
+        uuid=DeviceUuid("GPU-0"), memory_limit_bytes=8 << 30, core_percent=30, policy=ComputePolicy.BURST, priority=-1
     )
     fields: dict[str, object] = {"allocation": AllocationId("a-1"), "devices": (device,)}
     return SlotSpec(**(fields | changes))  # type: ignore[arg-type]

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 from calabash.agent import pages
 from calabash.agent.lifecycle import Seen, Step, next_step
 from calabash.agent.slots import Slots
+from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.host.files import Lease
 from calabash.seams.host.processes import Process, alive
-from calabash.seams.store import AllocationRecord, AllocationState, Store, UsageRecord
-from calabash.sharing.protocol import Held
+from calabash.seams.store import Store
+from calabash.sharing.protocol import HeldSlice
 
 GRANT_GRACE_NS = 10_000_000_000
 
@@ -89,15 +90,15 @@ class Book:
         entry = self._entries.get(allocation)
         return entry is not None and entry.ending is not None
 
-    def held(self, device: DeviceUuid) -> tuple[list[Held], ModeName | None]:
+    def held(self, device: DeviceUuid) -> tuple[list[HeldSlice], ModeName | None]:
         """Slices that are on a device and the mode they gave it; None when it is idle."""
-        found: list[Held] = []
+        found: list[HeldSlice] = []
         mode: ModeName | None = None
         for entry in list(self._entries.values()):
             record = entry.record
             for part in record.placement.slices:
                 if part.device == device:
-                    found.append(Held(slice=part, policy=record.request.policy))
+                    found.append(HeldSlice(slice=part, policy=record.request.policy))
                     mode = record.placement.mode
         return found, mode
 

@@ -13,11 +13,12 @@ from calabash.agent.inventory import Inventory
 from calabash.agent.reclaim import Keeping
 from calabash.agent.residual import Residual
 from calabash.agent.slots import Slots
+from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, Isolation
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
-from calabash.seams.store import AllocationRecord, Store, UsageRecord
+from calabash.seams.store import Store
 from calabash.sharing.registry import SHARING_MODES
 
 CHECKPOINT_NS = 60_000_000_000

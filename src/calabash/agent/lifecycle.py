@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from calabash.seams.store import AllocationState
+from calabash.model.allocation import AllocationState
 
 
 class Step(StrEnum):

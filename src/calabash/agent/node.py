@@ -28,6 +28,7 @@ from calabash.agent.pagelib import PageLibrary
 from calabash.agent.probe import try_card
 from calabash.agent.reclaim import Reclaimer
 from calabash.agent.slots import Slots
+from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
@@ -35,8 +36,8 @@ from calabash.model.units import MIB
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
 from calabash.seams.host.processes import Process, alive, holders, owner
-from calabash.seams.store import AllocationRecord, Store
-from calabash.sharing.protocol import Edits, Held
+from calabash.seams.store import Store
+from calabash.sharing.protocol import Edits, HeldSlice
 from calabash.sharing.registry import mode_named
 
 SWEEP_PERIOD_S = 0.1
@@ -54,7 +55,7 @@ class DeviceState:
 
     device: Device
     mode: ModeName | None
-    held: Sequence[Held]
+    held: Sequence[HeldSlice]
 
 
 class NodeAgent:

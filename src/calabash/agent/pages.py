@@ -37,7 +37,7 @@ from calabash.agent.pages_layout import (
 )
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, Policy
+from calabash.model.request import AllocationId, ComputePolicy
 
 LIMITS_FILE = "limits"
 USAGE_FILE = "usage"
@@ -62,9 +62,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 _POLICY = {
     None: PagePolicy.NONE,
-    Policy.FIXED: PagePolicy.FIXED,
-    Policy.BURST: PagePolicy.BURST,
-    Policy.BEST_EFFORT: PagePolicy.BEST_EFFORT,
+    ComputePolicy.FIXED: PagePolicy.FIXED,
+    ComputePolicy.BURST: PagePolicy.BURST,
+    ComputePolicy.BEST_EFFORT: PagePolicy.BEST_EFFORT,
 }
 
 
@@ -85,7 +85,7 @@ class SlotDevice:
     uuid: DeviceUuid
     memory_limit_bytes: int = 0
     core_percent: int = 100
-    policy: Policy | None = None
+    policy: ComputePolicy | None = None
     priority: int = 0
 
 
@@ -269,7 +269,7 @@ class LimitsPage:
         return self._page.heartbeat_ns
 
     def set_limits(
-        self, index: int, *, memory_limit_bytes: int, core_percent: int, policy: Policy | None, priority: int
+        self, index: int, *, memory_limit_bytes: int, core_percent: int, policy: ComputePolicy | None, priority: int
     ) -> None:
         """Change the static part of one device under its seqlock (``generation``)."""
         page = self._page

@@ -16,7 +16,7 @@ DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 
 
-class Policy(StrEnum):
+class ComputePolicy(StrEnum):
     """What a compute share means: FIXED never more, BURST at least it plus idle time, BEST_EFFORT what is left."""
 
     FIXED = "fixed"
@@ -64,7 +64,7 @@ class GpuRequest:
     core_percent: int = 100
     mode: ModeName = field(default=ModeName(""))
     isolation: Isolation = Isolation.COOPERATIVE
-    policy: Policy = Policy.FIXED
+    policy: ComputePolicy = ComputePolicy.FIXED
     priority: int = 0
     tenant: str = DEFAULT_TENANT
     queue: str = DEFAULT_QUEUE

@@ -24,7 +24,7 @@ from calabash.sched.policies.protocol import Policy
 from calabash.sched.queues import QueueSpec
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.shape import NodePlacement, Shape
-from calabash.sharing.protocol import Held, Misfit
+from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for, mode_named, selected
 
 _LIST = re.compile(r"\(([^()]+)\)$")
@@ -293,14 +293,14 @@ class LocalScheduler:
             slices.append(answer)
         return Placement(node=self.node, mode=mode, slices=tuple(slices))
 
-    def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[Held]]:
+    def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[HeldSlice]]:
         mode: ModeName | None = None
         held = []
         for name, placement in self._slices.items():
             for s in placement.slices:
                 if s.device == uuid and name != but:
                     mode = placement.mode
-                    held.append(Held(slice=s, policy=self._requests[name].policy))
+                    held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
         return mode, held
 
     def _readable(self, told: Explanation) -> Explanation:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from calabash.model.device import Device
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
+from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Charge, Division, Edits, Held, Misfit, visible_devices
+from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, visible_devices
 
 
 class Exclusive:
@@ -22,7 +22,7 @@ class Exclusive:
             return 0
         return 90 if request.isolation > Isolation.COOPERATIVE else None
 
-    def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
+    def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         wanted = request.memory_mib or 0
         if wanted > device.memory_mib:
             return Misfit(
@@ -33,13 +33,13 @@ class Exclusive:
             return Misfit(reason=Reason.NO_CAPACITY, message=f"held by {len(held)} other, asked whole")
         return Slice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
 
-    def charge(self, part: Slice, policy: Policy) -> Charge:
+    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
         del part, policy
         return Charge(core_milli=1000)
 
-    def division(self, device: Device, held: Sequence[Held]) -> Division:
+    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
         taken = bool(held)
-        return Division(
+        return DeviceDivision(
             device=device.uuid,
             mode=self.name,
             slices=len(held),

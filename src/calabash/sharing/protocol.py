@@ -8,15 +8,15 @@ from typing import Protocol
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
+from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldSlice:
     """A slice that is already on the device, with the policy that decides whether its compute share is guaranteed."""
 
     slice: Slice
-    policy: Policy = Policy.FIXED
+    policy: ComputePolicy = ComputePolicy.FIXED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
+class DeviceDivision:
     """How a device is divided: what is promised away and what could still be promised.
 
     ``core_percent`` counts guaranteed shares only; ``slots_free`` is how many more slices the mode admits at all.
@@ -87,15 +87,15 @@ class SharingMode(Protocol):
         """How naturally this mode answers a request that names none: the smallest wins, None is never chosen."""
         ...
 
-    def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
+    def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         """The slice that the request would get of this device beside ``held``, or why it gets none."""
         ...
 
-    def charge(self, part: Slice, policy: Policy) -> Charge:
+    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
         """What a slice takes of its device in the scheduler's books: what fits by charges also fits by ``fits``."""
         ...
 
-    def division(self, device: Device, held: Sequence[Held]) -> Division:
+    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
         """How the device is divided among ``held``."""
         ...
 

@@ -16,7 +16,7 @@ from calabash import sharing
 from calabash.model.device import Device, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName, Selector, Slice
-from calabash.sharing.protocol import Held, Misfit, SharingMode
+from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode
 
 
 def _discover() -> Mapping[ModeName, SharingMode]:
@@ -92,7 +92,7 @@ def selected(device: Device, selector: Selector) -> Misfit | None:
 def fits(
     device: Device,
     device_mode: ModeName | None,
-    held: Sequence[Held],
+    held: Sequence[HeldSlice],
     request: GpuRequest,
     modes: Mapping[ModeName, SharingMode] = SHARING_MODES,
 ) -> Slice | Misfit:

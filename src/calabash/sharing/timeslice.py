@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from calabash.model.device import Device
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
-from calabash.sharing.protocol import Charge, Division, Edits, Held, Misfit, visible_devices
+from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
+from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, visible_devices
 
 SHARERS_MAX = 8
 
@@ -26,19 +26,19 @@ class TimeSlice:
         del request
         return None  # only when asked for by name: it promises nothing
 
-    def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
+    def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         if request.memory_mib is not None or request.core_percent != 100:
             return Misfit(reason=Reason.MODE_CONFLICT, message="timeslice splits neither memory nor compute")
         if len(held) >= SHARERS_MAX:
             return Misfit(reason=Reason.NO_CAPACITY, message=f"{len(held)} of {SHARERS_MAX} sharers are on it")
         return Slice(device=device.uuid, memory_mib=0, core_percent=0)
 
-    def charge(self, part: Slice, policy: Policy) -> Charge:
+    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
         del part, policy
         return Charge(core_milli=1000 // SHARERS_MAX)
 
-    def division(self, device: Device, held: Sequence[Held]) -> Division:
-        return Division(
+    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+        return DeviceDivision(
             device=device.uuid,
             mode=self.name,
             slices=len(held),

@@ -18,17 +18,17 @@ from collections.abc import Sequence
 
 from calabash.model.device import Device
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Slice
+from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Charge, Division, Edits, Held, Misfit, visible_devices
+from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, visible_devices
 
 SLICE_RESERVE_MIB = 32
 SLICES_MAX = 64
 
 
-def guaranteed_percent(core_percent: int, policy: Policy) -> int:
+def guaranteed_percent(core_percent: int, policy: ComputePolicy) -> int:
     """The compute share that is promised: none for best-effort."""
-    return 0 if policy is Policy.BEST_EFFORT else core_percent
+    return 0 if policy is ComputePolicy.BEST_EFFORT else core_percent
 
 
 class Vgpu:
@@ -41,7 +41,7 @@ class Vgpu:
         del request
         return 10
 
-    def fits(self, device: Device, held: Sequence[Held], request: GpuRequest) -> Slice | Misfit:
+    def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         division = self.division(device, held)
         usable_mib = device.memory_mib - SLICE_RESERVE_MIB
         wanted_mib = request.memory_mib
@@ -68,17 +68,17 @@ class Vgpu:
             )
         return Slice(device=device.uuid, memory_mib=wanted_mib, core_percent=request.core_percent)
 
-    def charge(self, part: Slice, policy: Policy) -> Charge:
+    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
         return Charge(
             core_milli=10 * guaranteed_percent(part.core_percent, policy),
             memory_mib=part.memory_mib + SLICE_RESERVE_MIB,
         )
 
-    def division(self, device: Device, held: Sequence[Held]) -> Division:
+    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
         memory_mib = sum(h.slice.memory_mib for h in held)
         core_percent = sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held)
         reserved_mib = SLICE_RESERVE_MIB * (len(held) + 1)
-        return Division(
+        return DeviceDivision(
             device=device.uuid,
             mode=self.name,
             slices=len(held),

@@ -20,10 +20,11 @@ from litestar.exceptions import HTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 import calabash
+from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.processes import Peer, peer_of
-from calabash.seams.store import QueueRecord, public_url
+from calabash.seams.store import public_url
 from calabash.standalone import views, wire
 from calabash.standalone.pool import Granted, Pending, Pool
 

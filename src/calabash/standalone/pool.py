@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from calabash.agent.node import NodeAgent
+from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest, Placement, Slice
@@ -29,7 +30,7 @@ from calabash.sched.fairshare import Amount
 from calabash.sched.queues import UNLIMITED, QueueSpec
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Peer, identify, owner, user_name
-from calabash.seams.store import AllocationRecord, AllocationState, QueueRecord, Store
+from calabash.seams.store import Store
 from calabash.sharing.protocol import Edits, Misfit
 from calabash.sharing.registry import fits
 from calabash.sim.scenario_dump import dump_scenario

@@ -7,10 +7,10 @@ from typing import Any
 
 from calabash.agent.ledgers import SliceUse
 from calabash.agent.node import NodeAgent
+from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
 from calabash.seams.host.processes import Process, user_name
-from calabash.seams.store import AllocationRecord
 from calabash.sharing.registry import SHARING_MODES
 from calabash.standalone.pool import Granted, Pending, Pool
 

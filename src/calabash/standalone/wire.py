@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from calabash.model.errors import CalabashError
-from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, GpuRequest, ModeName, Policy, Selector
+from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
 WAIT_S_MAX = 7 * 86_400.0
@@ -29,7 +29,7 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     memory_mib: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
     cores: Annotated[int, Meta(ge=1, le=100)] = 100
     mode: OptionalName = ""
-    policy: Policy = Policy.FIXED
+    policy: ComputePolicy = ComputePolicy.FIXED
     tenant: Name = DEFAULT_TENANT
     queue: Name = DEFAULT_QUEUE
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0

@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from calabash.agent import pages
 from calabash.agent.book import GRANT_GRACE_NS, Book
 from calabash.agent.lifecycle import Seen, Step, next_step
+from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.seams.clock import VirtualClock
-from calabash.seams.store import AllocationRecord, AllocationState, UsageRecord
 
 
 class Crash(BaseException):

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from calabash.agent import pages
 from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
 from calabash.agent.slots import Slots
+from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceReading, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
 from calabash.seams.clock import VirtualClock
-from calabash.seams.store import AllocationRecord, AllocationState, UsageRecord
 
 CARD = DeviceUuid("GPU-1")
 NAME = AllocationId("a1")

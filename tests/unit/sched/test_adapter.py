@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Policy, Selector
+from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector
 from calabash.sched.adapter import LocalScheduler, Start, Stop, Wait, islands_of
 from calabash.sched.decisions import Options
 from calabash.sched.fairshare import Amount
 from calabash.sched.queues import QueueSpec
-from calabash.sharing.protocol import Held, Misfit
+from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
 QUEUES = [QueueSpec(name="default")]
@@ -40,7 +40,7 @@ requests = st.builds(
     memory_mib=st.sampled_from([None, None, 512, 8192, 20000, 40928, 40960, 50000]),
     core_percent=st.sampled_from([1, 10, 33, 50, 100, 100]),
     mode=st.sampled_from([ModeName(m) for m in ("", "", "vgpu", "exclusive", "timeslice")]),
-    policy=st.sampled_from(list(Policy)),
+    policy=st.sampled_from(list(ComputePolicy)),
     selector=st.sampled_from([Selector(), Selector(), Selector(models=("t4",)), Selector(memory_mib_min=20000)]),
 )
 T4 = device(2, model="Tesla T4", memory_mib=15360)
@@ -53,13 +53,13 @@ def test_binds_agree_with_the_sharing_modes(asked: list[GpuRequest], ended: list
     local = machine(*devices, options=Options(reservations=0))
     placed: dict[AllocationId, tuple[GpuRequest, Placement]] = {}
 
-    def on(uuid: DeviceUuid) -> tuple[ModeName | None, list[Held]]:
+    def on(uuid: DeviceUuid) -> tuple[ModeName | None, list[HeldSlice]]:
         mode, held = None, []
         for request, placement in placed.values():
             for s in placement.slices:
                 if s.device == uuid:
                     mode = placement.mode
-                    held.append(Held(slice=s, policy=request.policy))
+                    held.append(HeldSlice(slice=s, policy=request.policy))
         return mode, held
 
     for number, request in enumerate(asked):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from calabash import sharing
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import GpuRequest, Isolation, ModeName, Policy, Selector, Slice
+from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Selector, Slice
 from calabash.sharing import registry
-from calabash.sharing.protocol import Held, Misfit
+from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB, guaranteed_percent
 
@@ -24,7 +24,7 @@ requests = st.builds(
     GpuRequest,
     memory_mib=st.none() | st.integers(1, 50_000),
     core_percent=st.integers(1, 100),
-    policy=st.sampled_from(Policy),
+    policy=st.sampled_from(ComputePolicy),
     mode=st.sampled_from([ModeName(""), *SHARING_MODES]),
     isolation=st.just(Isolation.COOPERATIVE),
 )
@@ -34,12 +34,12 @@ requests = st.builds(
 def test_whatever_is_asked_and_given_back_a_device_is_never_promised_twice(
     asks: list[GpuRequest], releases: list[int]
 ) -> None:
-    held: list[Held] = []
+    held: list[HeldSlice] = []
     mode: ModeName | None = None
     for number, ask in enumerate(asks):
         answer = fits(CARD, mode if held else None, held, ask)
         if isinstance(answer, Slice):
-            held.append(Held(slice=answer, policy=ask.policy))
+            held.append(HeldSlice(slice=answer, policy=ask.policy))
             mode = mode_for(ask).name
         if number < len(releases) and held:
             held.pop(releases[number] % len(held))
@@ -63,17 +63,19 @@ def test_a_slice_is_exactly_what_was_asked_for(ask: GpuRequest) -> None:
 
 @given(st.lists(requests, max_size=20))
 def test_the_division_adds_up_to_the_device(asks: list[GpuRequest]) -> None:
-    held: list[Held] = []
+    held: list[HeldSlice] = []
     for ask in asks:
         answer = fits(CARD, ModeName("vgpu") if held else None, held, ask)
         if isinstance(answer, Slice) and mode_for(ask).name == "vgpu":
-            held.append(Held(slice=answer, policy=ask.policy))
+            held.append(HeldSlice(slice=answer, policy=ask.policy))
     division = SHARING_MODES[ModeName("vgpu")].division(CARD, held)
     assert division.slices == len(held)
     assert division.core_percent + division.core_free_percent == 100
     assert division.memory_mib + division.memory_free_mib <= CARD.memory_mib
     if division.memory_free_mib and division.slots_free:
-        best_effort = GpuRequest(memory_mib=division.memory_free_mib, mode=ModeName("vgpu"), policy=Policy.BEST_EFFORT)
+        best_effort = GpuRequest(
+            memory_mib=division.memory_free_mib, mode=ModeName("vgpu"), policy=ComputePolicy.BEST_EFFORT
+        )
         assert isinstance(fits(CARD, ModeName("vgpu"), held, best_effort), Slice)
 
 
@@ -84,19 +86,19 @@ def test_without_an_amount_of_memory_a_slice_gets_as_much_of_it_as_of_the_comput
 
 
 def test_best_effort_is_promised_no_compute_and_fits_beside_a_full_card() -> None:
-    full = Held(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=100), policy=Policy.FIXED)
+    full = HeldSlice(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=100), policy=ComputePolicy.FIXED)
     ask = GpuRequest(memory_mib=1000, core_percent=50)
     refused = fits(CARD, ModeName("vgpu"), [full], ask)
     assert isinstance(refused, Misfit)
     assert refused.reason is Reason.NO_CORES
     assert "0%" in refused.message
     assert "50%" in refused.message
-    free = GpuRequest(memory_mib=1000, core_percent=50, policy=Policy.BEST_EFFORT)
+    free = GpuRequest(memory_mib=1000, core_percent=50, policy=ComputePolicy.BEST_EFFORT)
     assert isinstance(fits(CARD, ModeName("vgpu"), [full], free), Slice)
 
 
 def test_a_device_keeps_the_mode_of_its_first_slice_until_it_is_idle() -> None:
-    slice_ = Held(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=10))
+    slice_ = HeldSlice(slice=Slice(device=CARD.uuid, memory_mib=1000, core_percent=10))
     refused = fits(CARD, ModeName("vgpu"), [slice_], GpuRequest(mode=ModeName("timeslice")))
     assert isinstance(refused, Misfit)
     assert refused.reason is Reason.MODE_CONFLICT
@@ -104,7 +106,7 @@ def test_a_device_keeps_the_mode_of_its_first_slice_until_it_is_idle() -> None:
 
 
 def test_a_request_that_no_release_could_help_is_too_large_even_when_the_device_is_busy() -> None:
-    busy = Held(slice=Slice(device=CARD.uuid, memory_mib=0, core_percent=0))
+    busy = HeldSlice(slice=Slice(device=CARD.uuid, memory_mib=0, core_percent=0))
     refused = fits(CARD, ModeName("timeslice"), [busy], GpuRequest(memory_mib=90_000, mode=ModeName("vgpu")))
     assert isinstance(refused, Misfit)
     assert refused.reason is Reason.TOO_LARGE
@@ -112,10 +114,10 @@ def test_a_request_that_no_release_could_help_is_too_large_even_when_the_device_
 
 def test_time_slices_take_turns_up_to_a_number_and_split_nothing() -> None:
     ask = GpuRequest(mode=ModeName("timeslice"))
-    held: list[Held] = []
+    held: list[HeldSlice] = []
     while isinstance(answer := fits(CARD, ModeName("timeslice") if held else None, held, ask), Slice):
         assert answer.memory_mib == 0
-        held.append(Held(slice=answer))
+        held.append(HeldSlice(slice=answer))
     assert answer.reason is Reason.NO_CAPACITY
     assert len(held) == 8
     refused = fits(CARD, None, [], GpuRequest(mode=ModeName("timeslice"), memory_mib=100))

@@ -6,16 +6,10 @@ written by a newer program is refused, a full disk is a reason and not a crash.
 """
 
 from calabash.seams.store.errors import public_url
-from calabash.seams.store.records import AllocationRecord, AllocationState, EventRecord, QueueRecord, UsageRecord
 from calabash.seams.store.sql import Store, open_store
 
 __all__ = [
-    "AllocationRecord",
-    "AllocationState",
-    "EventRecord",
-    "QueueRecord",
     "Store",
-    "UsageRecord",
     "open_store",
     "public_url",
 ]

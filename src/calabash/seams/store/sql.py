@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
+from calabash.model.allocation import AllocationRecord, AllocationState, EventRecord, QueueRecord, UsageRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, Placement
 from calabash.seams.store import tables
 from calabash.seams.store.errors import public_url, translated
-from calabash.seams.store.records import AllocationRecord, AllocationState, EventRecord, QueueRecord, UsageRecord
 
 BUSY_TIMEOUT_S = 5
 EVENTS_KEPT = 20_000

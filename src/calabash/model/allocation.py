@@ -1,4 +1,4 @@
-"""The rows that the product reads and writes, as frozen values."""
+"""Allocations and what is recorded about them: the nouns that the journal, the agent and every front end share."""
 
 from __future__ import annotations
 
