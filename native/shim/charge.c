@@ -1,5 +1,5 @@
 /*
- * Charging the container's counter; the exactness through SIGKILL is the business of common/charge.h.
+ * Charging the container's counter; the exactness through SIGKILL is the business of page/charge.h.
  *
  * Order of a reservation: reserving_bytes up, counter up (commit point), driver, reserving_bytes down. A
  * process killed in between has the bytes in its share, whether or not the driver got to allocate them, and
@@ -12,7 +12,7 @@
 #define _GNU_SOURCE
 #include "shim/shim.h"
 
-#include "common/reclaim.h"
+#include "page/reclaim.h"
 #include "shim/process.h"
 
 #include <sched.h>

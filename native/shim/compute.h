@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/page.h"
+#include "page/page.h"
 
 /* The real driver, as the limiter needs it. Functions that the driver does not have are NULL. */
 struct cb_compute_driver {

@@ -16,7 +16,7 @@
  */
 #include "shim/shim.h"
 
-#include "common/charge.h"
+#include "page/charge.h"
 
 #include <stdlib.h>
 

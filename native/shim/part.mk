@@ -1,14 +1,12 @@
-# libcalabash.so, the library that a tenant's programs load before everything else, and libcalabash-page.so, the
-# agent's access to the control page.
+# libcalabash.so, the library that a tenant's programs load before everything else.
 SHIM_DIR := $(ROOT)/native/shim
 SHIM_BUILD := $(BUILD)/shim
 SHIM_SOURCES := $(wildcard $(SHIM_DIR)/*.c)
-SHIM_HEADERS := $(wildcard $(SHIM_DIR)/*.h $(ROOT)/native/common/*.h)
+SHIM_HEADERS := $(wildcard $(SHIM_DIR)/*.h $(ROOT)/native/page/*.h)
 SHIM_OBJECTS := $(SHIM_SOURCES:$(SHIM_DIR)/%.c=$(SHIM_BUILD)/%.o) $(BUILD)/api/cuda_resolve.o
 SHIM_GENERATED := $(SHIM_BUILD)/hooks.inc $(SHIM_BUILD)/denied.inc $(SHIM_BUILD)/shim.map
 SHIM := $(OUT)/lib/libcalabash.so
-PAGELIB := $(OUT)/lib/libcalabash-page.so
-TARGETS += $(SHIM) $(PAGELIB)
+TARGETS += $(SHIM)
 
 $(SHIM_BUILD)/%.inc: $(SHIM_DIR)/%.txt
 	@mkdir -p $(@D)
@@ -32,10 +30,6 @@ $(SHIM): $(SHIM_OBJECTS)
 		-Wl,--version-script=$(SHIM_BUILD)/shim.map $(SHIM_OBJECTS) -o $@.new
 	@mv -f $@.new $@
 
-$(PAGELIB): $(ROOT)/native/common/page.c $(wildcard $(ROOT)/native/common/*.h)
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,libcalabash-page.so $< -o $@.new
-	@mv -f $@.new $@
 .SECONDARY: $(SHIM_GENERATED)
 
 sanitize:

@@ -10,7 +10,7 @@
 #define _GNU_SOURCE
 #include "shim/process.h"
 
-#include "common/reclaim.h"
+#include "page/reclaim.h"
 #include "shim/shim.h"
 
 #include <errno.h>

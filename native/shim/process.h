@@ -2,7 +2,7 @@
 #ifndef CALABASH_SHIM_PROCESS_H
 #define CALABASH_SHIM_PROCESS_H
 
-#include "common/page.h"
+#include "page/page.h"
 
 #include <stdbool.h>
 

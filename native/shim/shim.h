@@ -17,7 +17,7 @@
 #include <nvml.h>
 #pragma GCC visibility pop
 
-#include "common/page.h"
+#include "page/page.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
 SIM_OUT := $(OUT)/simgpu
 SIM_BUILD := $(BUILD)/simgpu
 SIM_DIR := $(ROOT)/native/simgpu
-SIM_HEADERS := $(wildcard $(SIM_DIR)/*.h $(ROOT)/native/common/*.h)
-SIM_COMMON := $(patsubst %.c,$(SIM_BUILD)/%.o,state.c engine.c profiles.c profiles_node.c)
+SIM_HEADERS := $(wildcard $(SIM_DIR)/*.h $(ROOT)/native/page/*.h)
+SIM_CORE := $(patsubst %.c,$(SIM_BUILD)/%.o,state.c engine.c profiles.c profiles_node.c)
 SIM_CTL := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/simctl*.c))
 SIM_NVML := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/nvml_*.c))
 SIM_CUDA := $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(SIM_DIR)/cuda_*.c $(SIM_DIR)/image*.c $(SIM_DIR)/kernels.c))
@@ -13,13 +13,13 @@ $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_HEADERS) | $(API_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-$(SIM_OUT)/calabash-simctl: $(SIM_COMMON) $(SIM_CTL)
+$(SIM_OUT)/calabash-simctl: $(SIM_CORE) $(SIM_CTL)
 	@mkdir -p $(@D)
 	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@ $^
 TARGETS += $(SIM_OUT)/calabash-simctl
 
 ifneq ($(SIM_NVML),)
-$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_COMMON) $(SIM_NVML) $(API_SIM_NVML_OBJECTS) $(API_SIM_NVML_MAP)
+$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_CORE) $(SIM_NVML) $(API_SIM_NVML_OBJECTS) $(API_SIM_NVML_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(API_SIM_LDFLAGS) -Wl,--version-script=$(API_SIM_NVML_MAP) -Wl,-soname,$(@F) -o $@ \
 		$(filter %.o,$^) -lm

@@ -1,4 +1,4 @@
-"""The counters survive SIGKILL at any instruction; see native/common/charge.h for the reasoning."""
+"""The counters survive SIGKILL at any instruction; see native/page/charge.h for the reasoning."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_every_field_lies_where_the_header_has_it(tmp_path: Path) -> None:
     lines.extend(f'printf("{name} %llu\\n", (unsigned long long){name});' for name in CONSTANTS)
     source = tmp_path / "layout.c"
     source.write_text(
-        '#include <stdio.h>\n#include "common/page.h"\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0; }\n"
+        '#include <stdio.h>\n#include "page/page.h"\nint main(void) {\n' + "\n".join(lines) + "\nreturn 0; }\n"
     )
     program = tmp_path / "layout"
     subprocess.run(["gcc", "-std=gnu11", f"-I{ROOT / 'native'}", str(source), "-o", str(program)], check=True)

@@ -1,4 +1,4 @@
-"""The control pages of an allocation: the agent's side of ``native/common/page.h``.
+"""The control pages of an allocation: the agent's side of ``native/page/page.h``.
 
 A slot is a directory with three files: ``limits`` (ours, read-only for the tenant), ``usage`` (the tenant's, a hint
 for us) and ``lease`` (locked by every process of the allocation). Whatever comes out of ``usage`` was written by a

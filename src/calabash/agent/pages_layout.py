@@ -1,4 +1,4 @@
-"""The layout of the control pages: ``native/common/page.h``, field by field.
+"""The layout of the control pages: ``native/page/page.h``, field by field.
 
 Structures, constants and enumerations only; a test compiles the header and compares every offset and size. What they
 mean and who writes what is said in the header; ``pages`` is the way to use them.

@@ -8,7 +8,7 @@
  * instructions tried.
  */
 #define _GNU_SOURCE
-#include "common/reclaim.h"
+#include "page/reclaim.h"
 
 #include <signal.h>
 #include <stdio.h>

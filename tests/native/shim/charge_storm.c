@@ -6,7 +6,7 @@
  * end all counters are zero. Prints the number of transactions done and the highest value seen.
  */
 #define _GNU_SOURCE
-#include "common/reclaim.h"
+#include "page/reclaim.h"
 
 #include <signal.h>
 #include <stdio.h>

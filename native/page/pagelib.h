@@ -6,7 +6,7 @@
 #ifndef CALABASH_PAGELIB_H
 #define CALABASH_PAGELIB_H
 
-#include "common/page.h"
+#include "page/page.h"
 
 /*
  * Takes what a dead process held off the container's counters and frees its slot, provided the slot still

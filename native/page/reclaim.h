@@ -9,7 +9,7 @@
 #ifndef CALABASH_RECLAIM_H
 #define CALABASH_RECLAIM_H
 
-#include "common/charge.h"
+#include "page/charge.h"
 
 #define CB_RECLAIM_TRIES 100000u
 

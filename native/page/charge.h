@@ -27,7 +27,7 @@
 #ifndef CALABASH_CHARGE_H
 #define CALABASH_CHARGE_H
 
-#include "common/page.h"
+#include "page/page.h"
 
 #include <stdbool.h>
 

@@ -27,7 +27,7 @@
  * too loosely.
  *
  * used_bytes and the used_bytes of the processes are moved only by the transactions of charge.h
- * (native/common), which keep both equal through SIGKILL at any instruction. Python never writes them: it
+ * (native/page), which keep both equal through SIGKILL at any instruction. Python never writes them: it
  * calls libcalabash-page.so.
  */
 #ifndef CALABASH_PAGE_H

@@ -1,10 +1,10 @@
 /* The agent's access to the control page; see pagelib.h. */
 #define _GNU_SOURCE
 #pragma GCC visibility push(default)
-#include "common/pagelib.h"
+#include "page/pagelib.h"
 #pragma GCC visibility pop
 
-#include "common/reclaim.h"
+#include "page/reclaim.h"
 
 #include <errno.h>
 #include <linux/futex.h>

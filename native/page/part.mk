@@ -1,0 +1,8 @@
+# libcalabash-page.so, the agent's access to the control pages.
+PAGELIB := $(OUT)/lib/libcalabash-page.so
+TARGETS += $(PAGELIB)
+
+$(PAGELIB): $(ROOT)/native/page/page.c $(wildcard $(ROOT)/native/page/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,libcalabash-page.so $< -o $@.new
+	@mv -f $@.new $@
