@@ -20,11 +20,11 @@ from typing import Any
 import structlog
 
 from calabash.agent.node import NodeAgent
+from calabash.binder.local import LocalScheduler, Start, Stop
 from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest, Placement, Slice
-from calabash.sched.adapter import LocalScheduler, Start, Stop
 from calabash.sched.decisions import Options
 from calabash.sched.fairshare import Amount
 from calabash.sched.queues import UNLIMITED, QueueSpec

@@ -3,10 +3,6 @@
 ``LocalScheduler`` is the ``Scheduler`` for a pool that thinks in model nouns. What a sharing mode admits is decided by
 ``sharing``; here it is only expressed in the scheduler's terms, and every bind is checked against ``sharing`` before
 it is told, so that nothing is ever bound that the mode refuses. How much a slice counts is the mode's own ``charge``.
-
-A device is its own "model" here (its UUID), so that any selector becomes an exact set of devices. A vgpu request
-without a memory amount gets the same fraction of the memory as of the compute; with cards of several sizes it
-is tied to the size on which it fits best when it is submitted.
 """
 
 from __future__ import annotations
@@ -15,17 +11,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from calabash.binder.shapes import amounts, node_of, shapes_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
-from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.model.errors import Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.sched.decisions import Ask, Bind, Evict, Explanation, Move, Options, Pending
 from calabash.sched.policies.protocol import Policy
 from calabash.sched.queues import QueueSpec
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.shape import NodePlacement, Shape
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_for, mode_named, selected
+from calabash.sharing.registry import fits, mode_for
 
 _LIST = re.compile(r"\(([^()]+)\)$")
 UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
@@ -59,99 +55,6 @@ class Wait:
 
 
 LocalDecision = Start | Stop | Wait
-
-
-def islands_of(devices: Sequence[Device]) -> list[int]:
-    """NVLink islands: devices that reach each other, directly or through others; -1 for a device without peers."""
-    number = {device.uuid: i for i, device in enumerate(devices)}
-    island = list(range(len(devices)))
-
-    def root(i: int) -> int:
-        while island[i] != i:
-            i = island[i]
-        return i
-
-    for i, device in enumerate(devices):
-        for peer in device.nvlink_peers:
-            if peer in number:
-                island[max(root(i), root(number[peer]))] = min(root(i), root(number[peer]))
-    return [root(i) if device.nvlink_peers else -1 for i, device in enumerate(devices)]
-
-
-def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, memory_mib: int = 0) -> NodeSpec:
-    """The machine with everything free."""
-    specs = [
-        GpuSpec(
-            model=device.uuid,
-            memory_mib=device.memory_mib,
-            island=island,
-            numa=device.numa_node,
-            healthy=device.health is Health.HEALTHY,
-        )
-        for device, island in zip(devices, islands_of(devices), strict=True)
-    ]
-    return NodeSpec(name=name, cpu_milli=cpu_milli, memory_mib=memory_mib, gpus=tuple(specs))
-
-
-def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
-    """The shapes that would serve the request: one, or one per card size when the memory follows the card.
-
-    Raises CalabashError: unknown mode, no mode that isolates enough, no device selected, too large for every device.
-    """
-    mode = mode_for(request).name
-    chosen = [d for d in devices if selected(d, request.selector) is None]
-    fitting, misfits = [], []
-    for device in chosen:
-        answer = fits(replace(device, health=Health.HEALTHY), None, (), request)
-        if isinstance(answer, Misfit):
-            misfits.append(answer)
-        else:
-            fitting.append((device, answer))
-    if not chosen or len(fitting) < request.count:
-        raise _impossible(request, devices, chosen, misfits)
-    sizes: dict[tuple[int, int], list[DeviceUuid]] = {}
-    for device, answer in fitting:
-        sizes.setdefault(_amounts(mode, answer, request), []).append(device.uuid)
-    shapes = [
-        Shape(
-            gpu_count=request.count,
-            gpu_milli=milli,
-            gpu_memory_mib=memory_mib,
-            models=frozenset(uuids) if len(uuids) < len(devices) else frozenset(),
-            mode=mode,
-            cpu_milli=request.cpu_milli,
-            memory_mib=request.host_memory_mib,
-        )
-        for (milli, memory_mib), uuids in sizes.items()
-        if len(uuids) >= request.count
-    ]
-    if not shapes:
-        raise _impossible(request, devices, chosen, misfits)
-    return shapes
-
-
-def _amounts(mode: ModeName, slice_: Slice, request: GpuRequest) -> tuple[int, int]:
-    """(milli, MiB) per device in the scheduler's terms."""
-    charge = mode_named(mode).charge(slice_, request.policy)
-    return charge.core_milli, charge.memory_mib
-
-
-def _impossible(
-    request: GpuRequest, devices: Sequence[Device], chosen: Sequence[Device], misfits: Sequence[Misfit]
-) -> CalabashError:
-    if not devices:
-        return CalabashError("the machine has no devices", reason=Reason.NO_DEVICES, hint="check calabash doctor")
-    if not chosen:
-        return CalabashError(
-            f"none of {len(devices)} devices is selected", reason=Reason.SELECTOR_MISMATCH, hint="relax the selector"
-        )
-    if misfits:
-        return CalabashError(misfits[0].message, reason=misfits[0].reason, hint="ask for less per device")
-    return CalabashError(
-        f"asked {request.count} devices, the machine has {len(chosen)} that match",
-        reason=Reason.TOO_LARGE,
-        hint=f"ask for at most {len(chosen)}",
-    )
 
 
 class LocalScheduler:
@@ -200,7 +103,7 @@ class LocalScheduler:
         """It runs already, as the journal says. Raises CalabashError when the devices have no such room."""
         devices = tuple(sorted(self._number[s.device] for s in placement.slices))
         answer = placement.slices[0]
-        milli, memory_mib = _amounts(placement.mode, answer, request)
+        milli, memory_mib = amounts(placement.mode, answer, request)
         shape = Shape(
             gpu_count=len(devices),
             gpu_milli=milli,

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calabash.binder.local import LocalScheduler, Start, Stop, Wait
+from calabash.binder.shapes import islands_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector
-from calabash.sched.adapter import LocalScheduler, Start, Stop, Wait, islands_of
 from calabash.sched.decisions import Options
 from calabash.sched.fairshare import Amount
 from calabash.sched.queues import QueueSpec
