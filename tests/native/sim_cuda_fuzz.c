@@ -1,7 +1,7 @@
 /*
  * Damages code images and reads them: `ROUNDS FILE...`. Every outcome is good but a fault.
  */
-#include "simgpu/cuda_internal.h"
+#include "sim/cuda/internal.h"
 
 #include <stdio.h>
 

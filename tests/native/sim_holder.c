@@ -2,8 +2,8 @@
  * A process of a simulated node, without CUDA: holds memory of a card and keeps it busy, until its input
  * ends. usage: sim_holder DEVICE BYTES BUSY_MS     (node from CALABASH_SIM)
  */
-#include "simgpu/engine.h"
-#include "simgpu/state.h"
+#include "sim/node/engine.h"
+#include "sim/node/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -30,9 +30,8 @@ def sanitized() -> Path:
     SANITIZED.mkdir(parents=True, exist_ok=True)
     generated = ROOT / "build" / "native"
     sources = [
-        *sorted((ROOT / "native" / "simgpu").glob("cuda_*.c")),
-        *sorted((ROOT / "native" / "simgpu").glob("image*.c")),
-        *(ROOT / "native" / "simgpu" / f"{name}.c" for name in ("kernels", "state", "engine")),
+        *sorted((ROOT / "native" / "sim" / "cuda").glob("*.c")),
+        *(ROOT / "native" / "sim" / "node" / f"{name}.c" for name in ("state", "engine")),
         *(generated / "api" / f"{name}.c" for name in ("sim_cuda_stubs", "sim_cuda_table", "cuda_resolve")),
     ]
     include = [f"-I{ROOT / 'native'}", f"-I{generated}"]

@@ -14,9 +14,8 @@ HEADERS = next((ROOT / ".venv").glob("lib/python3*/site-packages/nvidia/cu13/inc
 @pytest.fixture(scope="module")
 def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("fuzz") / "sim_nvml_fuzz"
-    source = ROOT / "native/simgpu"
-    files = [source / f for f in ("state.c", "engine.c", "profiles.c", "profiles_node.c")]
-    files += [f for f in source.glob("nvml_*.c") if f.name != "nvml_unserved.c"]
+    source = ROOT / "native/sim"
+    files = [*source.glob("node/*.c"), *(f for f in source.glob("nvml/*.c") if f.name != "unserved.c")]
     subprocess.run(
         [
             *(

@@ -1,0 +1,35 @@
+/*
+ * Zstandard, in which CUDA 13's compiler packs PTX. The library is asked for when an image needs it, so the
+ * simulated driver depends on nothing that a bare machine lacks; without it such an image has no entry for
+ * the device.
+ */
+#include "sim/cuda/image_parse.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+static size_t (*decompress)(void *out, size_t room, const void *in, size_t bytes);
+static unsigned (*is_error)(size_t code);
+
+static void find_library(void)
+{
+    void *library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return;
+    is_error = (unsigned (*)(size_t))dlsym(library, "ZSTD_isError");
+    if (is_error)
+        decompress = (size_t (*)(void *, size_t, const void *, size_t))dlsym(library, "ZSTD_decompress");
+}
+
+bool zstd_available(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_library);
+    return decompress != NULL;
+}
+
+size_t unpack_zstd(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t room)
+{
+    if (!zstd_available()) return 0;
+    size_t bytes = decompress(out, room, in, in_bytes);
+    return is_error(bytes) ? 0 : bytes;
+}

@@ -1,0 +1,341 @@
+/*
+ * The order of work: what a stream does with an operation (cuda_internal.h has the theory).
+ *
+ * An operation is either settled by its issuer, under the context's lock, or deferred to the stream's thread.
+ * It is deferred when something earlier that it must follow is deferred itself, when it is a host function,
+ * or when its effect is worth another thread. A deferred operation that has a modelled time is posted to the
+ * card at issue all the same, unless something without modelled time (a host function, a wait) stands before
+ * it: then its turn to be posted comes when that has ended.
+ */
+#include "sim/cuda/internal.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#define QUEUE(c)  (&process.sim.node->queue[(c)->queue])
+#define LOW_WATER (SIM_QUEUE_ENTRIES * 3 / 4)
+
+static bool blocking(const struct stream *s)
+{
+    return !(s->flags & CU_STREAM_NON_BLOCKING);
+}
+
+uint64_t stream_last(const struct stream *s)
+{
+    const struct context *c = s->context;
+    if (!blocking(s)) return s->last;
+    if (s->legacy) return c->last_blocking;
+    uint64_t legacy = c->legacy ? c->legacy->last : 0;
+    return s->last > legacy ? s->last : legacy;
+}
+
+void stream_posted(struct stream *s, uint64_t last)
+{
+    if (last > s->last) s->last = last;
+    if (blocking(s) && last > s->context->last_blocking) s->context->last_blocking = last;
+}
+
+uint64_t context_post(struct context *c, enum sim_work kind, uint64_t duration_ns)
+{
+    while (engine_room(&process.sim, c->queue) == 0) {
+        uint64_t target = QUEUE(c)->posted - LOW_WATER;
+        pthread_mutex_unlock(&c->lock);
+        engine_wait(&process.sim, c->queue, target);
+        pthread_mutex_lock(&c->lock);
+    }
+    uint64_t place = QUEUE(c)->posted % SIM_QUEUE_ENTRIES;
+    for (struct event *e; (e = c->marks[place]);) {
+        e->end_ns = QUEUE(c)->entries[place].end_ns;
+        if (e->end_ns < e->recorded_ns) e->end_ns = e->recorded_ns;
+        e->state = EVENT_DONE;
+        event_unmark(e);
+    }
+    return 1 + engine_post(&process.sim, c->queue, kind, duration_ns);
+}
+
+/* Called without the lock. */
+static void run_effect(struct context *c, const struct work *w)
+{
+    if (!w->effect || c->sticky != CUDA_SUCCESS) return;
+    CUresult result = w->effect(c, w->argument);
+    if (result != CUDA_SUCCESS && c->sticky == CUDA_SUCCESS) {
+        c->sticky = result;
+        if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
+            sim_inject_xid(&process.sim, c->device->index, 31,
+                           (uint32_t)getpid()); /* GPU memory page fault */
+    }
+}
+
+/* ---- the thread of a stream ---- */
+
+bool depend_is_met(const struct depend *d)
+{
+    const struct stream *s = d->stream;
+    if (!s || (s->object.kind != KIND_STREAM && s->object.kind != KIND_STREAM_ENDING) || s->id != d->id)
+        return true;
+    return s->finished >= d->finished;
+}
+
+static bool depends_are_met(const struct work *w)
+{
+    for (size_t i = 0; i < w->depend_count; i++) {
+        if (!depend_is_met(&w->depend[i])) return false;
+    }
+    return true;
+}
+
+static struct depend all_of(struct stream *s)
+{
+    return (struct depend){s, s->id, s->pushed};
+}
+
+/* One deferred operation, with the lock held on entry and exit. */
+static void perform(struct stream *s, struct work *w)
+{
+    struct context *c = s->context;
+    if (w->kind == WORK_HOST || w->kind == WORK_WAIT) {
+        uint64_t last = stream_last(s);
+        pthread_mutex_unlock(&c->lock);
+        if (last) engine_wait(&process.sim, c->queue, last - 1);
+        if (w->kind == WORK_WAIT && w->event) event_wait(w->event);
+        run_effect(c, w);
+        pthread_mutex_lock(&c->lock);
+        return;
+    }
+    if (!w->posted && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w->engine, w->duration_ns));
+    if (w->kind == WORK_RECORD) {
+        struct depend before = {s, s->id, s->finished};
+        if (w->event->generation == w->event_generation)
+            event_stamp(c, w->event, stream_last(s), before, sim_now());
+        return;
+    }
+    pthread_mutex_unlock(&c->lock);
+    run_effect(c, w);
+    pthread_mutex_lock(&c->lock);
+}
+
+static void *serve(void *argument)
+{
+    struct stream *s = argument;
+    struct context *c = s->context;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        struct work *w = s->head;
+        if (!w) {
+            if (s->dying) break;
+            pthread_cond_wait(&c->changed, &c->lock);
+            continue;
+        }
+        if (!depends_are_met(w)) {
+            pthread_cond_wait(&c->changed, &c->lock);
+            continue;
+        }
+        perform(s, w);
+        if (!w->posted) s->unposted--;
+        s->head = w->next;
+        if (!s->head) s->tail = NULL;
+        s->finished++;
+        c->deferred--;
+        pthread_cond_broadcast(&c->changed);
+        if (w->release) w->release(w->argument);
+        if (w->event) event_release(w->event);
+        free(w);
+    }
+    s->thread_started = false;
+    stream_unlink(s);
+    object_free(s);
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+static bool ensure_thread(struct stream *s)
+{
+    if (s->thread_started) return true;
+    pthread_attr_t a;
+    sigset_t all, before;
+    pthread_attr_init(&a);
+    pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's, not ours */
+    s->thread_started = pthread_create(&s->thread, &a, serve, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&a);
+    return s->thread_started;
+}
+
+/* ---- issuing ---- */
+
+static size_t gather(struct stream *s, const struct depend *after, struct depend *out, size_t room)
+{
+    struct context *c = s->context;
+    size_t n = 0;
+    if (after->stream && !depend_is_met(after)) out[n++] = *after;
+    if (!c->deferred || !blocking(s)) return n;
+    if (!s->legacy) {
+        struct stream *l = c->legacy;
+        if (l && l->finished < l->pushed) out[n++] = all_of(l);
+        return n;
+    }
+    for (struct stream *o = c->streams; o && n < room; o = o->next) {
+        if (o != s && blocking(o) && o->finished < o->pushed) out[n++] = all_of(o);
+    }
+    return n;
+}
+
+/* Whether the card's time for what comes next in `s` can be told now. */
+static bool timing_is_known(const struct stream *s, const struct depend *depend, size_t count)
+{
+    bool known = s->unposted == 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!depend_is_met(&depend[i]) && depend[i].stream->unposted) known = false;
+    }
+    return known;
+}
+
+static CUresult defer(struct stream *s, const struct work *w, const struct depend *depend,
+                      size_t depend_count)
+{
+    struct context *c = s->context;
+    struct work *copy = calloc(1, sizeof *copy + depend_count * sizeof *depend + w->argument_bytes);
+    if (!copy || !ensure_thread(s)) {
+        free(copy);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *copy = *w;
+    copy->next = NULL;
+    copy->depend_count = depend_count;
+    memcpy(copy->depend, depend, depend_count * sizeof *depend);
+    if (w->argument_bytes) {
+        copy->argument = &copy->depend[depend_count];
+        memcpy(copy->argument, w->argument, w->argument_bytes);
+    }
+    bool timing_known = timing_is_known(s, depend, depend_count);
+    if (w->kind == WORK_HOST || w->kind == WORK_WAIT || w->kind == WORK_RECORD) timing_known = false;
+    if (timing_known && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w->engine, w->duration_ns));
+    if (copy->event) event_hold(copy->event);
+    copy->posted = timing_known;
+    if (!copy->posted) s->unposted++;
+    if (s->tail)
+        s->tail->next = copy;
+    else
+        s->head = copy;
+    s->tail = copy;
+    s->pushed++;
+    c->deferred++;
+    pthread_cond_broadcast(&c->changed);
+    return CUDA_SUCCESS;
+}
+
+/* An event's time is known at issue when that of all work before it is; what that does to memory may come
+ * later. */
+static CUresult record(struct stream *s, const struct work *w, const struct depend *depend, size_t count)
+{
+    if (!timing_is_known(s, depend, count)) return defer(s, w, depend, count);
+    CUresult result = count ? defer(s, &(struct work){.kind = WORK_EFFECT}, depend, count) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) event_stamp(s->context, w->event, stream_last(s), all_of(s), sim_now());
+    return result;
+}
+
+static CUresult submit(struct stream *s, const struct work *w, bool waits)
+{
+    struct context *c = s->context;
+    struct depend depend[64];
+    size_t count = gather(s, &w->after, depend, 64);
+    if (w->kind == WORK_RECORD) return record(s, w, depend, count);
+    bool outstanding = s->finished < s->pushed || count;
+    if (outstanding || w->kind == WORK_HOST || w->kind == WORK_WAIT || (w->heavy && !waits))
+        return defer(s, w, depend, count);
+    if (w->kind == WORK_TIMED) stream_posted(s, context_post(c, w->engine, w->duration_ns));
+    run_effect(c, w);
+    if (w->release) w->release(w->argument);
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_submit(struct stream *s, const struct work *w)
+{
+    pthread_mutex_lock(&s->context->lock);
+    CUresult result = submit(s, w, false);
+    pthread_mutex_unlock(&s->context->lock);
+    return result;
+}
+
+CUresult stream_submit_and_wait(struct stream *s, const struct work *w)
+{
+    pthread_mutex_lock(&s->context->lock);
+    CUresult result = submit(s, w, true);
+    pthread_mutex_unlock(&s->context->lock);
+    return result == CUDA_SUCCESS ? stream_wait(s) : result;
+}
+
+/* ---- waiting ---- */
+
+static bool effects_are_done(const struct stream *s)
+{
+    if (s->finished < s->pushed) return false;
+    if (!s->legacy || !s->context->deferred) return true;
+    for (const struct stream *o = s->context->streams; o; o = o->next) {
+        if (blocking(o) && o->finished < o->pushed) return false;
+    }
+    return true;
+}
+
+#define SNAPSHOT 128
+
+/* What is deferred now in the blocking streams, or in all; what others push from now on does not count. */
+static size_t snapshot(struct context *c, bool all, struct depend *out)
+{
+    size_t n = 0;
+    for (struct stream *s = c->streams; s && n < SNAPSHOT; s = s->next) {
+        if ((all || blocking(s)) && s->finished < s->pushed) out[n++] = all_of(s);
+    }
+    return n;
+}
+
+/* The context's lock is held. */
+static void wait_for(struct context *c, const struct depend *d, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        while (!depend_is_met(&d[i]))
+            pthread_cond_wait(&c->changed, &c->lock);
+    }
+}
+
+CUresult stream_wait(struct stream *s)
+{
+    struct context *c = s->context;
+    struct depend d[SNAPSHOT];
+    pthread_mutex_lock(&c->lock);
+    d[0] = all_of(s);
+    wait_for(c, d, s->legacy ? snapshot(c, false, d) : 1);
+    uint64_t last = stream_last(s);
+    pthread_mutex_unlock(&c->lock);
+    if (last) engine_wait(&process.sim, c->queue, last - 1);
+    return context_health(c);
+}
+
+CUresult context_synchronize(struct context *c)
+{
+    struct depend d[SNAPSHOT];
+    pthread_mutex_lock(&c->lock);
+    size_t count;
+    do {
+        count = c->deferred ? snapshot(c, true, d) : 0;
+        wait_for(c, d, count);
+    } while (count == SNAPSHOT);
+    uint64_t posted = QUEUE(c)->posted;
+    pthread_mutex_unlock(&c->lock);
+    if (posted) engine_wait(&process.sim, c->queue, posted - 1);
+    return context_health(c);
+}
+
+bool stream_idle(struct stream *s)
+{
+    struct context *c = s->context;
+    pthread_mutex_lock(&c->lock);
+    bool done = effects_are_done(s);
+    uint64_t last = stream_last(s);
+    pthread_mutex_unlock(&c->lock);
+    return done && (last == 0 || engine_done(&process.sim, c->queue, last - 1, NULL));
+}

@@ -1,0 +1,418 @@
+/*
+ * The discrete-event server of engine.h.
+ *
+ * Theory of operation. A look at the card copies the heads of the device's queues into lanes, serves the
+ * lanes from the time of the last look to the present, and writes back what was completed. The same loop,
+ * without writing, predicts when an entry will be complete if nothing else is posted; a waiter sleeps until
+ * then and looks again.
+ *
+ * A lane is ready when its head was posted and its predecessor is complete. The current lane runs until its
+ * head ends or its turn is over while another lane is ready; then the next ready lane in order of creation
+ * gets a turn. A lane that is alone renews its turn, so a newcomer waits for the rest of the running turn, as
+ * on a real card.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "sim/node/engine.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define ENTRY(q, n)     (&(q)->entries[(n) % SIM_QUEUE_ENTRIES])
+#define DURATION_MAX_NS 600000000000ull
+#define HORIZON_NS      50000000ull /* a waiter looks again at least this often: neighbours come, go and die */
+#define SPIN_NS         20000ull    /* below this a sleep costs more than it saves */
+#define SWEEP_EVERY_NS  5000000ull
+
+struct lane {
+    struct sim_queue *queue;
+    uint64_t head, posted;
+    uint64_t left_ns;
+    uint64_t last_end_ns;
+    uint32_t started;
+};
+
+struct run {
+    struct sim *sim;
+    struct sim_device *device;
+    bool commit;
+    uint64_t time_ns, slice_end_ns;
+    uint32_t current, count;
+    const struct sim_queue *target; /* prediction stops when this queue... */
+    uint64_t target_number;         /* ...has completed this entry, */
+    uint64_t target_end_ns;         /* at this time */
+    struct lane lane[SIM_QUEUES_MAX];
+};
+
+static uint64_t max64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t min64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void load(struct run *r, struct sim *s, uint32_t device, bool commit)
+{
+    struct sim_device *d = &s->node->device[device];
+    const struct sim_engine *e = &d->engine;
+    r->sim = s;
+    r->device = d;
+    r->commit = commit;
+    r->time_ns = e->time_ns;
+    r->slice_end_ns = e->slice_end_ns;
+    r->current = e->current;
+    r->count = e->active_count;
+    r->target = NULL;
+    r->target_number = r->target_end_ns = 0;
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct sim_queue *q = &s->node->queue[e->active[i] % SIM_QUEUES_MAX];
+        r->lane[i] = (struct lane){.queue = q,
+                                   .head = q->done,
+                                   .posted = __atomic_load_n(&q->posted, __ATOMIC_ACQUIRE),
+                                   .left_ns = q->head_left_ns,
+                                   .last_end_ns = q->last_end_ns,
+                                   .started = q->started};
+    }
+}
+
+static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy)
+{
+    struct sim_engine *e = &r->device->engine;
+    struct sim_proc_device *p =
+        &r->sim->node->proc[l->queue->proc % SIM_PROCS_MAX].device[l->queue->device % SIM_DEVICES_MAX];
+    *(copy ? &e->copy_ns : &e->busy_ns) += to_ns - from_ns;
+    *(copy ? &p->copy_ns : &p->busy_ns) += to_ns - from_ns;
+    for (uint64_t t = max64(
+             from_ns, to_ns > SIM_HISTORY_TICKS * SIM_TICK_NS ? to_ns - SIM_HISTORY_TICKS * SIM_TICK_NS : 0);
+         t < to_ns;) {
+        uint64_t tick = t / SIM_TICK_NS, end = min64(to_ns, (tick + 1) * SIM_TICK_NS),
+                 i = tick % SIM_HISTORY_TICKS;
+        if (e->history.tick[i] != tick) {
+            e->history.tick[i] = tick;
+            e->history.busy_ns[i] = e->history.copy_ns[i] = 0;
+        }
+        *(copy ? &e->history.copy_ns[i] : &e->history.busy_ns[i]) += end - t;
+        t = end;
+    }
+    if (copy) return;
+    for (uint64_t t =
+             max64(from_ns,
+                   to_ns > SIM_PROC_TICKS * SIM_PROC_TICK_NS ? to_ns - SIM_PROC_TICKS * SIM_PROC_TICK_NS : 0);
+         t < to_ns;) {
+        uint64_t tick = t / SIM_PROC_TICK_NS, end = min64(to_ns, (tick + 1) * SIM_PROC_TICK_NS);
+        uint64_t i = tick % SIM_PROC_TICKS;
+        if (p->tick[i] != tick) {
+            p->tick[i] = tick;
+            p->tick_busy_ns[i] = 0;
+        }
+        p->tick_busy_ns[i] += end - t;
+        t = end;
+    }
+}
+
+static void complete(struct run *r, struct lane *l, uint64_t end_ns)
+{
+    if (r->commit) {
+        ENTRY(l->queue, l->head)->end_ns = end_ns;
+        l->queue->last_end_ns = end_ns;
+        l->queue->started = 0;
+        l->queue->head_left_ns = 0;
+        __atomic_store_n(&l->queue->done, l->head + 1, __ATOMIC_RELEASE);
+    }
+    if (l->queue == r->target && l->head == r->target_number) r->target_end_ns = max64(end_ns, 1);
+    l->last_end_ns = end_ns;
+    l->started = 0;
+    l->left_ns = 0;
+    l->head++;
+}
+
+/* Complete the copies and delays at the head of a lane; they wait for nobody. The time at which its head
+ * becomes ready for the card, or UINT64_MAX when there is none (yet). */
+static uint64_t settle(struct run *r, struct lane *l, uint64_t now_ns)
+{
+    while (l->head < l->posted) {
+        struct sim_entry *e = ENTRY(l->queue, l->head);
+        uint64_t ready = max64(e->posted_ns, l->last_end_ns);
+        if (e->kind == SIM_WORK_KERNEL) return l->started ? 0 : ready;
+        uint64_t end = ready + e->duration_ns;
+        if (end > now_ns) return UINT64_MAX;
+        if (r->commit) {
+            e->start_ns = ready;
+            if (e->kind == SIM_WORK_COPY) account(r, l, ready, end, true);
+        }
+        complete(r, l, end);
+    }
+    return UINT64_MAX;
+}
+
+struct choice {
+    uint32_t lane;     /* the lane to run, or count when none is ready */
+    bool contended;    /* another is ready too */
+    uint64_t ready_ns; /* when the next lane becomes ready that is not yet */
+};
+
+static struct choice choose(struct run *r, uint64_t now_ns)
+{
+    struct choice c = {.lane = r->count, .ready_ns = UINT64_MAX};
+    bool current_ready = false;
+    for (uint32_t k = 0; k < r->count; k++) {
+        uint32_t i = r->current + k < r->count ? r->current + k : r->current + k - r->count;
+        uint64_t ready = settle(r, &r->lane[i], now_ns);
+        if (ready > r->time_ns) {
+            c.ready_ns = min64(c.ready_ns, ready);
+            continue;
+        }
+        if (k == 0) {
+            current_ready = true;
+        } else if (c.lane == r->count) {
+            c.lane = i;
+        } else {
+            c.contended = true;
+        }
+    }
+    bool another = c.lane != r->count;
+    if (current_ready && (!another || r->time_ns < r->slice_end_ns)) {
+        c.lane = r->current;
+        c.contended = another;
+    } else if (current_ready) {
+        c.contended = true;
+    }
+    return c;
+}
+
+/* Give the chosen lane the card until its head ends, its turn is over, or the present. */
+static void occupy(struct run *r, const struct choice *c, uint64_t now_ns)
+{
+    struct lane *l = &r->lane[c->lane];
+    struct sim_entry *e = ENTRY(l->queue, l->head);
+    if (c->lane != r->current || r->time_ns >= r->slice_end_ns) {
+        if (r->commit && c->lane != r->current) r->device->engine.switch_count++;
+        r->current = c->lane;
+        r->slice_end_ns = r->time_ns + SIM_SLICE_NS;
+    }
+    if (!l->started) {
+        l->started = 1;
+        l->left_ns = e->duration_ns;
+        if (r->commit) {
+            e->start_ns = r->time_ns;
+            r->device->engine.kernel_count++;
+        }
+    }
+    uint64_t until = min64(now_ns, r->time_ns + l->left_ns);
+    if (c->contended)
+        until = min64(until, r->slice_end_ns);
+    else if (c->ready_ns < until)
+        until = max64(c->ready_ns, min64(until, r->slice_end_ns));
+    if (r->commit) account(r, l, r->time_ns, until, false);
+    l->left_ns -= until - r->time_ns;
+    r->time_ns = until;
+    if (!c->contended && r->slice_end_ns < until)
+        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, SIM_SLICE_NS);
+    if (l->left_ns == 0) complete(r, l, until);
+}
+
+/* Serve up to `now_ns`, or until the target is complete. */
+static void serve(struct run *r, uint64_t now_ns)
+{
+    for (;;) {
+        struct choice c = choose(r, now_ns);
+        if (r->target_end_ns || r->time_ns >= now_ns) return;
+        if (c.lane == r->count)
+            r->time_ns = min64(now_ns, c.ready_ns);
+        else
+            occupy(r, &c, now_ns);
+    }
+}
+
+/* Too large for a stack that the program chose. */
+static __thread struct run scratch;
+
+void engine_advance(struct sim *s, uint32_t device, uint64_t now_ns)
+{
+    struct sim_engine *e = &s->node->device[device].engine;
+    if (now_ns <= e->time_ns) return;
+    if (e->active_count == 0) {
+        e->time_ns = now_ns;
+        return;
+    }
+    load(&scratch, s, device, true);
+    serve(&scratch, now_ns);
+    for (uint32_t i = 0; i < scratch.count; i++) {
+        struct lane *l = &scratch.lane[i];
+        l->queue->head_left_ns = l->left_ns;
+        l->queue->started = l->started;
+    }
+    e->time_ns = scratch.time_ns;
+    e->slice_end_ns = scratch.slice_end_ns;
+    e->current = scratch.current;
+}
+
+/* When entry `number` will be complete if nothing else is posted; never later than HORIZON_NS from now. The
+ * caller holds the device's lock and has advanced it. */
+static uint64_t predict(struct sim *s, uint32_t device, const struct sim_queue *q, uint64_t number)
+{
+    load(&scratch, s, device, false);
+    scratch.target = q;
+    scratch.target_number = number;
+    uint64_t horizon = scratch.time_ns + HORIZON_NS;
+    serve(&scratch, horizon);
+    return scratch.target_end_ns ? min64(scratch.target_end_ns, horizon) : horizon;
+}
+
+int engine_open(struct sim *s, uint32_t device, uint32_t priority)
+{
+    struct sim_node *n = s->node;
+    int found = -1;
+    for (int attempt = 0; attempt < 2 && found < 0; attempt++) {
+        if (attempt > 0 && sim_sweep(s, 0) == 0) break;
+        sim_lock_node(s);
+        for (uint32_t i = 0; i < SIM_QUEUES_MAX && found < 0; i++) {
+            if (n->queue[i].state == SIM_SLOT_FREE) found = (int)i;
+        }
+        if (found >= 0) {
+            struct sim_queue *q = &n->queue[found];
+            memset(q, 0, offsetof(struct sim_queue, entries));
+            q->device = device;
+            q->proc = (uint32_t)s->slot;
+            q->proc_generation = n->proc[s->slot].generation;
+            q->priority = priority;
+            if ((uint32_t)found >= n->queue_high)
+                __atomic_store_n(&n->queue_high, (uint32_t)found + 1, __ATOMIC_RELEASE);
+            q->state = SIM_SLOT_LIVE;
+            sim_lock_device(s, device);
+            struct sim_engine *e = &n->device[device].engine;
+            engine_advance(s, device, sim_now());
+            bool listed = false; /* it may have been relisted after the death of another */
+            for (uint32_t i = 0; i < e->active_count; i++)
+                listed = listed || e->active[i] == found;
+            if (!listed) e->active[e->active_count++] = (uint16_t)found;
+            sim_unlock_device(s, device);
+        }
+        sim_unlock_node(s);
+    }
+    return found;
+}
+
+/* The caller holds the node's lock. */
+static void drop(struct sim *s, uint32_t index)
+{
+    struct sim_queue *q = &s->node->queue[index];
+    uint32_t device = q->device % SIM_DEVICES_MAX;
+    struct sim_engine *e = &s->node->device[device].engine;
+    sim_lock_device(s, device);
+    for (uint32_t i = 0; i < e->active_count; i++) {
+        if (e->active[i] != index) continue;
+        memmove(&e->active[i], &e->active[i + 1], (e->active_count - i - 1) * sizeof e->active[0]);
+        e->active_count--;
+        if (e->current > i)
+            e->current--;
+        else if (e->current == i)
+            e->slice_end_ns = e->time_ns;
+        if (e->current >= e->active_count) e->current = 0;
+        break;
+    }
+    sim_unlock_device(s, device);
+    q->state = SIM_SLOT_FREE;
+}
+
+void engine_close(struct sim *s, int queue)
+{
+    if (queue < 0) return;
+    uint32_t device = s->node->queue[queue].device;
+    sim_lock_device(s, device);
+    engine_advance(s, device, sim_now());
+    sim_unlock_device(s, device);
+    sim_lock_node(s);
+    drop(s, (uint32_t)queue);
+    sim_unlock_node(s);
+}
+
+void engine_drop_process(struct sim *s, uint32_t slot)
+{
+    for (uint32_t i = 0; i < sim_queues_used(s->node); i++) {
+        const struct sim_queue *q = &s->node->queue[i];
+        if (q->state == SIM_SLOT_LIVE && q->proc == slot) drop(s, i);
+    }
+}
+
+uint32_t engine_room(struct sim *s, int queue)
+{
+    const struct sim_queue *q = &s->node->queue[queue];
+    return SIM_QUEUE_ENTRIES - (uint32_t)(q->posted - __atomic_load_n(&q->done, __ATOMIC_ACQUIRE));
+}
+
+uint64_t engine_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    uint32_t slow = __atomic_load_n(&s->node->device[q->device].faults.slow_permille, __ATOMIC_RELAXED);
+    uint64_t number = q->posted;
+    duration_ns = min64(duration_ns, DURATION_MAX_NS);
+    if (slow && kind != SIM_WORK_DELAY) duration_ns = duration_ns * slow / 1000;
+    *ENTRY(q, number) =
+        (struct sim_entry){.posted_ns = sim_now(), .duration_ns = duration_ns, .kind = (uint32_t)kind};
+    __atomic_store_n(&q->posted, number + 1, __ATOMIC_RELEASE);
+    return number;
+}
+
+bool engine_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
+        sim_lock_device(s, q->device);
+        engine_advance(s, q->device, sim_now());
+        sim_unlock_device(s, q->device);
+        if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) return false;
+    }
+    if (end_ns) *end_ns = ENTRY(q, number)->end_ns;
+    return true;
+}
+
+void engine_wait(struct sim *s, int queue, uint64_t number)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    while (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
+        sim_lock_device(s, q->device);
+        engine_advance(s, q->device, sim_now());
+        bool done = q->done > number;
+        bool shared = s->node->device[q->device].engine.active_count > 1;
+        uint64_t at = done ? 0 : predict(s, q->device, q, number);
+        bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
+        sim_unlock_device(s, q->device);
+        if (done || dropped) return; /* dropped: we were taken for dead */
+        if (shared) sim_sweep(s, SWEEP_EVERY_NS);
+        engine_sleep_until(at);
+    }
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void engine_sleep_until(uint64_t at_ns)
+{
+    static __thread bool precise;
+    uint64_t now = sim_now();
+    if (at_ns > now + SPIN_NS) {
+        if (!precise) {
+            prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
+            precise = true;
+        }
+        struct timespec t = {.tv_sec = (time_t)(at_ns / 1000000000ull),
+                             .tv_nsec = (long)(at_ns % 1000000000ull)};
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+            ;
+        return;
+    }
+    while (sim_now() < at_ns)
+        relax();
+}

@@ -1,0 +1,83 @@
+/*
+ * What the parts of the simulated libnvidia-ml.so.1 share: the node that was opened, handles, and what a
+ * handle means.
+ *
+ * A handle is the address of a static byte, so a foreign pointer is recognised and refused. A physical device
+ * has one for life; a GPU instance, a compute instance and a MIG device have one per place in the state file.
+ */
+#ifndef CALABASH_SIM_NVML_CORE_H
+#define CALABASH_SIM_NVML_CORE_H
+
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <nvml.h>
+
+#include "sim/node/engine.h"
+#include "sim/node/profiles.h"
+#include "sim/node/state.h"
+
+/* Everything is hidden but the functions that are defined with this. */
+#define NVML_API __attribute__((visibility("default"))) nvmlReturn_t
+
+#define NVML_NO_INSTANCE 0xFFFFFFFFu
+#define NVML_SECOND_NS   1000000000ull
+
+/* What a device handle stands for: a card, or one compute instance of one of its GPU instances. */
+struct nv_target {
+    struct sim *sim;
+    struct sim_device *device;
+    const struct card *card;
+    uint32_t index;
+    bool mig;
+    uint32_t gi, ci; /* places in the state file; valid when mig */
+};
+
+/* Who may be asked even when the card has fallen off the bus, and whether a MIG device will do. */
+enum nv_want { NV_CARD = 1, NV_MIG = 2, NV_LOST = 4 };
+
+/* The opened node, or NULL: answer NVML_ERROR_UNINITIALIZED. */
+struct sim *nv_node(void);
+
+/* Resolves a handle; `want` is a sum of enum nv_want. */
+nvmlReturn_t nv_resolve(nvmlDevice_t handle, unsigned int want, struct nv_target *target);
+
+nvmlDevice_t nv_device_handle(uint32_t index);
+nvmlDevice_t nv_mig_handle(uint32_t index, uint32_t ci);
+nvmlGpuInstance_t nv_gi_handle(uint32_t index, uint32_t gi);
+nvmlComputeInstance_t nv_ci_handle(uint32_t index, uint32_t ci);
+nvmlReturn_t nv_resolve_gi(nvmlGpuInstance_t handle, struct nv_target *target);
+nvmlReturn_t nv_resolve_ci(nvmlComputeInstance_t handle, struct nv_target *target);
+
+/* Copies a text into a caller's buffer; NVML_ERROR_INSUFFICIENT_SIZE when it does not fit. */
+nvmlReturn_t nv_copy(char *out, unsigned int size, const char *text);
+
+/* Resolves `device` for a card, or leaves the calling function with the error. */
+#define NV_TARGET(target, handle, want)                                   \
+    struct nv_target target;                                              \
+    do {                                                                  \
+        nvmlReturn_t nv_result = nv_resolve((handle), (want), &(target)); \
+        if (nv_result != NVML_SUCCESS) return nv_result;                  \
+    } while (0)
+
+/* Leaves the calling function when a pointer that it must write through is missing. */
+#define NV_NEED(pointer)                                           \
+    do {                                                           \
+        if ((pointer) == NULL) return NVML_ERROR_INVALID_ARGUMENT; \
+    } while (0)
+
+/* Brings a card's books up to now: work done, dead processes gone (about 10 us). */
+void nv_refresh(const struct nv_target *target);
+
+/* Share of the last `window_ns` (at most 10 s) in which the card ran kernels / copies, 0..1. */
+double nv_busy_ratio(const struct nv_target *target, uint64_t window_ns);
+double nv_copy_ratio(const struct nv_target *target, uint64_t window_ns);
+
+uint32_t nv_temperature_c(const struct nv_target *target);
+uint32_t nv_power_mw(const struct nv_target *target);
+uint64_t nv_energy_mj(const struct nv_target *target);
+uint32_t nv_power_limit_mw(const struct nv_target *target);
+uint32_t nv_sm_clock_mhz(const struct nv_target *target);
+
+/* CLOCK_REALTIME, which NVML's time stamps use, and its distance from the state file's CLOCK_MONOTONIC. */
+uint64_t nv_realtime_ns(void);
+
+#endif

@@ -1,0 +1,18 @@
+/* Functions that nobody serves: they answer so, and are counted under their names for `calabash-simctl
+ * unserved`. */
+#include "sim/nvml/core.h"
+
+#include "api/sim_nvml_stubs.h"
+
+static const char *const names[] = {
+#define NAME(function) #function,
+    CB_NVML_API(NAME)};
+
+nvmlReturn_t cb_sim_nvml_unserved(int function)
+{
+    struct sim *s = nv_node();
+
+    if (s == NULL) return NVML_ERROR_UNINITIALIZED;
+    if (function >= 0 && function < CB_NVML_COUNT) sim_count_unserved(s, names[function]);
+    return NVML_ERROR_NOT_SUPPORTED;
+}

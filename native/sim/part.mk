@@ -1,0 +1,37 @@
+# The simulated driver pair and the keeper of simulated nodes: node/ (the shared state, the engine, the cards),
+# cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), ctl/ (calabash-simctl).
+SIM_DIR := $(ROOT)/native/sim
+SIM_OUT := $(OUT)/simgpu
+SIM_BUILD := $(BUILD)/sim
+SIM_OBJECTS = $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(1)))
+SIM_NODE := $(call SIM_OBJECTS,$(SIM_DIR)/node/*.c)
+SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*.c)
+SIM_NVML := $(call SIM_OBJECTS,$(SIM_DIR)/nvml/*.c)
+SIM_CTL := $(call SIM_OBJECTS,$(SIM_DIR)/ctl/*.c)
+SIM_STATE := $(addprefix $(SIM_BUILD)/node/,state.o engine.o)
+
+$(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+-include $(wildcard $(SIM_BUILD)/*/*.d)
+
+$(SIM_OUT)/calabash-simctl: $(SIM_NODE) $(SIM_CTL)
+	@mkdir -p $(@D)
+	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $^
+	@mv -f $@.new $@
+
+$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NODE) $(SIM_NVML) $(API_SIM_NVML_OBJECTS) $(API_SIM_NVML_MAP)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(API_SIM_LDFLAGS) -Wl,--version-script=$(API_SIM_NVML_MAP) -Wl,-soname,$(@F) -o $@.new \
+		$(filter %.o,$^) -lm
+	@mv -f $@.new $@ # programs that have the old one mapped keep it
+
+$(SIM_OUT)/libcuda.so.1: $(SIM_STATE) $(SIM_CUDA) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete $(API_SIM_LDFLAGS) \
+		-Wl,--version-script=$(API_SIM_CUDA_MAP) \
+		-o $@.new $(filter %.o,$^)
+	@mv -f $@.new $@
+
+TARGETS += $(addprefix $(SIM_OUT)/,calabash-simctl libnvidia-ml.so.1 libcuda.so.1)
