@@ -39,7 +39,8 @@ def measure_calls(report: Report, lab: Lab) -> None:
     """Nanoseconds added per call."""
     lab.slot("tracked", core_percent=50, policy=ComputePolicy.BURST, memory_limit_bytes=8 << 30)
     lab.slot("whole", policy=None, memory_limit_bytes=8 << 30)
-    results = _runs(lab, (None, "tracked", "whole"), 5 if report.quick else 15, 150 if report.quick else 400)
+    lab.slot("seen", policy=None)
+    results = _runs(lab, (None, "tracked", "whole", "seen"), 5 if report.quick else 15, 150 if report.quick else 400)
 
     def median(variant: str | None, kind: str) -> float:
         return statistics.median(float(result[kind]) for result in results[variant])
@@ -48,6 +49,8 @@ def measure_calls(report: Report, lab: Lab) -> None:
         ("pass-through call adds", "tracked", "pass_through", PASS_THROUGH_NS),
         ("pass-through call (attribute) adds", "tracked", "attribute", PASS_THROUGH_NS),
         ("launch under no compute limit adds", "whole", "launch", PASS_THROUGH_NS),
+        ("launch in a slice without limits adds", "seen", "launch", PASS_THROUGH_NS),
+        ("allocation in a slice without limits adds", "seen", "allocation", PASS_THROUGH_NS),
         ("launch, limited and not throttled, adds", "tracked", "launch", LAUNCH_NS),
         ("allocation adds", "tracked", "allocation", ALLOCATION_NS),
         ("memory info adds", "tracked", "memory_info", ALLOCATION_NS),

@@ -8,7 +8,11 @@
  * NVML is the truth. Every value read from it is bounded before use.
  *
  *   <slot>/lease: an empty file; every process of the allocation holds flock(LOCK_SH) on it, so the kernel
- * itself tells the agent when the last one is gone.
+ * itself tells the agent when the last one is gone. Absent when limits.flags has CB_LIMITS_LEASELESS: then a
+ * cgroup says who belongs.
+ *
+ * A device without a cap and without a policy (memory_limit_bytes 0, CB_POLICY_NONE) is there to be seen and
+ * nothing else: nothing is charged on it.
  *
  * All integers are little-endian and naturally aligned. Times are CLOCK_MONOTONIC nanoseconds (one clock per
  * host, shared by all its containers). `word` fields are futex words.
@@ -42,6 +46,9 @@
 #define CB_DEVICES_MAX  16u
 #define CB_PROCS_MAX    1024u
 
+/* Bits of limits.flags. */
+#define CB_LIMITS_LEASELESS 1u /* who belongs is the kernel's matter (a cgroup): there is no lease file */
+
 enum cb_policy { CB_POLICY_NONE = 0, CB_POLICY_FIXED = 1, CB_POLICY_BURST = 2, CB_POLICY_BEST_EFFORT = 3 };
 
 /* How the shim obeys the compute share right now; set by the agent's arbiter. */
@@ -73,7 +80,7 @@ struct cb_limits_device {        /* 256 bytes */
     uint32_t gate;       /* enum cb_gate */
     uint32_t word;       /* seqlock and futex: odd while gate and plans are written, woken after */
     uint32_t neighbours; /* other containers that use the device now; 0: what is measured is our own time */
-    uint64_t granted_ns; /* cumulative GPU time granted; 0 when not used */
+    uint64_t unreported_ns;  /* cumulative GPU time that the driver saw and charged_ns does not tell */
     uint64_t context_bytes;  /* learned cost of one context on this device; 0: not known */
     struct cb_plan plan;     /* valid when gate == CB_GATE_TURN, from plan.from_ns on */
     struct cb_plan previous; /* the plan in force until plan.from_ns */

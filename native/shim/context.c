@@ -41,6 +41,8 @@ static CUresult opening(CUdevice ordinal, int *device, uint64_t *cost)
     *device = cb_device_of(ordinal);
     if (*device < 0)
         return ordinal >= 0 && ordinal < cb.ordinal_count ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+    *device = cb_device_charged(*device);
+    if (*device < 0) return CUDA_SUCCESS;
     cb_lock(&lock);
     bool first = open_count[*device]++ == 0;
     cb_unlock(&lock);

@@ -9,7 +9,7 @@
 
 bool cb_claim_begin(struct cb_claim *claim, uint64_t bytes)
 {
-    claim->device = cb_device_current();
+    claim->device = cb_device_charged(cb_device_current());
     claim->bytes = cb_cost(bytes);
     claim->context = 0;
     return cb_reserve(claim->device, claim->bytes);
@@ -28,6 +28,7 @@ bool cb_claim_resize(struct cb_claim *claim, uint64_t bytes)
 
 void cb_claim_end(struct cb_claim *claim, CUresult result, uint32_t kind, uint64_t key)
 {
+    if (claim->device < 0) return;
     if (result != CUDA_SUCCESS) {
         cb_cancel(claim->device, claim->bytes);
         return;

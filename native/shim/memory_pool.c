@@ -74,7 +74,7 @@ static struct cb_pool *find(CUmemoryPool handle, CUdevice ordinal, int device)
 
 struct cb_pool *cb_pool_of_graphs(CUdevice ordinal)
 {
-    int device = cb_device_of(ordinal);
+    int device = cb_device_charged(cb_device_of(ordinal));
     return CB_REAL(cuDeviceGetGraphMemAttribute) != NULL && device >= 0 ? find(NULL, ordinal, device) : NULL;
 }
 
@@ -193,7 +193,7 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
 #define ALLOCATE(pool, suffix, call)                                                                     \
     do {                                                                                                 \
         struct cb_pool *from = capturing(hStream, CB_REAL(cuStreamIsCapturing##suffix)) ? NULL : (pool); \
-        if (from == NULL) return call;                                                                   \
+        if (from == NULL || from->device < 0) return call;                                               \
         if (!cb_pool_begin(from, bytesize, false) &&                                                     \
             !(frees_caught_up(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&                          \
               cb_pool_begin(from, bytesize, false)))                                                     \
@@ -220,7 +220,7 @@ static struct cb_pool *current_pool(void)
     if (ordinal < 0 || CB_REAL(cuDeviceGetMemPool) == NULL ||
         CB_REAL(cuDeviceGetMemPool)(&handle, ordinal) != CUDA_SUCCESS || handle == NULL)
         return NULL;
-    return find(handle, ordinal, cb_device_of(ordinal));
+    return find(handle, ordinal, cb_device_charged(cb_device_of(ordinal)));
 }
 
 /* A pool by its handle: as cuMemPoolCreate noted it, else (a default or imported one) of the current device.
@@ -231,7 +231,8 @@ static struct cb_pool *named_pool(CUmemoryPool handle)
         if (pool->handle == handle && handle != NULL && !__atomic_load_n(&pool->gone, __ATOMIC_RELAXED))
             return pool;
     CUdevice ordinal = current_ordinal();
-    return handle != NULL && ordinal >= 0 ? find(handle, ordinal, cb_device_of(ordinal)) : NULL;
+    return handle != NULL && ordinal >= 0 ? find(handle, ordinal, cb_device_charged(cb_device_of(ordinal)))
+                                          : NULL;
 }
 
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
@@ -268,7 +269,8 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
         bool on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
         int ordinal = poolProps->location.id;
         (void)find(*pool, ordinal,
-                   on_device ? cb_device_of(ordinal) : -1); /* pools of host memory cost nothing */
+                   on_device ? cb_device_charged(cb_device_of(ordinal))
+                             : -1); /* pools of host memory cost nothing */
     }
     return result;
 }

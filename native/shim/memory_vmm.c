@@ -82,7 +82,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 {
     CB_ENTER();
     int device = prop != NULL && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE
-                     ? cb_device_of(prop->location.id)
+                     ? cb_device_charged(cb_device_of(prop->location.id))
                      : -1;
     uint64_t bytes = cb_cost(size);
     if (!cb_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;

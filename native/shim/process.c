@@ -28,7 +28,7 @@ uint64_t cb_process_start_time(int32_t pid)
 {
     char path[32], text[512];
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return 0;
     ssize_t length = read(fd, text, sizeof(text) - 1);
     close(fd);

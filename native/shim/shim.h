@@ -9,7 +9,7 @@
 #ifndef CALABASH_SHIM_H
 #define CALABASH_SHIM_H
 
-#define __CUDA_API_VERSION_INTERNAL    /* declares every version and every per-thread variant under its own \
+#define __CUDA_API_VERSION_INTERNAL /* declares every version and every per-thread variant under its own \
                                           name */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #pragma GCC visibility push(default)
@@ -115,7 +115,7 @@ void cb_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct cb_slot_files {
     const struct cb_limits *limits;
     struct cb_usage *usage;
-    int lease_fd;
+    int lease_fd; /* -1: the slot has no lease */
 };
 bool cb_slot_open(struct cb_slot_files *files); /* false after cb_say */
 uint64_t cb_process_start_time(int32_t pid);    /* 0: no such process */
@@ -136,6 +136,13 @@ static inline int cb_device_current(void)
     CUdevice ordinal = 0;
     if (CB_UNLIKELY(cb.ordinal_count != 1) && CB_REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS) return -1;
     return cb_device_of(ordinal);
+}
+/* The device, or -1 when it is there to be seen only: no cap, no policy, nothing to charge. */
+static inline int cb_device_charged(int device)
+{
+    if (device < 0) return -1;
+    const struct cb_limits_device *limits = &cb.limits->device[device];
+    return limits->memory_limit_bytes == 0 && limits->policy == CB_POLICY_NONE ? -1 : device;
 }
 
 /* charge.c: the container's counter. A device of -1 is never charged and never denied. Bytes are what cb_cost

@@ -4,7 +4,8 @@
  * In a container the slot is at a fixed path, which the tenant cannot redirect. Elsewhere the environment
  * names it; then it must belong to root, to the owner of this library, or to the very user who runs the
  * program. The limits must be nobody else's to write. Whatever is missing or does not look right is refused:
- * a tenant without limits does not run.
+ * a tenant without limits does not run. Nothing here waits for what a file is: a pipe or a device in its
+ * place is refused as well.
  */
 #define _GNU_SOURCE
 #include "shim/shim.h"
@@ -58,7 +59,7 @@ static bool trusted_owner(const struct slot *slot, uid_t owner)
 
 static bool open_directory(struct slot *slot)
 {
-    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     slot->directory = open(FIXED_PATH, flags);
     slot->fixed = slot->directory >= 0 || errno != ENOENT;
     const char *path = slot->fixed ? FIXED_PATH : getenv("CALABASH_SLOT");
@@ -123,6 +124,12 @@ static int take_lease(const struct slot *slot)
         cb_say("cannot open %s/lease: %s", slot->path, strerror(errno));
         return -1;
     }
+    struct stat status;
+    if (status_of(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        cb_say("%s/lease is not a regular file", slot->path);
+        close(fd);
+        return -1;
+    }
     int high = fcntl(fd, F_DUPFD_CLOEXEC, LEASE_FD_LOWEST);
     if (high >= 0) {
         close(fd);
@@ -175,7 +182,8 @@ bool cb_slot_open(struct cb_slot_files *files)
         (files->limits = map_file(&slot, "limits", sizeof(struct cb_limits), false)) != NULL &&
         (files->usage = map_file(&slot, "usage", sizeof(struct cb_usage), true)) != NULL &&
         check_pages(&slot, files->limits, files->usage))
-        opened = (files->lease_fd = take_lease(&slot)) >= 0;
+        opened = (__atomic_load_n(&files->limits->flags, __ATOMIC_ACQUIRE) & CB_LIMITS_LEASELESS) != 0 ||
+                 (files->lease_fd = take_lease(&slot)) >= 0;
     if (slot.directory >= 0) close(slot.directory);
     return opened;
 }

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.native.shim_world import GIB, NOT_PERMITTED, SUCCESS, Slot, World, program
 
+from calabash.agent.pages_layout import LIMITS_LEASELESS, LimitsStruct
+
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Slot:
@@ -165,3 +167,24 @@ def test_the_shim_adds_no_descriptor_below_200(slot: Slot) -> None:
     process.kill()
     process.communicate()
     assert [int(fd) >= 200 for fd, link in links.items() if link.startswith(str(slot.path))] == [True]
+
+
+def test_a_slot_whose_membership_is_the_kernels_needs_no_lease_and_takes_none(slot: Slot) -> None:
+    (slot.path / "lease").unlink()
+    offset: int = LimitsStruct.flags.offset  # type: ignore[attr-defined]
+    poke(slot.path / "limits", offset, struct.pack("<I", LIMITS_LEASELESS))
+    assert init(slot) == (str(SUCCESS), "")
+    process = slot.start(program("tenant"), "hold", "4096")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    links = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")]
+    process.kill()
+    process.communicate()
+    assert [link for link in links if link.startswith(str(slot.path))] == []
+
+
+def test_a_lease_that_is_a_pipe_refuses_the_gpu_instead_of_waiting_for_a_writer(slot: Slot) -> None:
+    replace_by_fifo(slot.path / "lease")
+    answer, message = init(slot)
+    assert answer == str(NOT_PERMITTED)
+    assert "lease" in message

@@ -138,3 +138,22 @@ def test_a_program_without_a_slot_gets_no_device(world: World) -> None:
     environment = world.slot().environment() | {"CALABASH_SLOT": "/nowhere"}
     done = subprocess.run([str(program("tenant")), "init"], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(NOT_PERMITTED)
+
+
+def test_a_slice_without_a_cap_or_a_policy_narrows_the_view_of_devices_and_charges_nothing(world: World) -> None:
+    """What a whole card or a share of its time gets: the devices are its own, everything else is the driver's."""
+    uuids = world.uuids()
+    slot = world.slot(devices=(3, 1), cap=0)
+    own = [uuid.removeprefix("GPU-") for uuid in (uuids[3], uuids[1])]
+    assert slot.run("env", "-u", "CUDA_VISIBLE_DEVICES", program("devices")).split("\n") == ["2", *own]
+    assert slot.run("sh", "-c", f"CUDA_VISIBLE_DEVICES=0,1,2,3 {program('devices')}").split("\n") == ["2", *own]
+    seen = probe(slot, uuids[0])
+    assert (seen["count"], seen["foreign"]) == (2, [6])
+    assert {tuple(d["memory"][:1]) for d in seen["devices"]} == {(40 * GIB,)}
+    for action in ("families 3000000", "graph 3000000", "capture 3000000", "reuse 700000000", "contexts"):
+        slot.tenant(*action.split())
+    with slot.holding(600 * MIB):
+        assert slot.world.device(3)["alloc_bytes"] == 600 * MIB
+        usage = slot.usage.device(0)
+        assert (usage.used_bytes, usage.peak_bytes, usage.charged_ns, usage.launch_count) == (0, 0, 0, 0)
+        assert {sum(proc.used_bytes) for proc in slot.procs()} == {0}

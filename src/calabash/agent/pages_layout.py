@@ -16,6 +16,8 @@ PAGE_VERSION = 1
 DEVICES_MAX = 16
 PROCS_MAX = 1024
 
+LIMITS_LEASELESS = 1  # in LimitsStruct.flags
+
 UUID_BYTES = 48
 ALLOCATION_BYTES = 64
 
@@ -73,7 +75,7 @@ class LimitsDeviceStruct(ctypes.Structure):
         ("gate", ctypes.c_uint32),
         ("word", ctypes.c_uint32),
         ("neighbours", ctypes.c_uint32),
-        ("granted_ns", ctypes.c_uint64),
+        ("unreported_ns", ctypes.c_uint64),
         ("context_bytes", ctypes.c_uint64),
         ("plan", PlanStruct),
         ("previous", PlanStruct),
@@ -88,7 +90,7 @@ class LimitsDeviceStruct(ctypes.Structure):
     gate: int
     word: int
     neighbours: int
-    granted_ns: int
+    unreported_ns: int
     context_bytes: int
     plan: PlanStruct
     previous: PlanStruct
