@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
 
@@ -46,6 +46,11 @@ class OrchidDriver:
         return DeviceReading(uuid=uuid, memory_used_mib=0, utilization_percent=0, temperature_c=40, power_w=20.0)
 
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
+        self._check(uuid)
+        return ()
+
+    def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
+        del after_us
         self._check(uuid)
         return ()
 

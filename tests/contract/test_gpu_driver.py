@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from bench._lab import Lab
 from tests.contract.orchid import open_orchid
 
 from calabash.agent.inventory import Inventory
@@ -377,3 +378,30 @@ def test_a_new_vendors_cards_join_the_nodes_inventory_untouched(tmp_path: Path, 
     reading = inventory.reading(orchid.uuid)
     assert reading is not None
     assert reading.temperature_c == 40
+
+
+def test_idle_cards_tell_of_nobodys_work(bench: Bench) -> None:
+    for device in bench.driver.devices():
+        assert all(0 <= sample.percent <= 100 for sample in bench.driver.utilization(device.uuid, 0))
+    with pytest.raises(CalabashError) as raised:
+        bench.driver.utilization(DeviceUuid("GPU-00000000-0000-0000-0000-000000000000"), 0)
+    assert raised.value.reason is Reason.NOT_FOUND
+
+
+def test_a_program_that_works_is_seen_working_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_CARD", "sim")
+    with Lab(arbiter=False) as lab:
+        assert lab.node is not None
+        driver = vendors.open_driver("nvidia", DriverOptions(sim_state=lab.node.state))
+        try:
+            tenant = lab.load(None, "--kernel-us", 1000, "--seconds", 30)
+            found, deadline = driver.utilization(lab.uuid, 0), time.monotonic() + DEADLINE_S
+            while (not found or found[0].percent < 60) and time.monotonic() < deadline:
+                time.sleep(0.1)
+                found = driver.utilization(lab.uuid, 0)
+            (sample,) = found
+            assert (sample.pid, sample.percent > 50) == (tenant.pid, True)
+            assert abs(sample.at_us / 1e6 - time.time()) < 5
+            assert driver.utilization(lab.uuid, sample.at_us + 60_000_000) == ()
+        finally:
+            driver.close()

@@ -67,6 +67,7 @@ class AcmeDriver:
             raise CalabashError("it does not answer", reason=Reason.UNHEALTHY)
         return DeviceReading(uuid=uuid, memory_used_mib=7, utilization_percent=3, temperature_c=40, power_w=20.0)
     def processes(self, uuid): return ()
+    def utilization(self, uuid, after_us): return ()
     def set_exclusive(self, uuid, exclusive): pass
     def wait_events(self, timeout_s): time.sleep(timeout_s); return ()
     def close(self): pass

@@ -50,6 +50,15 @@ class DeviceProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUtilization:
+    """Part of a device's time, in percent, that one process had until ``at_us``, by the driver's own clock."""
+
+    pid: int
+    percent: int
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
     """A moment's truth about one device, from its driver."""
 

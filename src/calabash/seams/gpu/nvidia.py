@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import pynvml
 
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, ProcessUtilization
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB
 from calabash.seams.gpu.deadline import DeadlineThread
@@ -215,6 +215,9 @@ class NvidiaDriver:
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
         return self._ask(f"processes of {uuid}", lambda: _processes(_handle(uuid)), of=uuid)
 
+    def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
+        return self._ask(f"utilisation of {uuid}", lambda: _utilization(_handle(uuid), after_us), of=uuid)
+
     def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
         mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
         self._ask(f"compute mode of {uuid}", lambda: pynvml.nvmlDeviceSetComputeMode(_handle(uuid), mode), of=uuid)
@@ -365,6 +368,25 @@ def _processes(handle: object) -> tuple[DeviceProcess, ...]:
     ):
         used[process.pid] = max(used.get(process.pid, 0), process.usedGpuMemory or 0)
     return tuple(DeviceProcess(pid=pid, used_mib=-(-used[pid] // MIB)) for pid in sorted(used))
+
+
+def _utilization(handle: object, after_us: int) -> tuple[ProcessUtilization, ...]:
+    """The latest sample of each process. That nobody has worked is no sample; with MIG nobody can tell."""
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, after_us)
+    except pynvml.NVMLError as error:
+        if error.value in (*_ABSENT, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
+            return ()  # pynvml takes "no samples, success" for an error
+        if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:  # one more process since we asked how many
+            return ()
+        raise
+    latest: dict[int, ProcessUtilization] = {}
+    for sample in samples:
+        known = latest.get(sample.pid)
+        if sample.pid and sample.timeStamp > after_us and (known is None or sample.timeStamp >= known.at_us):
+            percent = max(0, min(100, sample.smUtil))
+            latest[sample.pid] = ProcessUtilization(pid=sample.pid, percent=percent, at_us=sample.timeStamp)
+    return tuple(latest[pid] for pid in sorted(latest))
 
 
 def _reading(uuid: DeviceUuid) -> DeviceReading:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
 
 DEFAULT_CALL_TIMEOUT_S = 5.0
 
@@ -68,6 +68,9 @@ class GpuDriver(Protocol):
 
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
         """Processes that hold memory of the card and that this process can see, by ascending pid."""
+
+    def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
+        """How much of the card's time each process had since ``after_us`` (0: lately); () where it is not told."""
 
     def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
         """Lets one process at a time use the card (True), or any number (False)."""
