@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 
 from bench._report import Report, run
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Bind, Decision, Evict, Move, Options
-from calabash.sched.fairshare import Amount
-from calabash.sched.queues import QueueSpec
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.decisions import Bind, Decision, Evict, Move, Options, Request
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.tree import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import NodePlacement, Shape
 from calabash.sim.queueing import Load, Queueing, random_jobs
 
 DEVICES = 8
@@ -39,9 +39,9 @@ def halves(nodes: int, options: Options | None = None) -> Scheduler:
     scheduler = Scheduler(cluster(nodes), queues, options=options)
     for row in range(nodes):
         for first in range(0, DEVICES, 2):
-            ask = Ask(id=f"r{row}.{first}", queue="research", shape=whole(2), run_time_s=HOUR_S + row % 997)
+            request = Request(id=f"r{row}.{first}", queue="research", shape=whole(2), run_time_s=HOUR_S + row % 997)
             scheduler.adopt(
-                ask, placement=NodePlacement(node=row, devices=(first, first + 1)), started_at_s=-float(row % 991)
+                request, placement=NodePlacement(node=row, devices=(first, first + 1)), started_at_s=-float(row % 991)
             )
     return scheduler
 
@@ -62,7 +62,7 @@ def measure_gang(report: Report) -> None:
     for _ in range(3):
         scheduler = Scheduler(cluster(512), [QueueSpec(name="q")])
         for i in range(512):
-            scheduler.submit(Ask(id=f"g{i}", queue="q", shape=whole(DEVICES), gang="g", min_member=512))
+            scheduler.submit(Request(id=f"g{i}", queue="q", shape=whole(DEVICES), gang="g", min_member=512))
         took_s, decisions = timed(scheduler, 0.0)
         assert count(decisions, Bind) == 512
         best_s = min(best_s, took_s)
@@ -71,14 +71,14 @@ def measure_gang(report: Report) -> None:
 
 def measure_reclaim(report: Report) -> None:
     scheduler = halves(500)
-    scheduler.submit(Ask(id="one", queue="prod", shape=whole(1)))
+    scheduler.submit(Request(id="one", queue="prod", shape=whole(1)))
     took_s, decisions = timed(scheduler, 1.0)
     assert count(decisions, Evict) == 1
     report.add("reclaim of one device at 500 nodes", took_s, "s", at_most=1.0)
     nodes = 2_000 if report.quick else 12_500
     scheduler = halves(nodes)
     for i in range(250):
-        scheduler.submit(Ask(id=f"g{i}", queue="prod", shape=whole(DEVICES), gang="g", min_member=250))
+        scheduler.submit(Request(id=f"g{i}", queue="prod", shape=whole(DEVICES), gang="g", min_member=250))
     took_s, decisions = timed(scheduler, 1.0)
     assert count(decisions, Bind) == 250
     where = f"{nodes * DEVICES:,} devices"
@@ -91,10 +91,10 @@ def measure_consolidation(report: Report) -> None:
     options = Options(defragment_moves_max=4)
     scheduler = Scheduler(cluster(500), [QueueSpec(name="q")], options=options)
     for row in range(500):
-        ask = Ask(id=f"s{row}", queue="q", shape=whole(1))
-        scheduler.adopt(ask, placement=NodePlacement(node=row, devices=(row % DEVICES,)), started_at_s=0.0)
+        request = Request(id=f"s{row}", queue="q", shape=whole(1))
+        scheduler.adopt(request, placement=NodePlacement(node=row, devices=(row % DEVICES,)), started_at_s=0.0)
     for i in range(41):
-        scheduler.submit(Ask(id=f"b{i}", queue="q", shape=whole(DEVICES)))
+        scheduler.submit(Request(id=f"b{i}", queue="q", shape=whole(DEVICES)))
     took_s, decisions = timed(scheduler, 1.0)
     assert count(decisions, Bind) == 41
     report.add("consolidation for 41 x 8 devices at 500 nodes", took_s, "s", at_most=10.0)
@@ -104,12 +104,12 @@ def measure_consolidation(report: Report) -> None:
 def measure_why(report: Report) -> None:
     for nodes in (500, 12_500):
         scheduler = halves(nodes)
-        scheduler.submit(Ask(id="x", queue="research", shape=whole(DEVICES)))
+        scheduler.submit(Request(id="x", queue="research", shape=whole(DEVICES)))
         scheduler.cycle(1.0)
         began = time.perf_counter()
-        told = scheduler.why("x", 2.0)
+        reported = scheduler.why("x", 2.0)
         took_s = time.perf_counter() - began
-        assert told.causes
+        assert reported.causes
         report.add(f"why is it pending, {nodes * DEVICES:,} devices", took_s, "s", at_most=1.0)
 
 
@@ -117,7 +117,7 @@ def measure_hopeless(report: Report) -> None:
     many = 5_000 if report.quick else 20_000
     scheduler = halves(500)
     for i in range(many):
-        scheduler.submit(Ask(id=f"p{i}", queue="research", shape=whole(1 + i % DEVICES), submitted_at_s=float(i)))
+        scheduler.submit(Request(id=f"p{i}", queue="research", shape=whole(1 + i % DEVICES), submitted_at_s=float(i)))
     scheduler.cycle(1.0)
     took_s, decisions = timed(scheduler, 2.0)
     assert not decisions

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from calabash.sim.scenario import ScenarioResult, run_file, run_scenario
-from calabash.sim.scenario_statements import ScenarioError
-from calabash.sim.scenario_text import parse_scenario
+from calabash.scenario.reader import parse_scenario
+from calabash.scenario.runner import ScenarioResult, run_file, run_scenario
+from calabash.scenario.statements import ScenarioError
 
 FILES = sorted(Path(__file__).parent.glob("*.scenario"))
 
@@ -50,10 +50,10 @@ def test_a_missing_decision_fails_and_is_shown() -> None:
 
 
 def test_a_wrong_reason_or_number_in_an_explanation_fails() -> None:
-    asks = "asks team/a: 3 gpu\n"
-    assert run(asks + 'then pending team/a\nwhy team/a: too_large "asked 3"\n').passed
-    assert not run(asks + "then pending team/a\nwhy team/a: no_cpu\n").passed
-    assert not run(asks + 'then pending team/a\nwhy team/a: too_large "asked 4"\n').passed
+    requests = "asks team/a: 3 gpu\n"
+    assert run(requests + 'then pending team/a\nwhy team/a: too_large "asked 3"\n').passed
+    assert not run(requests + "then pending team/a\nwhy team/a: no_cpu\n").passed
+    assert not run(requests + 'then pending team/a\nwhy team/a: too_large "asked 4"\n').passed
 
 
 def test_a_wrong_share_fails() -> None:

@@ -15,11 +15,21 @@ from calabash.binder.shapes import amounts, node_of, shapes_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
-from calabash.sched.decisions import Ask, Bind, Evict, Explanation, Move, Options, Pending
-from calabash.sched.policies.protocol import Policy
-from calabash.sched.queues import QueueSpec
-from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
-from calabash.sched.shape import NodePlacement, Shape
+from calabash.sched import (
+    DEFAULT_POLICY,
+    Bind,
+    Defer,
+    Evict,
+    Explanation,
+    Move,
+    NodePlacement,
+    Options,
+    PlacementPolicy,
+    QueueSpec,
+    Request,
+    Scheduler,
+    Shape,
+)
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
@@ -74,7 +84,7 @@ class LocalScheduler:
         queues: Iterable[QueueSpec],
         *,
         options: Options | None = None,
-        policy: str | Policy = DEFAULT_POLICY,
+        policy: str | PlacementPolicy = DEFAULT_POLICY,
         cpu_milli: int = UNMANAGED,
         memory_mib: int = UNMANAGED,
     ) -> None:
@@ -112,8 +122,8 @@ class LocalScheduler:
             cpu_milli=request.cpu_milli,
             memory_mib=request.host_memory_mib,
         )
-        ask = self._ask(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None)
-        self.scheduler.adopt(ask, placement=NodePlacement(node=0, devices=devices), started_at_s=started_at_s)
+        queued = self._ask(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None)
+        self.scheduler.adopt(queued, placement=NodePlacement(node=0, devices=devices), started_at_s=started_at_s)
         self._requests[allocation] = request
         self._slices[allocation] = placement
 
@@ -141,8 +151,8 @@ class LocalScheduler:
                 answer = self._placed(decision)
                 if isinstance(answer, Misfit):
                     self.scheduler.unbind(decision.id)
-                    told = Explanation(reason=answer.reason, summary=answer.message)
-                    decided.append(Wait(id=name, reason=answer.reason, explanation=told))
+                    reported = Explanation(reason=answer.reason, summary=answer.message)
+                    decided.append(Wait(id=name, reason=answer.reason, explanation=reported))
                     continue
                 self._slices[name] = answer
                 after = decision.after if isinstance(decision, Bind) else ()
@@ -150,9 +160,9 @@ class LocalScheduler:
             elif isinstance(decision, Evict):
                 self._slices.pop(name, None)
                 decided.append(Stop(id=name, reason=decision.reason, by=AllocationId(decision.by)))
-            elif isinstance(decision, Pending):
-                told = self._readable(decision.explanation)
-                decided.append(Wait(id=name, reason=told.reason, explanation=told))
+            elif isinstance(decision, Defer):
+                reported = self._readable(decision.explanation)
+                decided.append(Wait(id=name, reason=reported.reason, explanation=reported))
         return tuple(decided)
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
@@ -169,8 +179,8 @@ class LocalScheduler:
         submitted_at_s: float,
         *,
         run_time_s: float | None,
-    ) -> Ask:
-        return Ask(
+    ) -> Request:
+        return Request(
             id=allocation,
             shape=shape,
             queue=request.queue,
@@ -206,7 +216,7 @@ class LocalScheduler:
                     held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
         return mode, held
 
-    def _readable(self, told: Explanation) -> Explanation:
+    def _readable(self, reported: Explanation) -> Explanation:
         """Device UUIDs, which stand for models here, as the models that people know."""
         names = {d.uuid: d.model for d in self.devices}
 
@@ -215,5 +225,7 @@ class LocalScheduler:
                 text = text.replace(uuid, model)
             return _LIST.sub(lambda found: f"({', '.join(dict.fromkeys(found[1].split(', ')))})", text)
 
-        causes = tuple(replace(c, text=plain(c.text)) for c in told.causes)
-        return replace(told, summary=plain(told.summary), causes=causes, changes=tuple(plain(c) for c in told.changes))
+        causes = tuple(replace(c, text=plain(c.text)) for c in reported.causes)
+        return replace(
+            reported, summary=plain(reported.summary), causes=causes, changes=tuple(plain(c) for c in reported.changes)
+        )

@@ -13,8 +13,7 @@ from dataclasses import replace
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName, Slice
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.shape import Shape
+from calabash.sched import GpuSpec, NodeSpec, Shape
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits, mode_for, mode_named, selected
 

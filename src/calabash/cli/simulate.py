@@ -12,7 +12,7 @@ import click
 from calabash.model.errors import CalabashError, Reason
 
 if TYPE_CHECKING:
-    from calabash.sched.cluster import NodeSpec
+    from calabash.sched.cluster.arrays import NodeSpec
     from calabash.sim.results import RunResult
     from calabash.sim.workload import Workload
 
@@ -73,7 +73,7 @@ def trace(nodes: Path, requests: Path, **options: Any) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Print only what fails.")
 def scenario(files: tuple[Path, ...], quiet: bool) -> None:
     """Run scenario files: a cluster in, the expected decisions out; exit code 1 when one differs."""
-    from calabash.sim import scenario as scenarios  # noqa: PLC0415
+    from calabash import scenario as scenarios  # noqa: PLC0415
 
     failed = 0
     for path in files:

@@ -1,8 +1,64 @@
 """The scheduler as a function over resident arrays: who gets which devices of which node, and why not.
 
-What lives here: the arrays of a cluster (``cluster``), request shapes (``shape``), feasibility (``fit``), MIG geometry
-(``mig``), the decision engine with one cached score vector per shape (``engine``), placement policies (``policies``),
-tables learned from demand (``tables``), and above them queues, gangs, preemption, defragmentation and explanations.
-What never lives here: clocks, threads, files, sockets, logging, or the name of any front end. Time is an argument.
-The stand-alone pool, the Kubernetes planner and the simulator use it unchanged.
+What lives here, each package with a public face of its own:
+
+* ``cluster``: the resident arrays, shapes of requests, feasibility, MIG geometry, the engine with one cached score
+  vector per shape;
+* ``policies``: which place is best, and the tables that learned policies use;
+* ``queues``: the tree of queues, fair shares, gangs and the registry of who waits and runs;
+* ``actions``: one module per way to start something: allocate, reserve, preempt, defragment;
+* ``explain``: why something waits;
+* ``scheduler``, ``cycle``: events in, decisions out, over one shared state.
+
+What never lives here: clocks, threads, files, sockets, logging, sharing modes, or the name of any front end. Time is an
+argument. The binder, the planner of Kubernetes and the simulator use it unchanged, through the names below.
 """
+
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
+from calabash.sched.decisions import (
+    Bind,
+    Cause,
+    Decision,
+    Defer,
+    Evict,
+    Explanation,
+    Move,
+    Options,
+    Request,
+    Running,
+    State,
+)
+from calabash.sched.policies.protocol import PlacementPolicy
+from calabash.sched.queues.fairshare import ZERO, Amount
+from calabash.sched.queues.tree import UNLIMITED, OverLimit, QueueSpec
+from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler, Snapshot
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "UNLIMITED",
+    "WHOLE_MILLI",
+    "ZERO",
+    "Amount",
+    "Bind",
+    "Cause",
+    "Decision",
+    "Defer",
+    "Evict",
+    "Explanation",
+    "GpuSpec",
+    "Move",
+    "NodePlacement",
+    "NodeSpec",
+    "Options",
+    "OverLimit",
+    "PlacementPolicy",
+    "QueueSpec",
+    "Request",
+    "Running",
+    "Scheduler",
+    "Shape",
+    "Snapshot",
+    "State",
+    "Topology",
+]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.fairshare import ZERO, Amount
-from calabash.sched.shape import NodePlacement, Shape
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.queues.fairshare import ZERO, Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Request:
     """One request in line.
 
     Args:
@@ -122,7 +122,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class Defer:
     """It waits. Told when the reason changes, not every cycle."""
 
     id: str
@@ -130,7 +130,7 @@ class Pending:
     explanation: Explanation
 
 
-Decision = Bind | Evict | Move | Pending
+Decision = Bind | Evict | Move | Defer
 
 
 class State(StrEnum):
@@ -180,7 +180,7 @@ class Options:
 class Running:
     """A request that holds devices: what its queue is charged while it runs, and the order of starts."""
 
-    ask: Ask
+    request: Request
     placement: NodePlacement
     node: str
     started_at_s: float

@@ -23,18 +23,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.backfill import ClusterRoom
-from calabash.sched.cluster import Cluster, NodeSpec
+from calabash.sched.actions.reserve import Reservation
+from calabash.sched.actions.room import ClusterRoom
+from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cycle import Cycle
-from calabash.sched.decisions import Ask, Decision, Explanation, Options, Running, State
-from calabash.sched.engine import Engine
-from calabash.sched.fairshare import Amount
-from calabash.sched.gangs import Board, Book
-from calabash.sched.policies.protocol import Policy
+from calabash.sched.decisions import Decision, Explanation, Options, Request, Running, State
+from calabash.sched.policies.protocol import PlacementPolicy
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.queues import QueueSpec, QueueTree
-from calabash.sched.reservation import Reservation
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.registry import Board, GangRegistry
+from calabash.sched.queues.tree import QueueSpec, QueueTree
 
 DEFAULT_POLICY = "pgb-online"
 
@@ -48,7 +48,7 @@ class Snapshot:
     queues: tuple[QueueSpec, ...]
     past: tuple[tuple[str, float], ...]
     options: Options
-    waiting: tuple[Ask, ...]
+    waiting: tuple[Request, ...]
     running: tuple[Running, ...]
     now_s: float
 
@@ -68,20 +68,20 @@ class Scheduler:
         nodes: Sequence[NodeSpec],
         queues: Iterable[QueueSpec],
         *,
-        policy: str | Policy = DEFAULT_POLICY,
+        policy: str | PlacementPolicy = DEFAULT_POLICY,
         options: Options | None = None,
     ) -> None:
         self.cluster = Cluster(nodes)
         self.policy = policy_named(policy) if isinstance(policy, str) else policy
         self.options = options or Options()
         self.tree = QueueTree(queues, half_life_s=self.options.half_life_s)
-        self.book = Book()
+        self.registry = GangRegistry()
         self.room = ClusterRoom(self.cluster, Engine(self.cluster, self.policy))
         self.board = Board(self.room)
         self.reservations: list[Reservation] = []
         self.now_s = 0.0
         self._starts = 0
-        self._told: dict[str, Reason] = {}
+        self._reported: dict[str, Reason] = {}
         self._charges: dict[Shape, Amount] = {}
         self._specs = {spec.name: spec for spec in nodes}
         self._card_memory_mib = self.options.fraction_memory_mib
@@ -90,48 +90,50 @@ class Scheduler:
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    def submit(self, ask: Ask) -> None:
+    def submit(self, request: Request) -> None:
         """Join the line. Raises CalabashError: unknown queue, id in use."""
-        self.tree.require_leaf(ask.queue)
-        self.book.add(ask)
-        self.room.engine.observe(ask.shape)
-        self.tree.wait(ask.queue, self.charge_of(ask.shape))
+        self.tree.require_leaf(request.queue)
+        self.registry.add(request)
+        self.room.engine.observe(request.shape)
+        self.tree.wait(request.queue, self.charge_of(request.shape))
 
-    def cancel(self, ask_id: str) -> None:
+    def cancel(self, request_id: str) -> None:
         """Leave: the line or the place. Raises CalabashError when the id is unknown."""
-        self._remove(ask_id)
+        self._remove(request_id)
 
-    def finished(self, ask_id: str) -> None:
+    def finished(self, request_id: str) -> None:
         """It ended by itself. Raises CalabashError when the id is unknown."""
-        self._remove(ask_id)
+        self._remove(request_id)
 
     def adopt(
-        self, ask: Ask, *, node: str = "", placement: NodePlacement | None = None, started_at_s: float
+        self, request: Request, *, node: str = "", placement: NodePlacement | None = None, started_at_s: float
     ) -> Running:
         """It runs already: at ``placement``, or on the best place (of ``node`` if named).
 
         Raises CalabashError when there is no such room.
         """
         if placement is None:
-            placement = self.room.choose_on(ask.shape, self.cluster.row(node)) if node else self.room.choose(ask.shape)
+            placement = (
+                self.room.choose_on(request.shape, self.cluster.row(node)) if node else self.room.choose(request.shape)
+            )
             if placement is None:
                 raise CalabashError(
-                    f"{ask.id} has no room {'on ' + node if node else 'anywhere'}", reason=Reason.NO_CAPACITY
+                    f"{request.id} has no room {'on ' + node if node else 'anywhere'}", reason=Reason.NO_CAPACITY
                 )
-        self.submit(ask)
+        self.submit(request)
         try:
-            self.cluster.place(ask.shape, placement)
+            self.cluster.place(request.shape, placement)
         except CalabashError:
-            self._remove(ask.id)
+            self._remove(request.id)
             raise
-        return self.begin(ask, placement, started_at_s)
+        return self.begin(request, placement, started_at_s)
 
-    def unbind(self, ask_id: str) -> None:
+    def unbind(self, request_id: str) -> None:
         """Its bind could not be carried out: it waits again."""
-        if self.book.running(ask_id) is not None:
-            running = self.book.stop(ask_id)
-            self.cluster.release(running.ask.shape, running.placement)
-            self.tree.stop(running.ask.queue, running.charge)
+        if self.registry.running(request_id) is not None:
+            running = self.registry.stop(request_id)
+            self.cluster.release(running.request.shape, running.placement)
+            self.tree.stop(running.request.queue, running.charge)
 
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
@@ -143,9 +145,9 @@ class Scheduler:
     def remove_node(self, name: str) -> tuple[str, ...]:
         """The node is gone; what ran there waits again. Returns their ids."""
         row = self.cluster.row(name)
-        lost = tuple(self.book.on_node.get(row, ()))
-        for ask_id in lost:
-            self.unbind(ask_id)
+        lost = tuple(self.registry.on_node.get(row, ()))
+        for request_id in lost:
+            self.unbind(request_id)
         self.cluster.cordon(row)
         self._removed.add(row)
         self._specs.pop(name, None)
@@ -177,18 +179,18 @@ class Scheduler:
         """Decide everything that can be decided now."""
         return self._cycle(now_s).run()
 
-    def why(self, ask_id: str, now_s: float) -> Explanation:
+    def why(self, request_id: str, now_s: float) -> Explanation:
         """Why a request waits. Raises CalabashError when it does not."""
-        if self.book.running(ask_id) is not None:
-            raise CalabashError(f"{ask_id} is running", reason=Reason.CONFLICT, hint="nothing to explain")
-        self.book.gang_of(ask_id)
-        return self._cycle(now_s).explain(ask_id)
+        if self.registry.running(request_id) is not None:
+            raise CalabashError(f"{request_id} is running", reason=Reason.CONFLICT, hint="nothing to explain")
+        self.registry.gang_of(request_id)
+        return self._cycle(now_s).explain(request_id)
 
-    def state_of(self, ask_id: str) -> State | None:
+    def state_of(self, request_id: str) -> State | None:
         """None when the id is unknown."""
-        if ask_id not in self.book:
+        if request_id not in self.registry:
             return None
-        return State.RUNNING if self.book.running(ask_id) is not None else State.WAITING
+        return State.RUNNING if self.registry.running(request_id) is not None else State.WAITING
 
     def charge_of(self, shape: Shape) -> Amount:
         """What a queue is charged for the shape: the larger of its compute and memory shares, per device."""
@@ -203,28 +205,28 @@ class Scheduler:
 
     def snapshot(self) -> Snapshot:
         """A frozen copy, from which ``restore`` builds an equal scheduler."""
-        gangs = self.book.gangs.values()
+        gangs = self.registry.gangs.values()
         return Snapshot(
             nodes=tuple(self._specs.values()),
             cordoned=tuple(name for name, row in self.cluster.row_of.items() if not self.cluster.schedulable[row]),
             queues=self.tree.specs,
             past=self.tree.past(),
             options=self.options,
-            waiting=tuple(ask for gang in gangs for ask in gang.waiting.values()),
+            waiting=tuple(request for gang in gangs for request in gang.waiting.values()),
             running=tuple(r for gang in gangs for r in gang.running.values()),
             now_s=self.now_s,
         )
 
     @classmethod
-    def restore(cls, snapshot: Snapshot, *, policy: str | Policy = DEFAULT_POLICY) -> Scheduler:
+    def restore(cls, snapshot: Snapshot, *, policy: str | PlacementPolicy = DEFAULT_POLICY) -> Scheduler:
         """An equal scheduler: the next cycle of both gives the same decisions, but for ties between equal nodes."""
         scheduler = cls(snapshot.nodes, snapshot.queues, policy=policy, options=snapshot.options)
         for running in snapshot.running:
             row = scheduler.cluster.row(running.node)
             placement = replace(running.placement, node=row)
-            scheduler.adopt(running.ask, placement=placement, started_at_s=running.started_at_s)
-        for ask in snapshot.waiting:
-            scheduler.submit(ask)
+            scheduler.adopt(running.request, placement=placement, started_at_s=running.started_at_s)
+        for request in snapshot.waiting:
+            scheduler.submit(request)
         for name in snapshot.cordoned:
             scheduler.cordon(name)
         scheduler.tree.set_past(snapshot.past, snapshot.now_s)
@@ -237,42 +239,42 @@ class Scheduler:
         self.advance(now_s)
         return Cycle(self, self.now_s)
 
-    def begin(self, ask: Ask, placement: NodePlacement, started_at_s: float) -> Running:
+    def begin(self, request: Request, placement: NodePlacement, started_at_s: float) -> Running:
         running = Running(
-            ask=ask,
+            request=request,
             placement=placement,
             node=self.cluster.names[placement.node],
             started_at_s=started_at_s,
-            charge=self.charge_of(ask.shape),
+            charge=self.charge_of(request.shape),
             sequence=self._starts,
         )
         self._starts += 1
-        self.book.start(running)
-        self.tree.start(ask.queue, running.charge)
-        self._told.pop(ask.id, None)
+        self.registry.start(running)
+        self.tree.start(request.queue, running.charge)
+        self._reported.pop(request.id, None)
         return running
 
     def end_place(self, running: Running, now_s: float) -> None:
         """Evicted: its place on the board is already free."""
-        gang = self.book.gang_of(running.ask.id)
-        self.book.stop(running.ask.id)
+        gang = self.registry.gang_of(running.request.id)
+        self.registry.stop(running.request.id)
         gang.evicted_at_s = now_s
-        self.tree.stop(running.ask.queue, running.charge)
+        self.tree.stop(running.request.queue, running.charge)
 
-    def told_is_new(self, ask_id: str, reason: Reason) -> bool:
+    def newly_reported(self, request_id: str, reason: Reason) -> bool:
         """Whether this is a change of what blocks the request since it was told last."""
-        new = self._told.get(ask_id) is not reason
-        self._told[ask_id] = reason
+        new = self._reported.get(request_id) is not reason
+        self._reported[request_id] = reason
         return new
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _remove(self, ask_id: str) -> None:
-        gone = self.book.remove(ask_id)
-        self._told.pop(ask_id, None)
+    def _remove(self, request_id: str) -> None:
+        gone = self.registry.remove(request_id)
+        self._reported.pop(request_id, None)
         if isinstance(gone, Running):
-            self.cluster.release(gone.ask.shape, gone.placement)
-            self.tree.refund(gone.ask.queue, gone.charge)
+            self.cluster.release(gone.request.shape, gone.placement)
+            self.tree.refund(gone.request.queue, gone.charge)
         else:
             self.tree.unwait(gone.queue, self.charge_of(gone.shape))
 

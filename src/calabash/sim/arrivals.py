@@ -15,10 +15,10 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster import Cluster, NodeSpec
-from calabash.sched.engine import Engine
-from calabash.sched.policies.protocol import Policy
-from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.policies.protocol import PlacementPolicy
 from calabash.sim.results import RunResult
 from calabash.sim.workload import Workload
 
@@ -47,7 +47,7 @@ def arrival_order(workload: Workload, installed_milli: int, seed: int, ratio: fl
         order.append(index)
 
 
-def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: Policy, seed: int) -> RunResult:
+def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPolicy, seed: int) -> RunResult:
     """One run of the protocol."""
     cluster = Cluster(nodes, order_seed=seed)
     engine = Engine(cluster, policy)

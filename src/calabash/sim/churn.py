@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from calabash.model.errors import CalabashError
-from calabash.sched.backfill import ClusterRoom
-from calabash.sched.cluster import Cluster, NodeSpec
-from calabash.sched.defrag import Occupant, find_moves
-from calabash.sched.engine import Engine
-from calabash.sched.gangs import Board
-from calabash.sched.policies.protocol import Policy
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.actions.defragment import Occupant, find_moves
+from calabash.sched.actions.room import ClusterRoom
+from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.policies.protocol import PlacementPolicy
+from calabash.sched.queues.registry import Board
 from calabash.sim.arrivals import Tally
 from calabash.sim.failures import Change, Failures, draw
 from calabash.sim.results import RunResult
@@ -72,7 +72,7 @@ class _World:
 def simulate(
     nodes: Sequence[NodeSpec],
     workload: Workload,
-    policy: Policy,
+    policy: PlacementPolicy,
     seed: int,
     *,
     load: float,

@@ -16,9 +16,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from calabash.sched.decisions import Ask, Bind, Evict
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.decisions import Bind, Evict, Request
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import WHOLE_MILLI, Shape
 
 BACKLOGGED_RATIO = 0.999
 
@@ -27,7 +27,7 @@ BACKLOGGED_RATIO = 0.999
 class Job:
     """An ask and how long it really runs; its arrival is ``ask.submitted_at_s``."""
 
-    ask: Ask
+    request: Request
     run_time_s: float
 
 
@@ -83,7 +83,7 @@ class Queueing:
         self.scheduler = scheduler
         self.window_s = window_s
         self.keep_progress = keep_progress
-        self.jobs = {job.ask.id: job for job in jobs}
+        self.jobs = {job.request.id: job for job in jobs}
         self._left_s = {name: job.run_time_s for name, job in self.jobs.items()}
         self._events: list[tuple[float, int, str, int]] = []
         self._generation: dict[str, int] = {}
@@ -97,7 +97,7 @@ class Queueing:
         self._evicted_milli = self._claimed_milli = 0
         self.now_s = 0.0
         for job in self.jobs.values():
-            heapq.heappush(self._events, (job.ask.submitted_at_s, 0, job.ask.id, 0))
+            heapq.heappush(self._events, (job.request.submitted_at_s, 0, job.request.id, 0))
 
     def run(self, *, until_s: float) -> QueueingResult:
         """Run until that time, or until nothing is left to happen."""
@@ -113,7 +113,7 @@ class Queueing:
     def _happen(self, kind: int, name: str, generation: int) -> None:
         self.scheduler.advance(self.now_s)
         if kind == 0:
-            self.scheduler.submit(self.jobs[name].ask)
+            self.scheduler.submit(self.jobs[name].request)
         elif self._generation.get(name) == generation:
             self.scheduler.finished(name)
             del self._generation[name]
@@ -121,28 +121,28 @@ class Queueing:
 
     def _decide(self) -> None:
         self._cycles += 1
-        claimants = set()
+        requesters = set()
         for decision in self.scheduler.cycle(self.now_s):
             if isinstance(decision, Bind):
                 self._start(decision.id)
                 if decision.after:
-                    claimants.add(decision.id)
+                    requesters.add(decision.id)
             elif isinstance(decision, Evict):
                 self._stop(decision.id)
-        for name in claimants:
-            self._claimed_milli += self.scheduler.charge_of(self.jobs[name].ask.shape).gpu_milli
+        for name in requesters:
+            self._claimed_milli += self.scheduler.charge_of(self.jobs[name].request.shape).gpu_milli
 
     def _start(self, name: str) -> None:
         if name not in self._started_at_s:
             job = self.jobs[name]
-            self._waited_s.setdefault(job.ask.queue, []).append(self.now_s - job.ask.submitted_at_s)
+            self._waited_s.setdefault(job.request.queue, []).append(self.now_s - job.request.submitted_at_s)
         self._started_at_s[name] = self.now_s
         generation = self._generation[name] = self._cycles
         heapq.heappush(self._events, (self.now_s + self._left_s[name], 1, name, generation))
 
     def _stop(self, name: str) -> None:
         self._evictions += 1
-        self._evicted_milli += self.scheduler.charge_of(self.jobs[name].ask.shape).gpu_milli
+        self._evicted_milli += self.scheduler.charge_of(self.jobs[name].request.shape).gpu_milli
         del self._generation[name]
         if self.keep_progress:
             self._left_s[name] = max(1e-9, self._left_s[name] - (self.now_s - self._started_at_s[name]))
@@ -194,7 +194,7 @@ class Queueing:
         return QueueingResult(
             queues=tuple(figures),
             finished=self._finished,
-            waiting=sum(len(g.waiting) for g in self.scheduler.book.gangs.values()),
+            waiting=sum(len(g.waiting) for g in self.scheduler.registry.gangs.values()),
             cycles=self._cycles,
             utilization_ratio=self._used_s / span_s,
             fairness_error_ratio=max(self._errors, default=0.0),
@@ -235,7 +235,7 @@ def random_jobs(loads: Sequence[Load], *, until_s: float, seed: int) -> list[Job
             shape = rng.choice(load.shapes)
             name = f"{load.queue}/{number}-{count}"
             count += 1
-            ask = Ask(
+            request = Request(
                 id=name,
                 shape=shape,
                 queue=load.queue,
@@ -246,7 +246,7 @@ def random_jobs(loads: Sequence[Load], *, until_s: float, seed: int) -> list[Job
                 min_member=load.gang,
             )
             jobs.extend(
-                Job(ask=ask if load.gang == 1 else replace(ask, id=f"{name}.{m}"), run_time_s=run_time_s)
+                Job(request=request if load.gang == 1 else replace(request, id=f"{name}.{m}"), run_time_s=run_time_s)
                 for m in range(load.gang)
             )
     return jobs

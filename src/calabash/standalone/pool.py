@@ -25,15 +25,13 @@ from calabash.model.allocation import AllocationRecord, AllocationState, QueueRe
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest, Placement, Slice
-from calabash.sched.decisions import Options
-from calabash.sched.fairshare import Amount
-from calabash.sched.queues import UNLIMITED, QueueSpec
+from calabash.scenario import dump_scenario
+from calabash.sched import UNLIMITED, Amount, Options, QueueSpec
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Peer, identify, owner, user_name
 from calabash.seams.store import Store
 from calabash.sharing.protocol import Edits, Misfit
 from calabash.sharing.registry import fits
-from calabash.sim.scenario_dump import dump_scenario
 from calabash.standalone.refusals import Refusal, refusal
 
 PENDING_MAX = 10_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from calabash.agent.node import DeviceState
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
-from calabash.sched.decisions import Explanation
+from calabash.sched import Explanation
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits
 

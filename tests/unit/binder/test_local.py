@@ -11,9 +11,7 @@ from calabash.binder.shapes import islands_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector
-from calabash.sched.decisions import Options
-from calabash.sched.fairshare import Amount
-from calabash.sched.queues import QueueSpec
+from calabash.sched import Amount, Options, QueueSpec
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
@@ -114,8 +112,8 @@ def test_an_unhealthy_device_takes_nothing_new_until_it_recovers() -> None:
     local = machine(device(0))
     local.set_health(DeviceUuid("GPU-0"), Health.LOST)
     local.submit(name("a"), GpuRequest(), submitted_at_s=0.0)
-    told = local.cycle(0.0)
-    assert [(type(d), d.reason) for d in told if isinstance(d, Wait)] == [(Wait, Reason.UNHEALTHY)]
+    reported = local.cycle(0.0)
+    assert [(type(d), d.reason) for d in reported if isinstance(d, Wait)] == [(Wait, Reason.UNHEALTHY)]
     local.set_health(DeviceUuid("GPU-0"), Health.HEALTHY)
     assert [type(d) for d in local.cycle(1.0)] == [Start]
 
@@ -146,8 +144,8 @@ def test_explanations_name_models_and_not_identities() -> None:
     local.submit(name("a"), GpuRequest(selector=Selector(models=("T4",))), submitted_at_s=0.0)
     local.submit(name("b"), GpuRequest(selector=Selector(models=("T4",))), submitted_at_s=1.0)
     local.cycle(0.0)
-    told = local.why(name("b"), 1.0)
-    text = " ".join((told.summary, *(c.text for c in told.causes), *told.changes))
+    reported = local.why(name("b"), 1.0)
+    text = " ".join((reported.summary, *(c.text for c in reported.causes), *reported.changes))
     assert "GPU-" not in text
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Bind, Options, Running
-from calabash.sched.queues import QueueSpec
-from calabash.sched.reservation import estimated_end_s
+from calabash.sched.actions.reserve import estimated_end_s
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.decisions import Bind, Options, Request, Running
+from calabash.sched.queues.tree import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import NodePlacement, Shape
 
 NEVER_EVICT = Options(preempt=False, reclaim=False, reclaim_fair_share=False)
 
@@ -36,18 +36,18 @@ def check_line(seed: int) -> tuple[int, int]:
         cluster_of(*(rng.choice((2, 4)) for _ in range(3))), [QueueSpec(name="q")], options=NEVER_EVICT
     )
     shapes = [whole(1), whole(1), whole(2), whole(2), whole(4), Shape(gpu_count=1, gpu_milli=500)]
-    asks: dict[str, Ask] = {}
+    requests: dict[str, Request] = {}
     for i in range(rng.randint(8, 20)):
         members = rng.choice((1, 1, 1, 2, 3))
         run_time_s = float(rng.randint(1, 50))
         shape = rng.choice(shapes)
         for m in range(members):
-            ask = Ask(
+            request = Request(
                 id=f"{i}.{m}", shape=shape, queue="q", run_time_s=run_time_s, submitted_at_s=float(i),
                 gang=str(i) if members > 1 else "", min_member=members,
             )  # fmt: skip
-            asks[ask.id] = ask
-            scheduler.submit(ask)
+            requests[request.id] = request
+            scheduler.submit(request)
     ends: dict[str, float] = {}
     promised: dict[str, float] = {}
     overtakers = 0
@@ -55,17 +55,17 @@ def check_line(seed: int) -> tuple[int, int]:
     while True:
         started = [d.id for d in scheduler.cycle(now_s) if isinstance(d, Bind)]
         for name in started:
-            ends[name] = now_s + (asks[name].run_time_s or 0.0)
+            ends[name] = now_s + (requests[name].run_time_s or 0.0)
             assert now_s <= promised.get(name, now_s), f"seed {seed}: {name} was promised {promised[name]}, got {now_s}"
-        waiting = [a for g in scheduler.book.gangs.values() for a in g.waiting.values()]
+        waiting = [a for g in scheduler.registry.gangs.values() for a in g.waiting.values()]
         if waiting:
             first = min(a.submitted_at_s for a in waiting)
-            overtakers += sum(asks[name].submitted_at_s > first for name in started)
+            overtakers += sum(requests[name].submitted_at_s > first for name in started)
         for reservation in scheduler.reservations:
-            for ask in (a for group in reservation.asks_on.values() for a in group):
+            for request in (a for group in reservation.requests_on.values() for a in group):
                 # A promise may be renewed for an earlier start, never for a later one.
-                assert reservation.start_s <= promised.get(ask.id, reservation.start_s)
-                promised[ask.id] = reservation.start_s
+                assert reservation.start_s <= promised.get(request.id, reservation.start_s)
+                promised[request.id] = reservation.start_s
         if not ends:
             break
         now_s = min(ends.values())
@@ -89,9 +89,9 @@ def test_the_same_for_any_line(seed: int) -> None:
 
 def test_a_large_gang_does_not_starve_behind_a_stream_of_small_ones() -> None:
     scheduler = Scheduler(cluster_of(4), [QueueSpec(name="q")], options=NEVER_EVICT)
-    scheduler.submit(Ask(id="s0", shape=whole(1), queue="q", run_time_s=10.0, submitted_at_s=0.0))
+    scheduler.submit(Request(id="s0", shape=whole(1), queue="q", run_time_s=10.0, submitted_at_s=0.0))
     scheduler.cycle(0.0)
-    scheduler.submit(Ask(id="big", shape=whole(4), queue="q", run_time_s=10.0, submitted_at_s=1.0))
+    scheduler.submit(Request(id="big", shape=whole(4), queue="q", run_time_s=10.0, submitted_at_s=1.0))
     ends = {"s0": 10.0}
     started_at_s = None
     for second in range(2, 60):
@@ -99,7 +99,7 @@ def test_a_large_gang_does_not_starve_behind_a_stream_of_small_ones() -> None:
         for name in [n for n, end_s in ends.items() if end_s <= now_s]:
             scheduler.finished(name)
             del ends[name]
-        scheduler.submit(Ask(id=f"t{second}", shape=whole(1), queue="q", run_time_s=9.0, submitted_at_s=now_s))
+        scheduler.submit(Request(id=f"t{second}", shape=whole(1), queue="q", run_time_s=9.0, submitted_at_s=now_s))
         for d in scheduler.cycle(now_s):
             if isinstance(d, Bind):
                 ends[d.id] = now_s + (10.0 if d.id == "big" else 9.0)
@@ -108,13 +108,13 @@ def test_a_large_gang_does_not_starve_behind_a_stream_of_small_ones() -> None:
 
 
 def test_an_estimate_that_is_exceeded_is_stretched_and_never_in_the_past() -> None:
-    ask = Ask(id="a", shape=whole(1), queue="q", run_time_s=100.0)
-    running = Running(ask=ask, placement=NodePlacement(node=0), node="n0", started_at_s=0.0)
+    request = Request(id="a", shape=whole(1), queue="q", run_time_s=100.0)
+    running = Running(request=request, placement=NodePlacement(node=0), node="n0", started_at_s=0.0)
     assert estimated_end_s(running, 50.0, 1000.0) == 100.0
     assert estimated_end_s(running, 100.0, 1000.0) > 100.0
     assert 5000.0 < estimated_end_s(running, 5000.0, 1000.0) < 6000.0
     unknown = Running(
-        ask=Ask(id="b", shape=whole(1), queue="q"), placement=NodePlacement(node=0), node="n0", started_at_s=0.0
+        request=Request(id="b", shape=whole(1), queue="q"), placement=NodePlacement(node=0), node="n0", started_at_s=0.0
     )
     assert estimated_end_s(unknown, 50.0, 1000.0) == 1000.0
 
@@ -122,8 +122,8 @@ def test_an_estimate_that_is_exceeded_is_stretched_and_never_in_the_past() -> No
 def test_cordons_of_held_nodes_do_not_outlive_the_cycle() -> None:
     scheduler = Scheduler(cluster_of(4, 4), [QueueSpec(name="q")], options=NEVER_EVICT)
     for i in range(2):
-        scheduler.adopt(Ask(id=f"r{i}", shape=whole(3), queue="q", run_time_s=50.0 + i), started_at_s=0.0)
-    scheduler.submit(Ask(id="big", shape=whole(4), queue="q", submitted_at_s=1.0))
+        scheduler.adopt(Request(id=f"r{i}", shape=whole(3), queue="q", run_time_s=50.0 + i), started_at_s=0.0)
+    scheduler.submit(Request(id="big", shape=whole(4), queue="q", submitted_at_s=1.0))
     scheduler.cycle(2.0)
     assert scheduler.reservations
     assert scheduler.cluster.schedulable.all()

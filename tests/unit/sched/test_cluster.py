@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
-from calabash.sched.fit import Compiled, reason_counts
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
+from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.fit import Compiled, reason_counts
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
 
 ARRAYS = (
     "cpu_free_milli", "memory_free_mib", "gpu_free_milli", "gpu_free_mib", "gpu_users", "gpu_mode", "gpu_sum_milli",
@@ -55,12 +55,12 @@ shapes = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(shapes, st.integers(0, 5)), max_size=40))
 def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
-    asks: list[tuple[Shape, int]],
+    requests: list[tuple[Shape, int]],
 ) -> None:
     cluster = mixed_cluster()
     untouched = state_of(cluster)
     held: list[tuple[Shape, NodePlacement]] = []
-    for shape, drop in asks:
+    for shape, drop in requests:
         compiled = Compiled(cluster, shape)
         for row in np.flatnonzero(compiled.fitting()).tolist():
             placement = compiled.choose(row)
@@ -89,9 +89,9 @@ def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(shapes, max_size=25))
-def test_what_fits_by_the_vectors_is_what_can_be_placed(asks: list[Shape]) -> None:
+def test_what_fits_by_the_vectors_is_what_can_be_placed(requests: list[Shape]) -> None:
     cluster = mixed_cluster()
-    for shape in asks:
+    for shape in requests:
         compiled = Compiled(cluster, shape)
         fitting, codes = compiled.fitting(), compiled.reasons()
         assert ((codes == 0) == fitting).all() or shape.mig_profile

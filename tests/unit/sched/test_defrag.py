@@ -7,13 +7,13 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.backfill import ClusterRoom
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
-from calabash.sched.defrag import Moves, Occupant, find_moves
-from calabash.sched.engine import Engine
-from calabash.sched.gangs import Board
+from calabash.sched.actions.defragment import Moves, Occupant, find_moves
+from calabash.sched.actions.room import ClusterRoom
+from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import Shape
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.shape import Shape
+from calabash.sched.queues.registry import Board
 
 MOVES_MAX = 4
 
@@ -39,7 +39,7 @@ class World:
         self.board = Board(self.room)
         self.occupants: dict[str, Occupant] = {}
 
-    def put(self, name: str, shape: Shape, node: int, *, movable: bool = True) -> bool:
+    def place(self, name: str, shape: Shape, node: int, *, movable: bool = True) -> bool:
         placement = self.room.choose_on(shape, node)
         if placement is None:
             return False
@@ -63,7 +63,7 @@ def check_random(seed: int) -> bool:
     world = World(*(rng.choice((1, 2, 4)) for _ in range(rng.randint(1, 4))))
     for i in range(rng.randint(1, 10)):
         shape = rng.choice([whole(1), whole(2), part(200), part(500), part(700)])
-        world.put(f"o{i}", shape, rng.randrange(world.cluster.node_count), movable=rng.random() < 0.8)
+        world.place(f"o{i}", shape, rng.randrange(world.cluster.node_count), movable=rng.random() < 0.8)
     shape = rng.choice([whole(1), whole(2), whole(4)])
     before = world.cluster.gpu_free_milli.copy()
     if world.room.choose(shape) is not None:
@@ -100,9 +100,9 @@ def test_the_same_for_any_world(seed: int) -> None:
 
 def test_the_cheapest_node_is_emptied() -> None:
     world = World(4, 4, 4)
-    world.put("big", whole(2), 0)
-    world.put("small", part(300), 1)
-    world.put("third", whole(3), 2)
+    world.place("big", whole(2), 0)
+    world.place("small", part(300), 1)
+    world.place("third", whole(3), 2)
     moves = world.find(whole(4))
     assert moves is not None
     assert [o.id for o, _ in moves.moved] == ["small"]
@@ -111,17 +111,17 @@ def test_the_cheapest_node_is_emptied() -> None:
 
 def test_the_cost_of_a_request_is_capped() -> None:
     world = World(4, 4)
-    world.put("a", whole(1), 0)
-    world.put("b", whole(1), 1)
+    world.place("a", whole(1), 0)
+    world.place("b", whole(1), 1)
     assert world.find(whole(4), cost_max_milli=1199) is None
     assert world.find(whole(4), cost_max_milli=1200) is not None
 
 
 def test_a_request_of_the_same_size_is_never_moved() -> None:
     world = World(4, 4)
-    world.put("a", whole(2), 0)
-    world.put("b", part(500), 0)
-    world.put("c", part(500), 0)
-    world.put("d", whole(3), 1)
+    world.place("a", whole(2), 0)
+    world.place("b", part(500), 0)
+    world.place("c", part(500), 0)
+    world.place("d", whole(3), 1)
     moves = world.find(whole(2))
     assert moves is None or all(o.shape.gpu_count < 2 or not o.shape.whole for o, _ in moves.moved)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec, Rows
-from calabash.sched.demand import Demand
-from calabash.sched.engine import Engine
-from calabash.sched.fit import Compiled
+from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec, Rows
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.policies.protocol import Scored
 from calabash.sched.policies.registry import NAMES, policy_named
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
 
 SHAPES = (
     Shape(cpu_milli=12_000, memory_mib=20_000),
@@ -76,7 +76,7 @@ def test_cached_scores_equal_recomputed_ones(name: str, history: list[tuple[int,
 )
 def test_the_largest_that_was_kept_track_of_is_the_first_largest(history: list[tuple[int, bool]], name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calabash.sched.engine._MANY_ROWS", 0)
+        patch.setattr("calabash.sched.cluster.engine._MANY_ROWS", 0)
         cluster = cluster_of()
         engine = Engine(cluster, policy_named(name, demand=DEMAND))
         held: list[tuple[Shape, NodePlacement]] = []

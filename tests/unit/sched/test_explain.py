@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from calabash.model.errors import Reason
 from calabash.model.units import parse_memory_mib
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
-from calabash.sched.explain import changes_for, judge
-from calabash.sched.fit import Compiled
-from calabash.sched.shape import NodePlacement, Shape
+from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.explain.nodes import changes_for, judge
 
 
 def random_cluster(rng: random.Random) -> Cluster:

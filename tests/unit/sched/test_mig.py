@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.sched.mig import (
+from calabash.sched.cluster.mig import (
     GEOMETRIES,
     MigGeometry,
     MigProfile,

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
-from calabash.sched.demand import Demand
-from calabash.sched.engine import Engine
+from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.policies.fgd import FgdPolicy
 from calabash.sched.policies.pgb import PgbWeights
-from calabash.sched.policies.protocol import Policy
+from calabash.sched.policies.protocol import PlacementPolicy
 from calabash.sched.policies.registry import NAMES, policy_named
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
-from calabash.sched.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn
+from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn
 
 WHOLE = Shape(cpu_milli=8_000, gpu_count=1, gpu_milli=WHOLE_MILLI)
 LARGE = Shape(cpu_milli=64_000, gpu_count=8, gpu_milli=WHOLE_MILLI)
@@ -47,7 +47,7 @@ def cluster_with(*uses: tuple[Shape, int, tuple[int, ...]], nodes: list[NodeSpec
     return cluster
 
 
-def goes_to(policy: Policy | str, cluster: Cluster, shape: Shape) -> tuple[str, tuple[int, ...]]:
+def goes_to(policy: PlacementPolicy | str, cluster: Cluster, shape: Shape) -> tuple[str, tuple[int, ...]]:
     """Name of the node and the devices that are chosen."""
     made = policy_named(policy, demand=DEMAND) if isinstance(policy, str) else policy
     placement = Engine(cluster, made).decide(shape)

@@ -10,15 +10,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.backfill import ClusterRoom
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Running
-from calabash.sched.engine import Engine
-from calabash.sched.fairshare import Amount
-from calabash.sched.gangs import Board, Gang, Unit, place_together, units_of
+from calabash.sched.actions.preempt import find_victims, mark_in_quota
+from calabash.sched.actions.room import ClusterRoom
+from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.decisions import Request, Running
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.preempt import find_victims, mark_in_quota
-from calabash.sched.shape import Shape
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.registry import Board, Gang, Unit, place_together, units_of
 
 SHAPES = [
     *[Shape(gpu_count=n, gpu_milli=1000) for n in (1, 1, 2, 2, 4)],
@@ -43,12 +43,12 @@ def cluster_of(board: Board) -> Cluster:
 def run_gang(board: Board, name: str, shapes: Sequence[Shape], *, started_at_s: float, min_member: int = 0) -> Gang:
     """Place what fits of a gang; a gang without room for its core has no running members."""
     gang = Gang(key=("q", name), queue="q", min_member=min_member or len(shapes))
-    asks = [Ask(id=f"{name}.{i}", shape=shape, queue="q", gang=name) for i, shape in enumerate(shapes)]
-    placed = place_together(board, asks)
-    for i, (ask, placement) in enumerate(placed or ()):
-        gang.running[ask.id] = Running(
-            ask=ask, placement=placement, node="", started_at_s=started_at_s, sequence=int(started_at_s) * 100 + i,
-            charge=Amount(ask.shape.gpu_total_milli),
+    requests = [Request(id=f"{name}.{i}", shape=shape, queue="q", gang=name) for i, shape in enumerate(shapes)]
+    placed = place_together(board, requests)
+    for i, (request, placement) in enumerate(placed or ()):
+        gang.running[request.id] = Running(
+            request=request, placement=placement, node="", started_at_s=started_at_s, sequence=int(started_at_s) * 100 + i,
+            charge=Amount(request.shape.gpu_total_milli),
         )  # fmt: skip
     return gang
 
@@ -58,7 +58,7 @@ def state_of(board: Board) -> list[list[int]]:
     return free
 
 
-def brute_force(board: Board, units: Sequence[Unit], asks: Sequence[Ask]) -> int | None:
+def brute_force(board: Board, units: Sequence[Unit], requests: Sequence[Request]) -> int | None:
     """Device milli of the cheapest set of units whose departure makes room."""
     best: int | None = None
     for size in range(len(units) + 1):
@@ -71,8 +71,8 @@ def brute_force(board: Board, units: Sequence[Unit], asks: Sequence[Ask]) -> int
                 continue
             mark = board.mark()
             for member in (m for u in chosen for m in u.members):
-                board.take(member.ask.shape, member.placement)
-            if place_together(board, asks) is not None:
+                board.release(member.request.shape, member.placement)
+            if place_together(board, requests) is not None:
                 best = cost
             board.rollback(mark)
     return best
@@ -88,25 +88,25 @@ def check_against_brute_force(seed: int) -> None:
         units.extend(units_of(gang))
     members = rng.choice((1, 1, 1, 2))
     shape = rng.choice(SHAPES)
-    asks = [Ask(id=f"new{m}", shape=shape, queue="q") for m in range(members)]
+    requests = [Request(id=f"new{m}", shape=shape, queue="q") for m in range(members)]
     asked = Amount(members * shape.gpu_total_milli)
     before = state_of(board)
-    optimum = brute_force(board, units, asks)
+    optimum = brute_force(board, units, requests)
     assert state_of(board) == before
-    plan = find_victims(board, asks, units, budgets={}, asked=asked)
+    plan = find_victims(board, requests, units, budgets={}, asked=asked)
     assert (plan is None) == (optimum is None), f"seed {seed}: {plan} but the optimum is {optimum}"
     if plan is None or optimum is None:
         assert state_of(board) == before
         return
     evicted = sum(u.amount.gpu_milli for u in plan.evicted)
     assert evicted <= 1.2 * max(asked.gpu_milli, optimum), f"seed {seed}: evicts {evicted}, {optimum} would do"
-    gone = {m.ask.id for u in plan.evicted for m in u.members}
+    gone = {m.request.id for u in plan.evicted for m in u.members}
     free = cluster_of(board).gpu_free_milli
     assert (free >= 0).all()
-    taken = sum(m.ask.shape.gpu_total_milli for u in units for m in u.members if m.ask.id not in gone)
+    taken = sum(m.request.shape.gpu_total_milli for u in units for m in u.members if m.request.id not in gone)
     assert int(free.sum()) == 1000 * cluster_of(board).gpu_total - taken - asked.gpu_milli
     for unit in plan.evicted:
-        kept = [u for u in units if u.gang == unit.gang and not {m.ask.id for m in u.members} & gone]
+        kept = [u for u in units if u.gang == unit.gang and not {m.request.id for m in u.members} & gone]
         assert not (unit.core and kept), f"seed {seed}: surplus outlives its core"
 
 
@@ -128,27 +128,27 @@ def whole(count: int) -> Shape:
 def test_the_youngest_goes_when_several_would_do() -> None:
     board = board_of(4)
     units = [u for i in range(4) for u in units_of(run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i))]
-    plan = find_victims(board, [Ask(id="a", shape=whole(1), queue="q")], units, budgets={}, asked=Amount(1000))
+    plan = find_victims(board, [Request(id="a", shape=whole(1), queue="q")], units, budgets={}, asked=Amount(1000))
     assert plan is not None
-    assert [m.ask.id for u in plan.evicted for m in u.members] == ["g3.0"]
+    assert [m.request.id for u in plan.evicted for m in u.members] == ["g3.0"]
 
 
 def test_a_budget_protects_a_queue() -> None:
     board = board_of(4)
     units = [u for i in range(4) for u in units_of(run_gang(board, f"g{i}", [whole(1)], started_at_s=10.0 * i))]
-    ask = Ask(id="a", shape=whole(2), queue="q")
+    request = Request(id="a", shape=whole(2), queue="q")
     before = state_of(board)
-    assert find_victims(board, [ask], units, budgets={"q": 1500.0}, asked=Amount(2000)) is None
+    assert find_victims(board, [request], units, budgets={"q": 1500.0}, asked=Amount(2000)) is None
     assert state_of(board) == before
-    assert find_victims(board, [ask], units, budgets={"q": 2000.0}, asked=Amount(2000)) is not None
+    assert find_victims(board, [request], units, budgets={"q": 2000.0}, asked=Amount(2000)) is not None
 
 
 def test_a_borrowed_place_is_not_worth_more_than_the_ratio() -> None:
     board = board_of(8)
     units = units_of(run_gang(board, "g", [whole(8)], started_at_s=0.0))
-    ask = Ask(id="a", shape=whole(2), queue="q")
+    request = Request(id="a", shape=whole(2), queue="q")
     before = state_of(board)
-    assert find_victims(board, [ask], units, budgets={}, asked=Amount(2000), ratio_max=1.2) is None
+    assert find_victims(board, [request], units, budgets={}, asked=Amount(2000), ratio_max=1.2) is None
     assert state_of(board) == before
 
 
@@ -159,17 +159,17 @@ def test_a_borrowed_place_is_not_worth_more_than_the_ratio() -> None:
 def test_in_quota_marks_never_exceed_what_is_guaranteed(runs: list[tuple[int, int, int]], guaranteed: int) -> None:
     units = []
     for i, (gpus, priority, started_at_s) in enumerate(runs):
-        ask = Ask(id=f"r{i}", shape=whole(gpus), queue="q", priority=priority)
+        request = Request(id=f"r{i}", shape=whole(gpus), queue="q", priority=priority)
         gang = Gang(key=("q", f"r{i}"), queue="q", priority=priority)
         running = Running(
-            ask=ask, placement=None, node="", started_at_s=started_at_s, sequence=i, charge=Amount(gpus * 1000)  # type: ignore[arg-type]
+            request=request, placement=None, node="", started_at_s=started_at_s, sequence=i, charge=Amount(gpus * 1000)  # type: ignore[arg-type]
         )  # fmt: skip
-        gang.running[ask.id] = running
+        gang.running[request.id] = running
         units.extend(units_of(gang))
     marked = mark_in_quota(units, (guaranteed * 1000.0, 0.0, 0.0), (True, False, False))
     held = sum(u.amount.gpu_milli for u in marked if u.in_quota)
     assert held <= guaranteed * 1000
-    assert sorted(u.members[0].ask.id for u in marked) == sorted(u.members[0].ask.id for u in units)
+    assert sorted(u.members[0].request.id for u in marked) == sorted(u.members[0].request.id for u in units)
     unmanaged = mark_in_quota(units, (guaranteed * 1000.0, 0.0, 0.0), (False, False, False))
     assert not any(u.in_quota for u in unmanaged)
 
@@ -180,8 +180,8 @@ def test_a_rolled_back_board_is_the_same_to_the_last_integer() -> None:
     run_gang(board, "g", [Shape(gpu_count=1, gpu_milli=300), whole(2)], started_at_s=0.0)
     before = {name: getattr(cluster, name).copy() for name, *_ in (*cluster._VECTORS, *cluster._MATRICES)}
     mark = board.mark()
-    assert place_together(board, [Ask(id=f"x{i}", shape=whole(1), queue="q") for i in range(3)])
+    assert place_together(board, [Request(id=f"x{i}", shape=whole(1), queue="q") for i in range(3)])
     board.rollback(mark)
-    assert place_together(board, [Ask(id=f"y{i}", shape=whole(1), queue="q") for i in range(9)]) is None
+    assert place_together(board, [Request(id=f"y{i}", shape=whole(1), queue="q") for i in range(9)]) is None
     for name, value in before.items():
         assert np.array_equal(getattr(cluster, name), value), name

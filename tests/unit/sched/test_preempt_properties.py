@@ -15,13 +15,13 @@ from dataclasses import replace
 
 import pytest
 
-from calabash.sched.claims import Claims
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Bind, Evict, Options
-from calabash.sched.fairshare import Amount
-from calabash.sched.queues import UNLIMITED, QueueSpec
+from calabash.sched.actions.victims import VictimRules
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.decisions import Bind, Evict, Options, Request
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.tree import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import Shape
 
 DEFAULT_CASES = 5000
 CYCLES_MAX = 40
@@ -31,7 +31,7 @@ SHAPES = [
 ]
 
 
-def world(rng: random.Random) -> tuple[Scheduler, list[Ask]]:
+def world(rng: random.Random) -> tuple[Scheduler, list[Request]]:
     """A few nodes, two or three queues, things that run, and asks that wait."""
     nodes = [
         NodeSpec(name=f"n{i}", cpu_milli=1 << 30, memory_mib=1 << 30, gpus=(GpuSpec(),) * rng.choice((1, 2, 4)))
@@ -54,14 +54,14 @@ def world(rng: random.Random) -> tuple[Scheduler, list[Ask]]:
     scheduler = Scheduler(nodes, queues, options=Options(reclaim_fair_share=rng.random() < 0.7))
     number = itertools.count()
 
-    def asks(*, many: int) -> list[Ask]:
-        made: list[Ask] = []
+    def requests(*, many: int) -> list[Request]:
+        made: list[Request] = []
         for _ in range(many):
             queue, shape, priority = rng.choice(names), rng.choice(SHAPES), rng.choice((0, 0, 1, 2))
             members = rng.choice((1, 1, 1, 2, 3))
             name = f"{queue}{next(number)}"
             made.extend(
-                Ask(
+                Request(
                     id=f"{name}.{m}", shape=shape, queue=queue, priority=priority,
                     gang=name if members > 1 else "", min_member=rng.randint(1, members) if m == 0 else 1,
                     submitted_at_s=rng.randint(0, 50),
@@ -70,10 +70,10 @@ def world(rng: random.Random) -> tuple[Scheduler, list[Ask]]:
             )  # fmt: skip
         return made
 
-    for ask in asks(many=rng.randint(2, 8)):
-        scheduler.submit(ask)
+    for request in requests(many=rng.randint(2, 8)):
+        scheduler.submit(request)
     scheduler.cycle(100.0)
-    return scheduler, asks(many=rng.randint(1, 3))
+    return scheduler, requests(many=rng.randint(1, 3))
 
 
 def assert_books_agree(scheduler: Scheduler) -> None:
@@ -81,12 +81,12 @@ def assert_books_agree(scheduler: Scheduler) -> None:
     cluster = scheduler.cluster
     used = [[0] * cluster.width for _ in cluster.names]
     charged: Counter[str] = Counter()
-    for gang in scheduler.book.gangs.values():
+    for gang in scheduler.registry.gangs.values():
         assert not gang.running or len(gang.running) >= gang.min_member
         for running in gang.running.values():
             charged[gang.queue] += running.charge.gpu_milli
             for device in running.placement.devices:
-                used[running.placement.node][device] += running.ask.shape.gpu_milli
+                used[running.placement.node][device] += running.request.shape.gpu_milli
     for row, devices in enumerate(used):
         for device, milli in enumerate(devices[: int(cluster.gpu_count[row])]):
             assert milli <= 1000
@@ -103,14 +103,14 @@ def check_world(seed: int) -> int:
     rng = random.Random(seed)
     scheduler, newcomers = world(rng)
     assert_books_agree(scheduler)
-    for ask in newcomers:
-        scheduler.submit(ask)
+    for request in newcomers:
+        scheduler.submit(request)
     evictions = 0
     for cycle in range(CYCLES_MAX):
         now_s = 200.0
-        claims = Claims(scheduler.tree, scheduler.book, scheduler.options, now_s)
+        claims = VictimRules(scheduler.tree, scheduler.registry, scheduler.options, now_s)
         in_quota = {
-            m.ask.id: (u.queue, u.priority)
+            m.request.id: (u.queue, u.priority)
             for q in scheduler.tree.leaves()
             for u in claims.units(q)
             if u.in_quota
@@ -122,11 +122,11 @@ def check_world(seed: int) -> int:
         bound = {d.id for d in decisions if isinstance(d, Bind)}
         evictions += len(evicted)
         for eviction in evicted:
-            by = scheduler.book.ask(eviction.by)
+            by = scheduler.registry.request(eviction.by)
             assert eviction.by in bound, f"seed {seed}: {eviction} for somebody who did not start"
             if eviction.id in in_quota and eviction.id not in bound:
                 queue, priority = in_quota[eviction.id]
-                started = map(scheduler.book.ask, bound)
+                started = map(scheduler.registry.request, bound)
                 if any(a.queue == queue and a.priority >= priority for a in started):
                     continue  # a start of at least its priority pushed it out of quota before
                 assert queue == by.queue, f"seed {seed}: {eviction} takes what is in quota"
@@ -144,14 +144,14 @@ def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
     asked: Counter[str] = Counter()
     for d in decisions:  # type: ignore[attr-defined]
         if isinstance(d, Evict):
-            evicted[d.by] += scheduler.charge_of(scheduler.book.ask(d.id).shape).gpu_milli
+            evicted[d.by] += scheduler.charge_of(scheduler.registry.request(d.id).shape).gpu_milli
         elif isinstance(d, Bind):
-            asked[d.id] += scheduler.charge_of(scheduler.book.ask(d.id).shape).gpu_milli
-    for claimant, milli in evicted.items():
-        gang = scheduler.book.gang_of(claimant)
+            asked[d.id] += scheduler.charge_of(scheduler.registry.request(d.id).shape).gpu_milli
+    for requester, milli in evicted.items():
+        gang = scheduler.registry.gang_of(requester)
         together = sum(asked[i] for i in (*gang.running, *gang.waiting) if i in asked)
         if milli > 1.2 * together:
-            claims = Claims(scheduler.tree, scheduler.book, scheduler.options, 200.0)
+            claims = VictimRules(scheduler.tree, scheduler.registry, scheduler.options, 200.0)
             mine = [u for u in claims.units(gang.queue) if u.gang == gang.key]
             assert any(u.in_quota for u in mine), f"seed {seed}: borrowed room for {together} cost {milli}"
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.fairshare import Amount, Tree, corrected_weights, divide, pour
-from calabash.sched.queues import QueueSpec, QueueTree
+from calabash.sched.queues.fairshare import Amount, Tree, corrected_weights, divide, pour
+from calabash.sched.queues.tree import QueueSpec, QueueTree
 
 amounts = st.integers(0, 64)
 
@@ -70,8 +70,8 @@ def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(case: tu
     for r in range(3):
         claims = {k: min(tree.deserved[k][r], tree.demand[k][r]) for k in top}
         if sum(claims.values()) <= capacity[r]:
-            for k, claim in claims.items():
-                assert division.guaranteed[k][r] == pytest.approx(claim, abs=1e-6)
+            for k, pool in claims.items():
+                assert division.guaranteed[k][r] == pytest.approx(pool, abs=1e-6)
 
 
 @given(trees())

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Bind, Evict, Options, Pending, State
-from calabash.sched.fairshare import Amount
-from calabash.sched.queues import QueueSpec
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.decisions import Bind, Defer, Evict, Options, Request, State
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.tree import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import NodePlacement, Shape
 
 MANY = 1 << 30
 
@@ -65,7 +65,7 @@ class Life(RuleBasedStateMachine):
         self.count += 1
         for m in range(members):
             self.scheduler.submit(
-                Ask(
+                Request(
                     id=f"{self.count}.{m}", shape=shape, queue=queue, priority=priority, run_time_s=run_time_s,
                     submitted_at_s=self.now_s, gang=str(self.count) if members > 1 else "",
                     min_member=members + missing if members > 1 else 1,
@@ -81,12 +81,12 @@ class Life(RuleBasedStateMachine):
         for d in decisions:
             if isinstance(d, Evict):
                 assert d.by in bound
-            if isinstance(d, Pending):
+            if isinstance(d, Defer):
                 assert d.explanation.summary
                 assert self.scheduler.state_of(d.id) is State.WAITING
 
     def known(self) -> list[str]:
-        return sorted(i for g in self.scheduler.book.gangs.values() for i in (*g.waiting, *g.running))
+        return sorted(i for g in self.scheduler.registry.gangs.values() for i in (*g.waiting, *g.running))
 
     @precondition(lambda self: self.known())
     @rule(data=st.data())
@@ -107,10 +107,10 @@ class Life(RuleBasedStateMachine):
         cluster = self.scheduler.cluster
         milli = cluster.gpu_free_milli.copy()
         mib = cluster.gpu_free_mib.copy()
-        for gang in self.scheduler.book.gangs.values():
+        for gang in self.scheduler.registry.gangs.values():
             for running in gang.running.values():
                 for device in running.placement.devices:
-                    taken = cluster.amounts(running.ask.shape, running.placement.node, device)
+                    taken = cluster.amounts(running.request.shape, running.placement.node, device)
                     milli[running.placement.node, device] += taken[0]
                     mib[running.placement.node, device] += taken[1]
         assert (cluster.gpu_free_milli >= 0).all()
@@ -123,7 +123,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def queues_are_charged_exactly_what_runs_and_waits(self) -> None:
         for queue in self.scheduler.tree.leaves():
-            gangs = [g for g in self.scheduler.book.gangs.values() if g.queue == queue]
+            gangs = [g for g in self.scheduler.registry.gangs.values() if g.queue == queue]
             running = sum(r.charge.gpu_milli for g in gangs for r in g.running.values())
             waiting = sum(self.scheduler.charge_of(a.shape).gpu_milli for g in gangs for a in g.waiting.values())
             assert self.scheduler.tree.used(queue).gpu_milli == running
@@ -143,10 +143,10 @@ def test_a_restored_snapshot_decides_the_same() -> None:
     )
     scheduler.cordon("n2")
     for i in range(3):
-        scheduler.submit(Ask(id=f"b{i}", queue="b", shape=whole(2)))
+        scheduler.submit(Request(id=f"b{i}", queue="b", shape=whole(2)))
     scheduler.cycle(10.0)
-    scheduler.submit(Ask(id="a0", queue="a", shape=whole(4), submitted_at_s=20.0))
-    scheduler.submit(Ask(id="b9", queue="b", shape=whole(4), submitted_at_s=20.0))
+    scheduler.submit(Request(id="a0", queue="a", shape=whole(4), submitted_at_s=20.0))
+    scheduler.submit(Request(id="b9", queue="b", shape=whole(4), submitted_at_s=20.0))
     twin = Scheduler.restore(scheduler.snapshot())
     twin.advance(20.0)
     scheduler.advance(20.0)
@@ -159,10 +159,10 @@ def test_a_restored_snapshot_decides_the_same() -> None:
 
 def test_adopting_the_impossible_changes_nothing() -> None:
     scheduler = Scheduler([node("n0", gpus=1)], [QueueSpec(name="a")])
-    scheduler.adopt(Ask(id="x", queue="a", shape=whole(1)), started_at_s=0.0)
+    scheduler.adopt(Request(id="x", queue="a", shape=whole(1)), started_at_s=0.0)
     with pytest.raises(CalabashError):
         scheduler.adopt(
-            Ask(id="y", queue="a", shape=whole(1)), placement=NodePlacement(node=0, devices=(0,)), started_at_s=0.0
+            Request(id="y", queue="a", shape=whole(1)), placement=NodePlacement(node=0, devices=(0,)), started_at_s=0.0
         )
     assert scheduler.state_of("y") is None
     assert scheduler.tree.used("a") == Amount(1000, 0, 0)
@@ -171,17 +171,17 @@ def test_adopting_the_impossible_changes_nothing() -> None:
 
 def test_an_id_is_unique_while_it_lives() -> None:
     scheduler = Scheduler([node("n0")], [QueueSpec(name="a")])
-    scheduler.submit(Ask(id="x", queue="a", shape=whole(1)))
+    scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
     with pytest.raises(CalabashError) as caught:
-        scheduler.submit(Ask(id="x", queue="a", shape=whole(1)))
+        scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
     assert caught.value.reason is Reason.CONFLICT
     scheduler.cancel("x")
-    scheduler.submit(Ask(id="x", queue="a", shape=whole(1)))
+    scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
 
 
 def test_nobody_explains_what_runs_or_is_unknown() -> None:
     scheduler = Scheduler([node("n0")], [QueueSpec(name="a")])
-    scheduler.submit(Ask(id="x", queue="a", shape=whole(1)))
+    scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
     scheduler.cycle(0.0)
     with pytest.raises(CalabashError, match="is running"):
         scheduler.why("x", 0.0)
@@ -191,8 +191,8 @@ def test_nobody_explains_what_runs_or_is_unknown() -> None:
 
 def test_a_bind_that_failed_waits_again_and_keeps_its_place_in_line() -> None:
     scheduler = Scheduler([node("n0", gpus=1)], [QueueSpec(name="a")])
-    scheduler.submit(Ask(id="x", queue="a", shape=whole(1), submitted_at_s=1.0))
-    scheduler.submit(Ask(id="y", queue="a", shape=whole(1), submitted_at_s=2.0))
+    scheduler.submit(Request(id="x", queue="a", shape=whole(1), submitted_at_s=1.0))
+    scheduler.submit(Request(id="y", queue="a", shape=whole(1), submitted_at_s=2.0))
     assert [d.id for d in scheduler.cycle(3.0) if isinstance(d, Bind)] == ["x"]
     scheduler.unbind("x")
     assert [d.id for d in scheduler.cycle(4.0) if isinstance(d, Bind)] == ["x"]
@@ -210,7 +210,7 @@ def test_a_removed_node_is_no_capacity_any_more() -> None:
 def test_a_gang_of_512_is_placed_well_below_a_second() -> None:
     scheduler = Scheduler([node(f"n{i}", gpus=8) for i in range(512)], [QueueSpec(name="a")])
     for i in range(512):
-        scheduler.submit(Ask(id=f"g{i}", queue="a", shape=whole(8), gang="g", min_member=512))
+        scheduler.submit(Request(id=f"g{i}", queue="a", shape=whole(8), gang="g", min_member=512))
     began = time.perf_counter()
     decisions = scheduler.cycle(0.0)
     assert len([d for d in decisions if isinstance(d, Bind)]) == 512
@@ -221,12 +221,12 @@ def test_a_gang_of_512_is_placed_well_below_a_second() -> None:
 def test_twenty_thousand_hopeless_requests_do_not_hold_up_a_cycle() -> None:
     scheduler = Scheduler([node(f"n{i}") for i in range(100)], [QueueSpec(name="a"), QueueSpec(name="b")])
     for row in range(100):
-        ask = Ask(id=f"r{row}", queue="a", shape=whole(4), evictable=False)
-        scheduler.adopt(ask, placement=NodePlacement(node=row, devices=(0, 1, 2, 3)), started_at_s=0.0)
+        request = Request(id=f"r{row}", queue="a", shape=whole(4), evictable=False)
+        scheduler.adopt(request, placement=NodePlacement(node=row, devices=(0, 1, 2, 3)), started_at_s=0.0)
     for i in range(20_000):
-        scheduler.submit(Ask(id=f"p{i}", queue="ab"[i % 2], shape=whole(1 + i % 4)))
-    told = scheduler.cycle(1.0)
-    assert len(told) == 20_000
+        scheduler.submit(Request(id=f"p{i}", queue="ab"[i % 2], shape=whole(1 + i % 4)))
+    reported = scheduler.cycle(1.0)
+    assert len(reported) == 20_000
     began = time.perf_counter()
     assert scheduler.cycle(2.0) == ()
     # Under a millisecond per repeat of a known-infeasible shape, with room to spare.

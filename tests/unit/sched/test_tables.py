@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calabash.sched.cluster import Cluster, GpuSpec, NodeSpec
-from calabash.sched.demand import Demand
-from calabash.sched.shape import WHOLE_MILLI, Shape
-from calabash.sched.tables import learn, maximal_patterns, neutral
+from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.policies.tables import learn, maximal_patterns, neutral
 
 
 def share(milli: int, cpu_milli: int = 1000) -> Shape:

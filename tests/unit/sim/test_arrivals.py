@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.shape import WHOLE_MILLI, Shape
 from calabash.sim import generate
 from calabash.sim.arrivals import FULL_RATIO, Tally, arrival_order, simulate
 from calabash.sim.bound import arrivals_bound

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster import GpuSpec, NodeSpec
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.shape import WHOLE_MILLI, Shape
 from calabash.sim import generate
 from calabash.sim.arrivals import simulate
 from calabash.sim.bound import allocation_bound, arrivals_bound

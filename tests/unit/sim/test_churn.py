@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.cluster import NodeSpec
+from calabash.sched.cluster.arrays import NodeSpec
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.shape import WHOLE_MILLI, Shape
 from calabash.sim import churn, generate
 from calabash.sim.arrivals import Tally
 from calabash.sim.churn import WARM_LIFETIMES, _Measure, simulate

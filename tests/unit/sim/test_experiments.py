@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster import NodeSpec
+from calabash.sched.cluster.arrays import NodeSpec
+from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.shape import WHOLE_MILLI
 from calabash.sim import arrivals, churn, generate, report, runner
 from calabash.sim.bound import arrivals_bound
 from calabash.sim.results import RunResult, from_plain, summarise, to_plain

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError
+from calabash.sched.cluster.shape import Shape
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.shape import Shape
 from calabash.sim import churn
 from calabash.sim.failures import Failures, draw
 from calabash.sim.results import RunResult

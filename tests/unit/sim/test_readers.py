@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.shape import WHOLE_MILLI
+from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sim import generate, openb, trace
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\n"

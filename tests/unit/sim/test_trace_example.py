@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster import Cluster
-from calabash.sched.engine import Engine
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.engine import Engine
 from calabash.sched.policies.registry import policy_named
 from calabash.sim import trace
 

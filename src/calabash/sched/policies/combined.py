@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster import Cluster, Floats, Rows
-from calabash.sched.fit import Compiled
-from calabash.sched.policies.protocol import Policy, Scored, Scorer, ScorerBase
-from calabash.sched.shape import Shape
+from calabash.sched.cluster.arrays import Cluster, Floats, Rows
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.policies.protocol import PlacementPolicy, Scored, Scorer, ScorerBase
 
 _HUNDRED = frozenset({"bestfit", "dotproduct", "packing", "clustering", "fgd"})
 
@@ -23,7 +23,7 @@ _HUNDRED = frozenset({"bestfit", "dotproduct", "packing", "clustering", "fgd"})
 class CombinedPolicy:
     """(policy, weight) pairs, the one that chooses devices first."""
 
-    parts: tuple[tuple[Policy, float], ...]
+    parts: tuple[tuple[PlacementPolicy, float], ...]
 
     def __post_init__(self) -> None:
         if not self.parts or not all(0 < weight < np.inf for _, weight in self.parts):

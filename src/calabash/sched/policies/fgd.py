@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster import Bools, Cluster, Floats, Ints, Rows
-from calabash.sched.demand import Demand
-from calabash.sched.fit import Compiled
+from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.policies.protocol import Scored, Scorer, ScorerBase, masked
-from calabash.sched.shape import WHOLE_MILLI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calabash.sched.cluster import Bools, Cluster, Floats, Ints, Rows
-from calabash.sched.demand import Demand
-from calabash.sched.fit import Compiled
+from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.policies.protocol import Devices, Scored, Scorer, ScorerBase
-from calabash.sched.shape import WHOLE_MILLI, Shape
-from calabash.sched.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
+from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
 
 LEARN_FIRST = 200
 LEARN_GROWTH = 3.0

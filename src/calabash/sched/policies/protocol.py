@@ -7,15 +7,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster import Bools, Cluster, Floats, Ints, Rows
-from calabash.sched.fit import Compiled
-from calabash.sched.shape import Shape
+from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import Shape
 
 Devices = npt.NDArray[np.int8]
 Scored = tuple[Floats, Devices | None]
 
 
-class Policy(Protocol):
+class PlacementPolicy(Protocol):
     """A way to prefer nodes; values only, shared by any number of clusters."""
 
     @property

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calabash.model.errors import CalabashError
-from calabash.sched.demand import Demand
+from calabash.sched.cluster.demand import Demand
 from calabash.sched.policies import simple
 from calabash.sched.policies.combined import CombinedPolicy
 from calabash.sched.policies.fgd import FgdPolicy
 from calabash.sched.policies.pgb import PgbPolicy, PgbWeights
-from calabash.sched.policies.protocol import Policy
+from calabash.sched.policies.protocol import PlacementPolicy
 from calabash.sched.policies.simple import SimplePolicy
 from calabash.sched.policies.topology import TopologyPolicy
 
-Maker = Callable[[Demand | None, int], Policy]
+Maker = Callable[[Demand | None, int], PlacementPolicy]
 
 # What priced gaps and CPU balance alone reach; loses under departures (docs/concepts/placement.md).
 _PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0, host=0.0)
@@ -38,7 +38,7 @@ MAKERS: dict[str, Maker] = {
 NAMES = tuple(MAKERS)
 
 
-def policy_named(text: str, *, demand: Demand | None = None, seed: int = 0) -> Policy:
+def policy_named(text: str, *, demand: Demand | None = None, seed: int = 0) -> PlacementPolicy:
     """The policy, or combination of policies, of this name. Raises CalabashError for an unknown one."""
     parts = []
     for piece in text.split("+"):

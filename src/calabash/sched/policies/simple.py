@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calabash.sched.cluster import Cluster, Floats, Rows
-from calabash.sched.fit import Compiled
+from calabash.sched.cluster.arrays import Cluster, Floats, Rows
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.policies.protocol import Scored, Scorer, ScorerBase, masked
-from calabash.sched.shape import WHOLE_MILLI
 
 CPU_REFERENCE_MILLI = 128_000.0
 GPU_REFERENCE_MILLI = 8_000.0

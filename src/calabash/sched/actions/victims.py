@@ -10,15 +10,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from calabash.sched.decisions import Ask, Options
-from calabash.sched.fairshare import EPSILON, Amount
-from calabash.sched.gangs import Book, Gang, Unit, total, units_of
-from calabash.sched.preempt import CLAIM_PAUSE_S, mark_in_quota
-from calabash.sched.queues import QueueTree
+from calabash.sched.actions.preempt import BORROW_PAUSE_S, mark_in_quota
+from calabash.sched.decisions import Options, Request
+from calabash.sched.queues.fairshare import EPSILON, Amount
+from calabash.sched.queues.registry import Gang, GangRegistry, Unit, total, units_of
+from calabash.sched.queues.tree import QueueTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class VictimPool:
     """Units that may go for one gang, how much each queue may lose, and how much eviction is acceptable."""
 
     in_quota: bool
@@ -27,12 +27,12 @@ class Claim:
     ratio_max: float
 
 
-class Claims:
+class VictimRules:
     """The claims of one cycle."""
 
-    def __init__(self, tree: QueueTree, book: Book, options: Options, now_s: float) -> None:
+    def __init__(self, tree: QueueTree, registry: GangRegistry, options: Options, now_s: float) -> None:
         self._tree = tree
-        self._book = book
+        self._registry = registry
         self._options = options
         self._now_s = now_s
         self._units: dict[str, list[Unit]] = {}
@@ -50,7 +50,7 @@ class Claims:
         if cached is None:
             if self._by_queue is None:
                 self._by_queue = {}
-                for gang in self._book.gangs.values():
+                for gang in self._registry.gangs.values():
                     if gang.running:
                         self._by_queue.setdefault(gang.queue, []).append(gang)
             found = [unit for gang in self._by_queue.get(queue, ()) for unit in units_of(gang)]
@@ -66,9 +66,9 @@ class Claims:
             self._ahead[queue, priority] = ahead
         return self._within(queue, ahead, need)
 
-    def of(self, gang: Gang, asks: Sequence[Ask], need: Amount) -> Iterator[Claim]:
+    def of(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
         """The claims that the gang has, the strongest first."""
-        priority = max(a.priority for a in asks)
+        priority = max(a.priority for a in requests)
         if self.would_be_in_quota(gang.queue, priority, need):
             yield from self._in_quota(gang, priority, need)
             return
@@ -76,11 +76,11 @@ class Claims:
             return
         yield from self._borrowed(gang, priority, need)
 
-    def within_own(self, gang: Gang, asks: Sequence[Ask], need: Amount) -> list[Unit]:
+    def within_own(self, gang: Gang, requests: Sequence[Request], need: Amount) -> list[Unit]:
         """The fewest units of its own queue that must go so that no limit refuses the gang; empty when none do it."""
         if not self._options.preempt:
             return []
-        priority = max(a.priority for a in asks)
+        priority = max(a.priority for a in requests)
         in_quota = self.would_be_in_quota(gang.queue, priority, need)
         if not in_quota and self._paused(gang):
             return []
@@ -103,9 +103,9 @@ class Claims:
         return chosen if cheap and enough else []
 
     def _paused(self, gang: Gang) -> bool:
-        return gang.evicted_at_s is not None and self._now_s < gang.evicted_at_s + CLAIM_PAUSE_S
+        return gang.evicted_at_s is not None and self._now_s < gang.evicted_at_s + BORROW_PAUSE_S
 
-    def _in_quota(self, gang: Gang, priority: int, need: Amount) -> Iterator[Claim]:
+    def _in_quota(self, gang: Gang, priority: int, need: Amount) -> Iterator[VictimPool]:
         eligible: list[Unit] = []
         own = self.units(gang.queue)
         if self._options.reclaim and self._within(gang.queue, total(u.amount for u in own if u.in_quota), need):
@@ -116,9 +116,9 @@ class Claims:
             eligible.extend(u for u in own if u.priority < priority)
         eligible = self._ripe(eligible, gang)
         if eligible:
-            yield Claim(in_quota=True, eligible=tuple(eligible), budgets={}, ratio_max=math.inf)
+            yield VictimPool(in_quota=True, eligible=tuple(eligible), budgets={}, ratio_max=math.inf)
 
-    def _borrowed(self, gang: Gang, priority: int, need: Amount) -> Iterator[Claim]:
+    def _borrowed(self, gang: Gang, priority: int, need: Amount) -> Iterator[VictimPool]:
         eligible: list[Unit] = []
         budgets: dict[str, float] = {}
         if self._options.preempt:
@@ -133,20 +133,20 @@ class Claims:
                     eligible.extend(u for u in self.units(queue) if not u.in_quota)
         eligible = self._ripe(eligible, gang)
         if eligible:
-            yield Claim(
+            yield VictimPool(
                 in_quota=False, eligible=tuple(eligible), budgets=budgets, ratio_max=self._options.evict_ratio_max
             )
 
-    def _ripe(self, units: list[Unit], claimant: Gang) -> list[Unit]:
+    def _ripe(self, units: list[Unit], requester: Gang) -> list[Unit]:
         """Those that have run long enough and may be evicted; a core only with all of its surplus."""
         since_s = self._now_s - self._options.min_run_time_s
         green = set()
         for unit in units:
-            if unit.gang == claimant.key or not all(
-                m.ask.evictable and m.started_at_s <= since_s for m in unit.members
+            if unit.gang == requester.key or not all(
+                m.request.evictable and m.started_at_s <= since_s for m in unit.members
             ):
-                green.add(unit.members[0].ask.id)
-        chosen = [u for u in units if u.members[0].ask.id not in green]
+                green.add(unit.members[0].request.id)
+        chosen = [u for u in units if u.members[0].request.id not in green]
         surplus_there: dict[tuple[str, str], int] = {}
         for unit in chosen:
             if not unit.core:
@@ -154,7 +154,7 @@ class Claims:
         return [u for u in chosen if not u.core or self._surplus(u) == surplus_there.get(u.gang, 0)]
 
     def _surplus(self, core: Unit) -> int:
-        return len(self._book.gangs[core.gang].running) - len(core.members)
+        return len(self._registry.gangs[core.gang].running) - len(core.members)
 
     def _within(self, queue: str, used: Amount, need: Amount) -> bool:
         guaranteed = self._tree.guaranteed(queue)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.fairshare import EPSILON, RESOURCES, ZERO, Amount, Division, Tree, divide
+from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, QueueShares, Tree, divide
 
 UNLIMITED = Amount(1 << 60, 1 << 60, 1 << 60)
 ROOT = ""
@@ -80,7 +80,7 @@ class QueueTree:
         self._past: list[float] = []
         self._past_at_s = 0.0
         self._capacity = ZERO
-        self._division: Division | None = None
+        self._division: QueueShares | None = None
         self.replace(specs)
 
     # ---- the tree -------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class QueueTree:
         self._past_at_s = at_s
         self._division = None
 
-    def division(self) -> Division:
+    def division(self) -> QueueShares:
         if self._division is None:
             self._division = self._divide(self._past)
         return self._division
@@ -250,7 +250,7 @@ class QueueTree:
         fair = self._divide([0.0] * len(self._past)).fair
         return {name: fair[self._index[name]] for name in self.leaves()}
 
-    def _divide(self, past: Sequence[float]) -> Division:
+    def _divide(self, past: Sequence[float]) -> QueueShares:
         count = len(self._paths)
         demand: list[list[float]] = [[0.0] * RESOURCES for _ in range(count)]
         for i in range(count - 1, 0, -1):

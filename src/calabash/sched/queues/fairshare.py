@@ -52,7 +52,7 @@ Shares = list[list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
+class QueueShares:
     """Shares of all queues: ``guaranteed[q][r]`` is in quota, ``fair[q][r]`` includes the share of the surplus."""
 
     guaranteed: Shares
@@ -113,7 +113,7 @@ class Tree:
     past: Sequence[float]
 
 
-def divide(tree: Tree, capacity: Sequence[float]) -> Division:
+def divide(tree: Tree, capacity: Sequence[float]) -> QueueShares:
     """Pour the capacity down the tree; see the theory of operation."""
     count = len(tree.children)
     guaranteed = [[0.0] * RESOURCES for _ in range(count)]
@@ -125,7 +125,7 @@ def divide(tree: Tree, capacity: Sequence[float]) -> Division:
             continue
         for resource in range(RESOURCES):
             _divide_level(tree, parent, resource, guaranteed, fair)
-    return Division(guaranteed=guaranteed, fair=fair)
+    return QueueShares(guaranteed=guaranteed, fair=fair)
 
 
 def _divide_level(tree: Tree, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:

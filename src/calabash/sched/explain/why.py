@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from calabash.model.errors import Reason
 from calabash.model.units import format_mib
-from calabash.sched.decisions import Ask, Explanation
-from calabash.sched.explain import PASSING, NodeVerdict, changes_for, explanation, judge
-from calabash.sched.fairshare import EPSILON, Amount
-from calabash.sched.gangs import Gang, total
-from calabash.sched.queues import OverLimit
-from calabash.sched.reservation import Held
-from calabash.sched.shape import Shape
+from calabash.sched.actions.reserve import HeldNodes
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.decisions import Explanation, Request
+from calabash.sched.explain.nodes import PASSING, NodeVerdict, changes_for, explanation, judge
+from calabash.sched.queues.fairshare import EPSILON, Amount
+from calabash.sched.queues.registry import Gang, total
+from calabash.sched.queues.tree import OverLimit
 
 if TYPE_CHECKING:
     from calabash.sched.scheduler import Scheduler
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 class Why:
     """Explanations of one cycle; what the nodes say is asked once per shape."""
 
-    def __init__(self, scheduler: Scheduler, held: Held) -> None:
+    def __init__(self, scheduler: Scheduler, held: HeldNodes) -> None:
         self._s = scheduler
         self._held = held
         self._verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
 
-    def blocked(self, gang: Gang, asks: Sequence[Ask], ask: Ask, reason: Reason) -> Explanation:
+    def blocked(self, gang: Gang, requests: Sequence[Request], request: Request, reason: Reason) -> Explanation:
         if reason is Reason.GANG_INCOMPLETE:
             there = gang.required - gang.incomplete
             return explanation(
@@ -40,11 +40,11 @@ class Why:
                 f"gang {gang.key[1]} waits for members: {there} of {gang.required} have come",
                 changes=(f"would be tried once {gang.incomplete} more members are submitted",),
             )
-        need = total(self._s.charge_of(a.shape) for a in asks)
+        need = total(self._s.charge_of(a.shape) for a in requests)
         over = self._s.tree.over_limit(gang.queue, need)
         if over is not None:
             return _over_limit(over)
-        return self._no_room(gang, asks, ask, need)
+        return self._no_room(gang, requests, request, need)
 
     def _verdict(self, shape: Shape) -> tuple[NodeVerdict, tuple[str, ...]]:
         """What the nodes say and what would help, once per shape: nothing moves while reasons are told."""
@@ -55,22 +55,22 @@ class Why:
             self._verdicts[shape] = found
         return found
 
-    def _no_room(self, gang: Gang, asks: Sequence[Ask], ask: Ask, need: Amount) -> Explanation:
+    def _no_room(self, gang: Gang, requests: Sequence[Request], request: Request, need: Amount) -> Explanation:
         start_s = next((r.start_s for r in self._held.reservations if r.gang == gang.key), None)
-        verdict, changes = self._verdict(ask.shape)
+        verdict, changes = self._verdict(request.shape)
         dominant = verdict.dominant
         reason = dominant.reason if dominant else Reason.NO_CAPACITY
         summary = verdict.summary
-        if verdict.fitting and len(asks) > 1:
+        if verdict.fitting and len(requests) > 1:
             reason = Reason.NO_CAPACITY
-            fitting = self._members_fitting(asks)
-            summary = f"{fitting} of {len(asks)} members fit at once; {summary}"
+            fitting = self._members_fitting(requests)
+            summary = f"{fitting} of {len(requests)} members fit at once; {summary}"
             changes = (f"would start with min_member <= {fitting}",) if fitting else ()
         elif verdict.fitting and not self._held.reservations:
             reason, summary = Reason.NO_CAPACITY, f"{summary}: its turn comes in the next cycle"
         elif verdict.fitting:
             reason = Reason.RESERVED
-            names = sorted({self._s.cluster.names[n] for r in self._held.reservations for n in r.asks_on})
+            names = sorted({self._s.cluster.names[n] for r in self._held.reservations for n in r.requests_on})
             summary = f"{summary}, held for a reserved gang: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
         passing = reason in PASSING or reason is Reason.RESERVED
         if passing and reason is not Reason.RESERVED and self._over_deserved(gang, need):
@@ -94,15 +94,15 @@ class Why:
             managed and all(used[r] + need[r] <= guaranteed[r] + EPSILON for r in managed)
         )
 
-    def _members_fitting(self, asks: Sequence[Ask]) -> int:
+    def _members_fitting(self, requests: Sequence[Request]) -> int:
         mark = self._s.board.mark()
         self._s.room.admitting = False
         count = 0
-        for ask in asks:
-            placement = self._s.room.choose(ask.shape)
+        for request in requests:
+            placement = self._s.room.choose(request.shape)
             if placement is None:
                 break
-            self._s.board.put(ask.shape, placement)
+            self._s.board.place(request.shape, placement)
             count += 1
         self._s.board.rollback(mark)
         return count

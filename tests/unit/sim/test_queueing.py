@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Options
-from calabash.sched.fairshare import Amount
-from calabash.sched.queues import QueueSpec
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.decisions import Options, Request
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.tree import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import Shape
 from calabash.sim.queueing import Job, Load, Queueing, QueueingResult, random_jobs
 
 HOUR_S = 3600.0
@@ -23,7 +23,8 @@ def nodes(count: int, gpus: int = 8) -> list[NodeSpec]:
 def one(name: str, *, gpus: int = 1, at_s: float = 0.0, run_time_s: float = 10.0, queue: str = "a") -> Job:
     shape = Shape(gpu_count=gpus, gpu_milli=1000)
     return Job(
-        ask=Ask(id=name, shape=shape, queue=queue, submitted_at_s=at_s, run_time_s=run_time_s), run_time_s=run_time_s
+        request=Request(id=name, shape=shape, queue=queue, submitted_at_s=at_s, run_time_s=run_time_s),
+        run_time_s=run_time_s,
     )
 
 
@@ -75,7 +76,7 @@ def test_every_job_ends_when_nothing_more_arrives() -> None:
     result = Queueing(scheduler, jobs, window_s=HOUR_S).run(until_s=1e9)
     assert result.finished == len(jobs)
     assert result.waiting == 0
-    assert not scheduler.book.gangs
+    assert not scheduler.registry.gangs
     assert (scheduler.cluster.gpu_free_milli == 1000).all()
 
 

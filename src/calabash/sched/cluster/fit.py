@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import Reason
-from calabash.sched.cluster import MODE_MIG, Bools, Cluster, Ints, Rows
-from calabash.sched.mig import best_start, legal_starts
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape, Topology, parse_expression, tolerates
+from calabash.sched.cluster.arrays import MODE_MIG, Bools, Cluster, Ints, Rows
+from calabash.sched.cluster.mig import best_start, legal_starts
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology, parse_expression, tolerates
 
 # The order in which conditions are looked at; codes are positions in this tuple plus one, 0 means that it fits.
 REASONS: tuple[Reason, ...] = (

@@ -19,10 +19,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster import Cluster
-from calabash.sched.fit import Compiled
-from calabash.sched.gangs import Board
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.queues.registry import Board
 
 NODES_TRIED = 4
 NODES_LOOKED_AT = 64
@@ -134,19 +134,19 @@ def _empty(
 ) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
     mark = board.mark()
     for occupant in leaving:
-        board.take(occupant.shape, occupant.placement)
+        board.release(occupant.shape, occupant.placement)
     placement = room.choose_on(shape, row)
     if placement is None:
         board.rollback(mark)
         return None
-    board.put(shape, placement)
+    board.place(shape, placement)
     moved = []
     for occupant in leaving:
         place = room.choose(occupant.shape)
         if place is None:
             board.rollback(mark)
             return None
-        board.put(occupant.shape, place)
+        board.place(occupant.shape, place)
         moved.append((occupant, place))
     return placement, tuple((o, p) for o, p in moved if (p.node, p.devices) != (o.placement.node, o.placement.devices))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError
-from calabash.sched.decisions import Ask, Options
-from calabash.sched.queues import QueueSpec
+from calabash.sched.decisions import Options, Request
+from calabash.sched.queues.tree import QueueSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class NodesLine:
 class HasLine:
     """A request that runs when the scenario starts (or from that step on)."""
 
-    ask: Ask
+    request: Request
     started_ago_s: float = 0.0
     node: str = ""
     devices: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class HasLine:
 class AsksLine:
     """A request that joins the line."""
 
-    ask: Ask
+    request: Request
     submitted_ago_s: float = 0.0
 
 

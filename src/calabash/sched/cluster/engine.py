@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster import Cluster, Floats, Rows
-from calabash.sched.fit import Compiled
-from calabash.sched.policies.protocol import Policy, Scorer
-from calabash.sched.shape import NodePlacement, Shape
+from calabash.sched.cluster.arrays import Cluster, Floats, Rows
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.policies.protocol import PlacementPolicy, Scorer
 
 _DECIMALS = 9
 _NOWHERE = -np.inf
@@ -50,7 +50,7 @@ class Engine:
         policy: makes the scores; see ``policies``.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy) -> None:
+    def __init__(self, cluster: Cluster, policy: PlacementPolicy) -> None:
         self.cluster = cluster
         self.scorer: Scorer = policy.bind(cluster)
         self._entries: dict[Shape, _Entry] = {}

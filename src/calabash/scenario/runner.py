@@ -12,12 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Bind, Decision, Evict, Move, Pending
-from calabash.sched.queues import QueueSpec
-from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import NodePlacement
-from calabash.sim.scenario_statements import (
+from calabash.scenario.reader import parse_scenario
+from calabash.scenario.statements import (
     AfterLine,
     AsksLine,
     Expected,
@@ -32,7 +28,11 @@ from calabash.sim.scenario_statements import (
     VerbLine,
     WhyLine,
 )
-from calabash.sim.scenario_text import parse_scenario
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import NodePlacement
+from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
+from calabash.sched.queues.tree import QueueSpec
+from calabash.sched.scheduler import Scheduler
 
 _SHARE_TOLERANCE = 0.005
 
@@ -47,7 +47,7 @@ class ScenarioResult:
 
     path: str
     rule: str
-    steps: tuple[Step, ...]
+    steps: tuple[CheckedStatement, ...]
 
     @property
     def passed(self) -> bool:
@@ -65,7 +65,7 @@ class ScenarioResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CheckedStatement:
     """One checked statement; ``wrong`` holds lines that start with - (missing) or + (unexpected)."""
 
     line: int
@@ -104,11 +104,11 @@ class _Run:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.now_s = 0.0
-        self.steps: list[Step] = []
+        self.steps: list[CheckedStatement] = []
         self.nodes: list[NodeSpec] = []
         self.queues: dict[str, QueueSpec] = {}
         self._scheduler: Scheduler | None = None
-        self._last: dict[str, Pending] = {}
+        self._last: dict[str, Defer] = {}
 
     @property
     def scheduler(self) -> Scheduler:
@@ -127,13 +127,13 @@ class _Run:
                     self._scheduler.set_queues(self.queues.values())
             case HasLine():
                 started = self.now_s - statement.started_ago_s
-                ask = replace(statement.ask, submitted_at_s=started)
+                request = replace(statement.request, submitted_at_s=started)
                 placement = None
                 if statement.devices:
                     placement = self._exact(statement)
-                self.scheduler.adopt(ask, node=statement.node, placement=placement, started_at_s=started)
+                self.scheduler.adopt(request, node=statement.node, placement=placement, started_at_s=started)
             case AsksLine():
-                self.scheduler.submit(replace(statement.ask, submitted_at_s=self.now_s - statement.submitted_ago_s))
+                self.scheduler.submit(replace(statement.request, submitted_at_s=self.now_s - statement.submitted_ago_s))
             case AfterLine():
                 self.now_s += statement.seconds
                 self.scheduler.advance(self.now_s)
@@ -187,22 +187,24 @@ class _Run:
                 left.remove(match)
         wrong = [f"- {_render_expected(e)}" for e in missing] + [f"+ {render(d)}" for d in left]
         self.steps.append(
-            Step(line=number, at_s=self.now_s, came=tuple(render(d) for d in decisions), wrong=tuple(wrong))
+            CheckedStatement(line=number, at_s=self.now_s, came=tuple(render(d) for d in decisions), wrong=tuple(wrong))
         )
 
     def _why(self, number: int, statement: WhyLine) -> None:
-        told = self.scheduler.why(statement.id, self.now_s)
-        whole = "\n".join((told.summary, *(f"{c.nodes} nodes: {c.text}" for c in told.causes), *told.changes))
+        reported = self.scheduler.why(statement.id, self.now_s)
+        whole = "\n".join(
+            (reported.summary, *(f"{c.nodes} nodes: {c.text}" for c in reported.causes), *reported.changes)
+        )
         wrong = []
-        if told.reason != statement.reason:
-            wrong.append(f"- reason {statement.reason}, + reason {told.reason}")
+        if reported.reason != statement.reason:
+            wrong.append(f"- reason {statement.reason}, + reason {reported.reason}")
         wrong.extend(f'- "{text}"' for text in statement.texts if text not in whole)
         if statement.start_in_s is not None:
-            start_in_s = None if told.estimated_start_s is None else told.estimated_start_s - self.now_s
+            start_in_s = None if reported.estimated_start_s is None else reported.estimated_start_s - self.now_s
             if start_in_s is None or abs(start_in_s - statement.start_in_s) > 1e-6:
                 wrong.append(f"- start in {statement.start_in_s:g}s, + start in {start_in_s}")
-        came = (f"why {statement.id}: {told.reason}", *(f"  {line}" for line in whole.splitlines()))
-        self.steps.append(Step(line=number, at_s=self.now_s, came=came, wrong=tuple(wrong)))
+        came = (f"why {statement.id}: {reported.reason}", *(f"  {line}" for line in whole.splitlines()))
+        self.steps.append(CheckedStatement(line=number, at_s=self.now_s, came=came, wrong=tuple(wrong)))
 
     def _shares(self, number: int, statement: SharesLine) -> None:
         tree = self.scheduler.tree
@@ -220,7 +222,7 @@ class _Run:
             if abs(values[key] - wanted) > _SHARE_TOLERANCE
         )
         came = (f"shares {statement.queue} " + " ".join(f"{key}={value:g}" for key, value in values.items()),)
-        self.steps.append(Step(line=number, at_s=self.now_s, came=came, wrong=wrong))
+        self.steps.append(CheckedStatement(line=number, at_s=self.now_s, came=came, wrong=wrong))
 
 
 _VERBS: dict[str, Callable[[Scheduler, str], object]] = {
@@ -232,6 +234,9 @@ _VERBS: dict[str, Callable[[Scheduler, str], object]] = {
 }
 
 
+_VERB_OF: dict[type[Decision], str] = {Bind: "bind", Move: "move", Evict: "evict", Defer: "pending"}
+
+
 def render(decision: Decision) -> str:
     """A decision as a scenario file would write it."""
     match decision:
@@ -241,7 +246,7 @@ def render(decision: Decision) -> str:
             return f"move {decision.id} -> {decision.node}{_devices(decision.placement.devices)}"
         case Evict():
             return f"evict {decision.id} reason={decision.reason} for={decision.by}"
-        case Pending():
+        case Defer():
             return f"pending {decision.id} reason={decision.reason}  # {decision.explanation.summary}"
 
 
@@ -261,12 +266,12 @@ def _render_expected(expected: Expected) -> str:
 
 
 def _matches(expected: Expected, decision: Decision) -> bool:
-    if type(decision).__name__.lower() != expected.verb or decision.id != expected.id:
+    if _VERB_OF[type(decision)] != expected.verb or decision.id != expected.id:
         return False
     match decision:
         case Bind() | Move():
             return expected.node in ("", decision.node) and expected.devices in (None, decision.placement.devices)
         case Evict():
             return expected.reason in ("", decision.reason) and expected.by in ("", decision.by)
-        case Pending():
+        case Defer():
             return expected.reason in ("", decision.reason)

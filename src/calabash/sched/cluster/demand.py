@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from calabash.sched.shape import Shape
+from calabash.sched.cluster.shape import Shape
 
 TYPICAL_SHARE = 0.95
 

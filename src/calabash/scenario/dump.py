@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Running
-from calabash.sched.fairshare import ZERO, Amount
-from calabash.sched.queues import UNLIMITED, QueueSpec
+from calabash.scenario.reader import CARD_MEMORY_MIB, OPTION_READERS
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.decisions import Request, Running
+from calabash.sched.queues.fairshare import ZERO, Amount
+from calabash.sched.queues.tree import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Snapshot
-from calabash.sched.shape import WHOLE_MILLI, Shape
-from calabash.sim.scenario_text import CARD_MEMORY_MIB, OPTION_READERS
 
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-]")
 
@@ -30,7 +30,7 @@ def dump_scenario(snapshot: Snapshot, *, rule: str) -> str:
         lines.append("queues " + " | ".join(_queue(spec) for spec in snapshot.queues))
     lines.extend(_has(running, snapshot.now_s) for running in snapshot.running)
     lines.extend(f"cordon {_name(name)}" for name in snapshot.cordoned)
-    lines.extend(_asks(ask, snapshot.now_s) for ask in snapshot.waiting)
+    lines.extend(_requests(request, snapshot.now_s) for request in snapshot.waiting)
     lines.append("then   nothing  # replace by what should be decided")
     return "\n".join(lines) + "\n"
 
@@ -116,30 +116,30 @@ def _amounts(word: str, amount: Amount, default: Amount) -> list[str]:
 
 def _has(running: Running, now_s: float) -> str:
     devices = ":" + "+".join(str(d) for d in running.placement.devices) if running.placement.devices else ""
-    if running.ask.shape.mig_profile:
+    if running.request.shape.mig_profile:
         devices = ""
     ago = f"started {max(0.0, now_s - running.started_at_s):g}s ago, on {_name(running.node)}{devices}"
-    return f"has    {_ask(running.ask)}, {ago}"
+    return f"has    {_request(running.request)}, {ago}"
 
 
-def _asks(ask: Ask, now_s: float) -> str:
-    return f"asks   {_ask(ask)}, submitted {max(0.0, now_s - ask.submitted_at_s):g}s ago"
+def _requests(request: Request, now_s: float) -> str:
+    return f"asks   {_request(request)}, submitted {max(0.0, now_s - request.submitted_at_s):g}s ago"
 
 
-def _ask(ask: Ask) -> str:
-    identity = ask.id.partition("/")[2] if ask.id.startswith(ask.queue + "/") else ask.id
-    parts = [f"{_name(ask.queue)}/{_name(identity)}: {_amount(ask.shape)}", *_clauses(ask.shape)]
-    if ask.gang:
-        parts.append(f"gang named {_name(ask.gang)} min {ask.min_member}")
-    if ask.priority:
-        parts.append(f"priority {ask.priority}")
-    if ask.run_time_s is not None:
-        parts.append(f"runs {ask.run_time_s:g}s")
-    if ask.tenant:
-        parts.append(f"tenant {_name(ask.tenant)}")
-    if not ask.movable:
+def _request(request: Request) -> str:
+    identity = request.id.partition("/")[2] if request.id.startswith(request.queue + "/") else request.id
+    parts = [f"{_name(request.queue)}/{_name(identity)}: {_amount(request.shape)}", *_clauses(request.shape)]
+    if request.gang:
+        parts.append(f"gang named {_name(request.gang)} min {request.min_member}")
+    if request.priority:
+        parts.append(f"priority {request.priority}")
+    if request.run_time_s is not None:
+        parts.append(f"runs {request.run_time_s:g}s")
+    if request.tenant:
+        parts.append(f"tenant {_name(request.tenant)}")
+    if not request.movable:
         parts.append("pinned")
-    if not ask.evictable:
+    if not request.evictable:
         parts.append("unevictable")
     return ", ".join(parts)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from calabash.sched.cluster import GpuSpec, NodeSpec
-from calabash.sched.decisions import Ask, Options
-from calabash.sched.fairshare import Amount
-from calabash.sched.queues import UNLIMITED, QueueSpec
+from calabash.scenario.dump import dump_scenario
+from calabash.scenario.reader import parse_scenario
+from calabash.scenario.runner import render, run_scenario
+from calabash.scenario.statements import AsksLine, HasLine
+from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.shape import Shape, Topology
+from calabash.sched.decisions import Options, Request
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.tree import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.shape import Shape, Topology
-from calabash.sim.scenario import render, run_scenario
-from calabash.sim.scenario_dump import dump_scenario
-from calabash.sim.scenario_statements import AsksLine, HasLine
-from calabash.sim.scenario_text import parse_scenario
 
 
 def scheduler_with_everything() -> Scheduler:
@@ -31,35 +31,35 @@ def scheduler_with_everything() -> Scheduler:
     scheduler = Scheduler(nodes, queues, options=Options(min_run_time_s=30.0, defragment_moves_max=2, preempt=False))
     scheduler.cordon("n3")
     tolerates = frozenset(("own",))
-    asks = [
-        Ask(id="b/r1", queue="b", shape=Shape(gpu_count=1, gpu_milli=500, gpu_memory_mib=4000, cpu_milli=1000)),
-        Ask(id="r2", queue="b", shape=Shape(gpu_count=1, gpu_milli=1000, models=frozenset(("T4",))), movable=False),
-        Ask(
+    requests = [
+        Request(id="b/r1", queue="b", shape=Shape(gpu_count=1, gpu_milli=500, gpu_memory_mib=4000, cpu_milli=1000)),
+        Request(id="r2", queue="b", shape=Shape(gpu_count=1, gpu_milli=1000, models=frozenset(("T4",))), movable=False),
+        Request(
             id="r3", queue="b", evictable=False, tenant="t", run_time_s=99.0,
             shape=Shape(
                 gpu_count=2, gpu_milli=1000, tolerations=tolerates, topology=Topology.NVLINK, topology_required=True
             ),
         ),
     ]  # fmt: skip
-    for ask in asks:
-        scheduler.submit(ask)
+    for request in requests:
+        scheduler.submit(request)
     scheduler.cycle(10.0)
     for i in range(2):
         scheduler.submit(
-            Ask(
+            Request(
                 id=f"g{i}", queue="a", priority=3, gang="gang", min_member=2, submitted_at_s=50.0,
                 shape=Shape(gpu_count=1, gpu_milli=1000, memory_mib=512, selector=("zone!=b",)),
             )
         )  # fmt: skip
-    scheduler.submit(Ask(id="w", queue="b", shape=Shape(gpu_count=8, gpu_milli=1000), submitted_at_s=55.0))
+    scheduler.submit(Request(id="w", queue="b", shape=Shape(gpu_count=8, gpu_milli=1000), submitted_at_s=55.0))
     return scheduler
 
 
 def in_the_file(scheduler: Scheduler, line: str) -> str:
     """A rendered decision with the identities and node names that the file uses."""
     words = line.partition("  #")[0].split()
-    ask = scheduler.book.ask(words[1])
-    words[1] = words[1] if words[1].startswith(ask.queue + "/") else f"{ask.queue}/{words[1]}"
+    request = scheduler.registry.request(words[1])
+    words[1] = words[1] if words[1].startswith(request.queue + "/") else f"{request.queue}/{words[1]}"
     return " ".join(w for w in words if not w.startswith("for=")).replace("n/1", "n-1")
 
 
@@ -77,11 +77,13 @@ def test_every_request_and_shape_survives_the_round_trip() -> None:
     scheduler = scheduler_with_everything()
     text = dump_scenario(scheduler.snapshot(), rule="as it was")
     read = [s for _, s in parse_scenario(text).statements]
-    running = sorted((s.ask.id.rpartition("/")[2], s.ask.shape.gpu_total_milli) for s in read if isinstance(s, HasLine))
-    waiting = sorted((s.ask.id.rpartition("/")[2], s.ask.min_member) for s in read if isinstance(s, AsksLine))
+    running = sorted(
+        (s.request.id.rpartition("/")[2], s.request.shape.gpu_total_milli) for s in read if isinstance(s, HasLine)
+    )
+    waiting = sorted((s.request.id.rpartition("/")[2], s.request.min_member) for s in read if isinstance(s, AsksLine))
     assert running == [("r1", 500), ("r2", 1000), ("r3", 2000)]
     assert waiting == [("g0", 2), ("g1", 2), ("w", 1)]
-    again = {s.ask.id: s.ask for s in read if isinstance(s, HasLine | AsksLine)}
+    again = {s.request.id: s.request for s in read if isinstance(s, HasLine | AsksLine)}
     assert again["b/r3"].shape.topology_required
     assert not again["b/r2"].movable
     assert not again["b/r3"].evictable

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calabash.sched.cluster import Cluster, Floats
-from calabash.sched.demand import Demand
-from calabash.sched.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.arrays import Cluster, Floats
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 
 LORENZ_STEP_VCPU = 0.25
 LORENZ_POINTS = 512

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.decisions import Ask, Running
-from calabash.sched.fairshare import Amount
-from calabash.sched.shape import NodePlacement, Shape
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.decisions import Request, Running
+from calabash.sched.queues.fairshare import Amount
 
 GangKey = tuple[str, str]
 
@@ -32,11 +32,11 @@ class Room(Protocol):
         """The same on one node."""
         ...
 
-    def put(self, shape: Shape, placement: NodePlacement) -> None:
+    def place(self, shape: Shape, placement: NodePlacement) -> None:
         """Take the place."""
         ...
 
-    def take(self, shape: Shape, placement: NodePlacement) -> None:
+    def release(self, shape: Shape, placement: NodePlacement) -> None:
         """Give the place back."""
         ...
 
@@ -55,21 +55,21 @@ class Board:
     def mark(self) -> int:
         return len(self._log)
 
-    def put(self, shape: Shape, placement: NodePlacement) -> None:
-        self.room.put(shape, placement)
+    def place(self, shape: Shape, placement: NodePlacement) -> None:
+        self.room.place(shape, placement)
         self._log.append((True, shape, placement))
 
-    def take(self, shape: Shape, placement: NodePlacement) -> None:
-        self.room.take(shape, placement)
+    def release(self, shape: Shape, placement: NodePlacement) -> None:
+        self.room.release(shape, placement)
         self._log.append((False, shape, placement))
 
     def rollback(self, mark: int) -> None:
         while len(self._log) > mark:
             placed, shape, placement = self._log.pop()
             if placed:
-                self.room.take(shape, placement)
+                self.room.release(shape, placement)
             else:
-                self.room.put(shape, placement)
+                self.room.place(shape, placement)
 
     def commit(self) -> None:
         self._log.clear()
@@ -82,7 +82,7 @@ class Gang:
     key: GangKey
     queue: str
     min_member: int = 1
-    waiting: dict[str, Ask] = field(default_factory=dict)
+    waiting: dict[str, Request] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
     evicted_at_s: float | None = None
     priority: int = 0
@@ -108,11 +108,11 @@ class Gang:
     def refresh(self) -> None:
         """Compute again what depends on the members."""
         self.portions = None
-        asks = [*self.waiting.values(), *(r.ask for r in self.running.values())]
-        if asks:
-            self.priority = max(a.priority for a in asks)
-            self.submitted_at_s = min(a.submitted_at_s for a in asks)
-            self.min_member = max(a.min_member for a in asks)
+        requests = [*self.waiting.values(), *(r.request for r in self.running.values())]
+        if requests:
+            self.priority = max(a.priority for a in requests)
+            self.submitted_at_s = min(a.submitted_at_s for a in requests)
+            self.min_member = max(a.min_member for a in requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,82 +137,82 @@ class Unit:
         return (self.priority, int(self.core), -self.started_at_s, -self.sequence)
 
 
-class Book:
+class GangRegistry:
     """Every gang, those that have members in line, and where every id is."""
 
     def __init__(self) -> None:
         self.gangs: dict[GangKey, Gang] = {}
-        self.in_line: dict[GangKey, Gang] = {}
+        self.queued: dict[GangKey, Gang] = {}
         self._gang_of: dict[str, Gang] = {}
         self.on_node: dict[int, dict[str, Running]] = {}
 
-    def __contains__(self, ask_id: str) -> bool:
-        return ask_id in self._gang_of
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._gang_of
 
-    def gang_of(self, ask_id: str) -> Gang:
-        gang = self._gang_of.get(ask_id)
+    def gang_of(self, request_id: str) -> Gang:
+        gang = self._gang_of.get(request_id)
         if gang is None:
             raise CalabashError(
-                f"request {ask_id!r} is not known", reason=Reason.NOT_FOUND, hint="it may have ended already"
+                f"request {request_id!r} is not known", reason=Reason.NOT_FOUND, hint="it may have ended already"
             )
         return gang
 
-    def ask(self, ask_id: str) -> Ask:
-        gang = self.gang_of(ask_id)
-        return gang.waiting[ask_id] if ask_id in gang.waiting else gang.running[ask_id].ask
+    def request(self, request_id: str) -> Request:
+        gang = self.gang_of(request_id)
+        return gang.waiting[request_id] if request_id in gang.waiting else gang.running[request_id].request
 
-    def running(self, ask_id: str) -> Running | None:
-        gang = self._gang_of.get(ask_id)
-        return gang.running.get(ask_id) if gang else None
+    def running(self, request_id: str) -> Running | None:
+        gang = self._gang_of.get(request_id)
+        return gang.running.get(request_id) if gang else None
 
-    def add(self, ask: Ask) -> Gang:
-        if ask.id in self._gang_of:
+    def add(self, request: Request) -> Gang:
+        if request.id in self._gang_of:
             raise CalabashError(
-                f"request {ask.id} is there already", reason=Reason.CONFLICT, hint="ids are unique while they live"
+                f"request {request.id} is there already", reason=Reason.CONFLICT, hint="ids are unique while they live"
             )
-        gang = self.gangs.setdefault(ask.gang_key, Gang(key=ask.gang_key, queue=ask.queue))
-        gang.waiting[ask.id] = ask
-        self.in_line[gang.key] = gang
-        self._gang_of[ask.id] = gang
+        gang = self.gangs.setdefault(request.gang_key, Gang(key=request.gang_key, queue=request.queue))
+        gang.waiting[request.id] = request
+        self.queued[gang.key] = gang
+        self._gang_of[request.id] = gang
         gang.refresh()
         return gang
 
     def start(self, running: Running) -> None:
-        gang = self._gang_of[running.ask.id]
-        del gang.waiting[running.ask.id]
+        gang = self._gang_of[running.request.id]
+        del gang.waiting[running.request.id]
         if not gang.waiting:
-            del self.in_line[gang.key]
+            del self.queued[gang.key]
         gang.portions = None
-        gang.running[running.ask.id] = running
-        self.on_node.setdefault(running.placement.node, {})[running.ask.id] = running
+        gang.running[running.request.id] = running
+        self.on_node.setdefault(running.placement.node, {})[running.request.id] = running
 
-    def stop(self, ask_id: str) -> Running:
+    def stop(self, request_id: str) -> Running:
         """From running back to waiting."""
-        gang = self._gang_of[ask_id]
-        running = gang.running.pop(ask_id)
-        gang.waiting[ask_id] = running.ask
-        self.in_line[gang.key] = gang
+        gang = self._gang_of[request_id]
+        running = gang.running.pop(request_id)
+        gang.waiting[request_id] = running.request
+        self.queued[gang.key] = gang
         gang.portions = None
         self._leave(running)
         return running
 
     def move(self, running: Running) -> None:
         """Replace a running entry by the same ask elsewhere."""
-        gang = self._gang_of[running.ask.id]
-        self._leave(gang.running[running.ask.id])
-        gang.running[running.ask.id] = running
-        self.on_node.setdefault(running.placement.node, {})[running.ask.id] = running
+        gang = self._gang_of[running.request.id]
+        self._leave(gang.running[running.request.id])
+        gang.running[running.request.id] = running
+        self.on_node.setdefault(running.placement.node, {})[running.request.id] = running
 
-    def remove(self, ask_id: str) -> Running | Ask:
-        gang = self.gang_of(ask_id)
-        del self._gang_of[ask_id]
-        gone: Running | Ask
-        if ask_id in gang.waiting:
-            gone = gang.waiting.pop(ask_id)
+    def remove(self, request_id: str) -> Running | Request:
+        gang = self.gang_of(request_id)
+        del self._gang_of[request_id]
+        gone: Running | Request
+        if request_id in gang.waiting:
+            gone = gang.waiting.pop(request_id)
             if not gang.waiting:
-                del self.in_line[gang.key]
+                del self.queued[gang.key]
         else:
-            gone = gang.running.pop(ask_id)
+            gone = gang.running.pop(request_id)
             gang.ended += 1
             self._leave(gone)
         if gang.waiting or gang.running:
@@ -223,7 +223,7 @@ class Book:
 
     def _leave(self, running: Running) -> None:
         here = self.on_node[running.placement.node]
-        del here[running.ask.id]
+        del here[running.request.id]
         if not here:
             del self.on_node[running.placement.node]
 
@@ -233,8 +233,8 @@ class Portion:
     """What of a gang is started at once: its core together, surplus members singly."""
 
     gang: Gang
-    asks: tuple[Ask, ...]
-    place_in_line: tuple[int, bool, float, GangKey, str]
+    requests: tuple[Request, ...]
+    rank: tuple[int, bool, float, GangKey, str]
 
 
 def portions_of(gang: Gang) -> list[Portion]:
@@ -242,18 +242,16 @@ def portions_of(gang: Gang) -> list[Portion]:
     if gang.portions is None:
         waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
         core, surplus = tuple(waiting[: gang.missing]), waiting[gang.missing :]
-        gang.portions = [
-            Portion(gang, (ask,), (-ask.priority, True, ask.submitted_at_s, gang.key, ask.id)) for ask in surplus
-        ]
+        gang.portions = [Portion(gang, (r,), (-r.priority, True, r.submitted_at_s, gang.key, r.id)) for r in surplus]
         if core:
             place = (-gang.priority, False, gang.submitted_at_s, gang.key, core[0].id)
             gang.portions.append(Portion(gang, core, place))
     return gang.portions
 
 
-def portion_of(gang: Gang, ask_id: str) -> tuple[Ask, ...]:
+def portion_of(gang: Gang, request_id: str) -> tuple[Request, ...]:
     """What would be started together with a waiting member; nothing when it does not wait."""
-    return next((p.asks for p in portions_of(gang) if any(a.id == ask_id for a in p.asks)), ())
+    return next((p.requests for p in portions_of(gang) if any(a.id == request_id for a in p.requests)), ())
 
 
 def units_of(gang: Gang) -> list[Unit]:
@@ -271,7 +269,7 @@ def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
         queue=gang.queue,
         members=members,
         core=core,
-        priority=gang.priority if core else members[0].ask.priority,
+        priority=gang.priority if core else members[0].request.priority,
         started_at_s=max(m.started_at_s for m in members),
         sequence=max(m.sequence for m in members),
         amount=total(m.charge for m in members),
@@ -287,20 +285,20 @@ def total(amounts: Iterable[Amount]) -> Amount:
     return Amount(gpu_milli, cpu_milli, host_memory_mib)
 
 
-def largest_first(asks: Iterable[Ask]) -> list[Ask]:
+def largest_first(requests: Iterable[Request]) -> list[Request]:
     """The order in which members are placed: what is hardest to place goes first."""
-    return sorted(asks, key=lambda a: (-a.shape.gpu_total_milli, -a.shape.gpu_memory_mib, -a.shape.cpu_milli, a.id))
+    return sorted(requests, key=lambda a: (-a.shape.gpu_total_milli, -a.shape.gpu_memory_mib, -a.shape.cpu_milli, a.id))
 
 
-def place_together(board: Board, asks: Sequence[Ask]) -> list[tuple[Ask, NodePlacement]] | None:
+def place_together(board: Board, requests: Sequence[Request]) -> list[tuple[Request, NodePlacement]] | None:
     """Place all or nothing: on None the board is exactly as it was."""
     mark = board.mark()
     placed = []
-    for ask in largest_first(asks):
-        placement = board.room.choose(ask.shape)
+    for request in largest_first(requests):
+        placement = board.room.choose(request.shape)
         if placement is None:
             board.rollback(mark)
             return None
-        board.put(ask.shape, placement)
-        placed.append((ask, placement))
+        board.place(request.shape, placement)
+        placed.append((request, placement))
     return placed

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster import Cluster
-from calabash.sched.fit import Compiled
-from calabash.sched.reservation import Held
-from calabash.sched.shape import NodePlacement, Shape
+from calabash.sched.actions.reserve import HeldNodes
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.shape import NodePlacement, Shape
 
 HELD_NODES_TRIED_MAX = 32
 Admit = Callable[[Shape, NodePlacement], bool]
@@ -47,7 +47,7 @@ class ClusterRoom:
         self.ends_at_s: float | None = None
         self.admitting = True
         self._compiled: dict[Shape, Compiled] = {}
-        self._held: Held | None = None
+        self._held: HeldNodes | None = None
         self._cordoned: list[int] = []
 
     def choose(self, shape: Shape) -> NodePlacement | None:
@@ -64,10 +64,10 @@ class ClusterRoom:
             return self._choose_held(shape, node) if self.admitting else None
         return self.compiled(shape).choose(node)
 
-    def put(self, shape: Shape, placement: NodePlacement) -> None:
+    def place(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.place(shape, placement)
 
-    def take(self, shape: Shape, placement: NodePlacement) -> None:
+    def release(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.release(shape, placement)
 
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
@@ -85,7 +85,7 @@ class ClusterRoom:
         found.renew()
         return found
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldNodes) -> None:
         """Keep the engine off the held nodes until ``unhold``."""
         self.unhold()
         self._held = held

@@ -29,12 +29,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from calabash.sched.decisions import Ask
-from calabash.sched.fairshare import EPSILON, Amount
-from calabash.sched.gangs import Board, GangKey, Unit, largest_first, place_together
-from calabash.sched.shape import NodePlacement
+from calabash.sched.cluster.shape import NodePlacement
+from calabash.sched.decisions import Request
+from calabash.sched.queues.fairshare import EPSILON, Amount
+from calabash.sched.queues.registry import Board, GangKey, Unit, largest_first, place_together
 
-CLAIM_PAUSE_S = 600.0
+BORROW_PAUSE_S = 600.0
 DEFAULT_RATIO = 1.2
 NODES_TRIED_MAX = 24
 NODES_SEEN_MAX = 256
@@ -45,7 +45,7 @@ EXHAUSTIVE_UNITS_MAX = 8
 class Victims:
     """What a plan evicts and where the claimants go then."""
 
-    placements: tuple[tuple[Ask, NodePlacement], ...]
+    placements: tuple[tuple[Request, NodePlacement], ...]
     evicted: tuple[Unit, ...]
 
 
@@ -109,7 +109,7 @@ class _Search:
             return []
         for u in group:
             for member in u.members:
-                self.board.take(member.ask.shape, member.placement)
+                self.board.release(member.request.shape, member.placement)
             self._count(u, gone=True)
         return group
 
@@ -119,10 +119,10 @@ class _Search:
             return False
         mark = self.board.mark()
         for member in unit.members:
-            if not self.board.room.fits_at(member.ask.shape, member.placement):
+            if not self.board.room.fits_at(member.request.shape, member.placement):
                 self.board.rollback(mark)
                 return False
-            self.board.put(member.ask.shape, member.placement)
+            self.board.place(member.request.shape, member.placement)
         self._count(unit, gone=False)
         return True
 
@@ -138,20 +138,20 @@ class _Search:
             if _name(unit) in self.gone:
                 self.spare(unit)
 
-    def make_room(self, ask: Ask) -> NodePlacement | None:
+    def make_room(self, request: Request) -> NodePlacement | None:
         """Place one ask, evicting as little as is found; it is on the board then."""
-        placement = self.board.room.choose(ask.shape)
+        placement = self.board.room.choose(request.shape)
         if placement is None:
-            placement = self._evict_for(ask)
+            placement = self._evict_for(request)
         if placement is not None:
-            self.board.put(ask.shape, placement)
+            self.board.place(request.shape, placement)
         return placement
 
-    def _evict_for(self, ask: Ask) -> NodePlacement | None:
+    def _evict_for(self, request: Request) -> NodePlacement | None:
         best: tuple[tuple[object, ...], int, _Trial] | None = None
         found = 0
         for node in self._nodes_in_order():
-            trial = self._cheapest_on(ask, node)
+            trial = self._cheapest_on(request, node)
             if trial is None:
                 continue
             found += 1
@@ -165,7 +165,7 @@ class _Search:
         for unit in best[2].units:
             if _name(unit) not in self.gone:
                 self.evict(unit)
-        return self.board.room.choose_on(ask.shape, best[1])
+        return self.board.room.choose_on(request.shape, best[1])
 
     def _nodes_in_order(self) -> list[int]:
         """Nodes by the first unit there that may go, at most NODES_SEEN_MAX."""
@@ -179,13 +179,13 @@ class _Search:
                 break
         return list(nodes)
 
-    def _cheapest_on(self, ask: Ask, node: int) -> _Trial | None:
+    def _cheapest_on(self, request: Request, node: int) -> _Trial | None:
         here = [u for u in self.by_node.get(node, ()) if _name(u) not in self.gone]
-        first = self._trial(ask, node, here)
-        asked_milli = ask.shape.gpu_total_milli
+        first = self._trial(request, node, here)
+        asked_milli = request.shape.gpu_total_milli
         if first is None or first.gpu_milli <= asked_milli or len(here) == 1:
             return first
-        second = self._trial(ask, node, self._by_device(here, node))
+        second = self._trial(request, node, self._by_device(here, node))
         return first if second is None or first.gpu_milli <= second.gpu_milli else second
 
     @staticmethod
@@ -204,7 +204,7 @@ class _Search:
             key=lambda u: (max(((cost[d], d) for d in devices_of[_name(u)]), default=(worst, 0)), u.order),
         )
 
-    def _trial(self, ask: Ask, node: int, units: Sequence[Unit]) -> _Trial | None:
+    def _trial(self, request: Request, node: int, units: Sequence[Unit]) -> _Trial | None:
         mark = self.board.mark()
         evicted: list[Unit] = []
         placement = None
@@ -214,13 +214,13 @@ class _Search:
             group = self.evict(unit)
             evicted.extend(group)
             if group:
-                placement = self.board.room.choose_on(ask.shape, node)
+                placement = self.board.room.choose_on(request.shape, node)
             if placement is not None:
                 break
         if placement is None:
             self.undo(mark, evicted)
             return None
-        self.board.put(ask.shape, placement)
+        self.board.place(request.shape, placement)
         self.spare_all(evicted)
         kept = [u for u in evicted if _name(u) in self.gone]
         self.undo(mark, kept)
@@ -241,7 +241,7 @@ class _Search:
 
 def find_victims(
     board: Board,
-    asks: Sequence[Ask],
+    requests: Sequence[Request],
     eligible: Sequence[Unit],
     *,
     budgets: Mapping[str, float],
@@ -259,32 +259,32 @@ def find_victims(
     resource = 0 if asked.gpu_milli else 1
     bound = max(asked[resource], 1) * ratio_max
     mark = board.mark()
-    plan = _greedy(board, asks, _Search(board, eligible, budgets, resource))
+    plan = _greedy(board, requests, _Search(board, eligible, budgets, resource))
     if plan is not None and sum(u.amount[resource] for u in plan.evicted) <= asked[resource] * DEFAULT_RATIO:
         return plan
     if len(eligible) <= EXHAUSTIVE_UNITS_MAX:
         board.rollback(mark)
-        plan = _exhaustive(board, asks, _Search(board, eligible, budgets, resource))
+        plan = _exhaustive(board, requests, _Search(board, eligible, budgets, resource))
     if plan is not None and sum(u.amount[resource] for u in plan.evicted) > bound + EPSILON:
         board.rollback(mark)
         return None
     return plan
 
 
-def _greedy(board: Board, asks: Sequence[Ask], search: _Search) -> Victims | None:
+def _greedy(board: Board, requests: Sequence[Request], search: _Search) -> Victims | None:
     mark = board.mark()
     placements = []
-    for ask in largest_first(asks):
-        placement = search.make_room(ask)
+    for request in largest_first(requests):
+        placement = search.make_room(request)
         if placement is None:
             board.rollback(mark)
             return None
-        placements.append((ask, placement))
+        placements.append((request, placement))
     search.spare_all(list(search.gone.values()))
     return Victims(placements=tuple(placements), evicted=tuple(sorted(search.gone.values(), key=lambda u: u.order)))
 
 
-def _exhaustive(board: Board, asks: Sequence[Ask], search: _Search) -> Victims | None:
+def _exhaustive(board: Board, requests: Sequence[Request], search: _Search) -> Victims | None:
     """All subsets, the cheapest first: exact where there are few units."""
     subsets: dict[frozenset[str], list[Unit]] = {}
     for size in range(len(search.order) + 1):
@@ -305,7 +305,7 @@ def _exhaustive(board: Board, asks: Sequence[Ask], search: _Search) -> Victims |
             if _name(unit) not in search.gone:
                 evicted.extend(search.evict(unit))
         if len(evicted) == len(units):
-            placed = place_together(board, asks)
+            placed = place_together(board, requests)
             if placed is not None:
                 return Victims(placements=tuple(placed), evicted=tuple(sorted(units, key=lambda u: u.order)))
         search.undo(mark, evicted)
@@ -313,4 +313,4 @@ def _exhaustive(board: Board, asks: Sequence[Ask], search: _Search) -> Victims |
 
 
 def _name(unit: Unit) -> str:
-    return unit.members[0].ask.id
+    return unit.members[0].request.id

@@ -15,12 +15,7 @@ from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import parse_duration_s, parse_memory_mib
-from calabash.sched.decisions import Ask, Options
-from calabash.sched.fairshare import ZERO, Amount
-from calabash.sched.queues import UNLIMITED, QueueSpec
-from calabash.sched.scheduler import DEFAULT_POLICY
-from calabash.sched.shape import WHOLE_MILLI, Shape, Topology
-from calabash.sim.scenario_statements import (
+from calabash.scenario.statements import (
     AfterLine,
     AsksLine,
     Expected,
@@ -35,6 +30,11 @@ from calabash.sim.scenario_statements import (
     VerbLine,
     WhyLine,
 )
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology
+from calabash.sched.decisions import Options, Request
+from calabash.sched.queues.fairshare import ZERO, Amount
+from calabash.sched.queues.tree import UNLIMITED, QueueSpec
+from calabash.sched.scheduler import DEFAULT_POLICY
 
 CARD_MEMORY_MIB = {
     "V100": 32768, "P40": 24576, "P100": 16384, "T4": 16384, "A10": 24576, "A30": 24576, "A100": 40960,
@@ -268,27 +268,29 @@ def _with_amount(reader: _Reader, amount: Amount, key: str, value: str) -> Amoun
 
 
 def _read_has(reader: _Reader, rest: str) -> None:
-    asks, extras = _asks(reader, rest)
+    requests, extras = _requests(reader, rest)
     started = extras.get("started", ["0"])
     places = extras.get("on", [""])
-    for i, ask in enumerate(asks):
+    for i, request in enumerate(requests):
         ago_s = parse_duration_s(started[i % len(started)])
         node, _, devices = places[i % len(places)].partition(":")
         reader.add(
-            HasLine(ask=ask, started_ago_s=ago_s, node=node, devices=_devices(reader, devices) if devices else ())
+            HasLine(
+                request=request, started_ago_s=ago_s, node=node, devices=_devices(reader, devices) if devices else ()
+            )
         )
 
 
 def _read_asks(reader: _Reader, rest: str) -> None:
-    asks, extras = _asks(reader, rest)
+    requests, extras = _requests(reader, rest)
     if "started" in extras or "on" in extras:
         raise reader.fail("who asks has not started and is nowhere", hint="use has for what runs already")
     submitted = extras.get("submitted", ["0"])
-    for i, ask in enumerate(asks):
-        reader.add(AsksLine(ask=ask, submitted_ago_s=parse_duration_s(submitted[i % len(submitted)])))
+    for i, request in enumerate(requests):
+        reader.add(AsksLine(request=request, submitted_ago_s=parse_duration_s(submitted[i % len(submitted)])))
 
 
-def _asks(reader: _Reader, rest: str) -> tuple[list[Ask], dict[str, list[str]]]:
+def _requests(reader: _Reader, rest: str) -> tuple[list[Request], dict[str, list[str]]]:
     """``queue/name: amount, clause, ...`` -> the asks, and what only the keyword understands."""
     head, colon, body = rest.partition(":")
     queue, slash, base = head.strip().partition("/")
@@ -312,7 +314,7 @@ def _asks(reader: _Reader, rest: str) -> tuple[list[Ask], dict[str, list[str]]]:
     for clause in clauses[1:]:
         _ask_clause(reader, clause, fields, settings, extras, base=base.partition("[")[0], members=len(names))
     shape = Shape(**fields)  # type: ignore[arg-type]
-    return [Ask(id=f"{queue}/{name}", queue=queue, shape=shape, **settings) for name in names], extras  # type: ignore[arg-type]
+    return [Request(id=f"{queue}/{name}", queue=queue, shape=shape, **settings) for name in names], extras  # type: ignore[arg-type]
 
 
 def _amount(reader: _Reader, text: str) -> dict[str, object]:

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.mig import MigGeometry, MigState, geometry_of, legal_starts, occupied, vacated
-from calabash.sched.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.cluster.mig import MigGeometry, MigState, geometry_of, legal_starts, occupied, vacated
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

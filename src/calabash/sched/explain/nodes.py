@@ -15,10 +15,10 @@ import numpy as np
 
 from calabash.model.errors import Reason
 from calabash.model.units import format_mib
-from calabash.sched.cluster import Bools, Cluster, Ints, Rows
+from calabash.sched.cluster.arrays import Bools, Cluster, Ints, Rows
+from calabash.sched.cluster.fit import REASONS, Compiled
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.decisions import Cause, Explanation
-from calabash.sched.fit import REASONS, Compiled
-from calabash.sched.shape import WHOLE_MILLI, Shape
 
 # Reasons that pass when others end; the rest stays until somebody changes the cluster or the request.
 PASSING = frozenset(
