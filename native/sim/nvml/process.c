@@ -147,11 +147,13 @@ NVML_API nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessD
     return list(device, &result->numProcArrayEntries, result->procArray, put_detail);
 }
 
-/* Share of the time after `last_seen_us` in which the process's kernels ran, in percent: whole ticks of 100
- * ms, at least the last one, at most the 6.3 s that are kept. */
+/* Share of the time after `since_ns` in which the process's kernels ran, in percent: whole ticks of 100 ms, at
+ * least the last one, at most the 6.3 s that are kept. A sample is stamped with the end of its last tick, so the
+ * samples of a reader who hands in the stamp of the last one join without gap or overlap. */
 static unsigned int process_percent(const struct sim_proc_device *p, uint64_t now, uint64_t since_ns)
 {
-    uint64_t last = now / SIM_PROC_TICK_NS, first = since_ns / SIM_PROC_TICK_NS + 1, busy = 0;
+    uint64_t last = now / SIM_PROC_TICK_NS, first = (since_ns + SIM_PROC_TICK_NS / 2) / SIM_PROC_TICK_NS,
+             busy = 0;
 
     if (first >= last) first = last - 1;
     if (last - first > TICKS_MAX) first = last - TICKS_MAX;
@@ -172,6 +174,11 @@ static uint64_t since(uint64_t now, unsigned long long last_seen_us)
     return seen - offset < now ? seen - offset : now;
 }
 
+static unsigned long long tick_end_us(uint64_t now)
+{
+    return (now / SIM_PROC_TICK_NS * SIM_PROC_TICK_NS + (nv_realtime_ns() - sim_now())) / 1000;
+}
+
 NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                          unsigned int *count, unsigned long long last_seen_us)
 {
@@ -189,7 +196,7 @@ NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtiliza
         if (used < room)
             samples[used] = (nvmlProcessUtilizationSample_t){
                 .pid = pid,
-                .timeStamp = nv_realtime_ns() / 1000,
+                .timeStamp = tick_end_us(now),
                 .smUtil = process_percent(&t.sim->node->proc[i].device[t.index], now, from),
             };
         used++;
@@ -216,7 +223,7 @@ NVML_API nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcesse
         if (used < room)
             info->procUtilArray[used] = (nvmlProcessUtilizationInfo_v1_t){
                 .pid = pid,
-                .timeStamp = nv_realtime_ns() / 1000,
+                .timeStamp = tick_end_us(now),
                 .smUtil = process_percent(&t.sim->node->proc[i].device[t.index], now, from),
             };
         used++;
