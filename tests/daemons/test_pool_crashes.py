@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.daemons.world import Program, World, until
 
 from calabash.agent import pages
-from calabash.agent.book import Book
+from calabash.agent.allocations import Allocations
+from calabash.agent.membership_lease import LeaseMembership
 from calabash.agent.slots import Slots
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
@@ -43,7 +44,8 @@ def _record(name: str) -> AllocationRecord:
 def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
     """What the pool does all day, until it is killed. Every second slice is taken, and left again."""
     store = open_store(url)
-    book = Book(store=store, slots=Slots(home), clock=SystemClock())
+    membership = LeaseMembership(lambda allocation: home / allocation / "lease")
+    book = Allocations(store=store, slots=Slots(home), membership=membership, clock=SystemClock())
     book.recover()
     os.write(ready, b"!")
     number = 0
@@ -90,7 +92,8 @@ def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_pat
             seen_states.add((bool(entered - names), bool(entered & names)))
             assert not names - entered, "a slot that the journal does not know"
     store = open_store(url)
-    book = Book(store=store, slots=Slots(slots), clock=SystemClock())
+    membership = LeaseMembership(lambda allocation: slots / allocation / "lease")
+    book = Allocations(store=store, slots=Slots(slots), membership=membership, clock=SystemClock())
     book.recover()
     assert book.records() == []
     assert list(slots.iterdir()) == []

@@ -13,6 +13,7 @@ from calabash.agent.inventory import Inventory
 from calabash.agent.reclaim import Keeping
 from calabash.agent.residual import Residual
 from calabash.agent.slots import Slots
+from calabash.agent.snapshot import SliceUse
 from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, Isolation
@@ -23,16 +24,6 @@ from calabash.sharing.registry import SHARING_MODES
 
 CHECKPOINT_NS = 60_000_000_000
 RATE_WINDOW_NS = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceUse:
-    """What one slice uses now; ``core_used_percent`` over the last second, of the whole device."""
-
-    memory_used_mib: int = 0
-    core_used_percent: float = 0.0
-    denied: int = 0
-    throttled_s: float = 0.0
 
 
 @dataclass(slots=True)

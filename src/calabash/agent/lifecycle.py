@@ -1,7 +1,7 @@
 """The life of an allocation as a table: what is seen -> the one next step.
 
 Theory of operation. An allocation has two witnesses that survive a crash: its entry in the journal and its slot
-directory; and one that the kernel keeps: whether anybody holds its lease. The order of writing is fixed,
+directory; and one that the kernel keeps: whether any member of it lives (``membership``). The order of writing is fixed,
 
     grant     entry GRANTED  ->  slot
     release   slot removed   ->  entry RELEASED
@@ -19,7 +19,7 @@ from enum import StrEnum
 from calabash.model.allocation import AllocationState
 
 
-class Step(StrEnum):
+class LifecycleStep(StrEnum):
     """What to do next; after every step but KEEP the witnesses are looked at again."""
 
     KEEP = "keep"
@@ -37,28 +37,30 @@ class Seen:
     Args:
         entry: state in the journal; None when it has no entry.
         slot: the directory exists.
-        lease_held: some process holds the lease; False without a slot.
-        awaited: somebody may still come and take the lease of a grant.
+        in_use: a member lives, or a device still lists one.
+        awaited: somebody may still come and take what was granted.
         ending: its end was asked for.
     """
 
     entry: AllocationState | None
     slot: bool
-    lease_held: bool = False
+    in_use: bool = False
     awaited: bool = False
     ending: bool = False
 
 
-def next_step(seen: Seen) -> Step:
+def next_step(seen: Seen) -> LifecycleStep:
     """The one step that follows from the witnesses."""
     entered = seen.entry in {AllocationState.GRANTED, AllocationState.RUNNING}
     if not seen.slot:
-        return Step.CLOSE_ENTRY if entered else Step.FORGET
-    if seen.lease_held:
+        if seen.in_use and entered:
+            return LifecycleStep.END_PROGRAMS  # its limits are gone, so nothing keeps it to them
+        return LifecycleStep.CLOSE_ENTRY if entered else LifecycleStep.FORGET
+    if seen.in_use:
         if seen.ending and entered:
-            return Step.END_PROGRAMS
+            return LifecycleStep.END_PROGRAMS
         # A slot without an entry but with users is an orphan: it keeps its devices until the users are gone.
-        return Step.MARK_RUNNING if seen.entry is AllocationState.GRANTED else Step.KEEP
+        return LifecycleStep.MARK_RUNNING if seen.entry is AllocationState.GRANTED else LifecycleStep.KEEP
     if seen.entry is AllocationState.GRANTED and seen.awaited and not seen.ending:
-        return Step.KEEP
-    return Step.REMOVE_SLOT
+        return LifecycleStep.KEEP
+    return LifecycleStep.REMOVE_SLOT

@@ -8,6 +8,7 @@ never asked while it is held.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections import deque
@@ -19,26 +20,28 @@ from typing import Any
 import structlog
 
 from calabash.agent import pages
+from calabash.agent.allocations import Allocations, Changes
 from calabash.agent.arbiter_process import ArbiterProcess
-from calabash.agent.book import Book, Changes, program_of
-from calabash.agent.ending import Ender
 from calabash.agent.inventory import HealthChange, Inventory
 from calabash.agent.ledgers import Ledgers
+from calabash.agent.membership import choose_membership
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.probe import try_card
 from calabash.agent.reclaim import Reclaimer
 from calabash.agent.slots import Slots
+from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
+from calabash.agent.terminator import Terminator
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, ModeName
+from calabash.model.request import AllocationId
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
-from calabash.seams.host.processes import Process, alive, holders, owner
+from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
-from calabash.sharing.protocol import Edits, HeldSlice
-from calabash.sharing.registry import mode_named
+from calabash.sharing.protocol import Edits, Misfit
+from calabash.sharing.registry import fits, mode_named
 
 SWEEP_PERIOD_S = 0.1
 LOOK_PERIOD_S = 0.2
@@ -50,12 +53,14 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceState:
-    """A device, its mode (None when idle) and the slices on it."""
+class Grant:
+    """A journalled allocation, and what its program needs to use it."""
 
-    device: Device
-    mode: ModeName | None
-    held: Sequence[HeldSlice]
+    record: AllocationRecord
+    edits: Edits
+
+
+DeviceState = DeviceSnapshot
 
 
 class NodeAgent:
@@ -78,9 +83,11 @@ class NodeAgent:
         self._environment = dict(environment or {})  # what leads a program to the simulated node, if it is one
         self.inventory = Inventory(drivers, probe=self._probe)
         self.ledgers = Ledgers(self.slots, clock)
-        self.book = Book(
+        self.membership = choose_membership(home, self.slots.root)
+        self.book = Allocations(
             store=store,
             slots=self.slots,
+            membership=self.membership,
             clock=clock,
             usage_of=self.ledgers.final_usage,
         )
@@ -88,7 +95,8 @@ class NodeAgent:
         self._store = store
         self._clock = clock
         self._library = library
-        self._ender = Ender(self._own_processes_of)
+        self._terminator = Terminator(self.membership)
+        self._subscribers: list[Callable[[], None]] = []
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -132,21 +140,90 @@ class NodeAgent:
 
     # -- what a front end asks ---------------------------------------------------------------------------------
 
-    def devices(self) -> list[DeviceState]:
-        """All devices with what is on them."""
-        states = []
+    def snapshot(self, *, processes: bool = False) -> NodeSnapshot:
+        """Everything about the node now. ``processes``: with the processes of each allocation, which takes longer."""
         with self.lock:
-            for device in self.inventory.devices():
-                held, mode = self.book.held(device.uuid)
-                states.append(DeviceState(device=device, mode=mode, held=held))
-        return states
+            devices, records = tuple(self.devices()), self.book.records()
+        allocations = tuple(
+            AllocationSnapshot(
+                record=record,
+                use=tuple(self.ledgers.use(record)),
+                processes=tuple(self.membership.processes(record.id)) if processes else (),
+                ending=self.book.ending(record.id),
+            )
+            for record in records
+        )
+        return NodeSnapshot(
+            node=self.node,
+            devices=devices,
+            allocations=allocations,
+            membership=self.membership.form,
+            slots="files",
+        )
+
+    def devices(self) -> list[DeviceSnapshot]:
+        """All devices with what is on them."""
+        with self.lock:
+            return [self._device(device) for device in self.inventory.devices()]
+
+    def _device(self, device: Device) -> DeviceSnapshot:
+        held, mode = self.book.held_on(device.uuid)
+        return DeviceSnapshot(
+            device=device,
+            mode=mode,
+            held=tuple(held),
+            allocations=tuple(self.book.allocations_on(device.uuid)),
+            reading=self.inventory.reading(device.uuid),
+            cause=self.inventory.cause(device.uuid),
+            orphans=tuple(self.book.orphaned(device.uuid)),
+        )
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        """One that is held; None when it is not, or not any more."""
+        return self.book.get(allocation)
+
+    def records(self) -> list[AllocationRecord]:
+        """Everything held, oldest first."""
+        return self.book.records()
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have it called, without any lock, whenever room may have appeared."""
+        self._subscribers.append(changed)
 
     def orphaned(self, device: DeviceUuid) -> bool:
         """Somebody the journal does not know is on the device; it takes no new work."""
         return bool(self.book.orphaned(device))
 
-    def grant(self, record: AllocationRecord) -> tuple[AllocationRecord, Edits]:
-        """Journal it, make its slot; what the program needs to use it. Raises CalabashError and then holds nothing."""
+    def _require_room(self, record: AllocationRecord) -> None:
+        """The promise is made here, so the room is looked at here, whatever the scheduler believes."""
+        own_uid = os.geteuid()
+        if self.membership.form == "lease" and record.uid not in {-1, own_uid}:
+            raise CalabashError(
+                f"this pool serves user {own_uid} only, not {record.uid}: it runs without control groups",
+                reason=Reason.NOT_PERMITTED,
+                hint="start the pool as root, or one of your own: calabash up",
+            )
+        for part in record.placement.slices:
+            device = next((d for d in self.inventory.devices() if d.uuid == part.device), None)
+            if device is None:
+                raise CalabashError(f"device {part.device} is not here", reason=Reason.UNHEALTHY)
+            orphans = self.book.orphaned(part.device)
+            if orphans:
+                raise CalabashError(
+                    f"device {device.index} is used by {orphans[0]}, which the journal does not know",
+                    reason=Reason.UNHEALTHY,
+                )
+            held, mode = self.book.held_on(part.device)
+            answer = fits(device, mode, held, record.request)
+            if isinstance(answer, Misfit):
+                raise CalabashError(f"device {device.index} {answer.message}", reason=answer.reason)
+
+    def grant(self, record: AllocationRecord) -> Grant:
+        """Journal it and make its slot, if there is room. Raises CalabashError and then holds nothing.
+
+        The reason says what is missing: UNHEALTHY when a device takes no work, NO_CAPACITY, NO_MEMORY, NO_CORES or
+        MODE_CONFLICT when others are still on it, DISK_FULL, STORE_UNAVAILABLE, NOT_PERMITTED.
+        """
         mode = mode_named(record.placement.mode)
         slices = record.placement.slices
         edits = mode.container_edits(slices, library=str(self._library), slot=str(self.slots.path(record.id)))
@@ -170,14 +247,28 @@ class NodeAgent:
         )
         spec = pages.SlotSpec(allocation=record.id, devices=devices, tenant_uid=record.uid if record.uid >= 0 else None)
         with self.lock:
+            self._require_room(record)
             granted = self.book.grant(record, spec)
             if reclaimer is not None and edits.needs_slot:
                 reclaimer.publish_context(pages.LimitsPage.of_slot(self.slots.path(record.id)))
         self.event("granted", allocation=record.id, message=describe(granted, self.inventory.devices()))
-        return granted, edits
+        return Grant(record=granted, edits=edits)
+
+    def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
+        """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.
+
+        Raises CalabashError(NOT_FOUND) when the allocation is not held any more or the process has ended.
+        """
+        if self.book.get(allocation) is None:
+            raise _not_held(allocation)
+        # Without the lock: the kernel may take some milliseconds. An allocation that ends meanwhile ends this one too.
+        self.membership.enter(allocation, process)
+        record = self.started(allocation, process)
+        if record is None:
+            raise _not_held(allocation)
+        return record
 
     def started(self, allocation: AllocationId, program: Process | None) -> AllocationRecord | None:
-        """The program says it runs; None when the allocation is not held any more."""
         with self.lock:
             before = self.book.get(allocation)
             after = self.book.started(allocation, program)
@@ -197,36 +288,18 @@ class NodeAgent:
         with self.lock:
             changes = self.book.sweep()
             self._record(changes)
-            self._ender.end((r.id for r in changes.to_end), self._clock.monotonic_ns())
+            self._terminator.end((r.id for r in changes.to_end), self._clock.monotonic_ns())
         if changes.released:
-            self.changed()
+            self._tell()
         return changes
 
     def processes_of(self, allocation: AllocationId) -> list[Process]:
-        """The program and whoever holds the lease, as far as this process may see them. What a tenant writes into its
-        pages is not asked: these processes may be killed."""
-        lease = self.slots.path(allocation) / pages.LEASE_FILE
-        return self._with_program(allocation, holders([lease])[lease])
-
-    def _with_program(self, allocation: AllocationId, found: list[Process]) -> list[Process]:
-        record = self.book.get(allocation)
-        program = program_of(record) if record is not None else None
-        if program is None or program in found or not alive(program):
-            return found
-        return sorted([*found, program], key=lambda p: p.pid)
-
-    def _own_processes_of(self, allocation: AllocationId) -> list[Process]:
-        """Those of them that may be killed. A user can hand his lease to a stranger's process through a socket; so only
-        processes of the user himself are his allocation's, or all of them when he is root."""
-        record = self.book.get(allocation)
-        found = self.processes_of(allocation)
-        return [p for p in found if record is not None and record.uid in {0, owner(p)}]
+        """Its live processes. What a tenant writes into its pages is not asked: these may be killed."""
+        return self.membership.processes(allocation)
 
     def processes(self) -> dict[AllocationId, list[Process]]:
-        """The same for everything that is held, in one look."""
-        leases = {self.slots.path(r.id) / pages.LEASE_FILE: r.id for r in self.book.records()}
-        found = holders(list(leases))
-        return {name: self._with_program(name, found[path]) for path, name in leases.items()}
+        """The same for everything that is held."""
+        return {record.id: self.membership.processes(record.id) for record in self.book.records()}
 
     def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
         """Tell people; kept until the store takes it, the oldest lost when there are too many."""
@@ -273,7 +346,7 @@ class NodeAgent:
                     next_read_ns = now_ns + int(READ_PERIOD_S * 1e9)
                     self._health(self.inventory.observe(now_ns=now_ns, idle=self._idle))
                     self.ledgers.sample(self.book.records(), self.inventory)
-                    self.changed()
+                    self._tell()
             self._stop.wait(LOOK_PERIOD_S)
 
     @contextlib.contextmanager
@@ -297,7 +370,7 @@ class NodeAgent:
 
     def _idle(self, device: DeviceUuid) -> bool:
         with self.lock:
-            return not self.book.held(device)[0] and not self.book.orphaned(device)
+            return not self.book.held_on(device)[0] and not self.book.orphaned(device)
 
     def _health(self, changes: list[HealthChange]) -> None:
         for change in changes:
@@ -316,7 +389,12 @@ class NodeAgent:
                             message=f"device {change.device} of this allocation is {change.after}: {change.cause}",
                         )
         if any(change.after is Health.HEALTHY for change in changes):
-            self.changed()
+            self._tell()
+
+    def _tell(self) -> None:
+        self.changed()
+        for changed in self._subscribers:
+            changed()
 
     def _record(self, changes: Changes) -> None:
         for record in changes.started:
@@ -340,6 +418,12 @@ class NodeAgent:
             while self._events:
                 self._store.add_event(**self._events[0])
                 self._events.popleft()
+
+
+def _not_held(allocation: str) -> CalabashError:
+    return CalabashError(
+        f"there is no allocation {allocation!r} held", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
+    )
 
 
 def _reclaimer(inventory: Inventory) -> Reclaimer | None:

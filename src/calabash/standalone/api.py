@@ -95,6 +95,7 @@ async def status(state: State) -> dict[str, Any]:
         "allocations": len(pool.agent.book.records()),
         "pending": len(pool.pending()),
         "driver": context.driver,
+        "membership": pool.agent.membership.form,
         "arbiter_pid": context.arbiter_pid(),
     }
 

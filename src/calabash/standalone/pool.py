@@ -196,14 +196,14 @@ class Pool:
         del self._starts[pending.id]
         del self._pending[pending.id]
         try:
-            granted, edits = self.agent.grant(self._record(pending, start.placement))
+            granted = self.agent.grant(self._record(pending, start.placement))
         except Exception as error:  # whatever it is, its asker must hear of it
             self._line.finished(pending.id)
             pending.answer.set_exception(error)
             self._abandon_gang(pending)
             return
         self._running.add(pending.id)
-        pending.answer.set_result(Granted(record=granted, edits=edits))
+        pending.answer.set_result(Granted(record=granted.record, edits=granted.edits))
 
     def _abandon_gang(self, failed: Pending) -> None:
         """One member could not be granted, so none of its gang starts."""
@@ -304,10 +304,9 @@ class Pool:
         program = identify(pid)
         if program is not None and owner(program) != peer.uid and peer.uid != 0:
             raise CalabashError(f"process {pid} does not belong to {user_name(peer.uid)}", reason=Reason.NOT_PERMITTED)
-        record = self.agent.started(allocation, program)
-        if record is None:
-            raise not_found(allocation)
-        return record
+        if program is None:
+            raise CalabashError(f"process {pid} has ended", reason=Reason.NOT_FOUND)
+        return self.agent.enter(allocation, program)
 
     def release(self, allocation: AllocationId, *, peer: Peer, force: bool) -> None:
         """Give it back, or leave the line. Raises CONFLICT when its programs run and ``force`` is not given."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from calabash.agent.ledgers import SliceUse
 from calabash.agent.node import NodeAgent
+from calabash.agent.snapshot import SliceUse
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError

@@ -34,10 +34,13 @@ class Lease:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self.void = False  # whoever holds it has no right to it any more
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def held(self) -> bool:
         """Whether any process still uses it."""
+        if self.void:
+            return False
         if not self.try_take():
             return True
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -45,6 +48,8 @@ class Lease:
 
     def try_take(self) -> bool:
         """Hold it exclusively, so that nobody can begin to use what is about to be removed; False when it is in use."""
+        if self.void:
+            return True
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -63,6 +63,15 @@ def alive(process: Process) -> bool:
     return process.pid > 0 and start_time(process.pid) == process.start_time
 
 
+def parent_of(pid: int) -> int:
+    """Pid of the parent of a process; 0 when it is gone or its parent is not of this namespace."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return 0
+    return int(stat[stat.rfind(b")") + 2 :].split()[1])
+
+
 def namespace_pids(pid: int) -> tuple[int, ...]:
     """The pids of a process from the reader's namespace inwards; () when it is gone."""
     try:
@@ -118,6 +127,15 @@ def holders(paths: Sequence[Path]) -> dict[Path, list[Process]]:
             for key in opened:
                 found[wanted[key]].append(process)
     return found
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has that file open, as far as we may see."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) in _open_files(pid)
 
 
 def _open_files(pid: int) -> set[tuple[int, int]]:

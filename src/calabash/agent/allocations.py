@@ -1,4 +1,4 @@
-"""The book of allocations: what is held now, kept equal to the journal, the slots and the leases.
+"""The allocations that are held now, kept equal to the journal, the slots and who is a member.
 
 Writing goes through ``lifecycle.next_step`` only: grants are journalled before the slot appears, releases after it is
 gone, and every sweep looks at the witnesses again. A pool that starts reads the journal and the slots and takes the
@@ -9,19 +9,18 @@ Changes are not safe for threads by themselves: the agent makes them under its l
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from calabash.agent import pages
-from calabash.agent.lifecycle import Seen, Step, next_step
+from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
+from calabash.agent.membership import Membership
 from calabash.agent.slots import Slots
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
-from calabash.seams.host.files import Lease
 from calabash.seams.host.processes import Process, alive
 from calabash.seams.store import Store
 from calabash.sharing.protocol import HeldSlice
@@ -30,11 +29,10 @@ GRANT_GRACE_NS = 10_000_000_000
 
 
 @dataclass(slots=True)
-class Entry:
+class _Held:
     """An allocation that is held: its journal record and what only this process knows about it."""
 
     record: AllocationRecord
-    lease: Lease | None
     expires_ns: int
     ending: tuple[str, str] | None = None  # reason, explanation
     gently: bool = False  # its programs are not to be ended, only waited for
@@ -51,7 +49,7 @@ class Changes:
     failures: tuple[CalabashError, ...] = ()
 
 
-class Book:
+class Allocations:
     """All allocations that are held.
 
     Args:
@@ -63,38 +61,40 @@ class Book:
         *,
         store: Store,
         slots: Slots,
+        membership: Membership,
         clock: Clock,
         usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]] = lambda _: (),
     ) -> None:
         self._store = store
         self._slots = slots
+        self._membership = membership
         self._clock = clock
         self._usage_of = usage_of
-        self._entries: dict[AllocationId, Entry] = {}
-        self._orphans: dict[AllocationId, tuple[Lease, tuple[DeviceUuid, ...]]] = {}
+        self._held: dict[AllocationId, _Held] = {}
+        self._orphans: dict[AllocationId, tuple[DeviceUuid, ...]] = {}  # used, and not in the journal
         self._doubtful: dict[AllocationId, CalabashError] = {}
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""
-        return [e.record for e in list(self._entries.values())]
+        return [e.record for e in list(self._held.values())]
 
     def get(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held."""
-        entry = self._entries.get(allocation)
+        entry = self._held.get(allocation)
         return entry.record if entry else None
 
     def ending(self, allocation: AllocationId) -> bool:
         """Whether its end was asked for."""
-        entry = self._entries.get(allocation)
+        entry = self._held.get(allocation)
         return entry is not None and entry.ending is not None
 
-    def held(self, device: DeviceUuid) -> tuple[list[HeldSlice], ModeName | None]:
+    def held_on(self, device: DeviceUuid) -> tuple[list[HeldSlice], ModeName | None]:
         """Slices that are on a device and the mode they gave it; None when it is idle."""
         found: list[HeldSlice] = []
         mode: ModeName | None = None
-        for entry in list(self._entries.values()):
+        for entry in list(self._held.values()):
             record = entry.record
             for part in record.placement.slices:
                 if part.device == device:
@@ -102,9 +102,13 @@ class Book:
                     mode = record.placement.mode
         return found, mode
 
+    def allocations_on(self, device: DeviceUuid) -> list[AllocationId]:
+        """Whose slices they are."""
+        return [r.id for r in self.records() if any(part.device == device for part in r.placement.slices)]
+
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
-        return [a for a, (_, devices) in list(self._orphans.items()) if device in devices]
+        return [a for a, devices in list(self._orphans.items()) if device in devices]
 
     # -- granting ----------------------------------------------------------------------------------------------
 
@@ -114,15 +118,16 @@ class Book:
         try:
             self._store.grant(record)
             self._slots.create(spec)
-            lease = self._slots.lease(record.id)
+            self._membership.prepare(record.id)
         except BaseException as error:
             # Whether the journal has it is not known after a lost connection: close it until that succeeds.
+            self._membership.remove(record.id)
             self._slots.remove(record.id)
             cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
             self._doubtful[record.id] = cause
             self._close_doubtful([])
             raise
-        self._entries[record.id] = Entry(record, lease, self._clock.monotonic_ns() + GRANT_GRACE_NS)
+        self._held[record.id] = _Held(record, self._clock.monotonic_ns() + GRANT_GRACE_NS)
         return record
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
@@ -131,7 +136,7 @@ class Book:
         Args:
             gently: its programs are about to end by themselves and are not to be told.
         """
-        entry = self._entries.get(allocation)
+        entry = self._held.get(allocation)
         if entry is None:
             return False
         entry.gently = gently and (entry.ending is None or entry.gently)
@@ -139,11 +144,11 @@ class Book:
         return True
 
     def started(self, allocation: AllocationId, program: Process | None) -> AllocationRecord | None:
-        """The program runs; it counts as a user as long as it lives, whatever it does with the lease it inherited.
+        """The program is a member and runs.
 
         None when the allocation is not held any more.
         """
-        entry = self._entries.get(allocation)
+        entry = self._held.get(allocation)
         if entry is None or entry.ending:
             return None
         if program is not None:
@@ -156,19 +161,20 @@ class Book:
     # -- keeping -----------------------------------------------------------------------------------------------
 
     def recover(self) -> Changes:
-        """Adopt what the journal and the slots say; called once, before anything is granted."""
+        """Adopt what the journal, the slots and the members say; called once, before anything is granted."""
         self._slots.sweep()
         entered = {r.id: r for r in self._store.allocations()}
         now_ns = self._clock.monotonic_ns()
+        members = self._membership.adopt(entered.values())
         for record in entered.values():
-            self._entries[record.id] = Entry(record, self._lease(record.id), now_ns + GRANT_GRACE_NS)
-        for allocation in self._slots.all():
-            if allocation not in entered:
-                lease = self._lease(allocation)
-                if lease is None or not lease.held():
-                    self._slots.remove(allocation)
-                else:
-                    self._orphans[allocation] = (lease, self._devices_of(allocation))
+            self._held[record.id] = _Held(record, now_ns + GRANT_GRACE_NS)
+            if self._slots.exists(record.id):
+                self._membership.prepare(record.id)
+        for allocation in sorted(members.union(self._slots.all()) - entered.keys()):
+            if self._membership.remove(allocation):
+                self._slots.remove(allocation)
+            else:
+                self._orphans[allocation] = self._devices_of(allocation)
         return self.sweep()
 
     def sweep(self) -> Changes:
@@ -178,21 +184,20 @@ class Book:
         to_end: list[AllocationRecord] = []
         failures: list[CalabashError] = []
         self._close_doubtful(failures)
-        for entry in list(self._entries.values()):
+        for entry in list(self._held.values()):
             try:
                 self._settle(entry, started, released, to_end)
             except CalabashError as error:
                 failures.append(error)  # tried again at the next sweep
-        for allocation, (lease, _) in list(self._orphans.items()):
-            if not lease.held():
-                lease.close()
+        for allocation in list(self._orphans):
+            if self._membership.remove(allocation):
                 self._slots.remove(allocation)
                 del self._orphans[allocation]
         return Changes(started=tuple(started), released=tuple(released), to_end=tuple(to_end), failures=tuple(failures))
 
     def _settle(
         self,
-        entry: Entry,
+        entry: _Held,
         started: list[AllocationRecord],
         released: list[AllocationRecord],
         to_end: list[AllocationRecord],
@@ -200,23 +205,23 @@ class Book:
         while True:
             record = entry.record
             step = next_step(self._look(entry))
-            if step is Step.MARK_RUNNING:
+            if step is LifecycleStep.MARK_RUNNING:
                 self._mark_running(entry)
                 started.append(entry.record)
-            elif step is Step.END_PROGRAMS:
+            elif step is LifecycleStep.END_PROGRAMS:
                 if not entry.gently:
                     to_end.append(record)
                 return
-            elif step is Step.REMOVE_SLOT:
+            elif step is LifecycleStep.REMOVE_SLOT:
                 if not self._remove_slot(entry):
                     return
-            elif step is Step.CLOSE_ENTRY:
+            elif step is LifecycleStep.CLOSE_ENTRY:
                 reason, explanation = entry.ending or _ended_by_itself(record)
                 ended_at = self._clock.now_s()
                 self._store.release(
                     record.id, at=ended_at, reason=reason, explanation=explanation, usage=entry.final_usage
                 )
-                del self._entries[record.id]
+                del self._held[record.id]
                 released.append(
                     replace(
                         record,
@@ -230,40 +235,35 @@ class Book:
             else:
                 return
 
-    def _look(self, entry: Entry) -> Seen:
+    def _look(self, entry: _Held) -> Seen:
         record = entry.record
-        if entry.lease is None and self._slots.exists(record.id):
-            entry.lease = self._lease(record.id)
         return Seen(
             entry=record.state,
             slot=self._slots.exists(record.id),
-            lease_held=entry.lease is not None and (entry.lease.held() or alive(program_of(record))),
+            in_use=self._membership.populated(record.id),
             awaited=record.state is AllocationState.GRANTED and self._awaited(entry),
             ending=entry.ending is not None,
         )
 
-    def _awaited(self, entry: Entry) -> bool:
-        """Whether the asker is still there and has time."""
+    def _awaited(self, entry: _Held) -> bool:
+        """whether the requester is still there and has time."""
         record = entry.record
         client = Process(pid=record.client_pid, start_time=record.client_start_time)
         return self._clock.monotonic_ns() < entry.expires_ns and (record.client_pid <= 0 or alive(client))
 
-    def _mark_running(self, entry: Entry) -> None:
+    def _mark_running(self, entry: _Held) -> None:
         now_s = self._clock.now_s()
         self._store.start(entry.record.id, at=now_s)
         entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=now_s)
 
-    def _remove_slot(self, entry: Entry) -> bool:
+    def _remove_slot(self, entry: _Held) -> bool:
         """False when somebody has come after all."""
         record = entry.record
-        if entry.lease is not None and not entry.lease.try_take():
+        if not self._membership.remove(record.id):
             return False
         if not entry.final_usage:
             entry.final_usage = list(self._usage_of(record))
         self._slots.remove(record.id)
-        if entry.lease is not None:
-            entry.lease.close()
-            entry.lease = None
         return True
 
     def _close_doubtful(self, failures: list[CalabashError]) -> None:
@@ -275,11 +275,6 @@ class Book:
             else:
                 del self._doubtful[allocation]
 
-    def _lease(self, allocation: AllocationId) -> Lease | None:
-        with contextlib.suppress(OSError):
-            return self._slots.lease(allocation)
-        return None
-
     def _devices_of(self, allocation: AllocationId) -> tuple[DeviceUuid, ...]:
         try:
             return pages.LimitsPage.of_slot(self._slots.path(allocation)).uuids
@@ -287,17 +282,7 @@ class Book:
             return ()
 
 
-def program_of(record: AllocationRecord) -> Process:
-    """The program that said it runs; pid 0 when none has."""
-    return Process(pid=record.program_pid, start_time=record.program_start_time)
-
-
 def _ended_by_itself(record: AllocationRecord) -> tuple[str, str]:
     if record.state is AllocationState.GRANTED:
         return Reason.TIMEOUT, "nobody took the slice"
     return "ended", "its last process ended"
-
-
-def devices_of(records: Iterable[AllocationRecord]) -> set[DeviceUuid]:
-    """All devices that these allocations have a slice of."""
-    return {part.device for record in records for part in record.placement.slices}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from calabash.agent import pages
-from calabash.agent.book import GRANT_GRACE_NS, Book
-from calabash.agent.lifecycle import Seen, Step, next_step
+from calabash.agent.allocations import GRANT_GRACE_NS, Allocations
+from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
+from calabash.agent.membership_lease import LeaseMembership
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -81,18 +82,24 @@ class FakeStore:
         return [r for r in self.world.journal.values() if r.state is not AllocationState.RELEASED]
 
 
-class FakeLease:
-    def __init__(self, world: World, allocation: AllocationId) -> None:
-        self.world, self.allocation = world, allocation
+class FakeMembership:
+    form = "kernel"
 
-    def held(self) -> bool:
-        return self.world.holders.get(self.allocation, 0) > 0
+    def __init__(self, world: World) -> None:
+        self.world = world
 
-    def try_take(self) -> bool:
-        return not self.held()
+    def prepare(self, allocation: AllocationId) -> None:
+        self.world.may_fail()
+        self.world.step()
 
-    def close(self) -> None:
-        pass
+    def populated(self, allocation: AllocationId) -> bool:
+        return self.world.holders.get(allocation, 0) > 0
+
+    def remove(self, allocation: AllocationId) -> bool:
+        return not self.populated(allocation)
+
+    def adopt(self, records: Any) -> set[AllocationId]:
+        return {a for a, count in self.world.holders.items() if count}
 
 
 class FakeSlots:
@@ -122,9 +129,6 @@ class FakeSlots:
     def sweep(self) -> None:
         pass
 
-    def lease(self, allocation: AllocationId) -> FakeLease:
-        return FakeLease(self.world, allocation)
-
 
 CARD = DeviceUuid("GPU-1")
 
@@ -152,33 +156,34 @@ class JournalMachine(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self.number = 0
         self.answered: set[AllocationId] = set()
-        self.book: Book | None = None
+        self.allocations: Allocations | None = None
 
-    def _book(self) -> Book:
-        if self.book is None:
+    def _allocations(self) -> Allocations:
+        if self.allocations is None:
             store, slots = cast("Any", FakeStore(self.world)), cast("Any", FakeSlots(self.world))
             self.world.crash_in = self.world.fail_in = -1
-            self.book = Book(store=store, slots=slots, clock=self.clock)
-            self.book.recover()
-        return self.book
+            membership = cast("Any", FakeMembership(self.world))
+            self.allocations = Allocations(store=store, slots=slots, membership=membership, clock=self.clock)
+            self.allocations.recover()
+        return self.allocations
 
     @initialize()
     def begin(self) -> None:
-        self._book()
+        self._allocations()
 
     @rule(crash_in=st.integers(-1, 6), fail_in=st.integers(-1, 3), comes=st.booleans())
     def ask(self, crash_in: int, fail_in: int, comes: bool) -> None:
-        book = self._book()
+        allocations = self._allocations()
         self.number += 1
         name = AllocationId(f"a{self.number}")
         self.world.crash_in, self.world.fail_in = crash_in, fail_in
         try:
-            book.grant(_record(name), _spec(name))
+            allocations.grant(_record(name), _spec(name))
         except Crash:
-            self.book = None
+            self.allocations = None
             return
         except CalabashError:
-            assert book.get(name) is None
+            assert allocations.get(name) is None
             return
         finally:
             self.world.crash_in = self.world.fail_in = -1
@@ -195,19 +200,19 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100))
     def somebody_releases(self, pick: int) -> None:
-        book = self._book()
-        held = [r.id for r in book.records()]
+        allocations = self._allocations()
+        held = [r.id for r in allocations.records()]
         if held:
-            book.end(held[pick % len(held)], reason="released", explanation="")
+            allocations.end(held[pick % len(held)], reason="released", explanation="")
 
     @rule(crash_in=st.integers(-1, 8))
     def look(self, crash_in: int) -> None:
-        book = self._book()
+        allocations = self._allocations()
         self.world.crash_in = crash_in
         try:
-            changes = book.sweep()
+            changes = allocations.sweep()
         except Crash:
-            self.book = None
+            self.allocations = None
         else:
             for record in changes.to_end:
                 self.world.holders[record.id] = 0
@@ -220,7 +225,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def power_is_cut(self) -> None:
-        self.book = None
+        self.allocations = None
 
     @invariant()
     def a_slot_in_use_is_never_taken_away(self) -> None:
@@ -229,25 +234,25 @@ class JournalMachine(RuleBasedStateMachine):
                 assert allocation in self.world.slots
 
     @invariant()
-    def what_is_in_use_is_in_the_journal_and_in_the_book(self) -> None:
-        book = self._book()
+    def what_is_in_use_is_in_the_journal_and_held(self) -> None:
+        allocations = self._allocations()
         for allocation, count in self.world.holders.items():
             if count:
                 assert self.world.journal[allocation].state is not AllocationState.RELEASED
-                assert book.get(allocation) is not None
+                assert allocations.get(allocation) is not None
 
     @invariant()
     def nothing_is_released_twice(self) -> None:
         assert len(self.world.billed) == len(set(self.world.billed))
 
     def teardown(self) -> None:
-        self.book = None
-        book = self._book()
+        self.allocations = None
+        allocations = self._allocations()
         for allocation in self.world.holders:
             self.world.holders[allocation] = 0
         self.clock.advance(GRANT_GRACE_NS / 1e9 + 1)
-        book.sweep()
-        assert book.records() == []
+        allocations.sweep()
+        assert allocations.records() == []
         assert self.world.slots == set()
         assert all(r.state is AllocationState.RELEASED for r in self.world.journal.values())
         assert set(self.world.billed) == set(self.world.journal)
@@ -258,10 +263,15 @@ TestJournalMachine.settings = settings(max_examples=150, stateful_step_count=25,
 
 
 def test_an_entry_without_a_slot_is_closed_and_a_slot_without_an_entry_waits_for_its_users() -> None:
-    assert next_step(Seen(entry=AllocationState.GRANTED, slot=False)) is Step.CLOSE_ENTRY
-    assert next_step(Seen(entry=AllocationState.RUNNING, slot=False)) is Step.CLOSE_ENTRY
-    assert next_step(Seen(entry=None, slot=True, lease_held=True)) is Step.KEEP
-    assert next_step(Seen(entry=None, slot=True, lease_held=False)) is Step.REMOVE_SLOT
+    assert next_step(Seen(entry=AllocationState.GRANTED, slot=False)) is LifecycleStep.CLOSE_ENTRY
+    assert next_step(Seen(entry=AllocationState.RUNNING, slot=False)) is LifecycleStep.CLOSE_ENTRY
+    assert next_step(Seen(entry=None, slot=True, in_use=True)) is LifecycleStep.KEEP
+    assert next_step(Seen(entry=None, slot=True, in_use=False)) is LifecycleStep.REMOVE_SLOT
+
+
+def test_programs_whose_slot_is_gone_are_ended_before_their_entry_is_closed() -> None:
+    seen = Seen(entry=AllocationState.RUNNING, slot=False, in_use=True)
+    assert next_step(seen) is LifecycleStep.END_PROGRAMS
 
 
 @given(
@@ -269,15 +279,15 @@ def test_an_entry_without_a_slot_is_closed_and_a_slot_without_an_entry_waits_for
         Seen,
         entry=st.none() | st.sampled_from(AllocationState),
         slot=st.booleans(),
-        lease_held=st.booleans(),
+        in_use=st.booleans(),
         awaited=st.booleans(),
         ending=st.booleans(),
     )
 )
-def test_a_slot_is_only_ever_removed_when_nobody_holds_its_lease(seen: Seen) -> None:
-    if next_step(seen) is Step.REMOVE_SLOT:
+def test_a_slot_is_only_ever_removed_when_nobody_uses_it(seen: Seen) -> None:
+    if next_step(seen) is LifecycleStep.REMOVE_SLOT:
         assert seen.slot
-        assert not seen.lease_held
+        assert not seen.in_use
 
 
 def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_are_gone(tmp_path: Path) -> None:
@@ -291,13 +301,14 @@ def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_
 
     fcntl.flock(user._descriptor, fcntl.LOCK_SH)
     store = cast("Any", FakeStore(World()))
-    book = Book(store=store, slots=slots, clock=VirtualClock())
-    book.recover()
-    assert book.orphaned(CARD) == ["stranger"]
+    membership = LeaseMembership(lambda allocation: tmp_path / allocation / "lease")
+    allocations = Allocations(store=store, slots=slots, membership=membership, clock=VirtualClock())
+    allocations.recover()
+    assert allocations.orphaned(CARD) == ["stranger"]
     assert slots.all() == ["stranger"]
     user.close()
-    book.sweep()
-    assert book.orphaned(CARD) == []
+    allocations.sweep()
+    assert allocations.orphaned(CARD) == []
     assert slots.all() == []
 
 
@@ -343,13 +354,14 @@ def test_the_last_interval_is_written_with_the_release() -> None:
         used_gpu_s=0,
         memory_mib_s=1,
     )
-    book = Book(
+    allocations = Allocations(
         store=cast("Any", Recording(world)),
         slots=cast("Any", FakeSlots(world)),
+        membership=cast("Any", FakeMembership(world)),
         clock=VirtualClock(),
         usage_of=lambda _: [interval],
     )
-    book.grant(_record("a1"), _spec("a1"))
-    book.end(AllocationId("a1"), reason="released", explanation="")
-    book.sweep()
+    allocations.grant(_record("a1"), _spec("a1"))
+    allocations.end(AllocationId("a1"), reason="released", explanation="")
+    allocations.sweep()
     assert written == [interval]

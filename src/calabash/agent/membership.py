@@ -1,0 +1,109 @@
+"""Who belongs to which allocation: the one question behind starting, counting, ending and releasing.
+
+Two forms behind one protocol. **kernel**: every allocation is a control group; its programs cannot leave it, and the
+kernel says when the last one is gone. **lease**: every program holds a shared lock on a file; a program can give it
+away or drop it, so this form serves only the user that the pool itself runs as. Which form a pool has is decided when
+it starts (``choose_membership``) and told in its status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from calabash.agent.membership_kernel import KernelMembership
+from calabash.agent.membership_lease import LeaseMembership
+from calabash.agent.slot_names import LEASE_FILE
+from calabash.model.allocation import AllocationRecord
+from calabash.model.request import AllocationId
+from calabash.seams.host.cgroups import Hierarchy, find_hierarchy, mount_hierarchy
+from calabash.seams.host.processes import Process
+
+
+class MembershipForm(StrEnum):
+    """How a pool knows who belongs to an allocation."""
+
+    KERNEL = "kernel"
+    LEASE = "lease"
+
+
+class Membership(Protocol):
+    """The processes of every allocation. Methods may be called from any thread and never wait for a tenant."""
+
+    @property
+    def form(self) -> str:
+        """``kernel`` or ``lease``."""
+        ...
+
+    def prepare(self, allocation: AllocationId) -> None:
+        """Make room for its programs. Raises CalabashError."""
+        ...
+
+    def enter(self, allocation: AllocationId, process: Process) -> None:
+        """Make a process, and whatever it starts from now on, a member. Raises CalabashError and then it is none."""
+        ...
+
+    def populated(self, allocation: AllocationId) -> bool:
+        """Whether any member lives."""
+        ...
+
+    def processes(self, allocation: AllocationId) -> list[Process]:
+        """Its live members by pid, as far as this process may see them."""
+        ...
+
+    def allocation_of(self, pid: int) -> AllocationId | None:
+        """The allocation that a process belongs to; None for a stranger and for a process that is gone."""
+        ...
+
+    def signal(
+        self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None
+    ) -> None:
+        """Signal every member, or those of ``only`` that are members."""
+        ...
+
+    def kill(self, allocation: AllocationId) -> None:
+        """End every member now."""
+        ...
+
+    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
+        """Stop every member where it is, or let all go on."""
+        ...
+
+    def remove(self, allocation: AllocationId) -> bool:
+        """Let nobody in any more; False while a member lives."""
+        ...
+
+    def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
+        """Take over what an earlier pool left; the allocations that have a member. ``records``: what the journal says."""
+        ...
+
+
+def choose_membership(home: Path, slots: Path) -> Membership:
+    """The strongest form that this process may have: groups for root, leases otherwise."""
+    if os.geteuid() == 0:
+        hierarchy = _hierarchy(home)
+        if hierarchy is not None:
+            kernel = KernelMembership(hierarchy, group_name(home))
+            if kernel.works():
+                return kernel
+    return LeaseMembership(lambda allocation: slots / allocation / LEASE_FILE)
+
+
+def group_name(home: Path) -> str:
+    """Name of the group of a pool: two pools of one machine never share it."""
+    return "calabash-" + hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:8]
+
+
+def _hierarchy(home: Path) -> Hierarchy | None:
+    found = find_hierarchy()
+    if found is not None:
+        return found
+    try:
+        return mount_hierarchy(home / "cgroup")
+    except OSError:
+        return None

@@ -1,0 +1,129 @@
+"""Membership by control groups: ``<hierarchy>/calabash-<pool>/<allocation>``, one group for each allocation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterable
+
+from calabash.agent.slot_names import is_slot_name
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.host.cgroups import Cgroup, Hierarchy, group_of
+from calabash.seams.host.processes import Process, alive, identify, parent_of, send_signal
+
+
+class KernelMembership:
+    """The groups of one pool. A tenant can neither leave its group nor look for another one."""
+
+    form = "kernel"
+
+    def __init__(self, hierarchy: Hierarchy, name: str) -> None:
+        self._hierarchy = hierarchy
+        self._base = Cgroup(hierarchy.directory / name)
+        self._prefix = f"{hierarchy.top}/{name}/"
+
+    def works(self) -> bool:
+        """Whether groups can be made here, and whether they are found again under their names."""
+        try:
+            self._base.create()
+            return self._base.populated() or os.access(self._base.directory / "cgroup.procs", os.W_OK)
+        except OSError:
+            return False
+
+    def prepare(self, allocation: AllocationId) -> None:
+        try:
+            self._base.create()
+            self._group(allocation).create()
+        except OSError as error:
+            raise CalabashError(
+                f"cannot make the control group of {allocation}: {error.strerror}",
+                reason=Reason.NOT_PERMITTED,
+                hint="the pool must be able to make groups below " + str(self._base.directory.parent),
+            ) from error
+
+    def enter(self, allocation: AllocationId, process: Process) -> None:
+        if not alive(process):
+            raise _gone(process)
+        before = group_of(process.pid)
+        try:
+            self._group(allocation).add(process.pid)
+        except FileNotFoundError:
+            raise CalabashError(f"there is no allocation {allocation!r} held", reason=Reason.NOT_FOUND) from None
+        except ProcessLookupError:
+            raise _gone(process) from None
+        except OSError as error:
+            raise CalabashError(
+                f"cannot move process {process.pid} into {allocation}: {error.strerror}", reason=Reason.NOT_PERMITTED
+            ) from error
+        if not alive(process):
+            # The pid was used again between the two looks: whoever it is now goes back where it came from.
+            self._undo(process.pid, before)
+            raise _gone(process)
+
+    def _undo(self, pid: int, before: str | None) -> None:
+        if identify(pid) is None:
+            return
+        for name in (group_of(parent_of(pid)), before):
+            top = self._hierarchy.top
+            if name is not None and name.startswith(top + "/") and not name.startswith(self._prefix):
+                with contextlib.suppress(OSError):
+                    Cgroup(self._hierarchy.directory / name[len(top) :].lstrip("/")).add(pid)
+                    return
+
+    def populated(self, allocation: AllocationId) -> bool:
+        return self._group(allocation).populated()
+
+    def processes(self, allocation: AllocationId) -> list[Process]:
+        return [process for pid in self._group(allocation).pids() if (process := identify(pid)) is not None]
+
+    def allocation_of(self, pid: int) -> AllocationId | None:
+        name = group_of(pid)
+        if name is None or not name.startswith(self._prefix):
+            return None
+        first = name[len(self._prefix) :].partition("/")[0]
+        return AllocationId(first) if is_slot_name(first) else None
+
+    def signal(
+        self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None
+    ) -> None:
+        for process in self.processes(allocation):
+            if only is None or process in only:
+                send_signal(process, number)
+
+    def kill(self, allocation: AllocationId) -> None:
+        with contextlib.suppress(OSError):
+            self._group(allocation).kill()
+
+    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
+        with contextlib.suppress(OSError):
+            self._group(allocation).freeze(frozen)
+
+    def remove(self, allocation: AllocationId) -> bool:
+        group = self._group(allocation)
+        if group.populated():
+            return False
+        try:
+            return group.remove()
+        except OSError:
+            return False
+
+    def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
+        del records
+        found = set()
+        for name in self._base.children():
+            group = Cgroup(self._base.directory / name)
+            if group.populated() and is_slot_name(name):
+                found.add(AllocationId(name))
+        return found
+
+    def _group(self, allocation: AllocationId) -> Cgroup:
+        if not is_slot_name(allocation):
+            raise CalabashError(f"allocation {allocation!r} is not a plain name", reason=Reason.NOT_FOUND)
+        return Cgroup(self._base.directory / allocation)
+
+
+def _gone(process: Process) -> CalabashError:
+    return CalabashError(f"process {process.pid} has ended", reason=Reason.NOT_FOUND)

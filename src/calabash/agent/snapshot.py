@@ -1,0 +1,72 @@
+"""What the agent shows of its node: frozen values, taken at one moment, that nobody can change the node through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
+from calabash.model.request import AllocationId, ModeName
+from calabash.seams.host.processes import Process
+from calabash.sharing.protocol import HeldSlice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceUse:
+    """What one slice uses now; ``core_used_percent`` over the last second, of the whole device."""
+
+    memory_used_mib: int = 0
+    core_used_percent: float = 0.0
+    denied: int = 0
+    throttled_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSnapshot:
+    """A device with its health, the mode it is in (None when idle), and who is on it.
+
+    Args:
+        held: the slices on it, in the order in which they were granted; ``allocations`` are whose they are.
+        reading: None when it does not answer.
+        cause: why it is not healthy; "" when it is.
+        orphans: allocations in use that the journal does not know; it takes no new work before they are gone.
+    """
+
+    device: Device
+    mode: ModeName | None
+    held: tuple[HeldSlice, ...]
+    allocations: tuple[AllocationId, ...] = ()
+    reading: DeviceReading | None = None
+    cause: str = ""
+    orphans: tuple[AllocationId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationSnapshot:
+    """A held allocation: what it uses of each slice, its live processes, and whether its end was asked for."""
+
+    record: AllocationRecord
+    use: tuple[SliceUse, ...]
+    processes: tuple[Process, ...] = ()
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """The node at one moment.
+
+    Args:
+        allocations: everything held, oldest first.
+        membership: how the pool knows who belongs to an allocation: ``kernel`` or ``lease``.
+        slots: where limits and usage lie: ``tmpfs`` or ``files``.
+    """
+
+    node: NodeName
+    devices: tuple[DeviceSnapshot, ...]
+    allocations: tuple[AllocationSnapshot, ...]
+    membership: str
+    slots: str
+
+    def device(self, uuid: DeviceUuid) -> DeviceSnapshot | None:
+        """One of its devices."""
+        return next((d for d in self.devices if d.device.uuid == uuid), None)

@@ -1,0 +1,69 @@
+"""Mounts of this process: what is mounted where, mounting and unmounting."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_FLAGS = {"ro": 0x1, "nosuid": 0x2, "nodev": 0x4, "noexec": 0x8}
+_MNT_DETACH = 0x2
+_UMOUNT_NOFOLLOW = 0x8
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """One line of mountinfo: where it is mounted, which part of the file system, and its kind."""
+
+    directory: Path
+    root: str
+    kind: str
+    writable: bool
+
+
+def mounts(text: bytes | None = None) -> list[Mounted]:
+    """Everything that is mounted, in order of mounting."""
+    if text is None:
+        text = Path("/proc/self/mountinfo").read_bytes()
+    found = []
+    for line in text.splitlines():
+        fields = line.split(b" ")
+        # <id> <parent> <device> <root> <mount point> <options> [optional fields] - <kind> <source> <options>
+        try:
+            dash = fields.index(b"-", 6)
+            kind = fields[dash + 1].decode()
+        except (ValueError, IndexError):
+            continue
+        options = {*fields[5].split(b","), *fields[-1].split(b",")}
+        root, directory = os.fsdecode(_plain(fields[3])), Path(os.fsdecode(_plain(fields[4])))
+        found.append(Mounted(directory=directory, root=root, kind=kind, writable=b"ro" not in options))
+    return found
+
+
+def _plain(field: bytes) -> bytes:
+    return _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field)
+
+
+def mount(source: str, directory: Path, kind: str, options: str) -> None:
+    """Mount a file system; words of ``options`` that are no flags are its own. Raises OSError."""
+    words = [word for word in options.split(",") if word]
+    flags = sum(_FLAGS.get(word, 0) for word in words)
+    data = ",".join(word for word in words if word not in _FLAGS)
+    arguments = (source.encode(), os.fsencode(directory), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    if _libc.mount(*arguments) != 0:
+        raise _failure(directory)
+
+
+def unmount(directory: Path) -> None:
+    """Take a mount away now, whoever still has a file of it open. Raises OSError when nothing is mounted there."""
+    if _libc.umount2(os.fsencode(directory), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+        raise _failure(directory)
+
+
+def _failure(directory: Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), str(directory))
