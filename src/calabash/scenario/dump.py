@@ -89,7 +89,8 @@ def _node_kind(node: NodeSpec) -> str:
 
 def _card(gpu: GpuSpec) -> str:
     model = _name(gpu.model or "card")
-    return model if CARD_MEMORY_MIB.get(model) == gpu.memory_mib else f"{model}@{gpu.memory_mib}"
+    sized = model if CARD_MEMORY_MIB.get(model) == gpu.memory_mib else f"{model}@{gpu.memory_mib}"
+    return f"{sized} is {_name(gpu.card)}" if gpu.card else sized
 
 
 def _queue(spec: QueueSpec) -> str:
@@ -137,6 +138,8 @@ def _request(request: Request) -> str:
         parts.append(f"runs {request.run_time_s:g}s")
     if request.tenant:
         parts.append(f"tenant {_name(request.tenant)}")
+    if request.owner:
+        parts.append(f"owner {_name(request.owner)}")
     if not request.movable:
         parts.append("pinned")
     if not request.evictable:

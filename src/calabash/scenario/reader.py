@@ -43,7 +43,7 @@ CARD_MEMORY_MIB = {
 _RANGE = re.compile(r"^(?P<head>[^\[\]]*)\[(?P<items>[0-9,\-]+)\](?P<tail>[^\[\]]*)$")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")
 _MIG = re.compile(r"^\d+g\.\d+gb(\+me)?$")
-_NODE_CARDS = re.compile(r"^(?P<count>\d+) x (?P<model>\S+)$")
+_NODE_CARDS = re.compile(r"^(?P<count>\d+) x (?P<model>\S+)(?: is (?P<card>\S+))?$")
 _QUOTED = re.compile(r'"([^"]*)"')
 _EXPANSION_MAX = 100_000
 DEVICES_MAX = 64
@@ -191,7 +191,8 @@ def _node_clause(reader: _Reader, line: NodesLine, clause: str) -> NodesLine:  #
     if not words:
         return line
     if match := _NODE_CARDS.match(clause):
-        return replace(line, models=line.models + (_card(reader, match["model"]),) * _count(reader, match["count"]))
+        card = (*_card(reader, match["model"]), match["card"] or "")
+        return replace(line, models=line.models + (card,) * _count(reader, match["count"]))
     match words:
         case [number, "cpu"]:
             return replace(line, cpu_milli=_milli(reader, number))
@@ -375,8 +376,8 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
             settings["movable"] = False
         case ["unevictable"]:
             settings["evictable"] = False
-        case ["tenant", name]:
-            settings["tenant"] = name
+        case ["tenant" | "owner" as key, name]:
+            settings[key] = name
         case ["started" | "submitted" as key, *rest, "ago"]:
             extras[key] = [part.strip() for part in " ".join(rest).split("/")]
         case ["on", *rest]:

@@ -151,12 +151,13 @@ class _Run:
         gpus = tuple(
             GpuSpec(
                 model=model,
+                card=card,
                 memory_mib=card_memory_mib,
                 island=0 if line.nvlink else -1,
                 numa=2 * i // len(line.models),
                 mode="mig" if line.mig else line.mode,
             )
-            for i, (model, card_memory_mib) in enumerate(line.models)
+            for i, (model, card_memory_mib, card) in enumerate(line.models)
         )
         for name in line.names:
             spec = NodeSpec(

@@ -11,10 +11,10 @@ from calabash.sched.queues.tree import QueueSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesLine:
-    """Nodes of one kind; ``models`` are (model, memory in MiB) per device."""
+    """Nodes of one kind; ``models`` are (model, memory in MiB, physical card or "") per device."""
 
     names: tuple[str, ...]
-    models: tuple[tuple[str, int], ...]
+    models: tuple[tuple[str, int, str], ...]
     cpu_milli: int = 1_000_000
     memory_mib: int = 4 << 20
     labels: tuple[tuple[str, str], ...] = ()

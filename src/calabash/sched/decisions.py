@@ -23,6 +23,7 @@ class Request:
         id: unique among everything that waits or runs.
         queue: a leaf of the queue tree.
         priority: larger goes first within its queue.
+        tenant, owner: on whose behalf; owners of one queue and priority take turns, and gangs of two owners are two.
         run_time_s: estimate of how long it will run; None when unknown.
         submitted_at_s: when it joined the line, on the caller's clock.
         gang, min_member: name of its gang and how many members must start together; "" stands alone.
@@ -36,6 +37,7 @@ class Request:
     priority: int = 0
     run_time_s: float | None = None
     tenant: str = ""
+    owner: str = ""
     submitted_at_s: float = 0.0
     gang: str = ""
     min_member: int = 1
@@ -51,9 +53,9 @@ class Request:
             raise CalabashError(f"{self.id}: run time {self.run_time_s} s is out of range", hint="more than 0 or none")
 
     @property
-    def gang_key(self) -> tuple[str, str]:
-        """Names the gang; a request without one is a gang of its own."""
-        return (self.queue, self.gang) if self.gang else (self.queue, "\0" + self.id)
+    def gang_key(self) -> tuple[str, str, str]:
+        """Names the gang: members have one owner and one queue; a request without a gang is a gang of its own."""
+        return (self.owner or self.tenant, self.queue, self.gang or "\0" + self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

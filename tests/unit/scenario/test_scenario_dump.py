@@ -5,7 +5,7 @@ from __future__ import annotations
 from calabash.scenario.dump import dump_scenario
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.runner import render, run_scenario
-from calabash.scenario.statements import AsksLine, HasLine
+from calabash.scenario.statements import AsksLine, HasLine, NodesLine
 from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import Shape, Topology
 from calabash.sched.decisions import Options, Request
@@ -18,7 +18,7 @@ def scheduler_with_everything() -> Scheduler:
     nodes = [
         NodeSpec(
             name="n/1", cpu_milli=64_000, memory_mib=1 << 19, labels={"zone": "a"}, taints=("own=x:NoSchedule",),
-            gpus=(GpuSpec(model="NVIDIA Z9", memory_mib=12_345, island=0),) * 4,
+            gpus=(GpuSpec(model="NVIDIA Z9", card="Z9", memory_mib=12_345, island=0),) * 4,
         ),
         NodeSpec(name="n2", cpu_milli=32_000, memory_mib=1 << 18, gpus=(GpuSpec(model="T4", memory_mib=16384),) * 2),
         NodeSpec(name="n3", cpu_milli=32_000, memory_mib=1 << 18, gpus=(GpuSpec(model="T4", memory_mib=16384),) * 2),
@@ -35,7 +35,7 @@ def scheduler_with_everything() -> Scheduler:
         Request(id="b/r1", queue="b", shape=Shape(gpu_count=1, gpu_milli=500, gpu_memory_mib=4000, cpu_milli=1000)),
         Request(id="r2", queue="b", shape=Shape(gpu_count=1, gpu_milli=1000, models=frozenset(("T4",))), movable=False),
         Request(
-            id="r3", queue="b", evictable=False, tenant="t", run_time_s=99.0,
+            id="r3", queue="b", evictable=False, tenant="t", owner="o", run_time_s=99.0,
             shape=Shape(
                 gpu_count=2, gpu_milli=1000, tolerations=tolerates, topology=Topology.NVLINK, topology_required=True
             ),
@@ -87,5 +87,7 @@ def test_every_request_and_shape_survives_the_round_trip() -> None:
     assert again["b/r3"].shape.topology_required
     assert not again["b/r2"].movable
     assert not again["b/r3"].evictable
+    assert again["b/r3"].owner == "o"
+    assert {card for s in read if isinstance(s, NodesLine) for _, _, card in s.models} == {"Z9", ""}
     assert again["a/g0"].shape.selector == ("zone!=b",)
     assert parse_scenario(text).options == scheduler.options

@@ -42,7 +42,7 @@ def cluster_of(board: Board) -> Cluster:
 
 def run_gang(board: Board, name: str, shapes: Sequence[Shape], *, started_at_s: float, min_member: int = 0) -> Gang:
     """Place what fits of a gang; a gang without room for its core has no running members."""
-    gang = Gang(key=("q", name), queue="q", min_member=min_member or len(shapes))
+    gang = Gang(key=("", "q", name), queue="q", min_member=min_member or len(shapes))
     requests = [Request(id=f"{name}.{i}", shape=shape, queue="q", gang=name) for i, shape in enumerate(shapes)]
     placed = place_together(board, requests)
     for i, (request, placement) in enumerate(placed or ()):
@@ -160,7 +160,7 @@ def test_in_quota_marks_never_exceed_what_is_guaranteed(runs: list[tuple[int, in
     units = []
     for i, (gpus, priority, started_at_s) in enumerate(runs):
         request = Request(id=f"r{i}", shape=whole(gpus), queue="q", priority=priority)
-        gang = Gang(key=("q", f"r{i}"), queue="q", priority=priority)
+        gang = Gang(key=("", "q", f"r{i}"), queue="q", priority=priority)
         running = Running(
             request=request, placement=None, node="", started_at_s=started_at_s, sequence=i, charge=Amount(gpus * 1000)  # type: ignore[arg-type]
         )  # fmt: skip

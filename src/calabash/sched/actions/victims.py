@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from calabash.sched.actions.preempt import BORROW_PAUSE_S, mark_in_quota
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import EPSILON, Amount
-from calabash.sched.queues.registry import Gang, GangRegistry, Unit, total, units_of
+from calabash.sched.queues.registry import Gang, GangKey, GangRegistry, Unit, total, units_of
 from calabash.sched.queues.tree import QueueTree
 
 
@@ -147,7 +147,7 @@ class VictimRules:
             ):
                 green.add(unit.members[0].request.id)
         chosen = [u for u in units if u.members[0].request.id not in green]
-        surplus_there: dict[tuple[str, str], int] = {}
+        surplus_there: dict[GangKey, int] = {}
         for unit in chosen:
             if not unit.core:
                 surplus_there[unit.gang] = surplus_there.get(unit.gang, 0) + 1

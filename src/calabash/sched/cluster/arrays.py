@@ -39,7 +39,8 @@ class GpuSpec:
     """One device of a node.
 
     Args:
-        model: name of the device model, as requests select it.
+        model: name by which requests select it.
+        card: the physical model, where ``model`` names something finer (a single device); "" is the same as ``model``.
         memory_mib: its memory; 0 when unknown (then only compute is scheduled).
         island: number of its NVLink island within the node, -1 when it has no NVLink.
         numa: NUMA node, -1 when unknown.
@@ -49,6 +50,7 @@ class GpuSpec:
     """
 
     model: str = ""
+    card: str = ""
     memory_mib: int = 0
     island: int = -1
     numa: int = -1
@@ -76,7 +78,7 @@ class Cluster:
     Attributes (all of them read-only for others; shapes in brackets):
         cpu_free_milli, cpu_milli, memory_free_mib, memory_mib [N]: host resources, free and whole.
         gpu_count [N]; gpu_free_milli, gpu_free_mib, gpu_mib [N, G]: devices.
-        gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_island, gpu_numa [N, G].
+        gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G].
         kind_users [N, KINDS]: placements per class of request (``kind_of``).
         schedulable [N]: False while cordoned. rack [N].
         gpu_sum_milli, gpu_whole_free [N]: free compute over the node's devices, devices with all of it free.
@@ -101,6 +103,7 @@ class Cluster:
         self.taints: list[tuple[str, ...]] = []
         self.row_of: dict[str, int] = {}
         self.models: dict[str, int] = {"": 0}
+        self.cards: dict[str, int] = {"": 0}
         self.modes: dict[str, int] = {"": MODE_UNSET}
         self.racks: dict[str, int] = {"": -1}
         self.geometries: list[MigGeometry | None] = [None]
@@ -109,6 +112,7 @@ class Cluster:
         self.has_unhealthy = False
         self.has_modes = False
         self.has_cordoned = False
+        self.has_mixed = False
         self.gpu_tracked = False
         self.log: list[int] = []
         self.log_start = 0
@@ -125,8 +129,8 @@ class Cluster:
     _MATRICES: tuple[tuple[str, Any, Any], ...] = (
         ("gpu_free_milli", np.int64, 0), ("gpu_free_mib", np.int64, 0), ("gpu_mib", np.int64, 0),
         ("gpu_users", np.int32, 0), ("gpu_mode", np.int16, MODE_UNSET), ("gpu_pinned", np.bool_, False),
-        ("gpu_healthy", np.bool_, True), ("gpu_model", np.int16, 0), ("gpu_island", np.int16, -1),
-        ("gpu_numa", np.int16, -1), ("gpu_geometry", np.int16, 0),
+        ("gpu_healthy", np.bool_, True), ("gpu_model", np.int16, 0), ("gpu_card", np.int16, 0),
+        ("gpu_island", np.int16, -1), ("gpu_numa", np.int16, -1), ("gpu_geometry", np.int16, 0),
     )  # fmt: skip
     cpu_free_milli: Ints
     cpu_milli: Ints
@@ -146,6 +150,7 @@ class Cluster:
     gpu_pinned: Bools
     gpu_healthy: Bools
     gpu_model: npt.NDArray[np.int16]
+    gpu_card: npt.NDArray[np.int16]
     gpu_island: npt.NDArray[np.int16]
     gpu_numa: npt.NDArray[np.int16]
     gpu_geometry: npt.NDArray[np.int16]
@@ -192,6 +197,8 @@ class Cluster:
         for device, gpu in enumerate(node.gpus):
             self.gpu_free_mib[row, device] = self.gpu_mib[row, device] = gpu.memory_mib
             self.gpu_model[row, device] = self.models.setdefault(gpu.model, len(self.models))
+            self.gpu_card[row, device] = self.cards.setdefault(gpu.card or gpu.model, len(self.cards))
+            self.has_mixed |= bool(self.gpu_card[row, device] != self.gpu_card[row, 0])
             self.gpu_tracked |= gpu.memory_mib > 0
             self.gpu_island[row, device] = gpu.island
             self.gpu_numa[row, device] = gpu.numa

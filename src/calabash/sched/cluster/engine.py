@@ -180,5 +180,5 @@ class Engine:
     def plain_whole(self, shape: Shape) -> bool:
         """Whole cards by lowest index, where nothing but being free decides."""
         cluster = self.cluster
-        plain = not (cluster.has_modes or cluster.has_unhealthy or cluster.gpu_tracked)
+        plain = not (cluster.has_modes or cluster.has_unhealthy or cluster.has_mixed or cluster.gpu_tracked)
         return plain and shape.whole and not (shape.topology or shape.models or shape.mode)

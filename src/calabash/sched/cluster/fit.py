@@ -187,6 +187,8 @@ class Compiled:
         if not shape.whole:
             gaps = self.cluster.gpu_free_milli[row, free] * (1 << 40) + self.cluster.gpu_free_mib[row, free]
             free = free[np.argsort(gaps, kind="stable")]
+        if self.cluster.has_mixed and shape.gpu_count > 1:
+            free = self._of_one_card(row, free)
         return NodePlacement(node=row, devices=tuple(sorted(free[: shape.gpu_count].tolist())))
 
     def _within_island(self, rows: Rows, free: Rows) -> Rows:
@@ -199,6 +201,15 @@ class Compiled:
             return inside
         order = sorted(range(len(free)), key=lambda i: (-sizes.get(int(groups[i]), 0), int(groups[i]), i))
         return free[order]
+
+    def _of_one_card(self, row: int, free: Rows) -> Rows:
+        """The devices of one physical model, of the model with the fewest that suffice; all when no model has enough."""
+        cards = self.cluster.gpu_card[row, free]
+        kinds, first, sizes = np.unique(cards, return_index=True, return_counts=True)
+        enough = [
+            (int(s), int(i), int(k)) for k, i, s in zip(kinds, first, sizes, strict=True) if s >= self.shape.gpu_count
+        ]
+        return free[cards == min(enough)[2]] if enough else free
 
     def _choose_mig(self, row: int, free: list[int]) -> NodePlacement | None:
         """The cards that keep the largest profiles possible; all instances of one request start at the same slice."""

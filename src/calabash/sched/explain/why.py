@@ -37,7 +37,7 @@ class Why:
             there = gang.required - gang.incomplete
             return explanation(
                 reason,
-                f"gang {gang.key[1]} waits for members: {there} of {gang.required} have come",
+                f"gang {gang.key[2]} waits for members: {there} of {gang.required} have come",
                 changes=(f"would be tried once {gang.incomplete} more members are submitted",),
             )
         need = total(self._s.charge_of(a.shape) for a in requests)

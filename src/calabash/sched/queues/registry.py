@@ -18,7 +18,7 @@ from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.decisions import Request, Running
 from calabash.sched.queues.fairshare import Amount
 
-GangKey = tuple[str, str]
+GangKey = tuple[str, str, str]
 
 
 class Room(Protocol):
