@@ -21,6 +21,7 @@
 #include <cuda.h>
 #pragma GCC visibility pop
 
+#include "image/image.h"
 #include "sim/node/engine.h"
 #include "sim/node/state.h"
 
@@ -381,40 +382,6 @@ CUresult capture_free(struct stream *s, CUdeviceptr address);
 CUresult capture_graph(struct stream *s, struct graph *g);
 
 /* ---- images, functions, kernels ---- */
-
-#define PARAMETERS_MAX 64
-
-struct parameter {
-    uint32_t offset, size;
-};
-
-struct entry_point { /* a kernel found in an image */
-    char *name;
-    struct parameter parameter[PARAMETERS_MAX];
-    uint32_t parameter_count;
-    uint32_t registers, shared_bytes, local_bytes, const_bytes, threads_max;
-    bool has_parameters;
-};
-
-struct global_variable {
-    char *name;
-    uint64_t size;
-    const void *initial; /* NULL: zero */
-};
-
-struct image {
-    struct entry_point *entry;
-    size_t entry_count;
-    struct global_variable *global;
-    size_t global_count;
-    uint32_t ptx_version, binary_version;
-    uint64_t code_bytes;
-};
-
-/* Parse PTX text, a fatbin (bare or wrapped) or a cubin. `limit` bounds the reading when the caller knows the
- * size (0: unknown, trust the image's own headers). */
-CUresult image_parse(const void *data, size_t limit, uint32_t device_sm, struct image **out);
-void image_free(struct image *i);
 
 struct kernel_call {
     unsigned int grid[3], block[3];

@@ -2,9 +2,16 @@
  * The declarations in PTX text: `.version`, `.target`, `.entry NAME(params)` and module-level `.global`
  * variables. A scanner of words, with comments skipped; bodies are stepped over by counting braces.
  */
-#include "sim/cuda/image_parse.h"
+#include "image/parse.h"
 
 #include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t round_up(uint64_t value, uint64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
 
 struct scan {
     const char *at, *end;
@@ -127,7 +134,7 @@ static bool parameters(struct scan *s, struct entry_point *e)
             uint64_t size = v.element * v.count;
             uint32_t alignment = v.alignment ? v.alignment : v.element;
             if (size > 32764 || e->parameter_count == PARAMETERS_MAX) return false;
-            at = (uint32_t)sim_round_up(at, alignment ? alignment : 1);
+            at = (uint32_t)round_up(at, alignment ? alignment : 1);
             e->parameter[e->parameter_count++] = (struct parameter){at, (uint32_t)size};
             at += (uint32_t)size;
         }

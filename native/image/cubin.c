@@ -2,9 +2,10 @@
  * The outside of a cubin: a 64-bit ELF file with a section `.text.NAME` for each kernel, `.nv.info.NAME` with
  * its parameters, `.nv.shared.NAME` for its static shared memory, and symbols for global variables.
  */
-#include "sim/cuda/image_parse.h"
+#include "image/parse.h"
 
 #include <elf.h>
+#include <string.h>
 
 #define EIATTR_PARAM  0x17 /* one parameter: index, ordinal, offset, size in the upper bits */
 #define EIATTR_MAXTID 0x05

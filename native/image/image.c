@@ -1,16 +1,8 @@
-/*
- * What a program's code image declares: PTX text, a fatbin that holds PTX and cubins, or a cubin (an ELF
- * file).
- *
- * Only the outside is read: names of kernels, their parameters and resource figures, and global variables. A
- * fatbin gives the cubin of the device's own architecture when there is one, else the youngest PTX that the
- * device can take.
- */
-#include "sim/cuda/image_parse.h"
-#include "sim/cuda/internal.h"
+/* Kinds of images, and fatbins: which entry suits the device, and how it is packed. */
+#include "image/parse.h"
 
-#include <ctype.h>
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define WRAPPER_MAGIC 0x466243B1u
 #define FATBIN_MAGIC  0xBA55ED50u
@@ -45,44 +37,6 @@ struct fat_entry {
 
 _Static_assert(sizeof(struct fat_header) == 16 && sizeof(struct fat_entry) == 64,
                "layouts of the fatbin format");
-
-void image_free(struct image *i)
-{
-    if (!i) return;
-    for (size_t k = 0; k < i->entry_count; k++)
-        free(i->entry[k].name);
-    for (size_t k = 0; k < i->global_count; k++)
-        free(i->global[k].name);
-    free(i->entry);
-    free(i->global);
-    free(i);
-}
-
-struct entry_point *image_add_entry(struct image *i, const char *name, size_t length)
-{
-    struct entry_point *more = realloc(i->entry, (i->entry_count + 1) * sizeof *more);
-    if (!more) return NULL;
-    i->entry = more;
-    struct entry_point *e = &more[i->entry_count];
-    memset(e, 0, sizeof *e);
-    e->name = strndup(name, length);
-    e->registers = 16;
-    e->threads_max = 1024;
-    if (!e->name) return NULL;
-    i->entry_count++;
-    return e;
-}
-
-bool image_add_global(struct image *i, const char *name, size_t length, uint64_t size)
-{
-    struct global_variable *more = realloc(i->global, (i->global_count + 1) * sizeof *more);
-    if (!more) return false;
-    i->global = more;
-    more[i->global_count] = (struct global_variable){.name = strndup(name, length), .size = size};
-    if (!more[i->global_count].name) return false;
-    i->global_count++;
-    return true;
-}
 
 /* LZ4 block format: sequences of (token, literals, offset, match). Returns the bytes written, or 0 when
  * malformed. */

@@ -1,0 +1,56 @@
+/*
+ * What a program's code image declares: PTX text, a fatbin that holds PTX and cubins, or a cubin (an ELF
+ * file). The simulated driver loads images by it; the shim learns from it what an image's variables will cost.
+ *
+ * Only the outside is read: names of kernels, their parameters and resource figures, and global variables.
+ */
+#ifndef CALABASH_IMAGE_H
+#define CALABASH_IMAGE_H
+
+#ifndef __CUDA_API_VERSION_INTERNAL
+#define __CUDA_API_VERSION_INTERNAL
+#endif
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#pragma GCC visibility pop
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PARAMETERS_MAX 64
+
+struct parameter {
+    uint32_t offset, size;
+};
+
+struct entry_point { /* a kernel found in an image */
+    char *name;
+    struct parameter parameter[PARAMETERS_MAX];
+    uint32_t parameter_count;
+    uint32_t registers, shared_bytes, local_bytes, const_bytes, threads_max;
+    bool has_parameters;
+};
+
+struct global_variable {
+    char *name;
+    uint64_t size;
+    const void *initial; /* NULL: zero */
+};
+
+struct image {
+    struct entry_point *entry;
+    size_t entry_count;
+    struct global_variable *global;
+    size_t global_count;
+    uint32_t ptx_version, binary_version;
+    uint64_t code_bytes;
+};
+
+/* Parse an image. `limit` bounds the reading when the caller knows the size (0: unknown, trust the image's own
+ * headers). A fatbin gives the cubin of the device's own architecture when there is one, else the youngest
+ * PTX that the device can take. */
+CUresult image_parse(const void *data, size_t limit, uint32_t device_sm, struct image **out);
+void image_free(struct image *i);
+
+#endif
