@@ -8,6 +8,7 @@ hides noise and lets first fit consolidate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.policies.protocol import Scored, Scorer, ScorerBase, masked
+from calabash.sched.policies.protocol import Maker, Scored, Scorer, ScorerBase, masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +111,6 @@ class _Fgd(ScorerBase):
         if not self._quantised:
             return -growth
         return np.trunc(100.0 / (1.0 + np.exp(growth)))
+
+
+MAKERS: Mapping[str, Maker] = {"fgd": lambda demand, _: FgdPolicy(demand=demand or Demand())}

@@ -19,6 +19,7 @@ few look-ups.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,7 @@ from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
-from calabash.sched.policies.protocol import Devices, Scored, Scorer, ScorerBase
+from calabash.sched.policies.protocol import Devices, Maker, Scored, Scorer, ScorerBase
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
 
 LEARN_FIRST = 200
@@ -243,3 +244,16 @@ class _Pgb(ScorerBase):
         hungry: Floats = self._hungry.take(at, mode="clip")
         hungry *= total_milli
         return hungry
+
+
+# What priced gaps and CPU balance alone reach; loses under departures (docs/concepts/placement.md).
+_PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0, host=0.0)
+# Protects room for large jobs at the cost of half a point of allocation.
+_LARGE = PgbWeights(block=1.0, model=2.0)
+
+MAKERS: Mapping[str, Maker] = {
+    "pgb": lambda demand, _: PgbPolicy(demand=demand),
+    "pgb-online": lambda _demand, _seed: PgbPolicy(demand=None, name="pgb-online"),
+    "pgb-pure": lambda demand, _: PgbPolicy(demand=demand, weights=_PURE, name="pgb-pure"),
+    "pgb-large": lambda demand, _: PgbPolicy(demand=demand, weights=_LARGE, name="pgb-large"),
+}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import Shape
 
@@ -26,6 +28,10 @@ class PlacementPolicy(Protocol):
     def bind(self, cluster: Cluster) -> Scorer:
         """The policy at work on one cluster."""
         ...
+
+
+# Makes a policy for what is known of the demand and for a seed; what a policy does not need it does not look at.
+Maker = Callable[[Demand | None, int], PlacementPolicy]
 
 
 class Scorer(Protocol):

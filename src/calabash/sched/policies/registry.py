@@ -1,40 +1,32 @@
-"""Policies by name, as people type them: ``pgb``, ``fgd``, ``bestfit``, ``pgb:1+topology:0.2``."""
+"""Policies by name, as people type them: ``pgb``, ``fgd``, ``bestfit``, ``pgb:1+topology:0.2``.
+
+They are found by looking through this package: a module that defines ``MAKERS`` adds the policies named there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from calabash.model.errors import CalabashError
+from calabash.sched import policies
 from calabash.sched.cluster.demand import Demand
-from calabash.sched.policies import simple
 from calabash.sched.policies.combined import CombinedPolicy
-from calabash.sched.policies.fgd import FgdPolicy
-from calabash.sched.policies.pgb import PgbPolicy, PgbWeights
-from calabash.sched.policies.protocol import PlacementPolicy
-from calabash.sched.policies.simple import SimplePolicy
-from calabash.sched.policies.topology import TopologyPolicy
-
-Maker = Callable[[Demand | None, int], PlacementPolicy]
-
-# What priced gaps and CPU balance alone reach; loses under departures (docs/concepts/placement.md).
-_PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0, host=0.0)
-# Protects room for large jobs at the cost of half a point of allocation.
-_LARGE = PgbWeights(block=1.0, model=2.0)
+from calabash.sched.policies.protocol import Maker, PlacementPolicy
 
 
-def _simple(name: str) -> Maker:
-    return lambda _demand, seed: SimplePolicy(name=name, seed=seed)
+def _discover() -> Mapping[str, Maker]:
+    makers: dict[str, Maker] = {}
+    for info in sorted(pkgutil.iter_modules(policies.__path__), key=lambda i: i.name):
+        module = policies.__name__ + "." + info.name
+        if module != __name__:
+            makers.update(getattr(importlib.import_module(module), "MAKERS", {}))
+    return MappingProxyType(makers)
 
 
-MAKERS: dict[str, Maker] = {
-    "pgb": lambda demand, _: PgbPolicy(demand=demand),
-    "pgb-online": lambda _demand, _seed: PgbPolicy(demand=None, name="pgb-online"),
-    "pgb-pure": lambda demand, _: PgbPolicy(demand=demand, weights=_PURE, name="pgb-pure"),
-    "pgb-large": lambda demand, _: PgbPolicy(demand=demand, weights=_LARGE, name="pgb-large"),
-    "fgd": lambda demand, _: FgdPolicy(demand=demand or Demand()),
-    "topology": lambda _demand, _seed: TopologyPolicy(),
-    **{name: _simple(name) for name in simple.NAMES},
-}
+MAKERS: Mapping[str, Maker] = _discover()
 NAMES = tuple(MAKERS)
 
 

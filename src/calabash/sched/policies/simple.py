@@ -6,6 +6,7 @@ whole numbers 0 to 100; the reference node of 128 vCPU and 8 devices normalises 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from calabash.sched.cluster.arrays import Cluster, Floats, Rows
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.policies.protocol import Scored, Scorer, ScorerBase, masked
+from calabash.sched.policies.protocol import Maker, Scored, Scorer, ScorerBase, masked
 
 CPU_REFERENCE_MILLI = 128_000.0
 GPU_REFERENCE_MILLI = 8_000.0
@@ -126,3 +127,10 @@ class SimplePolicy:
     def bind(self, cluster: Cluster) -> Scorer:
         scorer: Scorer = _SCORERS[self.name](cluster, seed=self.seed)  # type: ignore[assignment]
         return scorer
+
+
+def _maker(name: str) -> Maker:
+    return lambda _demand, seed: SimplePolicy(name=name, seed=seed)
+
+
+MAKERS: Mapping[str, Maker] = {name: _maker(name) for name in NAMES}

@@ -6,6 +6,7 @@ nothing. Combine it with a packing policy (``combined``) by a weight.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from calabash.sched.cluster.arrays import Cluster, Floats, Ints, Rows
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.policies.protocol import Scored, Scorer, ScorerBase, masked
+from calabash.sched.policies.protocol import Maker, Scored, Scorer, ScorerBase, masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +46,6 @@ class _Topology(ScorerBase):
                 exact = (room == shape.gpu_count) & ~whole
                 scores = np.maximum(scores, np.where(room >= shape.gpu_count, 2.0 + exact - whole, 0.0))
         return masked(scores, ok), devices
+
+
+MAKERS: Mapping[str, Maker] = {"topology": lambda _demand, _seed: TopologyPolicy()}
