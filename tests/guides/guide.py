@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("src", "native", "tests", "tools", "pyproject.toml", "Makefile")
+COPIED = ("src", "native", "tests", "tools", "examples", "pyproject.toml", "Makefile")
 COMMAND_TIMEOUT_S = 240.0
 _FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<path>\S+/\S+|\S+\.\w+))?(?: (?P<how>append))?$")
 
@@ -74,7 +74,7 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str], list[str]]]:
 
 
 def _commands(body: list[str]) -> Iterator[Command]:
-    line, expected = "", []
+    line, expected = "", list[str]()
     for text in [*body, "$ "]:
         if text.startswith("$ "):
             if line:
@@ -131,4 +131,6 @@ class Copy:
         assert done.returncode == 0, f"$ {command.line}\n{done.stdout}"
         printed = iter(done.stdout.splitlines())
         for line in command.expected:
-            assert any(line.rstrip() == seen.rstrip() for seen in printed), f"$ {command.line}\nno {line!r} in:\n{done.stdout}"
+            assert any(line.rstrip() == seen.rstrip() for seen in printed), (
+                f"$ {command.line}\nno {line!r} in:\n{done.stdout}"
+            )
