@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
+from calabash.cli.commands import cli
 from calabash.cli.failure import exit_code
-from calabash.cli.main import cli
 from calabash.model.errors import Reason
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"

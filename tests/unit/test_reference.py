@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from tools import reference
 
-from calabash.cli.main import cli
+from calabash.cli.commands import cli
 from calabash.model.errors import Reason
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"

@@ -15,27 +15,55 @@ from calabash.model.units import format_duration, format_mib, parse_duration_s, 
     ("text", "mib"),
     [
         ("8GiB", 8192),
-        ("8G", 8192),
-        ("8gb", 8192),
-        ("512", 512),
+        ("8Gi", 8192),
+        ("8gib", 8192),
+        ("8GB", 7630),
+        ("8G", 7630),
+        ("8gb", 7630),
         ("512MiB", 512),
+        ("512MB", 489),
         ("1.5GiB", 1536),
+        ("0.1TB", 95368),
         ("1B", 1),
-        ("2T", 2 << 20),
-        ("1025K", 2),
+        ("1048577B", 2),
+        ("2TiB", 2 << 20),
+        ("1025KiB", 2),
+        (" 8 GiB ", 8192),
     ],
 )
-def test_memory_is_read_in_mib_rounded_up(text: str, mib: int) -> None:
+def test_memory_is_read_with_its_unit_and_rounded_up_to_mib(text: str, mib: int) -> None:
     assert parse_memory_mib(text) == mib
 
 
 @pytest.mark.parametrize(
-    "text", ["", "GiB", "-1GiB", "0", "0MiB", "8 apples", "1e3", "nan", "999999999999T", "8GiBGiB"]
+    "text",
+    [
+        "",
+        "GiB",
+        "-1GiB",
+        "0MiB",
+        "0.0GB",
+        "8 apples",
+        "1e3",
+        "nan",
+        "999999999999T",
+        "8GiBGiB",
+        "8iB",
+        "٣GiB",
+        "9" * 5000 + "B",
+    ],
 )
 def test_memory_that_is_no_size_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(CalabashError) as caught:
         parse_memory_mib(text)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["8", "512", "1.5", "0"])
+def test_memory_without_a_unit_is_asked_for_one(text: str) -> None:
+    with pytest.raises(CalabashError, match="has no unit") as caught:
+        parse_memory_mib(text)
+    assert f"{text}GiB" in caught.value.hint
 
 
 @given(st.integers(1, 1 << 30))

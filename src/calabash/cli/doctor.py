@@ -64,6 +64,10 @@ def _native() -> Iterator[Finding]:
 
 
 def _driver() -> Iterator[Finding]:
+    simulated = _simulated_node()
+    if simulated:
+        yield Finding(check="driver", result="ok", text=f"the pool serves simulated node {simulated}")
+        return
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -71,10 +75,26 @@ def _driver() -> Iterator[Finding]:
             check="driver",
             result="warn",
             text="no NVIDIA driver on this machine",
-            hint="simulated cards work without one: calabash sim create lab --gpus 2xA100-40GB",
+            hint=f"simulated cards work without one: {_simulated_cards()}",
         )
     else:
         yield Finding(check="driver", result="ok", text="libcuda.so.1 loads")
+
+
+def _simulated_node() -> str:
+    """The simulated node that the running pool serves; "" for real cards or no pool."""
+    try:
+        return str(client().get("/v1/status")["sim"])
+    except CalabashError:
+        return ""
+
+
+def _simulated_cards() -> str:
+    """The command that is next on the way to simulated cards."""
+    from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
+
+    there = nodes.list_nodes(home())
+    return f"calabash up --sim {there[0].name}" if there else "calabash sim create lab --gpus 2xA100-40GB"
 
 
 def _home() -> Iterator[Finding]:

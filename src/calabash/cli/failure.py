@@ -7,8 +7,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not permitted, 5 wou
 from __future__ import annotations
 
 import errno
-
-import click
+import os
+import sys
 
 from calabash.model.errors import CalabashError, Reason
 
@@ -61,22 +61,50 @@ def exit_code(reason: Reason) -> int:
 def report(error: BaseException) -> int:
     """Print what failed on stderr and return the exit code; unknown exceptions are raised again with their story."""
     if isinstance(error, CalabashError):
-        click.echo(f"error: {error.message}", err=True)
+        say("error: " + error.message)
         if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
+            say("hint: " + error.hint)
         return exit_code(error.reason)
+    if isinstance(error, BrokenPipeError):
+        _discard_output()
+        return 0
+    if isinstance(error, OSError):
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        say(f"error: {where}{error.strerror or error}")
+        if error.errno in _HINTS:
+            say(f"hint: {_HINTS[error.errno]}")
+        _discard_output()
+        return 1
+    return _of_the_command_tree(error)
+
+
+def say(line: str) -> None:
+    """One line on stderr, whatever the words that it quotes hold; nothing when there is no stderr."""
+    if sys.stderr is None:
+        return
+    try:
+        print(" ".join(line.splitlines()), file=sys.stderr)
+    except OSError:
+        return
+
+
+def _discard_output() -> None:
+    """What could not be written is not tried again when the interpreter ends."""
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            sys.stdout = None
+
+
+def _of_the_command_tree(error: BaseException) -> int:
+    """Usage errors, which only exist when click has been imported."""
+    import click  # noqa: PLC0415 - not on the way of `run`
+
+    if isinstance(error, click.Abort):
+        say("interrupted")
+        return 130
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    if isinstance(error, click.Abort):
-        click.echo("interrupted", err=True)
-        return 130
-    if isinstance(error, BrokenPipeError):
-        return 0
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"error: {where}{error.strerror or error}", err=True)
-        if error.errno in _HINTS:
-            click.echo(f"hint: {_HINTS[error.errno]}", err=True)
-        return 1
     raise error

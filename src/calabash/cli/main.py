@@ -1,67 +1,64 @@
-"""The command tree; each command's module is imported only when that command runs."""
+"""The entry point. It imports nothing but the interpreter's own: what follows decides what is needed.
+
+``calabash run`` goes straight to its work; everything else, help and wrong usage of ``run`` included, is the command
+tree's. Whatever happens, Ctrl-C from the first instant on included, ends in one line, a hint and a stable exit code.
+"""
 
 from __future__ import annotations
 
-import importlib
+import os
 import sys
-from typing import Any
 
-import click
-
-from calabash.cli.failure import report
-
-# name -> (module:attribute, one-line help). The help stands here so that listing imports nothing.
-_COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("pool:up", "Start the pool of this machine."),
-    "down": ("pool:down", "Stop the pool; running programs stay unless --force."),
-    "status": ("pool:status", "Show the pool: devices, allocations, store."),
-    "doctor": ("doctor:doctor", "Check what the pool needs and name what is missing."),
-    "run": ("run:run", "Run a program on a slice of a GPU."),
-    "ps": ("view:ps", "List allocations."),
-    "smi": ("view:smi", "Show devices, who holds them and how busy they are."),
-    "top": ("top:top", "Watch shares and memory live."),
-    "release": ("view:release", "Take a slice back; its programs are ended."),
-    "why": ("view:why", "Explain why a request waits, or where it was placed."),
-    "queue": ("queue:queue", "Create, change and list queues."),
-    "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
-    "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
-}
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, attribute = _COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(f"calabash.cli.{module}"), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="calabash", prog_name="calabash")
-def cli() -> None:
-    """Calabash cuts GPUs to size: one vine, many gourds."""
-
-
-def main(argv: list[str] | None = None) -> Any:
-    """Entry point: runs a command and turns every failure into one line, a hint and a stable exit code."""
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run a command and end the process with its exit code."""
     try:
-        cli.main(args=argv, prog_name="calabash", standalone_mode=False)
-    except click.exceptions.Exit as exit_:
-        sys.exit(exit_.exit_code)
-    except Exception as error:
-        sys.exit(report(error))
+        try:
+            _occupy_standard_descriptors()
+            _dispatch(sys.argv[1:] if argv is None else argv)
+            code = _flushed()
+        except Exception as error:
+            from calabash.cli.failure import report  # noqa: PLC0415
+
+            code = report(error)
     except KeyboardInterrupt:
-        sys.exit(130)
+        if sys.stderr is not None:
+            sys.stderr.write("\ninterrupted\n")
+        code = 130
+    sys.exit(code)
+
+
+def _dispatch(words: list[str]) -> None:
+    if words[:1] == ["run"] and "_CALABASH_COMPLETE" not in os.environ:
+        from calabash.cli import run  # noqa: PLC0415
+
+        read = run.read_words(words[1:])
+        if read is not None:
+            run.start(*read)
+    from calabash.cli.commands import invoke  # noqa: PLC0415
+
+    invoke(words)
+
+
+def _occupy_standard_descriptors() -> None:
+    """Keep 0, 1 and 2 from being given to a socket when the caller closed them; a program that we become gets them closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, and is closed by exec
+
+
+def _flushed() -> int:
+    """Write what is still buffered while a failure can be told: 0."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,17 +31,31 @@ def option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Rows as aligned text; no colour, no borders, one line each whatever the cells hold."""
+def table(columns: Sequence[Column], rows: Sequence[Row], width: int = 0) -> str:
+    """Rows as aligned text; no colour, no borders, one line each whatever the cells hold, ``width`` columns at most."""
     cells = [[c.title for c in columns], *[[printable(c.text(row)) for c in columns] for row in rows]]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    return "\n".join(
+    lines = (
         "  ".join(
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(line, widths, columns, strict=True)
+            cell.rjust(wide) if column.right else cell.ljust(wide)
+            for cell, wide, column in zip(line, widths, columns, strict=True)
         ).rstrip()
         for line in cells
     )
+    return "\n".join(line if not width or len(line) <= width else line[: width - 1] + "…" for line in lines)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal that stdout is; 0 when it is none, then nothing is cut."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
+def command_line(row: Row) -> str:
+    """The last column of a listing: what runs. A terminal cuts it at its width."""
+    return " ".join(row["command"])
 
 
 def printable(text: str) -> str:
@@ -56,7 +72,7 @@ def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *,
             click.echo(str(row[name]))
     else:
         shown = [c for c in columns if fmt == "wide" or not c.wide]
-        click.echo(table(shown, rows))
+        click.echo(table(shown, rows, 0 if fmt == "wide" else terminal_width()))
 
 
 def document(kind: str, body: Sequence[Row] | Row, fmt: str) -> str:

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -46,8 +48,8 @@ def up(sim: str | None, db: str | None, foreground: bool) -> None:
             process.stdin.close()
     _wait_until_ready(process, log, start)
     status = client().get("/v1/status")
-    where = f"simulated node {status['sim']}" if status.get("sim") else f"node {status.get('node')}"
-    click.echo(f"pool is up: {status['devices']} devices, {where}, pid {status['pid']}")
+    count = f"{status['devices']} device{'' if status['devices'] == 1 else 's'}"
+    click.echo(f"pool is up: {count}, {where(status)}, pid {status['pid']}")
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:
@@ -55,7 +57,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise _failure(log, start, process.returncode)
+            raise _with_what_runs(_failure(log, start, process.returncode))
         try:
             if client().get("/v1/status", timeout_s=5)["pid"] == process.pid:
                 return
@@ -66,6 +68,26 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
     raise CalabashError(
         f"the pool did not answer within {READY_TIMEOUT_S:.0f}s", reason=Reason.TIMEOUT, hint=f"see {log}"
     )
+
+
+def _with_what_runs(error: CalabashError) -> CalabashError:
+    """The refusal of a second pool, with what the first one serves: it may not be what was asked for."""
+    if error.reason is not Reason.POOL_RUNNING:
+        return error
+    try:
+        status = client().get("/v1/status", timeout_s=5)
+    except CalabashError:
+        return error
+    return CalabashError(
+        f"a pool runs already at {status['home']}, pid {status['pid']}, on {where(status)}",
+        reason=error.reason,
+        hint=error.hint,
+    )
+
+
+def where(status: Mapping[str, Any]) -> str:
+    """What a pool serves, from its status."""
+    return f"simulated node {status['sim']}" if status.get("sim") else f"node {status.get('node')}"
 
 
 def _failure(log: Path, start: int, code: int) -> CalabashError:

@@ -7,6 +7,7 @@ import click
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
+from calabash.standalone.client import quoted
 
 
 def _gpus(name: str) -> Column:
@@ -48,7 +49,9 @@ def list_queues(fmt: str) -> None:
 @click.option("--weight", type=click.FloatRange(0), default=1.0, show_default=True, help="Share of what is over quota.")
 def set_queue(name: str, parent: str, deserved: float, limit: float | None, weight: float) -> None:
     """Create or change a queue."""
-    client().put(f"/v1/queues/{name}", {"parent": parent, "deserved": deserved, "limit": limit, "weight": weight})
+    client().put(
+        f"/v1/queues/{quoted(name)}", {"parent": parent, "deserved": deserved, "limit": limit, "weight": weight}
+    )
     click.echo(name)
 
 
@@ -56,5 +59,5 @@ def set_queue(name: str, parent: str, deserved: float, limit: float | None, weig
 @click.argument("name")
 def delete_queue(name: str) -> None:
     """Delete an empty queue."""
-    client().delete(f"/v1/queues/{name}")
+    client().delete(f"/v1/queues/{quoted(name)}")
     click.echo(name)

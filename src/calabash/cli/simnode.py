@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
 
 from calabash.cli import output
-from calabash.cli.home import home
+from calabash.cli.home import client, home
 from calabash.cli.output import Column
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_mib
+
+SEEN_WITHIN_S = 5.0
 
 
 def _faults(device: output.Row) -> str:
@@ -55,6 +59,37 @@ def _node(name: str) -> dict[str, Any]:
     return body
 
 
+def _pool_of(name: str) -> dict[str, Any]:
+    """The status of the pool of this home while it serves node ``name``, else nothing."""
+    try:
+        status: dict[str, Any] = client().get("/v1/status")
+    except CalabashError:
+        return {}
+    return status if status.get("sim") == name else {}
+
+
+def _wait_until_seen(name: str, fault: str) -> None:
+    """Give the pool that serves the node the time to look at its cards, so that what is typed next tells the truth."""
+    if not _pool_of(name):
+        return
+    lost = {device["uuid"] for device in _node(name)["devices"] if device["lost"]}
+
+    def seen(device: dict[str, Any]) -> bool:
+        if device["uuid"] in lost:
+            return bool(device["health"] != "healthy")
+        # A card that comes back is tried out when nobody holds it any more.
+        return bool(fault != "recover" or device["health"] == "healthy" or device["allocations"])
+
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    while not all(seen(device) for device in client().get("/v1/devices")["items"]):
+        if time.monotonic() > deadline:
+            click.echo(
+                f"the pool has not seen it within {SEEN_WITHIN_S:g}s; `calabash smi` shows when it has", err=True
+            )
+            return
+        time.sleep(0.05)
+
+
 @click.group()
 def sim() -> None:
     """Create and break simulated GPU nodes."""
@@ -69,7 +104,8 @@ def create(name: str, gpus: str, seed: int | None) -> None:
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
     nodes.create_node(home(), name, gpus, seed)
-    click.echo(f"{name}: {len(_node(name)['devices'])} devices")
+    count = len(_node(name)["devices"])
+    click.echo(f"{name}: {count} device{'' if count == 1 else 's'}")
 
 
 @sim.command("list")
@@ -91,8 +127,18 @@ def show(name: str, fmt: str) -> None:
         click.echo(output.document("SimNode", node, fmt))
         return
     output.emit("SimNode", node["devices"], DEVICE_COLUMNS, fmt, name="uuid")
-    for function in node["unserved"]:
-        click.echo(f"not served: {function['name']} (called {function['count']} times)", err=True)
+    if node["unserved"]:
+        _echo_unserved(node["unserved"], everything=fmt == "wide")
+
+
+def _echo_unserved(unserved: list[dict[str, Any]], *, everything: bool) -> None:
+    """What programs asked for and the simulation does not have: a number, or every name with ``-o wide``."""
+    kinds = f"{len(unserved)} name{'s' if len(unserved) > 1 else ''}"
+    times = sum(entry["count"] for entry in unserved)
+    more = "" if everything else "; -o wide lists them"
+    click.echo(f"not served: {kinds}, asked for {times} times{more}", err=True)
+    for entry in unserved if everything else ():
+        click.echo(f"  {entry['name']}  {entry['count']}", err=True)
 
 
 @sim.command()
@@ -101,10 +147,11 @@ def show(name: str, fmt: str) -> None:
 @click.argument("fault")
 @click.argument("value", required=False)
 def inject(name: str, gpu: str, fault: str, value: str | None) -> None:
-    """Break a device of NAME: xid 79, ecc-double, lost, recover, slow 300%, alloc-fail 3."""
+    """Break a device of NAME: xid 79, ecc-double, lost, slow 300%, alloc-fail 3 (the third from now); recover."""
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
     nodes.inject(nodes.find_node(home(), name), gpu, fault, value)
+    _wait_until_seen(name, fault)
     click.echo(f"{name}: gpu {gpu}: {fault}{f' {value}' if value else ''}")
 
 
@@ -115,5 +162,12 @@ def destroy(name: str, force: bool) -> None:
     """Delete node NAME."""
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
+    status = _pool_of(name)
+    if status:
+        raise CalabashError(
+            f"the pool, pid {status['pid']}, serves simulated node {name!r}",
+            reason=Reason.CONFLICT,
+            hint="stop it first: calabash down",
+        )
     nodes.destroy_node(nodes.find_node(home(), name), force=force)
     click.echo(name)

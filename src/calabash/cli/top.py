@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from calabash.cli.home import client
-from calabash.cli.output import Column, dash, table
+from calabash.cli.output import Column, command_line, dash, table
 from calabash.model.units import format_mib, parse_duration_s
 
 
@@ -25,7 +25,9 @@ def top(interval: str, once: bool) -> None:
     pool = client()
 
     def frame() -> str:
-        return screen(pool.get("/v1/devices")["items"], pool.get("/v1/allocations")["items"])
+        # rich keeps to the window as it is now; a pipe has no width
+        width = console.width if console.is_terminal else 0
+        return screen(pool.get("/v1/devices")["items"], pool.get("/v1/allocations")["items"], width)
 
     console = Console()
     if once or not console.is_terminal:
@@ -40,13 +42,13 @@ def top(interval: str, once: bool) -> None:
         return
 
 
-def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]]) -> str:
-    """One reading: a line per device, then a line per slice, then who waits."""
+def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]], width: int = 0) -> str:
+    """One reading: a line per device, then a line per slice, then who waits; cut to ``width`` columns when it is not 0."""
     waiting = [a for a in allocations if a["state"] == "pending"]
     slices = [{**a, **part} for a in allocations for part in a["slices"]]
-    blocks = [table(_DEVICES, devices), table(_SLICES, slices)]
+    blocks = [table(_DEVICES, devices, width), table(_SLICES, slices, width)]
     if waiting:
-        blocks.append(table(_WAITING, waiting))
+        blocks.append(table(_WAITING, waiting, width))
     return "\n\n".join(blocks)
 
 
@@ -54,10 +56,6 @@ def bar(percent: float, width: int = 10) -> str:
     """``███·······  30%``: a bar and its number, readable without colour."""
     filled = round(min(100.0, max(0.0, percent)) * width / 100)
     return "█" * filled + "·" * (width - filled) + f" {percent:3.0f}%"
-
-
-def _command(row: Any) -> str:
-    return " ".join(row["command"])[:32]
 
 
 _DEVICES = (
@@ -77,12 +75,12 @@ _SLICES = (
     Column(title="GOT", text=lambda r: "-" if r.get("core_used_percent") is None else bar(r["core_used_percent"])),
     Column(title="CAP", text=lambda r: format_mib(r["memory_mib"]) if r["memory_mib"] else "whole", right=True),
     Column(title="USED", text=lambda r: format_mib(r.get("memory_used_mib") or 0), right=True),
-    Column(title="COMMAND", text=_command),
+    Column(title="COMMAND", text=command_line),
 )
 _WAITING = (
     Column(title="WAITING", text=lambda r: r["id"]),
     Column(title="TENANT", text=lambda r: r["tenant"]),
     Column(title="QUEUE", text=lambda r: r["queue"]),
     Column(title="REASON", text=lambda r: dash(r.get("reason"))),
-    Column(title="COMMAND", text=_command),
+    Column(title="COMMAND", text=command_line),
 )

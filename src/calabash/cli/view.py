@@ -9,8 +9,10 @@ import click
 
 from calabash.cli import output
 from calabash.cli.home import client
-from calabash.cli.output import Column, dash
+from calabash.cli.output import Column, command_line, dash
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib
+from calabash.standalone.client import quoted
 
 
 def amount(row: Any) -> str:
@@ -52,7 +54,7 @@ PS_COLUMNS = (
     Column(title="USER", text=lambda r: dash(r.get("user")), wide=True),
     Column(title="PIDS", text=lambda r: ",".join(str(p) for p in r.get("pids", [])) or "-", wide=True),
     Column(title="REASON", text=lambda r: dash(r.get("reason")), wide=True),
-    Column(title="COMMAND", text=lambda r: " ".join(r["command"])[:60]),
+    Column(title="COMMAND", text=command_line),
 )
 
 
@@ -93,13 +95,24 @@ def smi(fmt: str) -> None:
     output.emit("DeviceList", client().get("/v1/devices")["items"], SMI_COLUMNS, fmt, name="uuid")
 
 
+def _path(identifier: str) -> str:
+    """Where the API has an allocation. Raises NOT_FOUND for what can be none: the API would look for another path."""
+    if not identifier or "/" in identifier:
+        raise CalabashError(
+            f"there is no allocation {identifier!r}",
+            reason=Reason.NOT_FOUND,
+            hint="see `calabash ps` for those there are",
+        )
+    return f"/v1/allocations/{quoted(identifier)}"
+
+
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def release(ids: tuple[str, ...]) -> None:
     """Take slices back: their programs get SIGTERM, and SIGKILL five seconds later."""
     pool = client()
     for identifier in ids:
-        pool.delete(f"/v1/allocations/{identifier}?force=1", timeout_s=30)
+        pool.delete(f"{_path(identifier)}?force=1", timeout_s=30)
         click.echo(identifier)
 
 
@@ -108,7 +121,7 @@ def release(ids: tuple[str, ...]) -> None:
 @output.option
 def why(identifier: str, fmt: str) -> None:
     """Explain why a request waits, with numbers and what would have to change."""
-    body = client().get(f"/v1/allocations/{identifier}/why")
+    body = client().get(f"{_path(identifier)}/why")
     if fmt in ("json", "yaml"):
         click.echo(output.document("Explanation", body, fmt))
         return

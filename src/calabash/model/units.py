@@ -10,24 +10,33 @@ import re
 from calabash.model.errors import CalabashError
 
 MIB = 1 << 20
-_MEMORY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)\s*$", re.IGNORECASE)
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_MEMORY = re.compile(r"\s*([0-9]{1,18})(?:\.([0-9]{1,18}))?\s*([KMGT]I?B?|B)?\s*", re.IGNORECASE)
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_MEMORY_MIB = 1 << 40
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parse_memory_mib(text: str) -> int:
-    """``8GiB``, ``8G``, ``8192MiB``, ``8192`` (MiB) -> int MiB, rounded up.
+    """``8GiB`` -> 8192 MiB, ``8GB`` -> 7630 MiB: a number with a unit, rounded up to whole MiB.
 
-    ``G`` and ``GB`` mean GiB, as every GPU tool prints them; ``B`` alone is bytes.
-    Raises CalabashError when the text is not a size or is zero.
+    Units are what they are everywhere else: ``KiB MiB GiB TiB`` (also ``Ki`` ...) are powers of 1024, ``KB MB GB TB``
+    (also ``K`` ...) are powers of 1000, ``B`` is bytes; case does not matter. Raises CalabashError when the text is not
+    a size, has no unit, or is zero.
     """
-    match = _MEMORY.match(text)
+    match = _MEMORY.fullmatch(text)
     if match is None:
         raise CalabashError(f"memory {text!r} is not a size", hint="write a number with a unit, like 8GiB or 512MiB")
-    number, unit = float(match[1]), match[2].upper()
-    scale = {"": MIB, "B": 1, "K": 1 << 10, "M": MIB, "G": 1 << 30, "T": 1 << 40}[unit.rstrip("B").rstrip("I") or unit]
-    mib = -(-int(number * scale) // MIB)
+    whole, fraction, unit = match[1], match[2] or "", (match[3] or "").upper()
+    if not unit:
+        number = text.strip()
+        raise CalabashError(
+            f"memory {text!r} has no unit", hint=f"write {number}MiB or {number}GiB, whichever is meant"
+        )
+    base = 1024 if "I" in unit else 1000
+    scale: int = base ** _POWERS.get(unit[0], 0)
+    parts = int("1" + "0" * len(fraction)) * MIB  # of what is counted below, in one MiB
+    mib = -(-int(whole + fraction) * scale // parts)
     if not 0 < mib <= _MAX_MEMORY_MIB:
         raise CalabashError(f"memory {text!r} is {mib} MiB: out of range", hint="ask for at least 1MiB")
     return mib
@@ -35,10 +44,10 @@ def parse_memory_mib(text: str) -> int:
 
 def parse_percent(text: str, *, what: str = "cores") -> int:
     """``30`` or ``30%`` -> 30; 1..100."""
-    try:
-        value = int(text.strip().removesuffix("%"))
-    except ValueError:
-        raise CalabashError(f"{what} {text!r} is not a percentage", hint="write a whole number, 1 to 100") from None
+    number = text.strip().removesuffix("%")
+    if re.fullmatch(r"[+-]?[0-9]{1,9}", number) is None:
+        raise CalabashError(f"{what} {text!r} is not a percentage", hint="write a whole number, 1 to 100")
+    value = int(number)
     if not 1 <= value <= 100:
         raise CalabashError(f"{what} {value} is out of range", hint="1 to 100 percent of one device")
     return value
@@ -47,7 +56,7 @@ def parse_percent(text: str, *, what: str = "cores") -> int:
 def parse_duration_s(text: str) -> float:
     """``60s``, ``1h30m``, ``250ms``, ``45`` (seconds) -> seconds."""
     text = text.strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return float(text)
     parts = _DURATION_PART.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:

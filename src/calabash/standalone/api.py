@@ -22,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 import calabash
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.names import NAME_HINT
 from calabash.model.request import AllocationId
 from calabash.seams.host.processes import Peer, peer_of
 from calabash.seams.store import public_url
@@ -191,18 +192,20 @@ async def list_queues(state: State) -> dict[str, Any]:
     return {"items": await asyncio.to_thread(_pool(state).queues)}
 
 
-@put("/v1/queues/{name:str}")
+@put("/v1/queues/{name:path}")
 async def put_queue(state: State, request: Request[Any, Any, Any], name: str) -> dict[str, Any]:
     body: wire.QueueBody = wire.decode(await _body(request), wire.QueueBody)
+    name = name.removeprefix("/")  # a queue's name may have slashes, so it is the rest of the path
     if wire.QUEUE_NAME.match(name) is None:
-        raise CalabashError(f"queue name {name!r} is not usable", hint="letters, digits and ._/@- only")
+        raise CalabashError(f"queue name {name!r} is not usable", hint=NAME_HINT)
     record = QueueRecord(name=name, parent=body.parent, deserved=body.deserved, limit=body.limit, weight=body.weight)
     await asyncio.to_thread(_pool(state).put_queue, record, peer=_peer(request))
     return {"name": name}
 
 
-@delete("/v1/queues/{name:str}", status_code=200)
+@delete("/v1/queues/{name:path}", status_code=200)
 async def delete_queue(state: State, request: Request[Any, Any, Any], name: str) -> dict[str, Any]:
+    name = name.removeprefix("/")
     await asyncio.to_thread(_pool(state).delete_queue, name, peer=_peer(request))
     return {"name": name}
 

@@ -1,24 +1,32 @@
-"""HTTP over the pool's Unix socket with the standard library alone: the command line must start fast."""
+"""HTTP over the pool's Unix socket, in as little as ``calabash run`` needs: one request, one answer, one connection.
+
+Asked in HTTP/1.0, so the end of the connection is the end of the answer and nothing is chunked. The standard library's
+HTTP client would cost more time to import than the pool takes to answer, and so would pathlib and typing.
+"""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import socket
-from pathlib import Path
-from typing import Any
+import time
 
 from calabash.model.errors import CalabashError, Reason
 
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
 SOCKET_FILE = "pool.sock"
 _ANSWER_BYTES_MAX = 64 << 20
+_CHUNK_BYTES = 1 << 16
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its terminating zero
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@")
 
 
-def socket_path(home: Path) -> Path:
+def socket_path(home: str | os.PathLike[str]) -> str:
     """The pool's socket. Raises BAD_REQUEST when the kernel could not take a path of that length."""
-    path = home / SOCKET_FILE
+    path = os.path.join(home, SOCKET_FILE)
     length = len(os.fsencode(path))
     if length > _SOCKET_PATH_BYTES_MAX:
         raise CalabashError(
@@ -29,21 +37,20 @@ def socket_path(home: Path) -> Path:
     return path
 
 
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
+def quoted(name: str) -> str:
+    """A name as one segment of a path, whatever characters it has; what is no text stays the bytes it was.
 
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+    Raises BAD_REQUEST for the empty name, which would ask for something else.
+    """
+    if not name:
+        raise CalabashError("a name is empty", reason=Reason.BAD_REQUEST, hint="name it")
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(name))
 
 
 class PoolClient:
     """The pool whose home is ``home``. Answers are decoded JSON; failures are CalabashError with the pool's reason."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: str | os.PathLike[str]) -> None:
         self.home = home
 
     def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
@@ -59,35 +66,65 @@ class PoolClient:
         return self.call("DELETE", path, timeout_s=timeout_s)
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """One request. Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the pool's own reason."""
-        connection = _Connection(socket_path(self.home), timeout_s)
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if data is not None else {}
+        """One request; ``path`` is made of :func:`quoted` names.
+
+        Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the pool's own reason.
+        """
         try:
-            connection.request(method, path, body=data, headers=headers)
-            answer = connection.getresponse()
-            content = answer.read(_ANSWER_BYTES_MAX)
+            status, content = _exchange(socket_path(self.home), _request(method, path, body), timeout_s)
         except TimeoutError:
             raise CalabashError(
                 f"the pool did not answer {method} {path} within {timeout_s:g}s",
                 reason=Reason.TIMEOUT,
-                hint=f"see {self.home / 'pool.log'}",
+                hint=f"see {os.fspath(self.home)}/pool.log",
             ) from None
         except PermissionError:
             raise CalabashError(
-                f"the pool at {self.home} does not let this user in",
+                f"the pool at {os.fspath(self.home)} does not let this user in",
                 reason=Reason.NOT_PERMITTED,
                 hint="ask its owner for membership of the socket's group",
             ) from None
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise CalabashError(
-                f"no pool answers at {self.home} ({error})",
+                f"no pool answers at {os.fspath(self.home)} ({error})",
                 reason=Reason.POOL_DOWN,
                 hint="start it with `calabash up`, or set CALABASH_HOME to where it runs",
             ) from None
-        finally:
-            connection.close()
-        return _decoded(answer.status, content)
+        return _decoded(status, content)
+
+
+def _request(method: str, path: str, body: Any) -> bytes:
+    data = b"" if body is None else json.dumps(body).encode()
+    kind = "Content-Type: application/json\r\n" if data else ""
+    head = f"{method} {path} HTTP/1.0\r\nHost: localhost\r\n{kind}Content-Length: {len(data)}\r\n\r\n"
+    return head.encode("ascii") + data
+
+
+def _exchange(address: str, request: bytes, timeout_s: float) -> tuple[int, bytes]:
+    """The status and the body of the answer. Raises OSError, TimeoutError after ``timeout_s`` in all."""
+    deadline = time.monotonic() + timeout_s
+    received = bytearray()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        connection.connect(address)
+        try:  # noqa: SIM105 - contextlib is slow to import
+            connection.sendall(request)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # who refuses early has said why
+        while len(received) < _ANSWER_BYTES_MAX:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            connection.settimeout(left_s)
+            chunk = connection.recv(_CHUNK_BYTES)
+            if not chunk:
+                break
+            received += chunk
+    head, separator, content = bytes(received).partition(b"\r\n\r\n")
+    words = head.split(b"\r\n", 1)[0].split()
+    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        raise ConnectionError("it ended the connection without an answer" if not received else "it speaks no HTTP")
+    return int(words[1]), content
 
 
 def _decoded(status: int, content: bytes) -> Any:

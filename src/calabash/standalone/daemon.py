@@ -79,7 +79,7 @@ def _database(arguments: argparse.Namespace) -> str:
 
 
 def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
-    address = socket_path(home)
+    address = Path(socket_path(home))
     stack.enter_context(_single_instance(home))
     free = free_bytes(home)
     if free < FREE_BYTES_MIN:

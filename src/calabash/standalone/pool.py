@@ -340,8 +340,9 @@ class Pool:
         with self._lock:
             running = self.agent.book.records()
             if running and not force:
+                held = f"{len(running)} allocations are" if len(running) > 1 else "1 allocation is"
                 raise CalabashError(
-                    f"{len(running)} allocations are held: {', '.join(r.id for r in running[:5])}",
+                    f"{held} held: {', '.join(r.id for r in running[:5])}",
                     reason=Reason.CONFLICT,
                     hint="wait for them, or `calabash down --force` ends them",
                 )

@@ -9,17 +9,17 @@ import msgspec
 from msgspec import Meta
 
 from calabash.model.errors import CalabashError
+from calabash.model.names import NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
 WAIT_S_MAX = 7 * 86_400.0
 RUN_TIME_S_MAX = 366 * 86_400.0
 
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/@-]{0,126}$"
-Name = Annotated[str, Meta(pattern=_NAME)]
-OptionalName = Annotated[str, Meta(pattern=rf"^$|{_NAME}")]
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
+OptionalName = Annotated[str, Meta(pattern=rf"^\Z|{NAME_PATTERN}")]
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
-QUEUE_NAME = re.compile(_NAME)
+QUEUE_NAME = re.compile(NAME_PATTERN)
 
 
 class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -1,0 +1,234 @@
+"""The options of ``calabash run`` as plain data, and the request that they make.
+
+Told once, for two readers: :mod:`calabash.cli.run` reads the words of a command line by this table without importing
+anything, and the command tree makes its options, its help and its messages of wrong usage from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from calabash.model.errors import CalabashError
+from calabash.model.names import NAME_HINT, NAME_PATTERN
+from calabash.model.units import parse_duration_s, parse_memory_mib, parse_percent
+
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+_SHOWN_CHARACTERS_MAX = 4096  # of the command line that the pool keeps, to show it
+
+
+class Option:
+    """An option: its flag, the field of the request, how its text becomes the field's value, and what help says."""
+
+    def __init__(  # a dataclass would import inspect
+        self,
+        flag: str,
+        field: str,
+        read: Callable[[str], Any],
+        *,
+        metavar: str,
+        text: str,
+        default: Any = None,
+        several: bool = False,
+    ) -> None:
+        self.flag = flag
+        self.field = field
+        self.read = read
+        self.metavar = metavar
+        self.text = text
+        self.default = default
+        self.several = several
+
+
+def _whole(flag: str, low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        digits = text.strip().removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and low <= int(text) <= high):
+            raise CalabashError(f"{flag} {text!r} is out of range", hint=f"a whole number, {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def _choice(flag: str, *choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise CalabashError(f"{flag} {text!r} is unknown", hint=f"one of: {', '.join(choices)}")
+        return text
+
+    return read
+
+
+def _text(text: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in text):  # bytes that are no UTF-8
+        raise CalabashError(
+            f"--model {text!r} is not the name of a model", hint="see `calabash smi` for those there are"
+        )
+    return text
+
+
+def _name(flag: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if re.match(NAME_PATTERN, text) is None:
+            raise CalabashError(f"{flag} {text!r} is not a name", hint=NAME_HINT)
+        return text
+
+    return read
+
+
+OPTIONS = (
+    Option("--gpus", "gpus", _whole("--gpus", 1, 64), default=1, metavar="N", text="Devices wanted. Default: 1."),
+    Option(
+        "--memory",
+        "memory_mib",
+        parse_memory_mib,
+        metavar="SIZE",
+        text="Device memory per device, with its unit: 8GiB, 512MiB, 8GB. Default: the whole device.",
+    ),
+    Option(
+        "--cores",
+        "cores",
+        parse_percent,
+        default=100,
+        metavar="PERCENT",
+        text="Compute share per device, 1 to 100. Default: 100.",
+    ),
+    Option(
+        "--mode",
+        "mode",
+        _name("--mode"),
+        default="",
+        metavar="MODE",
+        text="exclusive, vgpu, timeslice. Default: what the amounts say.",
+    ),
+    Option(
+        "--policy",
+        "policy",
+        _choice("--policy", "fixed", "burst", "best-effort"),
+        default="fixed",
+        metavar="POLICY",
+        text="What the share means: fixed, burst, best-effort. Default: fixed.",
+    ),
+    Option(
+        "--model",
+        "models",
+        _text,
+        several=True,
+        metavar="NAME",
+        text="Only this device model; repeat for several.",
+    ),
+    Option(
+        "--tenant",
+        "tenant",
+        _name("--tenant"),
+        default="default",
+        metavar="NAME",
+        text="Who the slice is accounted to. Default: default.",
+    ),
+    Option(
+        "--queue",
+        "queue",
+        _name("--queue"),
+        default="default",
+        metavar="NAME",
+        text="Queue to wait in. Default: default.",
+    ),
+    Option(
+        "--priority",
+        "priority",
+        _whole("--priority", -1000, 1000),
+        default=0,
+        metavar="N",
+        text="-1000 to 1000, larger goes first. Default: 0.",
+    ),
+    Option(
+        "--gang",
+        "gang",
+        _name("--gang"),
+        default="",
+        metavar="NAME",
+        text="Start only when --gang-size members of NAME can start.",
+    ),
+    Option(
+        "--gang-size",
+        "gang_size",
+        _whole("--gang-size", 1, 100_000),
+        default=1,
+        metavar="N",
+        text="Members the gang needs to start.",
+    ),
+    Option(
+        "--time",
+        "run_time_s",
+        parse_duration_s,
+        default=0.0,
+        metavar="TIME",
+        text="Expected run time; lets it pass those it will not delay.",
+    ),
+    Option(
+        "--wait",
+        "wait_s",
+        parse_duration_s,
+        default=0.0,
+        metavar="TIME",
+        text="Wait so long for room: 60s, 10m. Default: do not wait.",
+    ),
+)
+_BY_FLAG = {option.flag: option for option in OPTIONS}
+
+
+def split(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]] | None:
+    """The words behind ``run`` as what each flag was given, and the command. None: the command tree must have a look."""
+    given: dict[str, list[str]] = {}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word == "--" or not word.startswith("-") or word == "-":
+            command = list(words[at + 1 :] if word == "--" else words[at:])
+            return (given, command) if command else None
+        flag, equals, value = word.partition("=")
+        if flag not in _BY_FLAG:
+            return None
+        if not equals:
+            at += 1
+            if at >= len(words):
+                return None
+            value = words[at]
+        given.setdefault(flag, []).append(value)
+        at += 1
+    return None
+
+
+def request(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
+    """The body of the request. Raises CalabashError(BAD_REQUEST) for an amount that makes no sense."""
+    if not command[0]:
+        raise CalabashError("the program's name is empty", hint="name the program behind --, like -- python train.py")
+    body: dict[str, Any] = {}
+    for option in OPTIONS:
+        values = [option.read(value) for value in given.get(option.flag, ())]
+        if option.several:
+            body[option.field] = values
+        else:
+            body[option.field] = values[-1] if values else option.default
+    body["command"] = _shown(command)
+    return body
+
+
+def _shown(command: Sequence[str]) -> list[str]:
+    """The command line as the pool shows it: text, and not longer than anybody reads. The program gets its own words."""
+    shown: list[str] = []
+    left = _SHOWN_CHARACTERS_MAX
+    for word in command:
+        text = os.fsencode(word).decode(errors="replace")
+        if len(text) > left:
+            shown.append(text[:left] + "…")
+            break
+        shown.append(text)
+        left -= len(text) + 1
+        if left <= 0:
+            break
+    return shown

@@ -1,0 +1,62 @@
+"""The command tree; each command's module is imported only when that command runs."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+
+import click
+
+import calabash
+
+# name -> (module:attribute, one-line help). The help stands here so that listing imports nothing.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("pool:up", "Start the pool of this machine."),
+    "down": ("pool:down", "Stop the pool; running programs stay unless --force."),
+    "status": ("pool:status", "Show the pool: devices, allocations, store."),
+    "doctor": ("doctor:doctor", "Check what the pool needs and name what is missing."),
+    "run": ("runhelp:run", "Run a program on a slice of a GPU."),
+    "ps": ("view:ps", "List allocations."),
+    "smi": ("view:smi", "Show devices, who holds them and how busy they are."),
+    "top": ("top:top", "Watch shares and memory live."),
+    "release": ("view:release", "Take a slice back; its programs are ended."),
+    "why": ("view:why", "Explain why a request waits, or where it was placed."),
+    "queue": ("queue:queue", "Create, change and list queues."),
+    "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
+    "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute = _COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(f"calabash.cli.{module}"), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(calabash.__version__, prog_name="calabash")
+def cli() -> None:
+    """Calabash pools the GPUs of a machine and cuts them to size."""
+
+
+def invoke(words: list[str]) -> None:
+    """Run a command of the tree. Raises what it raises, and SystemExit for an exit code of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show is no reason to fail
+    code = cli.main(args=words, prog_name="calabash", standalone_mode=False)
+    if isinstance(code, int) and code:
+        sys.exit(code)

@@ -1,0 +1,6 @@
+"""What a tenant, a queue, a gang or a mode may be called."""
+
+from __future__ import annotations
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/@-]{0,126}\Z"
+NAME_HINT = "1 to 127 letters, digits and ._/@-, a letter or digit first"
