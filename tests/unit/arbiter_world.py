@@ -1,7 +1,7 @@
 """A small world in virtual time for the arbiter's policy: tenants behind the shim's gate, and a time-sliced card.
 
 It repeats the rules of ``native/shim/compute.c`` in a few lines: turns with the half-kernel rule, a rate bucket, little
-work in flight. A step is 100 microseconds; nothing here looks at a clock.
+work in flight. A step is 100 microseconds; nothing here demands at a clock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from calabash.agent.arbiter_policy import MS, DeviceState, Look, Order, decide
+from calabash.agent.arbiter_accounts import Demand
+from calabash.agent.arbiter_policy import Order, SharedDevice, decide
+from calabash.agent.believed import MS
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
 
@@ -36,9 +38,9 @@ class Tenant:
     busy_until_ns: int = 0
     busy_at: list[tuple[int, int]] = field(default_factory=list)
 
-    def look(self) -> Look:
+    def demand(self) -> Demand:
         """What the agent would read from its pages."""
-        return Look(
+        return Demand(
             core_percent=self.core_percent,
             policy=self.policy,
             priority=self.priority,
@@ -75,7 +77,7 @@ class World:
         self.tenants = {AllocationId(name): tenant for name, tenant in tenants.items()}
         self.now_ns = 1_000 * MS
         self.tick_ns = tick_ns
-        self.state = DeviceState()
+        self.state = SharedDevice()
         self.orders: dict[AllocationId, Order] = {}
         self.pending: dict[AllocationId, Order] = {}
         self._next_tick = self.now_ns
@@ -101,8 +103,8 @@ class World:
         return sum(ns for at, ns in tenant.busy_at if at >= since_ns) / (self.now_ns - since_ns)
 
     def _arbitrate(self) -> None:
-        looks = {name: tenant.look() for name, tenant in self.tenants.items()}
-        self.state, decision = decide(self.state, looks, self.now_ns)
+        demands = {name: tenant.demand() for name, tenant in self.tenants.items()}
+        self.state, decision = decide(self.state, demands, self.now_ns)
         for name, order in decision.orders.items():
             if self.orders.get(name) != order:
                 self.pending[name] = order

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from calabash.agent.arbiter import BEAT_NS, TICK_CONTENDED_S, TICK_IDLE_S, Arbiter
-from calabash.agent.arbiter_policy import MS
+from calabash.agent.believed import MS
 from calabash.agent.pages import LimitsPage, SlotDevice, SlotSpec, UsagePage, create_slot
 from calabash.agent.pages_layout import Gate
 from calabash.model.device import DeviceUuid

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.arbiter_policy import MS, DeviceState, Look, decide, is_active, weights
+from calabash.agent.arbiter_accounts import Demand
+from calabash.agent.arbiter_policy import SharedDevice, decide, is_active, weights
+from calabash.agent.believed import MS, Believed
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
 
@@ -18,8 +20,8 @@ SECOND = 1_000 * MS
 A, B, C = AllocationId("a"), AllocationId("b"), AllocationId("c")
 
 
-def _look(percent: int, policy: PagePolicy = FIXED, priority: int = 0, demand_ns: int = 100 * MS) -> Look:
-    return Look(core_percent=percent, policy=policy, priority=priority, demand_ns=demand_ns, waiting_count=1)
+def _demand(percent: int, policy: PagePolicy = FIXED, priority: int = 0, demand_ns: int = 100 * MS) -> Demand:
+    return Demand(core_percent=percent, policy=policy, priority=priority, demand_ns=demand_ns, waiting_count=1)
 
 
 @pytest.mark.parametrize("kernel_ms", [0.2, 1, 10, 100])
@@ -126,16 +128,16 @@ def test_a_lone_fixed_tenant_is_held_to_its_rate_and_a_lone_burst_tenant_is_not(
 
 
 def test_weights_lend_what_is_left_to_burst_by_share_and_a_trickle_to_best_effort() -> None:
-    got = weights({A: _look(20, FIXED), B: _look(30, BURST), C: _look(10, BURST)})
+    got = weights({A: _demand(20, FIXED), B: _demand(30, BURST), C: _demand(10, BURST)})
     assert got == pytest.approx({A: 0.2, B: 0.3 + 0.4 * 0.75, C: 0.1 + 0.4 * 0.25})
-    got = weights({A: _look(50, BURST), B: _look(50, BEST_EFFORT)})
+    got = weights({A: _demand(50, BURST), B: _demand(50, BEST_EFFORT)})
     assert got == pytest.approx({A: 0.99, B: 0.01})
-    got = weights({A: _look(60, FIXED), B: _look(10, BEST_EFFORT), C: _look(30, BEST_EFFORT)})
+    got = weights({A: _demand(60, FIXED), B: _demand(10, BEST_EFFORT), C: _demand(30, BEST_EFFORT)})
     assert got == pytest.approx({A: 0.6, B: 0.1, C: 0.3})
 
 
 def test_best_effort_of_higher_priority_goes_first() -> None:
-    got = weights({A: _look(60, FIXED), B: _look(50, BEST_EFFORT, priority=1), C: _look(50, BEST_EFFORT)})
+    got = weights({A: _demand(60, FIXED), B: _demand(50, BEST_EFFORT, priority=1), C: _demand(50, BEST_EFFORT)})
     assert got[B] > 0.38
     assert 0 < got[C] <= 0.011
 
@@ -143,16 +145,16 @@ def test_best_effort_of_higher_priority_goes_first() -> None:
 @given(
     st.dictionaries(
         st.sampled_from("abcdefgh"),
-        st.builds(_look, st.integers(1, 100), st.sampled_from([FIXED, BURST, BEST_EFFORT]), st.integers(-2, 2)),
+        st.builds(_demand, st.integers(1, 100), st.sampled_from([FIXED, BURST, BEST_EFFORT]), st.integers(-2, 2)),
         min_size=1,
     )
 )
-def test_weights_never_add_up_to_more_than_the_device(looks: dict[str, Look]) -> None:
-    got = weights({AllocationId(name): look for name, look in looks.items()})
+def test_weights_never_add_up_to_more_than_the_device(demands: dict[str, Demand]) -> None:
+    got = weights({AllocationId(name): look for name, look in demands.items()})
     assert sum(got.values()) <= 1 + 1e-9
     assert all(part >= 0 for part in got.values())
-    promised = sum(look.core_percent for look in looks.values() if look.policy is not BEST_EFFORT)
-    for name, look in looks.items():
+    promised = sum(look.core_percent for look in demands.values() if look.policy is not BEST_EFFORT)
+    for name, look in demands.items():
         if look.policy is FIXED:
             assert got[AllocationId(name)] <= look.core_percent / 100 + 1e-9
         if look.policy is not BEST_EFFORT and promised <= 100:
@@ -160,8 +162,8 @@ def test_weights_never_add_up_to_more_than_the_device(looks: dict[str, Look]) ->
 
 
 def test_turns_of_one_round_never_overlap() -> None:
-    looks = {A: _look(30), B: _look(20, BURST), C: _look(40)}
-    _, decision = decide(DeviceState(), looks, 100 * MS)
+    demands = {A: _demand(30), B: _demand(20, BURST), C: _demand(40)}
+    _, decision = decide(SharedDevice(), demands, 100 * MS)
     turns = sorted((o.turn.start_ns, o.turn.end_ns) for o in decision.orders.values() if o.turn is not None)
     assert len(turns) == 3
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(turns))
@@ -169,28 +171,32 @@ def test_turns_of_one_round_never_overlap() -> None:
 
 
 def test_a_container_without_demand_is_idle_and_one_with_a_long_kernel_in_flight_is_not() -> None:
-    quiet = Look(core_percent=50, policy=FIXED, demand_ns=100 * MS)
+    quiet = Demand(core_percent=50, policy=FIXED, demand_ns=100 * MS)
     assert is_active(quiet, 105 * MS)
     assert not is_active(quiet, 120 * MS)
-    running = Look(core_percent=50, policy=FIXED, demand_ns=100 * MS, inflight_ns=100 * MS)
+    running = Demand(core_percent=50, policy=FIXED, demand_ns=100 * MS, inflight_ns=100 * MS)
     assert is_active(running, 190 * MS)
     assert not is_active(running, 100 * MS + SECOND)
-    dead_waiter = Look(core_percent=50, policy=FIXED, demand_ns=100 * MS, waiting_count=3)
+    dead_waiter = Demand(core_percent=50, policy=FIXED, demand_ns=100 * MS, waiting_count=3)
     assert not is_active(dead_waiter, 100 * MS + SECOND)
 
 
-def test_a_tenant_that_forges_its_counters_cannot_harm_the_arithmetic() -> None:
-    state, _ = decide(DeviceState(), {A: _look(30), B: _look(70)}, 100 * MS)
-    forged = Look(core_percent=30, policy=FIXED, demand_ns=110 * MS, charged_ns=2**64 - 1, kernel_ns=10 * SECOND)
-    state, decision = decide(state, {A: forged, B: _look(70, demand_ns=110 * MS)}, 118 * MS)
-    turn = decision.orders[B].turn
+def test_a_tenant_that_claims_more_than_the_clock_allows_harms_only_itself() -> None:
+    believed, forged_ns = Believed(), 0
+    for step in range(100):
+        forged_ns = believed.read(2**64 - 1 if step else 0, step * 10 * MS, burst_ns=40 * MS)
+    assert forged_ns <= SECOND + 40 * MS
+    state, _ = decide(SharedDevice(), {A: _demand(30), B: _demand(70)}, 100 * MS)
+    forged = Demand(core_percent=30, policy=FIXED, demand_ns=110 * MS, charged_ns=forged_ns)
+    _, decision = decide(state, {A: forged, B: _demand(70, demand_ns=110 * MS)}, 118 * MS)
+    assert decision.orders[B].gate in {Gate.OPEN, Gate.RATE}
+    turn = decision.orders[A].turn
     assert turn is not None
-    assert turn.end_ns > turn.start_ns
-    assert decision.orders[A].gate is Gate.TURN
+    assert turn.end_ns == turn.start_ns
 
 
 def test_a_whole_card_is_not_watched_and_a_shared_one_is() -> None:
-    _, alone = decide(DeviceState(), {A: _look(100)}, 100 * MS)
+    _, alone = decide(SharedDevice(), {A: _demand(100)}, 100 * MS)
     assert alone.orders[A].gate is Gate.OPEN
-    _, shared = decide(DeviceState(), {A: _look(100), B: _look(10, BEST_EFFORT, demand_ns=0)}, 100 * MS)
+    _, shared = decide(SharedDevice(), {A: _demand(100), B: _demand(10, BEST_EFFORT, demand_ns=0)}, 100 * MS)
     assert shared.orders[A].gate is Gate.RATE

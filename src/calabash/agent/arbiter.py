@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from calabash.agent.arbiter_policy import DeviceState, Look, Order, Turn, decide, is_active
+from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, Demand
+from calabash.agent.arbiter_policy import Order, SharedDevice, Turn, decide, is_active
+from calabash.agent.believed import CREDIT_NS, Believed
 from calabash.agent.pages import LIMITS_FILE, LimitsPage, Plan, UsagePage
 from calabash.agent.pages_layout import PagePolicy
 from calabash.model.device import DeviceUuid
@@ -36,7 +38,7 @@ KERNEL_WINDOWS = 4
 _MS = 1_000_000
 
 
-class Slice:
+class DeviceShare:
     """One container's part of one device: its pages, and what was last read and written."""
 
     def __init__(self, name: AllocationId, limits: LimitsPage, usage: UsagePage, index: int) -> None:
@@ -44,36 +46,45 @@ class Slice:
         self._limits = limits
         self._usage = usage
         self._index = index
-        self._look: Look | None = None
+        self._demand: Demand | None = None
         self._order: Order | None = None
+        self._believed = Believed()
         self._kernels: deque[int] = deque(maxlen=KERNEL_WINDOWS)
         self._kernels_at_ns = 0
 
-    def look(self, now_ns: int) -> Look:
-        """What it does; cheap while it is idle."""
-        known = self._look
-        if known is not None and known.demand_ns == self._usage.demand_ns(self._index) and not is_active(known, now_ns):
+    def demand(self, now_ns: int) -> Demand:
+        """What it wants and has used; cheap while it is idle."""
+        known = self._demand
+        limits = self._limits.device(self._index)
+        unreported_ns = limits.unreported_ns
+        if (
+            known is not None
+            and known.demand_ns == self._usage.demand_ns(self._index)
+            and known.unreported_ns == unreported_ns
+            and not is_active(known, now_ns)
+        ):
             return known
         usage = self._usage.device(self._index)
-        limits = self._limits.device(self._index)
         if now_ns - self._kernels_at_ns > KERNEL_WINDOW_NS:
             self._kernels_at_ns = now_ns
             longest = self._usage.take_kernel_ns_max(self._index)
             if longest > 0:
                 self._kernels.append(longest)
+        kernel_ns = min(self._kernel_ns(usage.kernel_ns_max), KERNEL_NS_MAX)
         policy = limits.policy if limits.policy <= PagePolicy.BEST_EFFORT else PagePolicy.FIXED
-        self._look = Look(
+        self._demand = Demand(
             core_percent=max(1, min(100, limits.core_percent)),
             policy=PagePolicy(policy),
             priority=limits.priority,
             waiting_count=usage.waiting_count,
             inflight_ns=usage.inflight_ns,
             demand_ns=min(usage.demand_ns, now_ns),
-            charged_ns=usage.charged_ns,
-            kernel_ns=self._kernel_ns(usage.kernel_ns_max),
+            charged_ns=self._believed.read(usage.charged_ns, now_ns, burst_ns=2 * max(kernel_ns, CREDIT_NS)),
+            unreported_ns=unreported_ns,
+            kernel_ns=kernel_ns,
             busy_until_ns=usage.busy_until_ns,
         )
-        return self._look
+        return self._demand
 
     def _kernel_ns(self, latest_ns: int) -> int:
         """How long its long kernels are: the least of the last maxima, for a neighbour can only stretch them."""
@@ -109,12 +120,12 @@ def _sooner(last: Order, turn: Turn) -> bool:
     return turn.start_ns < expected or last.turn.end_ns > turn.start_ns
 
 
-class Slots:
+class OpenSlots:
     """The slots of a home directory, opened as they appear and dropped as they go."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._open: dict[str, tuple[int, LimitsPage, list[tuple[DeviceUuid, Slice]]]] = {}
+        self._open: dict[str, tuple[int, LimitsPage, list[tuple[DeviceUuid, DeviceShare]]]] = {}
         self._bad: dict[str, int] = {}
 
     def scan(self) -> bool:
@@ -146,7 +157,7 @@ class Slots:
             print(f"arbiter: slot {name} is left alone: {error.message}", file=sys.stderr)
             return False
         allocation = AllocationId(name)
-        slices = [(uuid, Slice(allocation, limits, usage, i)) for i, uuid in enumerate(limits.uuids)]
+        slices = [(uuid, DeviceShare(allocation, limits, usage, i)) for i, uuid in enumerate(limits.uuids)]
         self._open[name] = (inode, limits, slices)
         return True
 
@@ -155,7 +166,7 @@ class Slots:
         for _, limits, _ in self._open.values():
             limits.beat(now_ns)
 
-    def __iter__(self) -> Iterator[tuple[DeviceUuid, Slice]]:
+    def __iter__(self) -> Iterator[tuple[DeviceUuid, DeviceShare]]:
         for _, _, slices in self._open.values():
             yield from slices
 
@@ -164,9 +175,9 @@ class Arbiter:
     """One loop over all devices of the host. ``step`` does what is due and says how long to sleep."""
 
     def __init__(self, home: Path) -> None:
-        self._slots = Slots(home / "alloc")
-        self._devices: dict[DeviceUuid, dict[AllocationId, Slice]] = {}
-        self._states: dict[DeviceUuid, DeviceState] = {}
+        self._slots = OpenSlots(home / "alloc")
+        self._devices: dict[DeviceUuid, dict[AllocationId, DeviceShare]] = {}
+        self._states: dict[DeviceUuid, SharedDevice] = {}
         self._scanned_ns = 0
         self._beat_ns = 0
 
@@ -182,8 +193,8 @@ class Arbiter:
             self._slots.beat(now_ns)
         pause = TICK_IDLE_S
         for uuid, members in self._devices.items():
-            looks = {name: member.look(now_ns) for name, member in members.items()}
-            state, decision = decide(self._states[uuid], looks, now_ns)
+            demands = {name: member.demand(now_ns) for name, member in members.items()}
+            state, decision = decide(self._states[uuid], demands, now_ns)
             self._states[uuid] = state
             for name, order in decision.orders.items():
                 members[name].obey(order)
@@ -194,11 +205,11 @@ class Arbiter:
         return pause
 
     def _regroup(self) -> None:
-        devices: dict[DeviceUuid, dict[AllocationId, Slice]] = {}
+        devices: dict[DeviceUuid, dict[AllocationId, DeviceShare]] = {}
         for uuid, member in self._slots:
             devices.setdefault(uuid, {})[member.name] = member
         self._devices = devices
-        self._states = {uuid: self._states.get(uuid, DeviceState()) for uuid in devices}
+        self._states = {uuid: self._states.get(uuid, SharedDevice()) for uuid in devices}
 
 
 def _take_lock(home: Path) -> int:

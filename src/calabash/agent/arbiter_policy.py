@@ -13,17 +13,20 @@ container's long kernels, and a container that has not earned one yet waits for 
 Weights come from policies: fixed and burst get their share; what nobody has claimed goes to burst in proportion to
 shares; best-effort lives on what is left, higher priority first. A fixed container never gets more than its share,
 even when the card is idle.
+
+A container that is held strictly (``arbiter_accounts``) gets turns even when it is alone, and none at all while it is
+in debt; the others are then planned as if it were not there, and who was robbed may catch up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from calabash.agent.arbiter_accounts import IDLE_RATIO, Account, Demand, settle
+from calabash.agent.believed import CREDIT_NS, MS
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
-
-MS = 1_000_000
 
 ROUND_NS = 20 * MS  # two tenants change hands a hundred times per second
 ROUND_NS_MAX = 2_000 * MS
@@ -33,24 +36,7 @@ TURN_NS_MIN = 500_000
 LONG_KERNEL_NS = MS  # from here on turns are whole kernels
 ACTIVE_NS = 10 * MS  # a container without demand for so long is idle
 WAITING_NS = 150 * MS  # a waiting launch shows itself at least every 50 ms; older ones died
-CREDIT_NS = 20 * MS
-IDLE_RATIO = 0.001  # less than this is not planned as idle time
 TRICKLE_PERCENT = 1.0  # best-effort is never starved by time that was only lent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One look at one container on one device, times in ns of the host's monotonic clock, ``charged_ns`` cumulative."""
-
-    core_percent: int
-    policy: PagePolicy
-    priority: int = 0
-    waiting_count: int = 0
-    inflight_ns: int = 0
-    demand_ns: int = 0
-    charged_ns: int = 0
-    kernel_ns: int = 0
-    busy_until_ns: int = 0  # when its work in flight should be done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,19 +63,12 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """What a container is owed (positive) or has overdrawn, and the counter up to which that is known."""
-
-    credit_ns: int = 0
-    charged_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceState:
-    """All that is remembered of a device between two decisions."""
+class SharedDevice:
+    """All that is remembered of a device between two decisions; ``taking_turns`` are those in the round."""
 
     round: Round | None = None
     active: frozenset[AllocationId] = frozenset()
+    taking_turns: frozenset[AllocationId] = frozenset()
     accounts: Mapping[AllocationId, Account] = field(default_factory=dict)
     accounted_ns: int = 0
 
@@ -104,6 +83,10 @@ class Order:
     round: Round | None = None
 
 
+NEVER = Turn(start_ns=0, end_ns=0)
+NO_ROUND = Round(from_ns=0, start_ns=0, end_ns=ROUND_NS, turns={})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Orders for every container of the device; ``replanned`` tells that turns are new."""
@@ -112,28 +95,28 @@ class Decision:
     replanned: bool
 
 
-def is_active(look: Look, now_ns: int) -> bool:
+def is_active(demand: Demand, now_ns: int) -> bool:
     """Whether a container wants the device: it waits, launched a moment ago, or its work must still be running."""
-    silent_ns = now_ns - look.demand_ns
-    if look.policy is PagePolicy.NONE or look.demand_ns == 0:
+    silent_ns = now_ns - demand.demand_ns
+    if demand.policy is PagePolicy.NONE or demand.demand_ns == 0:
         return False
-    if silent_ns < ACTIVE_NS or (look.waiting_count > 0 and silent_ns < WAITING_NS):
+    if silent_ns < ACTIVE_NS or (demand.waiting_count > 0 and silent_ns < WAITING_NS):
         return True
-    return look.inflight_ns > 0 and silent_ns < ACTIVE_NS + 2 * look.inflight_ns
+    return demand.inflight_ns > 0 and silent_ns < ACTIVE_NS + 2 * demand.inflight_ns
 
 
-def weights(active: Mapping[AllocationId, Look]) -> dict[AllocationId, float]:
+def weights(active: Mapping[AllocationId, Demand]) -> dict[AllocationId, float]:
     """The part of the device's time, 0..1, that each active container is entitled to. Their sum is at most 1."""
     percent = {
-        name: float(look.core_percent) if look.policy is not PagePolicy.BEST_EFFORT else 0.0
-        for name, look in active.items()
+        name: float(demand.core_percent) if demand.policy is not PagePolicy.BEST_EFFORT else 0.0
+        for name, demand in active.items()
     }
     promised = sum(percent.values())
     if promised > 100:
         return {name: value / promised for name, value in percent.items()}
     rest = 100 - promised
-    best_effort = [name for name, look in active.items() if look.policy is PagePolicy.BEST_EFFORT]
-    burst = {name: look.core_percent for name, look in active.items() if look.policy is PagePolicy.BURST}
+    best_effort = [name for name, demand in active.items() if demand.policy is PagePolicy.BEST_EFFORT]
+    burst = {name: demand.core_percent for name, demand in active.items() if demand.policy is PagePolicy.BURST}
     if best_effort and burst:
         trickle = min(TRICKLE_PERCENT, rest / (2 * len(best_effort)))
         percent.update(dict.fromkeys(best_effort, trickle))
@@ -151,88 +134,86 @@ def weights(active: Mapping[AllocationId, Look]) -> dict[AllocationId, float]:
     return {name: value / 100 for name, value in percent.items()}
 
 
-def decide(state: DeviceState, looks: Mapping[AllocationId, Look], now_ns: int) -> tuple[DeviceState, Decision]:
+def decide(state: SharedDevice, demands: Mapping[AllocationId, Demand], now_ns: int) -> tuple[SharedDevice, Decision]:
     """One decision about one device.
 
     Args:
-        state: what the last decision returned; ``DeviceState()`` at first.
-        looks: every container that has a slice of the device.
+        state: what the last decision returned; ``SharedDevice()`` at first.
+        demands: every container that has a slice of the device.
         now_ns: the host's monotonic clock.
     """
-    active = {name: look for name, look in looks.items() if is_active(look, now_ns)}
-    names = frozenset(active)
-    if len(active) < 2:
-        accounts = {name: Account(charged_ns=look.charged_ns) for name, look in active.items()}
-        orders = {name: _single(look, name in active, len(looks), len(active)) for name, look in looks.items()}
-        calm = DeviceState(active=names, accounts=accounts, accounted_ns=now_ns)
-        return calm, Decision(orders=orders, replanned=False)
-
-    share = weights(active)
-    accounts = _accounts(state, active, share, now_ns)
-    current = state.round
-    changed = names != state.active
-    due = current is None or changed or now_ns >= _end_ns(current, active) - PLAN_AHEAD_NS
-    if due:
-        current = _next_round(
-            None if changed else current,
-            active,
-            share,
-            accounts=accounts,
-            newcomers=names - state.active,
-            now_ns=now_ns,
-        )
-    assert current is not None
+    active = {name: demand for name, demand in demands.items() if _is_wanting(state, name, demand, now_ns)}
+    entitled = weights(active)
+    share = {name: entitled.get(name, demand.core_percent / 100) for name, demand in demands.items()}
+    accounts = settle(
+        state.accounts,
+        demands,
+        share,
+        among=state.taking_turns & active.keys(),
+        elapsed_ns=max(0, now_ns - state.accounted_ns),
+        now_ns=now_ns,
+    )
+    strict = {name for name in active if accounts[name].is_strict(now_ns)}
+    suspended = {name for name in active if accounts[name].is_suspended(now_ns)}
+    # What is in debt gets no turn, and how long the kernels of a strictly held container are is not its own to say.
+    running = {
+        name: replace(demand, kernel_ns=0, busy_until_ns=0) if name in strict else demand
+        for name, demand in active.items()
+        if name not in suspended
+    }
+    needs_turns = len(running) > 1 or any(
+        name in strict and demand.policy is PagePolicy.FIXED for name, demand in running.items()
+    )
+    names = frozenset(running) if needs_turns else frozenset()
+    current, due = None, False
+    if needs_turns:
+        changed = names != state.taking_turns
+        current = None if changed else state.round
+        due = current is None or now_ns >= _end_ns(current, running) - PLAN_AHEAD_NS
+        if due:
+            current = _next_round(
+                current,
+                running,
+                weights(running),
+                accounts=accounts,
+                newcomers=names - state.active,
+                now_ns=now_ns,
+            )
     orders = {}
-    for name, look in looks.items():
-        if name in active:
+    for name, demand in demands.items():
+        if name in suspended:
+            orders[name] = Order(gate=Gate.TURN, neighbours=len(active) - 1, turn=NEVER, round=NO_ROUND)
+        elif current is not None and name in names:
             orders[name] = Order(gate=Gate.TURN, neighbours=len(active) - 1, turn=current.turns[name], round=current)
         else:
-            orders[name] = _single(look, False, len(looks), len(active))
-    following = DeviceState(round=current, active=names, accounts=accounts, accounted_ns=now_ns)
+            owed = bool(suspended) and accounts[name].credit_ns > CREDIT_NS
+            orders[name] = _single(demand, name in active, len(demands), len(active), owed=owed)
+    following = SharedDevice(
+        round=current, active=frozenset(active), taking_turns=names, accounts=accounts, accounted_ns=now_ns
+    )
     return following, Decision(orders=orders, replanned=due)
 
 
-def _single(look: Look, active: bool, members: int, active_count: int) -> Order:
+def _is_wanting(state: SharedDevice, name: AllocationId, demand: Demand, now_ns: int) -> bool:
+    """By what its page says, or by what the driver saw of one whose page is silent."""
+    account = state.accounts.get(name)
+    return is_active(demand, now_ns) or (account is not None and account.is_silent_user(now_ns))
+
+
+def _single(demand: Demand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
     """The gate of a container that needs no turn. Whoever is idle may start at once and is then held to its share."""
     neighbours = active_count - active
-    if look.policy is PagePolicy.NONE or (
-        members == 1 and (look.core_percent >= 100 or look.policy is not PagePolicy.FIXED)
+    if demand.policy is PagePolicy.NONE or (
+        members == 1 and (demand.core_percent >= 100 or demand.policy is not PagePolicy.FIXED)
     ):
         return Order(gate=Gate.OPEN, neighbours=neighbours)
-    lent = active and look.policy is not PagePolicy.FIXED and look.core_percent < 100
+    lent = active and (owed or demand.policy is not PagePolicy.FIXED) and demand.core_percent < 100
     return Order(gate=Gate.OPEN if lent else Gate.RATE, neighbours=neighbours)
-
-
-def _accounts(
-    state: DeviceState, active: Mapping[AllocationId, Look], share: Mapping[AllocationId, float], now_ns: int
-) -> dict[AllocationId, Account]:
-    """Earned and paid since the last decision. Who was not active then starts with nothing."""
-    elapsed = max(0, now_ns - state.accounted_ns)
-    credit = {}
-    for name, look in active.items():
-        old = state.accounts.get(name)
-        if old is None:
-            credit[name] = 0
-            continue
-        # a tenant writes this counter: it can neither run backwards nor outrun the clock by much
-        ceiling = elapsed + 2 * max(look.kernel_ns, CREDIT_NS)
-        paid = min(max(-ceiling, look.charged_ns - old.charged_ns), ceiling)
-        credit[name] = old.credit_ns + int(share[name] * elapsed) - paid
-    if sum(share.values()) > 1 - IDLE_RATIO:
-        # Nobody can be owed time that the card does not have: lost time and measuring errors are borne by all.
-        surplus = sum(credit.values())
-        credit = {name: value - int(surplus * share[name]) for name, value in credit.items()}
-    accounts = {}
-    for name, look in active.items():
-        limit = max(CREDIT_NS, 2 * look.kernel_ns)
-        bounded = max(-limit - look.kernel_ns, min(limit, credit[name]))
-        accounts[name] = Account(credit_ns=bounded, charged_ns=look.charged_ns)
-    return accounts
 
 
 def _next_round(
     current: Round | None,
-    active: Mapping[AllocationId, Look],
+    active: Mapping[AllocationId, Demand],
     share: Mapping[AllocationId, float],
     *,
     accounts: Mapping[AllocationId, Account],
@@ -267,27 +248,27 @@ def _next_round(
     return Round(from_ns=over, start_ns=start, end_ns=max(at, start + TURN_NS_MIN), turns=turns)
 
 
-def _end_ns(current: Round, active: Mapping[AllocationId, Look]) -> int:
+def _end_ns(current: Round, active: Mapping[AllocationId, Demand]) -> int:
     """When the last turn of a round is really over: its last long kernel may end after it, or another may not fit."""
     holder = max(current.turns, key=lambda name: current.turns[name].end_ns)
-    turn, look = current.turns[holder], active.get(holder)
-    if turn.end_ns != current.end_ns or look is None or look.kernel_ns < LONG_KERNEL_NS:
+    turn, demand = current.turns[holder], active.get(holder)
+    if turn.end_ns != current.end_ns or demand is None or demand.kernel_ns < LONG_KERNEL_NS:
         return current.end_ns
-    if turn.end_ns - look.kernel_ns // 2 < look.busy_until_ns < turn.end_ns + look.kernel_ns:
-        return look.busy_until_ns
+    if turn.end_ns - demand.kernel_ns // 2 < demand.busy_until_ns < turn.end_ns + demand.kernel_ns:
+        return demand.busy_until_ns
     return current.end_ns
 
 
 def _turn_lengths(
-    active: Mapping[AllocationId, Look],
+    active: Mapping[AllocationId, Demand],
     share: Mapping[AllocationId, float],
     due: Mapping[AllocationId, int],
     length: int,
 ) -> dict[AllocationId, int]:
     lengths = {}
-    for name, look in active.items():
+    for name, demand in active.items():
         nominal = int(share[name] * length)
-        kernel = look.kernel_ns
+        kernel = demand.kernel_ns
         if kernel >= LONG_KERNEL_NS:
             wanted = (nominal + due[name] + kernel // 2) // kernel * kernel
         else:

@@ -1,0 +1,170 @@
+"""What a container has earned and used of a device's time. Pure.
+
+Theory of operation. The counter of GPU time lies in the tenant's own page: it is read as ``believed`` allows, and what
+the driver saw and the page did not tell is added by the agent (``unreported_ns``, see ``audit``). The *credit* is what
+was earned less what was used. It is bounded, because turns correct small errors only; what falls below the bound is
+summed up in the *overdraft*. A container that overdraws its account, or was found to report too little, is held
+*strictly* for some seconds: it runs in turns even when it is alone, the length that it gives for its kernels is
+not used, its credit may fall by seconds, and while it is in debt it has no turn at all. The credit of one that reports
+too little is settled when the agent publishes, for only then is known what it used. Others on the device may
+meanwhile be owed more than usual. A container that keeps to its gate loses nothing by being held strictly but the time
+that it had too much of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from calabash.agent.believed import CREDIT_NS, MS
+from calabash.agent.pages_layout import PagePolicy
+from calabash.model.request import AllocationId
+
+KERNEL_NS_MAX = 250 * MS  # no turn is made longer than this for the sake of one kernel
+ROBBED_CREDIT_NS = 500 * MS  # beside somebody who is held strictly, one may be owed so much
+OVERDRAFT_NS = 300 * MS
+OVERDRAFT_LEAK_RATIO = 0.01  # an overdraft that grows more slowly than this is a measuring error
+STRICT_NS = 3_000 * MS
+HOLD_NS = 1_200 * MS  # the agent publishes at least once a second
+DEBT_NS_MAX = 5_000 * MS
+IDLE_RATIO = 0.001  # less than this is not planned as idle time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What one container wants and has used of one device; times in ns of the host's monotonic clock.
+
+    ``charged_ns`` is cumulative and believed, ``unreported_ns`` what the agent adds to it.
+    """
+
+    core_percent: int
+    policy: PagePolicy
+    priority: int = 0
+    waiting_count: int = 0
+    inflight_ns: int = 0
+    demand_ns: int = 0
+    charged_ns: int = 0
+    unreported_ns: int = 0
+    kernel_ns: int = 0
+    busy_until_ns: int = 0  # when its work in flight should be done
+
+    @property
+    def used_ns(self) -> int:
+        """All of its GPU time, told or not."""
+        return self.charged_ns + self.unreported_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What a container is owed (positive) or has overdrawn, and the counters up to which that is known.
+
+    ``earned_ns`` waits for its settlement; until ``strict_until_ns`` it is held strictly; ``caught_ns`` is when it was
+    last found to report too little.
+    """
+
+    credit_ns: int = 0
+    overdraft_ns: int = 0
+    earned_ns: int = 0
+    used_ns: int = 0
+    unreported_ns: int = 0
+    strict_until_ns: int = 0
+    caught_ns: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing but use can change it."""
+        return self.credit_ns == 0 and self.overdraft_ns == 0 and self.strict_until_ns == 0
+
+    def is_strict(self, now_ns: int) -> bool:
+        """Whether it is held to its share by turns, even when it is alone."""
+        return now_ns < self.strict_until_ns
+
+    def is_suspended(self, now_ns: int) -> bool:
+        """Whether it must pay before it runs again."""
+        return self.is_strict(now_ns) and self.credit_ns < -CREDIT_NS
+
+    def is_silent_user(self, now_ns: int) -> bool:
+        """Whether it used the device a moment ago and did not tell."""
+        return self.caught_ns > 0 and now_ns - self.caught_ns < HOLD_NS
+
+
+def settle(
+    before: Mapping[AllocationId, Account],
+    demands: Mapping[AllocationId, Demand],
+    share: Mapping[AllocationId, float],
+    *,
+    among: frozenset[AllocationId],
+    elapsed_ns: int,
+    now_ns: int,
+) -> dict[AllocationId, Account]:
+    """The accounts of all containers of a device after ``elapsed_ns``.
+
+    Args:
+        share: the part of the device's time, 0..1, that each is entitled to.
+        among: those who took turns in that time; the others are owed nothing.
+    """
+    calm = not any(account.strict_until_ns for account in before.values())
+    idle = {
+        name: account
+        for name, account in before.items()
+        if calm
+        and name not in among
+        and name in demands
+        and account.is_settled
+        and account.used_ns == demands[name].used_ns
+    }
+    accounts = {
+        name: _paid(before.get(name), demand, share[name], elapsed_ns, now_ns)
+        for name, demand in demands.items()
+        if name not in idle
+    }
+    strict = any(account.is_strict(now_ns) for account in accounts.values())
+    if not strict and sum(share[name] for name in among) > 1 - IDLE_RATIO:
+        # Nobody can be owed time that the card does not have: lost time and measuring errors are borne by all.
+        surplus = sum(accounts[name].credit_ns for name in among)
+        for name in among:
+            owed = accounts[name].credit_ns - int(surplus * share[name])
+            accounts[name] = replace(accounts[name], credit_ns=owed)
+    return idle | {
+        name: _bounded(
+            account, demands[name], among_others=name in among, robbed=strict, elapsed=elapsed_ns, now=now_ns
+        )
+        for name, account in accounts.items()
+    }
+
+
+def _paid(old: Account | None, demand: Demand, share: float, elapsed_ns: int, now_ns: int) -> Account:
+    if old is None:
+        return Account(used_ns=demand.used_ns, unreported_ns=demand.unreported_ns)
+    earned_ns = old.earned_ns + int(share * elapsed_ns)
+    published = demand.unreported_ns > old.unreported_ns
+    if not published and old.is_silent_user(now_ns):
+        return replace(old, earned_ns=earned_ns)
+    return replace(
+        old,
+        credit_ns=old.credit_ns + earned_ns - (demand.used_ns - old.used_ns),
+        earned_ns=0,
+        used_ns=demand.used_ns,
+        unreported_ns=demand.unreported_ns,
+        caught_ns=now_ns if published else old.caught_ns,
+        strict_until_ns=now_ns + STRICT_NS if published else old.strict_until_ns,
+    )
+
+
+def _bounded(account: Account, demand: Demand, *, among_others: bool, robbed: bool, elapsed: int, now: int) -> Account:
+    credit = account.credit_ns
+    if account.is_strict(now):
+        credit = max(-DEBT_NS_MAX, min(CREDIT_NS, credit))
+        until = now + STRICT_NS if credit < -CREDIT_NS else account.strict_until_ns
+        return replace(account, credit_ns=credit, overdraft_ns=0, strict_until_ns=until)
+    if account.strict_until_ns:
+        account = replace(account, strict_until_ns=0)
+    limit = max(CREDIT_NS, 2 * demand.kernel_ns)
+    floor = -limit - demand.kernel_ns
+    ceiling = ROBBED_CREDIT_NS if robbed else limit if among_others else 0
+    overdraft = account.overdraft_ns + max(0, floor - credit) - max(0, credit - ceiling)
+    overdraft = max(0, overdraft - int(OVERDRAFT_LEAK_RATIO * elapsed))
+    bounded = max(floor, min(ceiling, credit))
+    if overdraft > OVERDRAFT_NS + 2 * demand.kernel_ns:
+        return replace(account, credit_ns=bounded - overdraft, overdraft_ns=0, strict_until_ns=now + STRICT_NS)
+    return replace(account, credit_ns=bounded, overdraft_ns=overdraft)
