@@ -25,9 +25,12 @@ from typing import Any, Self
 from bench._report import ROOT
 from calabash.agent.inventory import Inventory
 from calabash.agent.pagelib import PageLibrary
-from calabash.agent.pages import LEASE_FILE, LimitsPage, SlotDevice, SlotSpec, UsagePage, create_slot
+from calabash.agent.pages import LimitsPage, UsagePage
 from calabash.agent.reclaim import Keeping, Reclaimer
 from calabash.agent.residual import Residual
+from calabash.agent.slot_content import SlotDevice, SlotSpec
+from calabash.agent.slot_files import create_slot
+from calabash.agent.slot_names import LEASE_FILE
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
 from calabash.seams.gpu.nvidia import open_driver

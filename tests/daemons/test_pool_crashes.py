@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tests.daemons.world import Program, World, until
 
-from calabash.agent import pages
+from calabash.agent import slot_content
 from calabash.agent.allocations import Allocations
 from calabash.agent.membership_lease import LeaseMembership
-from calabash.agent.slots import Slots
+from calabash.agent.slot_files import FileSlots
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
@@ -45,14 +45,16 @@ def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
     """What the pool does all day, until it is killed. Every second slice is taken, and left again."""
     store = open_store(url)
     membership = LeaseMembership(lambda allocation: home / allocation / "lease")
-    book = Allocations(store=store, slots=Slots(home), membership=membership, clock=SystemClock())
+    book = Allocations(store=store, slots=FileSlots(home), membership=membership, clock=SystemClock())
     book.recover()
     os.write(ready, b"!")
     number = 0
     while True:
         number += 1
         name = AllocationId(f"r{round_}-{number}")
-        spec = pages.SlotSpec(allocation=name, devices=(pages.SlotDevice(uuid=CARD, memory_limit_bytes=MIB),))
+        spec = slot_content.SlotSpec(
+            allocation=name, devices=(slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB),)
+        )
         book.grant(_record(name), spec)
         taken = -1
         if number % 2:
@@ -93,7 +95,7 @@ def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_pat
             assert not names - entered, "a slot that the journal does not know"
     store = open_store(url)
     membership = LeaseMembership(lambda allocation: slots / allocation / "lease")
-    book = Allocations(store=store, slots=Slots(slots), membership=membership, clock=SystemClock())
+    book = Allocations(store=store, slots=FileSlots(slots), membership=membership, clock=SystemClock())
     book.recover()
     assert book.records() == []
     assert list(slots.iterdir()) == []

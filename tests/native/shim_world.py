@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calabash.agent.pages import LimitsPage, ProcUsage, SlotDevice, SlotSpec, UsagePage, create_slot
+from calabash.agent.pages import LimitsPage, ProcUsage, UsagePage
+from calabash.agent.slot_content import SlotDevice, SlotSpec
+from calabash.agent.slot_files import create_slot
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 

@@ -14,8 +14,10 @@ import pytest
 
 from calabash.agent.arbiter import BEAT_NS, TICK_CONTENDED_S, TICK_IDLE_S, Arbiter
 from calabash.agent.believed import MS
-from calabash.agent.pages import LimitsPage, SlotDevice, SlotSpec, UsagePage, create_slot
+from calabash.agent.pages import LimitsPage, UsagePage
 from calabash.agent.pages_layout import Gate
+from calabash.agent.slot_content import SlotDevice, SlotSpec
+from calabash.agent.slot_files import create_slot
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
 

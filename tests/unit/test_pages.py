@@ -13,18 +13,11 @@ from pathlib import Path
 import pytest
 
 from calabash.agent import pages_layout as layout
-from calabash.agent.pages import (
-    LEASE_FILE,
-    LIMITS_FILE,
-    USAGE_FILE,
-    LimitsPage,
-    Plan,
-    SlotDevice,
-    SlotSpec,
-    UsagePage,
-    create_slot,
-)
+from calabash.agent.pages import LimitsPage, Plan, UsagePage
 from calabash.agent.pages_layout import Gate, PagePolicy
+from calabash.agent.slot_content import SlotDevice, SlotSpec
+from calabash.agent.slot_files import create_slot
+from calabash.agent.slot_names import LEASE_FILE, LIMITS_FILE, USAGE_FILE
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy
@@ -176,7 +169,7 @@ def test_a_usage_file_that_its_tenant_cut_short_reads_as_unused(tmp_path: Path) 
     assert usage.device(0).used_bytes == 0
     assert usage.demand_ns(0) == 0
     assert usage.procs() == []
-    with pytest.raises(CalabashError, match="cut short"):
+    with pytest.raises(CalabashError, match="has 100 bytes, not"):
         _ = usage.address
 
 

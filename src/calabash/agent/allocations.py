@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from calabash.agent import pages
 from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership import Membership
+from calabash.agent.slot_content import SlotSpec
 from calabash.agent.slots import Slots
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid
@@ -112,7 +112,7 @@ class Allocations:
 
     # -- granting ----------------------------------------------------------------------------------------------
 
-    def grant(self, record: AllocationRecord, spec: pages.SlotSpec) -> AllocationRecord:
+    def grant(self, record: AllocationRecord, spec: SlotSpec) -> AllocationRecord:
         """Journal, then make the slot. Raises CalabashError and then holds nothing (DISK_FULL, STORE_UNAVAILABLE)."""
         record = replace(record, state=AllocationState.GRANTED, slot=str(self._slots.path(record.id)))
         try:
@@ -277,7 +277,7 @@ class Allocations:
 
     def _devices_of(self, allocation: AllocationId) -> tuple[DeviceUuid, ...]:
         try:
-            return pages.LimitsPage.of_slot(self._slots.path(allocation)).uuids
+            return self._slots.pages(allocation).limits.uuids
         except CalabashError:
             return ()
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, Demand
 from calabash.agent.arbiter_policy import Order, SharedDevice, Turn, decide, is_active
 from calabash.agent.believed import CREDIT_NS, Believed
-from calabash.agent.pages import LIMITS_FILE, LimitsPage, Plan, UsagePage
+from calabash.agent.pages import LimitsPage, Plan, UsagePage
 from calabash.agent.pages_layout import PagePolicy
+from calabash.agent.slot_names import LIMITS_FILE
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId

@@ -5,13 +5,15 @@ A usage page is written by its tenant, so figures are bounded and only ever desc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from calabash.agent import pages
 from calabash.agent.inventory import Inventory
 from calabash.agent.reclaim import Keeping
 from calabash.agent.residual import Residual
+from calabash.agent.slot_names import LEASE_FILE
 from calabash.agent.slots import Slots
 from calabash.agent.snapshot import SliceUse
 from calabash.model.allocation import AllocationRecord, UsageRecord
@@ -19,8 +21,11 @@ from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, Isolation
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
+from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
 from calabash.sharing.registry import SHARING_MODES
+
+Members = Callable[[AllocationId], list[Process]]
 
 CHECKPOINT_NS = 60_000_000_000
 RATE_WINDOW_NS = 1_000_000_000
@@ -43,8 +48,9 @@ class _Ledger:
 class Ledgers:
     """The ledgers of all held allocations; ``tick`` from the watch thread, reading from any."""
 
-    def __init__(self, slots: Slots, clock: Clock) -> None:
+    def __init__(self, slots: Slots, clock: Clock, *, members: Members = lambda _: []) -> None:
         self._slots = slots
+        self._members = members
         self._clock = clock
         self._ledgers: dict[AllocationId, _Ledger] = {}
         self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
@@ -68,13 +74,20 @@ class Ledgers:
             )
         return found
 
-    def tick(self, records: Iterable[AllocationRecord]) -> None:
-        """Look at every ledger."""
+    def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:
+        """Look at every ledger; the allocations whose tenant has spoilt its page, and how."""
         now_ns = self._clock.monotonic_ns()
+        spoilt: dict[AllocationId, str] = {}
         for record in records:
-            ledger = self._ledger(record)
-            if ledger is not None:
+            try:
+                ledger = self._open(record)
+                ledger.keeping.usage.require_intact()
+            except CalabashError as error:
+                if self._slots.exists(record.id):  # else it was released just now
+                    spoilt[record.id] = error.message
+            else:
                 self._rates(ledger, now_ns)
+        return spoilt
 
     def sample(self, records: Iterable[AllocationRecord], inventory: Inventory) -> None:
         """Measure what runs without the library, where a device is one allocation's alone: by its utilisation."""
@@ -107,13 +120,11 @@ class Ledgers:
         for record, usage in intervals:
             self._bill(record, usage)
 
-    def final_usage(self, record: AllocationRecord) -> Sequence[UsageRecord]:
-        """The last interval of an allocation whose slot still exists."""
-        return self._interval(record)
-
-    def forget(self, allocation: AllocationId) -> None:
-        """It is released."""
-        self._ledgers.pop(allocation, None)
+    def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
+        """The last interval of an allocation whose slot still exists; its pages are let go of."""
+        usage = self._interval(record)
+        self._ledgers.pop(record.id, None)
+        return usage
 
     def restore(self, record: AllocationRecord, written: Sequence[UsageRecord]) -> None:
         """Go on where an earlier pool stopped writing."""
@@ -128,19 +139,22 @@ class Ledgers:
                 ledger.sampled_ns[index] = ledger.billed_ns[index]  # measured from outside, by the pool before us
 
     def _ledger(self, record: AllocationRecord) -> _Ledger | None:
+        try:
+            return self._open(record)
+        except CalabashError:
+            return None
+
+    def _open(self, record: AllocationRecord) -> _Ledger:
         ledger = self._ledgers.get(record.id)
         if ledger is None:
-            path = self._slots.path(record.id)
-            try:
-                usage, limits = pages.UsagePage.of_slot(path), pages.LimitsPage.of_slot(path)
-            except CalabashError:
-                return None
+            opened = self._slots.pages(record.id)
             count = len(record.placement.slices)
             keeping = Keeping(
-                usage=usage,
-                limits=limits,
-                lease=path / pages.LEASE_FILE,
+                usage=opened.usage,
+                limits=opened.limits,
+                lease=self._slots.path(record.id) / LEASE_FILE,
                 residuals=[Residual() for _ in record.placement.slices],
+                members=partial(self._members, record.id),
             )
             ledger = _Ledger(
                 keeping=keeping,

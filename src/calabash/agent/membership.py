@@ -78,6 +78,10 @@ class Membership(Protocol):
         """Let nobody in any more; False while a member lives."""
         ...
 
+    def close(self) -> None:
+        """The pool stops: leave nothing behind where nobody is left."""
+        ...
+
     def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
         """Take over what an earlier pool left; the allocations that have a member. ``records``: what the journal says."""
         ...

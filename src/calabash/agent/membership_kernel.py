@@ -115,9 +115,17 @@ class KernelMembership:
         found = set()
         for name in self._base.children():
             group = Cgroup(self._base.directory / name)
-            if group.populated() and is_slot_name(name):
+            if not group.populated():
+                with contextlib.suppress(OSError):
+                    group.remove()
+            elif is_slot_name(name):
                 found.add(AllocationId(name))
         return found
+
+    def close(self) -> None:
+        if not self._base.populated():
+            with contextlib.suppress(OSError):
+                self._base.remove()
 
     def _group(self, allocation: AllocationId) -> Cgroup:
         if not is_slot_name(allocation):

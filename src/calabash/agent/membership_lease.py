@@ -94,6 +94,11 @@ class LeaseMembership:
                 self._programs.setdefault(record.id, set()).add(program)
         return {allocation for allocation in list(self._programs) if self.populated(allocation)}
 
+    def close(self) -> None:
+        for lease in self._leases.values():
+            lease.close()
+        self._leases.clear()
+
     def _alive(self, allocation: AllocationId) -> set[Process]:
         found = self._programs.get(allocation)
         if not found:

@@ -19,7 +19,6 @@ from typing import Any
 
 import structlog
 
-from calabash.agent import pages
 from calabash.agent.allocations import Allocations, Changes
 from calabash.agent.arbiter_process import ArbiterProcess
 from calabash.agent.inventory import HealthChange, Inventory
@@ -28,7 +27,8 @@ from calabash.agent.membership import choose_membership
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.probe import try_card
 from calabash.agent.reclaim import Reclaimer
-from calabash.agent.slots import Slots
+from calabash.agent.slot_content import SlotDevice, SlotSpec
+from calabash.agent.slots import choose_slots
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
 from calabash.agent.terminator import Terminator
 from calabash.model.allocation import AllocationRecord
@@ -79,17 +79,17 @@ class NodeAgent:
     ) -> None:
         self.lock = threading.RLock()
         self.node = NodeName(socket.gethostname())
-        self.slots = Slots(home / "alloc")
+        self.membership = choose_membership(home, home / "alloc")
+        self.slots = choose_slots(home / "alloc", membership=self.membership.form)
         self._environment = dict(environment or {})  # what leads a program to the simulated node, if it is one
         self.inventory = Inventory(drivers, probe=self._probe)
-        self.ledgers = Ledgers(self.slots, clock)
-        self.membership = choose_membership(home, self.slots.root)
+        self.ledgers = Ledgers(self.slots, clock, members=self.membership.processes)
         self.book = Allocations(
             store=store,
             slots=self.slots,
             membership=self.membership,
             clock=clock,
-            usage_of=self.ledgers.final_usage,
+            usage_of=self.ledgers.close,
         )
         self.changed = changed
         self._store = store
@@ -133,6 +133,7 @@ class NodeAgent:
             thread.join(timeout=max(0.0, (deadline_ns - self._clock.monotonic_ns()) / 1e9))
         self._arbiter.stop()
         self._flush_events()
+        self.membership.close()
 
     def arbiter_pid(self) -> int:
         """0 when it is just being started again."""
@@ -158,7 +159,7 @@ class NodeAgent:
             devices=devices,
             allocations=allocations,
             membership=self.membership.form,
-            slots="files",
+            slots=self.slots.form,
         )
 
     def devices(self) -> list[DeviceSnapshot]:
@@ -236,7 +237,7 @@ class NodeAgent:
                 hint="build it with: make native",
             )
         devices = tuple(
-            pages.SlotDevice(
+            SlotDevice(
                 uuid=part.device,
                 memory_limit_bytes=part.memory_mib * MIB if edits.needs_slot else 0,
                 core_percent=max(1, part.core_percent),
@@ -245,12 +246,14 @@ class NodeAgent:
             )
             for part in slices
         )
-        spec = pages.SlotSpec(allocation=record.id, devices=devices, tenant_uid=record.uid if record.uid >= 0 else None)
+        leaseless = self.membership.form == "kernel"
+        tenant_uid = record.uid if record.uid >= 0 and os.geteuid() == 0 else None
+        spec = SlotSpec(allocation=record.id, devices=devices, tenant_uid=tenant_uid, leaseless=leaseless)
         with self.lock:
             self._require_room(record)
             granted = self.book.grant(record, spec)
             if reclaimer is not None and edits.needs_slot:
-                reclaimer.publish_context(pages.LimitsPage.of_slot(self.slots.path(record.id)))
+                reclaimer.publish_context(self.slots.pages(record.id).limits)
         self.event("granted", allocation=record.id, message=describe(granted, self.inventory.devices()))
         return Grant(record=granted, edits=edits)
 
@@ -328,11 +331,19 @@ class NodeAgent:
             with self._surviving("watch"):
                 self.sweep()
                 self._arbiter.keep()
-                self.ledgers.tick(self.book.records())
+                self._end_spoilt(self.ledgers.tick(self.book.records()))
                 self.ledgers.checkpoint(self.book.records(), self._store)
                 self._flush_events()
             self._wake.wait(SWEEP_PERIOD_S)
             self._wake.clear()
+
+    def _end_spoilt(self, spoilt: Mapping[AllocationId, str]) -> None:
+        """Who cuts or stretches its page wants to harm somebody: it is not asked politely."""
+        for allocation, how in spoilt.items():
+            if not self.book.ending(allocation):
+                self.event("hostile", reason=Reason.BAD_FILE, allocation=allocation, message=how)
+                self.end(allocation, reason="hostile", explanation=how)
+            self.membership.kill(allocation)
 
     def _look(self) -> None:
         """Everything that drivers are asked for: who holds what, how the cards are."""
@@ -400,7 +411,6 @@ class NodeAgent:
         for record in changes.started:
             self.event("started", allocation=record.id)
         for record in changes.released:
-            self.ledgers.forget(record.id)
             self.event("released", reason=record.reason, allocation=record.id, message=record.explanation)
         for failure in changes.failures:
             self._complain(failure)

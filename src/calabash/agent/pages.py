@@ -1,47 +1,40 @@
 """The control pages of an allocation: the agent's side of ``native/page/page.h``.
 
-A slot is a directory with three files: ``limits`` (ours, read-only for the tenant), ``usage`` (the tenant's, a hint
-for us) and ``lease`` (locked by every process of the allocation). Whatever comes out of ``usage`` was written by a
-tenant: it is bounded here, before anybody computes with it. Memory counters are never written from Python; that is the
-work of ``libcalabash-page``.
+A slot is a directory with two files: ``limits`` (ours, read-only for the tenant) and ``usage`` (written by the tenant,
+a hint for us); a pool that knows its members by leases adds ``lease``, locked by every process. Whatever comes out of
+``usage`` was written by a tenant: it is bounded here, before anybody computes with it. Memory counters are never
+written from Python; that is the work of ``libcalabash-page``.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from calabash.agent.pages_layout import (
-    ALLOCATION_BYTES,
     DEVICES_MAX,
     LIMITS_MAGIC,
     PAGE_VERSION,
     PROCS_MAX,
-    USAGE_MAGIC,
-    UUID_BYTES,
     Gate,
     LimitsDeviceStruct,
     LimitsStruct,
-    PagePolicy,
     PlanStruct,
     ProcState,
     UsageDeviceStruct,
     UsageProcStruct,
     UsageStruct,
 )
+from calabash.agent.slot_names import LIMITS_FILE, USAGE_FILE
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, ComputePolicy
-
-LIMITS_FILE = "limits"
-USAGE_FILE = "usage"
-LEASE_FILE = "lease"
+from calabash.model.request import AllocationId
 
 # Nothing honest is larger: a minute of queued work, a kernel of ten seconds, a million waiting launches, 256 TiB.
 INFLIGHT_NS_MAX = 60_000_000_000
@@ -60,14 +53,6 @@ _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-_POLICY = {
-    None: PagePolicy.NONE,
-    ComputePolicy.FIXED: PagePolicy.FIXED,
-    ComputePolicy.BURST: PagePolicy.BURST,
-    ComputePolicy.BEST_EFFORT: PagePolicy.BEST_EFFORT,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """When a container may launch: ``[start + k * period, end + k * period)`` from ``from_ns`` on."""
@@ -76,26 +61,6 @@ class Plan:
     start_ns: int = 0
     end_ns: int = 0
     period_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotDevice:
-    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit."""
-
-    uuid: DeviceUuid
-    memory_limit_bytes: int = 0
-    core_percent: int = 100
-    policy: ComputePolicy | None = None
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotSpec:
-    """One slot. ``tenant_uid``: the only other user who may write ``usage``; None: anybody on the host may."""
-
-    allocation: AllocationId
-    devices: tuple[SlotDevice, ...]
-    tenant_uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,79 +97,6 @@ class ProcUsage:
     context_bytes: tuple[int, ...]
 
 
-def create_slot(directory: Path, spec: SlotSpec) -> None:
-    """Write the three files of a slot; ``limits`` appears last and whole, so a reader sees all or nothing.
-
-    Raises CalabashError (DISK_FULL, NOT_PERMITTED, BAD_REQUEST) and leaves no half-made file with a final name.
-    """
-    if not 1 <= len(spec.devices) <= DEVICES_MAX:
-        raise CalabashError(f"{len(spec.devices)} devices in one allocation", hint=f"1 to {DEVICES_MAX} are possible")
-    try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        shared = spec.tenant_uid is None or os.geteuid() != 0
-        owner = None if shared else spec.tenant_uid
-        _write_file(directory / USAGE_FILE, _usage_bytes(spec), mode=0o666 if shared else 0o600, owner=owner)
-        _write_file(directory / LEASE_FILE, b"", mode=0o644, owner=None)
-        _write_file(directory / LIMITS_FILE, _limits_bytes(spec), mode=0o644, owner=None)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise CalabashError(
-            f"cannot write the slot {directory}: {error.strerror}",
-            reason=Reason.DISK_FULL if full else Reason.NOT_PERMITTED,
-            hint="free some space" if full else "the pool must be able to write its own directory",
-        ) from error
-
-
-def _write_file(path: Path, content: bytes, *, mode: int, owner: int | None) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            # Written out, never sparse: a full disk must show here and not as SIGBUS in the tenant.
-            view = memoryview(content)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            if owner is not None:
-                os.fchown(descriptor, owner, -1)
-            os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _limits_bytes(spec: SlotSpec) -> bytes:
-    limits = LimitsStruct(magic=LIMITS_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices))
-    limits.allocation = _encoded(spec.allocation, ALLOCATION_BYTES)
-    for entry, device in zip(limits.device, spec.devices, strict=False):
-        entry.uuid = _encoded(device.uuid, UUID_BYTES)
-        entry.memory_limit_bytes = device.memory_limit_bytes
-        entry.core_percent = device.core_percent
-        entry.policy = _POLICY[device.policy]
-        entry.priority = device.priority
-        entry.gate = initial_gate(device)
-    return bytes(limits)
-
-
-def initial_gate(device: SlotDevice) -> Gate:
-    """The gate until the arbiter has seen the slot: hold to the share, whoever else is there."""
-    return Gate.OPEN if device.policy is None or device.core_percent >= 100 else Gate.RATE
-
-
-def _usage_bytes(spec: SlotSpec) -> bytes:
-    return bytes(UsageStruct(magic=USAGE_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices)))
-
-
-def _encoded(text: str, size: int) -> bytes:
-    data = text.encode()
-    if not 0 < len(data) < size:
-        raise CalabashError(f"identifier {text!r} is {len(data)} bytes long", hint=f"1 to {size - 1} bytes fit")
-    return data
-
-
 def _device_offset(index: int) -> int:
     if not 0 <= index < DEVICES_MAX:
         raise IndexError(index)
@@ -213,7 +105,7 @@ def _device_offset(index: int) -> int:
 
 def _open_sized(path: Path, size: int) -> int:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise CalabashError(f"cannot open {path}: {error.strerror}", reason=Reason.BAD_FILE) from error
     found = os.fstat(descriptor).st_size
@@ -267,19 +159,6 @@ class LimitsPage:
     def heartbeat_ns(self) -> int:
         """When the arbiter last showed itself."""
         return self._page.heartbeat_ns
-
-    def set_limits(
-        self, index: int, *, memory_limit_bytes: int, core_percent: int, policy: ComputePolicy | None, priority: int
-    ) -> None:
-        """Change the static part of one device under its seqlock (``generation``)."""
-        page = self._page
-        page.generation = (page.generation | 1) & 0xFFFFFFFF
-        device = page.device[index]
-        device.memory_limit_bytes = memory_limit_bytes
-        device.core_percent = core_percent
-        device.policy = _POLICY[policy]
-        device.priority = priority
-        page.generation = (page.generation + 1) & 0xFFFFFFFF
 
     def set_residual(self, index: int, residual_bytes: int) -> None:
         """Publish what the device holds for this allocation beyond its ledger."""
@@ -344,12 +223,17 @@ class UsagePage:
         """Open the page of a slot directory."""
         return cls(directory / USAGE_FILE)
 
+    def require_intact(self) -> None:
+        """Raises CalabashError(BAD_FILE) when its tenant has cut or stretched it."""
+        size, found = ctypes.sizeof(UsageStruct), os.fstat(self._descriptor).st_size
+        if found != size:
+            raise CalabashError(f"{self.path} has {found} bytes, not {size}", reason=Reason.BAD_FILE)
+
     @property
     def address(self) -> int:
         """Where the page lies in this process, for ``libcalabash-page``. Raises CalabashError when it was cut short."""
+        self.require_intact()
         size = ctypes.sizeof(UsageStruct)
-        if os.fstat(self._descriptor).st_size != size:
-            raise CalabashError(f"{self.path} has been cut short", reason=Reason.BAD_FILE)
         if self._mapped is None:
             self._map = mmap.mmap(self._descriptor, size)
             self._mapped = UsageStruct.from_buffer(self._map)
@@ -391,7 +275,8 @@ class UsagePage:
         """The longest kernel since the last call."""
         offset = _device_offset(index) + _KERNEL_OFFSET
         longest = int.from_bytes(self._read(offset, 8), "little")
-        os.pwrite(self._descriptor, bytes(8), offset)
+        with suppress(OSError):  # a tenant has made a hole in its page and used up the room
+            os.pwrite(self._descriptor, bytes(8), offset)
         return min(longest, KERNEL_NS_MAX)
 
     def procs(self) -> list[ProcUsage]:

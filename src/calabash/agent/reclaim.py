@@ -8,7 +8,7 @@ tenant and for nothing else.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class Keeping:
     limits: pages.LimitsPage
     lease: Path
     residuals: list[Residual]
+    members: Callable[[], list[Process]] | None = None  # who belongs to it, where no lease says so
     listed: list[set[int]] = field(default_factory=list)  # per device: pids that the driver listed last time
 
 
@@ -144,7 +145,8 @@ class Reclaimer:
             if proc.start_time:
                 return Process(pid=proc.pid, start_time=proc.start_time)
             return identify(proc.pid)
-        for pid in (p.pid for p in holders([keeping.lease])[keeping.lease]):
+        members = keeping.members() if keeping.members else holders([keeping.lease])[keeping.lease]
+        for pid in (p.pid for p in members):
             if pid_namespace(pid) == proc.pid_namespace and namespace_pids(pid)[-1:] == (proc.pid,):
                 self._library.set_host_pid(keeping.usage, proc, pid)
                 return identify(pid)

@@ -1,94 +1,69 @@
-"""Slots on disk: ``alloc/<allocation>/`` with limits, usage and lease, made and removed as a whole.
+"""Slots: ``alloc/<allocation>/`` with limits and usage, through which limits reach a tenant and its use is seen.
 
-A slot is written under a hidden name, synced, and renamed; it is removed by renaming it away first. So a name that can
-be seen is always a whole slot, and what a crash leaves under a hidden name is rubbish that the next start sweeps.
+Two forms behind one protocol: **tmpfs** for pools of root, **files** for all others and where nothing may be mounted.
+Which form a pool has is decided when it starts and told in its status.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from pathlib import Path
+from typing import Protocol
 
-from calabash.agent import pages
-from calabash.model.errors import CalabashError, Reason
+from calabash.agent.slot_content import SlotSpec
+from calabash.agent.slot_files import FileSlots
+from calabash.agent.slot_pages import Pages
+from calabash.agent.slot_tmpfs import TmpfsSlots
 from calabash.model.request import AllocationId
-from calabash.seams.host.files import Lease, disk_full_is_a_reason, sync_directory
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_COMING, _GOING = ".new-", ".gone-"
 
 
-class Slots:
-    """The slots below one directory, which belongs to the pool's owner and is writable by nobody else."""
+class Slots(Protocol):
+    """The slots of one pool. Pages may be asked for from any thread; everything else is done under the agent's lock."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        with disk_full_is_a_reason(f"cannot make {root}"):
-            root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    @property
+    def form(self) -> str:
+        """``tmpfs`` or ``files``."""
+        ...
+
+    @property
+    def root(self) -> Path:
+        """The directory that they lie in."""
+        ...
 
     def path(self, allocation: AllocationId) -> Path:
-        """Where the slot is or would be. Raises CalabashError for an id that is no plain name."""
-        if _NAME.fullmatch(allocation) is None:
-            raise CalabashError(f"allocation {allocation!r} is not a plain name", reason=Reason.NOT_FOUND)
-        return self.root / allocation
+        """Where a slot is or would be. Raises CalabashError for an id that is no plain name."""
+        ...
 
-    def create(self, spec: pages.SlotSpec) -> Path:
-        """Make the slot and return its directory; a slot of that name that exists is kept as it is.
+    def pages(self, allocation: AllocationId) -> Pages:
+        """The pages of a slot. Raises CalabashError(BAD_FILE) when they are not what the pool has made."""
+        ...
 
-        Raises CalabashError(DISK_FULL); then nothing of it is left.
-        """
-        final = self.path(spec.allocation)
-        if final.is_dir():
-            return final
-        coming = self.root / (_COMING + spec.allocation)
-        try:
-            with disk_full_is_a_reason(f"cannot write the slot of {spec.allocation}"):
-                shutil.rmtree(coming, ignore_errors=True)
-                pages.create_slot(coming, spec)
-                _keep_for(coming / pages.LEASE_FILE, spec.tenant_uid)
-                coming.chmod(0o755)  # whatever the umask is: tenants of other users must be able to look in
-                sync_directory(coming)
-                coming.rename(final)
-                sync_directory(self.root)
-        except BaseException:
-            shutil.rmtree(coming, ignore_errors=True)
-            raise
-        return final
+    def create(self, spec: SlotSpec) -> None:
+        """Make a slot; one of that name that exists is kept. Raises CalabashError and then nothing of it is left."""
+        ...
 
     def remove(self, allocation: AllocationId) -> None:
-        """Take the slot away; nothing when there is none."""
-        going = self.root / (_GOING + allocation)
-        shutil.rmtree(going, ignore_errors=True)
-        try:
-            self.path(allocation).rename(going)
-        except FileNotFoundError:
-            return
-        sync_directory(self.root)
-        shutil.rmtree(going, ignore_errors=True)
+        """Take a slot away; nothing when there is none."""
+        ...
 
     def exists(self, allocation: AllocationId) -> bool:
         """Whether there is a whole slot of that name."""
-        return self.path(allocation).is_dir()
+        ...
 
     def all(self) -> list[AllocationId]:
         """All whole slots."""
-        return sorted(AllocationId(e.name) for e in self.root.iterdir() if _NAME.fullmatch(e.name) and e.is_dir())
+        ...
 
     def sweep(self) -> None:
         """Remove what crashes have left half made or half removed."""
-        for entry in self.root.iterdir():
-            if entry.name.startswith((_COMING, _GOING)):
-                shutil.rmtree(entry, ignore_errors=True)
-
-    def lease(self, allocation: AllocationId) -> Lease:
-        """The pool's view of the slot's lease. Raises OSError when the slot is damaged."""
-        return Lease(self.path(allocation) / pages.LEASE_FILE)
+        ...
 
 
-def _keep_for(lease: Path, uid: int | None) -> None:
-    """Nobody else may lock a user's lease: it would never come back. Root's programs may become other users."""
-    if uid and os.geteuid() == 0:
-        os.chown(lease, uid, -1)
-        lease.chmod(0o600)
+def choose_slots(root: Path, *, membership: str) -> Slots:
+    """The strongest form that this process may have: memory for a pool that knows its members from the kernel."""
+    if membership == "kernel":
+        in_memory = TmpfsSlots(root)
+        if in_memory.works():
+            return in_memory
+        return FileSlots(root)
+    return FileSlots(root, mode=0o711 if os.geteuid() == 0 else 0o700)

@@ -135,7 +135,7 @@ async def allocate(state: State, request: Request[Any, Any, Any]) -> dict[str, A
         if not await asyncio.to_thread(pool.cancel, pending, why="the asker went away"):
             pool.give_back(pending, why="the asker went away")
         raise CalabashError("the asker went away", reason=Reason.CONFLICT) from None
-    return views.granted(answer, state.context.simulation)
+    return views.granted(answer, state.context.simulation, pool.agent.membership.form)
 
 
 class _GoneError(Exception):

@@ -71,14 +71,15 @@ def allocations(pool: Pool, *, ended: bool) -> list[dict[str, Any]]:
     return shown
 
 
-def granted(answer: Granted, simulation: dict[str, str]) -> dict[str, Any]:
+def granted(answer: Granted, simulation: dict[str, str], membership: str) -> dict[str, Any]:
     """The answer to a request: what its program needs."""
     record = answer.record
+    lease = record.slot + "/lease" if membership == "lease" else ""
     return {
         "id": record.id,
         "environment": dict(answer.edits.environment) | simulation,
         "slot": record.slot,
-        "lease": record.slot + "/lease",
+        "lease": lease,
         "mode": record.placement.mode,
         "slices": [
             {"device": part.device, "memory_mib": part.memory_mib, "core_percent": part.core_percent}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from calabash.agent import pages
+from calabash.agent import slot_content
 from calabash.agent.allocations import GRANT_GRACE_NS, Allocations
 from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership_lease import LeaseMembership
@@ -109,7 +109,7 @@ class FakeSlots:
     def path(self, allocation: AllocationId) -> Path:
         return Path("/slots") / allocation
 
-    def create(self, spec: pages.SlotSpec) -> None:
+    def create(self, spec: slot_content.SlotSpec) -> None:
         self.world.may_fail()
         self.world.step()
         self.world.slots.add(spec.allocation)
@@ -143,8 +143,8 @@ def _record(name: str) -> AllocationRecord:
     )
 
 
-def _spec(name: str) -> pages.SlotSpec:
-    return pages.SlotSpec(allocation=AllocationId(name), devices=(pages.SlotDevice(uuid=CARD),))
+def _spec(name: str) -> slot_content.SlotSpec:
+    return slot_content.SlotSpec(allocation=AllocationId(name), devices=(slot_content.SlotDevice(uuid=CARD),))
 
 
 class JournalMachine(RuleBasedStateMachine):
@@ -291,10 +291,10 @@ def test_a_slot_is_only_ever_removed_when_nobody_uses_it(seen: Seen) -> None:
 
 
 def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_are_gone(tmp_path: Path) -> None:
-    from calabash.agent.slots import Slots
+    from calabash.agent.slot_files import FileSlots
     from calabash.seams.host.files import Lease
 
-    slots = Slots(tmp_path)
+    slots = FileSlots(tmp_path)
     slots.create(_spec("stranger"))
     user = Lease(tmp_path / "stranger" / "lease")
     import fcntl
@@ -313,9 +313,9 @@ def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_
 
 
 def test_half_made_and_half_removed_slots_are_swept(tmp_path: Path) -> None:
-    from calabash.agent.slots import Slots
+    from calabash.agent.slot_files import FileSlots
 
-    slots = Slots(tmp_path)
+    slots = FileSlots(tmp_path)
     slots.create(_spec("whole"))
     (tmp_path / ".new-half").mkdir()
     (tmp_path / ".gone-half").mkdir()
@@ -326,10 +326,10 @@ def test_half_made_and_half_removed_slots_are_swept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "A" * 70])
 def test_a_name_that_leaves_the_directory_is_never_a_slot(tmp_path: Path, name: str) -> None:
-    from calabash.agent.slots import Slots
+    from calabash.agent.slot_files import FileSlots
 
     with pytest.raises(CalabashError):
-        Slots(tmp_path).path(AllocationId(name))
+        FileSlots(tmp_path).path(AllocationId(name))
 
 
 def test_the_last_interval_is_written_with_the_release() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.agent import pages
+from calabash.agent import pages, slot_content
 from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
-from calabash.agent.slots import Slots
+from calabash.agent.slot_files import FileSlots
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceReading, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
@@ -49,10 +49,10 @@ def _record(clock: VirtualClock, *, mode: str = "vgpu", core_percent: int = 50) 
     )
 
 
-def _slot(directory: Path, *, limit_mib: int = 1024) -> Slots:
-    slots = Slots(directory)
-    device = pages.SlotDevice(uuid=CARD, memory_limit_bytes=limit_mib * MIB)
-    slots.create(pages.SlotSpec(allocation=NAME, devices=(device,)))
+def _slot(directory: Path, *, limit_mib: int = 1024) -> FileSlots:
+    slots = FileSlots(directory)
+    device = slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=limit_mib * MIB)
+    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
     return slots
 
 
@@ -82,7 +82,7 @@ def test_intervals_add_up_through_checkpoints_and_restarts(story: list[tuple[str
             elif what == "restart":
                 ledgers = Ledgers(slots, clock)
                 ledgers.restore(record, written.all)
-        written.add_usage(list(ledgers.final_usage(record)))
+        written.add_usage(list(ledgers.close(record)))
         assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(elapsed_s, abs=1e-3)
         assert sum(r.allocated_gpu_s for r in written.all) == pytest.approx(elapsed_s / 2, abs=1e-3)
         assert sum(r.used_gpu_s for r in written.all) == pytest.approx(used_s, abs=1e-3)
@@ -97,7 +97,7 @@ def test_a_tenant_cannot_have_used_more_time_than_has_passed(tmp_path: Path) -> 
     ledgers.tick([record])
     clock.advance(10)
     pages.UsagePage.of_slot(slots.path(NAME))._page.device[0].charged_ns = 1 << 62
-    assert [r.used_gpu_s for r in ledgers.final_usage(record)] == [pytest.approx(10)]
+    assert [r.used_gpu_s for r in ledgers.close(record)] == [pytest.approx(10)]
 
 
 def test_the_rate_is_what_was_charged_in_the_last_second(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_whole_card_is_metered_by_its_utilisation(tmp_path: Path) -> None:
         ledgers.tick([record])
     assert ledgers.use(record)[0].memory_used_mib == 5000
     assert ledgers.use(record)[0].core_used_percent == pytest.approx(40, abs=1)
-    assert [r.used_gpu_s for r in ledgers.final_usage(record)] == [pytest.approx(4, abs=0.01)]
+    assert [r.used_gpu_s for r in ledgers.close(record)] == [pytest.approx(4, abs=0.01)]
 
 
 def test_checkpoints_come_once_a_minute(tmp_path: Path) -> None:

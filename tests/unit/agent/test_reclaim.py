@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent import pages
+from calabash.agent import pages, slot_content, slot_files
 from calabash.agent.pagelib import LIBRARY, PageLibrary
 from calabash.agent.pages_layout import ProcState
 from calabash.agent.reclaim import Keeping, Reclaimer
@@ -47,10 +47,10 @@ class Inventory:
 
 class Setup:
     def __init__(self, directory: Path) -> None:
-        spec = pages.SlotSpec(
-            allocation=AllocationId("a1"), devices=(pages.SlotDevice(uuid=CARD, memory_limit_bytes=2048 * MIB),)
+        spec = slot_content.SlotSpec(
+            allocation=AllocationId("a1"), devices=(slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=2048 * MIB),)
         )
-        pages.create_slot(directory, spec)
+        slot_files.create_slot(directory, spec)
         self.keeping = Keeping(
             usage=pages.UsagePage.of_slot(directory),
             limits=pages.LimitsPage.of_slot(directory),

@@ -1,0 +1,93 @@
+"""What a slot's pages say at first: the agent's words in ``limits``, an empty ``usage``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calabash.agent.pages_layout import (
+    ALLOCATION_BYTES,
+    DEVICES_MAX,
+    LIMITS_LEASELESS,
+    LIMITS_MAGIC,
+    PAGE_VERSION,
+    USAGE_MAGIC,
+    UUID_BYTES,
+    Gate,
+    LimitsStruct,
+    PagePolicy,
+    UsageStruct,
+)
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId, ComputePolicy
+
+POLICY_CODE = {
+    None: PagePolicy.NONE,
+    ComputePolicy.FIXED: PagePolicy.FIXED,
+    ComputePolicy.BURST: PagePolicy.BURST,
+    ComputePolicy.BEST_EFFORT: PagePolicy.BEST_EFFORT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotDevice:
+    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit."""
+
+    uuid: DeviceUuid
+    memory_limit_bytes: int = 0
+    core_percent: int = 100
+    policy: ComputePolicy | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSpec:
+    """One slot.
+
+    Args:
+        tenant_uid: the only other user who may write ``usage``; None: anybody on the host may.
+        leaseless: who belongs to the allocation is the kernel's matter, so there is no lease file.
+    """
+
+    allocation: AllocationId
+    devices: tuple[SlotDevice, ...]
+    tenant_uid: int | None = None
+    leaseless: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.devices) <= DEVICES_MAX:
+            raise CalabashError(
+                f"{len(self.devices)} devices in one allocation", hint=f"1 to {DEVICES_MAX} are possible"
+            )
+
+
+def limits_bytes(spec: SlotSpec) -> bytes:
+    """The first content of ``limits``."""
+    limits = LimitsStruct(magic=LIMITS_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices))
+    limits.flags = LIMITS_LEASELESS if spec.leaseless else 0
+    limits.allocation = _encoded(spec.allocation, ALLOCATION_BYTES)
+    for entry, device in zip(limits.device, spec.devices, strict=False):
+        entry.uuid = _encoded(device.uuid, UUID_BYTES)
+        entry.memory_limit_bytes = device.memory_limit_bytes
+        entry.core_percent = device.core_percent
+        entry.policy = POLICY_CODE[device.policy]
+        entry.priority = device.priority
+        entry.gate = initial_gate(device)
+    return bytes(limits)
+
+
+def initial_gate(device: SlotDevice) -> Gate:
+    """The gate until the arbiter has seen the slot: hold to the share, whoever else is there."""
+    return Gate.OPEN if device.policy is None or device.core_percent >= 100 else Gate.RATE
+
+
+def usage_bytes(spec: SlotSpec) -> bytes:
+    """The first content of ``usage``."""
+    return bytes(UsageStruct(magic=USAGE_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices)))
+
+
+def _encoded(text: str, size: int) -> bytes:
+    data = text.encode()
+    if not 0 < len(data) < size:
+        raise CalabashError(f"identifier {text!r} is {len(data)} bytes long", hint=f"1 to {size - 1} bytes fit")
+    return data
