@@ -100,7 +100,7 @@ def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_pat
     assert book.records() == []
     assert list(slots.iterdir()) == []
     ended = store.allocations(ended=True, limit=100_000)
-    assert len(ended) > BOOK_KILLS
+    assert len(ended) > BOOK_KILLS // 4, "hardly anything was granted before the kills"
     assert all(r.state is AllocationState.RELEASED and r.ended_at > 0 for r in ended)
     store.close()
     assert len(seen_states) > 1, "the kills hit only one kind of moment"

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import calabash
+from calabash.agent.membership import group_name
 from calabash.model.errors import CalabashError
 from calabash.seams.gpu import sim
+from calabash.seams.host.cgroups import Cgroup, find_hierarchy
+from calabash.seams.host.mounts import unmount
 from calabash.standalone.client import PoolClient
 
 NATIVE = Path(calabash.__file__).resolve().parent / "_native"
@@ -240,3 +243,18 @@ class World:
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.terminate()
             self.daemon.wait(timeout=20)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Take away what a killed pool has left outside of its home: groups and mounts."""
+        hierarchy = find_hierarchy()
+        if os.geteuid() != 0 or hierarchy is None:
+            return
+        group = Cgroup(hierarchy.directory / group_name(self.home))
+        group.kill()
+        until(lambda: not group.populated(), what="the programs of a killed pool to end")
+        group.remove()
+        slots = self.home / "alloc"
+        for path in slots.iterdir() if slots.is_dir() else ():
+            while path.is_mount():
+                unmount(path)
