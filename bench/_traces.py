@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench._report import ROOT, Report
-from calabash.sched.cluster.arrays import NodeSpec
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sim import generate, openb
 from calabash.sim.workload import Workload
 

@@ -22,9 +22,10 @@ import numpy as np
 
 from bench._report import Report, run
 from bench._traces import Traces, load
-from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.policies.registry import policy_named
 from calabash.sim.workload import Workload, replicate
 

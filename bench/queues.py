@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from bench._report import Report, run
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Decision, Evict, Move, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.tree import QueueSpec

@@ -12,7 +12,7 @@ import click
 from calabash.model.errors import CalabashError, Reason
 
 if TYPE_CHECKING:
-    from calabash.sched.cluster.arrays import NodeSpec
+    from calabash.sched.cluster.spec import NodeSpec
     from calabash.sim.results import RunResult
     from calabash.sim.workload import Workload
 

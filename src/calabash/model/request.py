@@ -40,7 +40,6 @@ class Selector:
     uuids: tuple[DeviceUuid, ...] = ()
     memory_mib_min: int = 0
     memory_mib_max: int = 0
-    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

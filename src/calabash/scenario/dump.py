@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 
 from calabash.scenario.reader import CARD_MEMORY_MIB, OPTION_READERS
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Request, Running
 from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.tree import UNLIMITED, QueueSpec

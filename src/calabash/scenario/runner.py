@@ -28,8 +28,8 @@ from calabash.scenario.statements import (
     VerbLine,
     WhyLine,
 )
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import NodePlacement
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
 from calabash.sched.queues.tree import QueueSpec
 from calabash.sched.scheduler import Scheduler

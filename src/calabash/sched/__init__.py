@@ -14,8 +14,9 @@ What never lives here: clocks, threads, files, sockets, logging, sharing modes, 
 argument. The binder, the planner of Kubernetes and the simulator use it unchanged, through the names below.
 """
 
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
+from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import (
     Bind,
     Cause,
@@ -29,7 +30,6 @@ from calabash.sched.decisions import (
     Running,
     State,
 )
-from calabash.sched.policies.protocol import PlacementPolicy
 from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.tree import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler, Snapshot

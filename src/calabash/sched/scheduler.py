@@ -25,12 +25,13 @@ from dataclasses import dataclass, replace
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.actions.reserve import Reservation
 from calabash.sched.actions.room import ClusterRoom
-from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.cycle import Cycle
 from calabash.sched.decisions import Decision, Explanation, Options, Request, Running, State
-from calabash.sched.policies.protocol import PlacementPolicy
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.registry import Board, GangRegistry

@@ -15,10 +15,11 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
-from calabash.sched.policies.protocol import PlacementPolicy
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sim.results import RunResult
 from calabash.sim.workload import Workload
 

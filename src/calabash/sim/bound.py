@@ -21,8 +21,9 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.policies.tables import learn, maximal_patterns
 from calabash.sim.arrivals import arrival_order
 from calabash.sim.workload import Workload

@@ -18,10 +18,11 @@ import numpy as np
 from calabash.model.errors import CalabashError
 from calabash.sched.actions.defragment import Occupant, find_moves
 from calabash.sched.actions.room import ClusterRoom
-from calabash.sched.cluster.arrays import Cluster, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
-from calabash.sched.policies.protocol import PlacementPolicy
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.queues.registry import Board
 from calabash.sim.arrivals import Tally
 from calabash.sim.failures import Change, Failures, draw

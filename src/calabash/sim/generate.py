@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.arrays import NodeSpec
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sim.openb import NODE_COLUMNS, POD_COLUMNS
 from calabash.sim.workload import TraceRequest, Workload, simple_node
 

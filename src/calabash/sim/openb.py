@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Container
 from pathlib import Path
 
-from calabash.sched.cluster.arrays import NodeSpec
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sim.rows import Row, read_csv
 from calabash.sim.workload import TraceRequest, Workload, simple_node
 

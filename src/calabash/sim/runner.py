@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.cluster.arrays import NodeSpec
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.policies.registry import policy_named
 from calabash.sim import arrivals, churn
 from calabash.sim.failures import Failures

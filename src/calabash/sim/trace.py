@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.arrays import MODE_MIG, GpuSpec, NodeSpec
-from calabash.sched.cluster.mig import geometry_of
+from calabash.sched.cluster.columns import MODE_MIG
+from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sim.openb import CPU_MILLI_MAX, DEVICES_PER_NODE_MAX, MEMORY_MIB_MAX
 from calabash.sim.rows import Row, read_csv, read_jsonl
 from calabash.sim.workload import TraceRequest, Workload

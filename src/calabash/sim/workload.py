@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.shape import Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from calabash.scenario.dump import dump_scenario
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.runner import render, run_scenario
 from calabash.scenario.statements import AsksLine, HasLine, NodesLine
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import Shape, Topology
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.tree import UNLIMITED, QueueSpec

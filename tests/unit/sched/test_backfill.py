@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.sched.actions.reserve import estimated_end_s
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Options, Request, Running
 from calabash.sched.queues.tree import QueueSpec
 from calabash.sched.scheduler import Scheduler

@@ -8,9 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
-from calabash.sched.cluster.fit import Compiled, reason_counts
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+from calabash.sched.explain.nodes import judge
+from calabash.sched.explain.reasons import reasons
 
 ARRAYS = (
     "cpu_free_milli", "memory_free_mib", "gpu_free_milli", "gpu_free_mib", "gpu_users", "gpu_mode", "gpu_sum_milli",
@@ -30,6 +34,11 @@ def mixed_cluster() -> Cluster:
             NodeSpec(name="c", cpu_milli=16_000, memory_mib=65_536),
         ]
     )
+
+
+def counts(compiled: Compiled) -> dict[Reason, int]:
+    """Nodes per reason, as an explanation counts them."""
+    return {cause.reason: cause.nodes for cause in judge(compiled).causes}
 
 
 def state_of(cluster: Cluster) -> dict[str, object]:
@@ -63,7 +72,7 @@ def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
     for shape, drop in requests:
         compiled = Compiled(cluster, shape)
         for row in np.flatnonzero(compiled.fitting()).tolist():
-            placement = compiled.choose(row)
+            placement = choose(compiled, row)
             if placement is not None:
                 before = state_of(cluster)
                 cluster.place(shape, placement)
@@ -93,10 +102,10 @@ def test_what_fits_by_the_vectors_is_what_can_be_placed(requests: list[Shape]) -
     cluster = mixed_cluster()
     for shape in requests:
         compiled = Compiled(cluster, shape)
-        fitting, codes = compiled.fitting(), compiled.reasons()
+        fitting, codes = compiled.fitting(), reasons(compiled)
         assert ((codes == 0) == fitting).all() or shape.mig_profile
         for row in range(cluster.node_count):
-            placement = compiled.choose(row)
+            placement = choose(compiled, row)
             if not fitting[row]:
                 assert placement is None
             elif placement is not None:
@@ -150,7 +159,7 @@ def test_an_unhealthy_device_and_a_cordoned_node_take_nothing_new() -> None:
     assert compiled.fitting()[row]
     cluster.set_health(row, 2, healthy=False)
     assert not compiled.fitting().any()
-    assert reason_counts(compiled.reasons())[Reason.UNHEALTHY] == 1
+    assert counts(compiled)[Reason.UNHEALTHY] == 1
     cluster.set_health(row, 2, healthy=True)
     cluster.cordon(row)
     assert not compiled.fitting().any()
@@ -212,7 +221,7 @@ def test_label_expressions_select_as_kubernetes_does(selector: tuple[str, ...], 
 def test_a_taint_keeps_away_all_but_those_who_tolerate_it() -> None:
     cluster = Cluster([NodeSpec(name="a", cpu_milli=1, memory_mib=1, taints=("team=ml:NoSchedule",))])
     assert not Compiled(cluster, Shape()).fitting()[0]
-    assert reason_counts(Compiled(cluster, Shape()).reasons()) == {Reason.TAINTED: 1}
+    assert counts(Compiled(cluster, Shape())) == {Reason.TAINTED: 1}
     for toleration in ("team", "team=ml", "team=ml:NoSchedule", "*"):
         assert Compiled(cluster, Shape(tolerations=frozenset((toleration,)))).fitting()[0], toleration
 
@@ -221,12 +230,12 @@ def test_cards_of_one_request_come_from_the_smallest_island_that_has_room() -> N
     gpus = tuple(GpuSpec(island=island) for island in (0, 0, 0, 0, 1, 1))
     cluster = Cluster([NodeSpec(name="a", cpu_milli=9, memory_mib=9, gpus=gpus)])
     pair = Shape(gpu_count=2, gpu_milli=WHOLE_MILLI, topology=Topology.NVLINK)
-    placement = Compiled(cluster, pair).choose(0)
+    placement = choose(Compiled(cluster, pair), 0)
     assert placement is not None
     assert placement.devices == (4, 5)
     strict = Shape(gpu_count=5, gpu_milli=WHOLE_MILLI, topology=Topology.NVLINK, topology_required=True)
     assert not Compiled(cluster, strict).fitting()[0]
-    assert reason_counts(Compiled(cluster, strict).reasons()) == {Reason.TOPOLOGY: 1}
+    assert counts(Compiled(cluster, strict)) == {Reason.TOPOLOGY: 1}
 
 
 @pytest.mark.parametrize(

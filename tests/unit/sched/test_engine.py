@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import Scored
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
-from calabash.sched.policies.protocol import Scored
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.registry import NAMES, policy_named
 
 SHAPES = (
@@ -168,12 +170,12 @@ def test_a_share_goes_to_the_gap_that_wastes_least() -> None:
         assert placement.devices == (1,), name
 
 
-def test_scores_are_renewed_when_labels_change() -> None:
+def test_scores_are_renewed_when_a_node_with_the_label_comes() -> None:
     cluster = cluster_of()
     engine = Engine(cluster, policy_named("pgb", demand=DEMAND))
     wish = Shape(cpu_milli=1000, selector=("pool=a",))
     assert engine.decide(wish) is None
-    cluster.relabel(7, labels={"pool": "a"}, taints=())
+    row = cluster.add_node(NodeSpec(name="new", cpu_milli=8000, memory_mib=1, labels={"pool": "a"}))
     placement = engine.decide(wish)
     assert placement is not None
-    assert placement.node == 7
+    assert placement.node == row

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from calabash.model.errors import Reason
 from calabash.model.units import parse_memory_mib
-from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.choose import choose
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.explain.nodes import changes_for, judge
 
 
@@ -38,7 +40,7 @@ def random_cluster(rng: random.Random) -> Cluster:
                     gpu_count=1, gpu_milli=rng.choice((200, 500, 900)), gpu_memory_mib=rng.choice((1024, 8192, 15000)),
                     cpu_milli=rng.choice((0, 1000)),
                 )  # fmt: skip
-                if Compiled(cluster, shape).choose(row) or cluster.cpu_free_milli[row] >= shape.cpu_milli:
+                if choose(Compiled(cluster, shape), row) or cluster.cpu_free_milli[row] >= shape.cpu_milli:
                     cluster.place(shape, NodePlacement(node=row, devices=(device,)))
     return cluster
 

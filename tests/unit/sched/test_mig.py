@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.sched.cluster.mig import (
-    GEOMETRIES,
     MigGeometry,
     MigProfile,
     MigState,
     best_start,
-    geometry_of,
     legal_starts,
     occupied,
     vacated,
-)  # fmt: skip
+)
+from calabash.sched.cluster.mig_tables import GEOMETRIES, geometry_of
 
 SEVEN = GEOMETRIES["H100"]
 

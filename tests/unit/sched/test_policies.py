@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.fgd import FgdPolicy
 from calabash.sched.policies.pgb import PgbWeights
-from calabash.sched.policies.protocol import PlacementPolicy
 from calabash.sched.policies.registry import NAMES, policy_named
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn
 
@@ -56,6 +57,17 @@ def goes_to(policy: PlacementPolicy | str, cluster: Cluster, shape: Shape) -> tu
 
 
 # ------------------------------------------------------------------------------------------------ published baselines
+def decided_on(engine: Engine, shape: Shape, row: int) -> NodePlacement | None:
+    """Where the shape goes when every other node is cordoned."""
+    others = [other for other in range(engine.cluster.node_count) if other != row]
+    for other in others:
+        engine.cluster.cordon(other)
+    placement = engine.decide(shape)
+    for other in others:
+        engine.cluster.cordon(other, schedulable=True)
+    return placement
+
+
 def test_best_fit_takes_the_node_that_has_least_left() -> None:
     cluster = cluster_with((WHOLE, 1, (0,)), nodes=[node("a"), node("b"), node("c", 8, 128_000)])
     assert goes_to("bestfit", cluster, WHOLE) == ("b", (1,))
@@ -159,7 +171,7 @@ def test_priced_gaps_score_is_the_growth_of_the_potential(history: list[int], as
     typical = [(key[0], key[1], share) for key, share in DEMAND.typical()]
     scores = engine.scores(asked).copy()
     for row in range(len(nodes)):
-        placement = engine.decide_among(asked, [row])
+        placement = decided_on(engine, asked, row)
         if placement is None:
             assert scores[row] == -np.inf
             continue

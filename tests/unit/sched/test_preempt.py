@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from calabash.sched.actions.preempt import find_victims, mark_in_quota
 from calabash.sched.actions.room import ClusterRoom
-from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.shape import Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Request, Running
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.fairshare import Amount

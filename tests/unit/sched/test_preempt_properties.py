@@ -16,8 +16,8 @@ from dataclasses import replace
 import pytest
 
 from calabash.sched.actions.victims import VictimRules
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Evict, Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.tree import UNLIMITED, QueueSpec

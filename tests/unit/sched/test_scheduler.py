@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Defer, Evict, Options, Request, State
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.tree import QueueSpec

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calabash.sched.cluster.arrays import Cluster, GpuSpec, NodeSpec
+from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.tables import learn, maximal_patterns, neutral
 
 

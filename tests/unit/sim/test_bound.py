@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.registry import policy_named
 from calabash.sim import generate
 from calabash.sim.arrivals import simulate

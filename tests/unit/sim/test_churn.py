@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.cluster.arrays import NodeSpec
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.policies.registry import policy_named
 from calabash.sim import churn, generate
 from calabash.sim.arrivals import Tally

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.arrays import NodeSpec
 from calabash.sched.cluster.shape import WHOLE_MILLI
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.policies.registry import policy_named
 from calabash.sim import arrivals, churn, generate, report, runner
 from calabash.sim.bound import arrivals_bound

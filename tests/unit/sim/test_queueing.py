@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from calabash.sched.cluster.arrays import GpuSpec, NodeSpec
 from calabash.sched.cluster.shape import Shape
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.tree import QueueSpec

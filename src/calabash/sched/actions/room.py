@@ -13,6 +13,7 @@ from typing import Protocol
 from calabash.model.errors import CalabashError
 from calabash.sched.actions.reserve import HeldNodes
 from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.choose import choose
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import NodePlacement, Shape
 
@@ -62,7 +63,7 @@ class ClusterRoom:
     def choose_on(self, shape: Shape, node: int) -> NodePlacement | None:
         if node in self._cordoned:
             return self._choose_held(shape, node) if self.admitting else None
-        return self.compiled(shape).choose(node)
+        return choose(self.compiled(shape), node)
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.place(shape, placement)
@@ -103,7 +104,7 @@ class ClusterRoom:
         held, cordoned, self._held = self._held, self._cordoned, None
         self._cordoned = [other for other in cordoned if other != node]
         self.cluster.cordon(node, schedulable=True)
-        placement = self.compiled(shape).choose(node)
+        placement = choose(self.compiled(shape), node)
         if placement is not None and held is not None and not held.admits(shape, placement, self.ends_at_s):
             placement = None
         self.cluster.cordon(node)

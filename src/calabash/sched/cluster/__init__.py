@@ -4,3 +4,32 @@ What lives here: resident arrays (``arrays``), shapes of requests (``shape``), f
 counts of what is asked for (``demand``), and the engine that keeps one score vector per shape (``engine``).
 What never lives here: queues, gangs, time, or a reason to prefer one request to another.
 """
+
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
+from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import PlacementPolicy, Scored, Scorer
+from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
+from calabash.sched.cluster.spec import GpuSpec, NodeSpec
+
+__all__ = [
+    "WHOLE_MILLI",
+    "Bools",
+    "Cluster",
+    "Compiled",
+    "Demand",
+    "Engine",
+    "Floats",
+    "GpuSpec",
+    "Ints",
+    "NodePlacement",
+    "NodeSpec",
+    "PlacementPolicy",
+    "Rows",
+    "Scored",
+    "Scorer",
+    "Shape",
+    "Topology",
+]

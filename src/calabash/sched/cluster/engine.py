@@ -9,15 +9,15 @@ that fits nowhere is remembered by its cursor: asked again with nothing changed,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster.arrays import Cluster, Floats, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.choose import choose
+from calabash.sched.cluster.columns import Floats, Rows
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import PlacementPolicy, Scorer
 from calabash.sched.cluster.shape import NodePlacement, Shape
-from calabash.sched.policies.protocol import PlacementPolicy, Scorer
 
 _DECIMALS = 9
 _NOWHERE = -np.inf
@@ -78,16 +78,6 @@ class Engine:
         if score == _NOWHERE:
             return None
         return self._placement(entry, row, score)
-
-    def decide_among(self, shape: Shape, rows: Sequence[int]) -> NodePlacement | None:
-        """As ``decide``, but only on these rows."""
-        if not len(rows):
-            return None
-        entry = self._fresh(shape)
-        wanted = np.sort(np.asarray(rows, np.intp))
-        row = int(wanted[entry.scores[wanted].argmax()])
-        score = entry.scores.item(row)
-        return None if score == _NOWHERE else self._placement(entry, row, score)
 
     def scores(self, shape: Shape) -> Floats:
         """[N] current scores, minus infinity where the shape does not fit; a view, not to be changed."""
@@ -175,7 +165,7 @@ class Engine:
         if self.plain_whole(shape):
             free = (self.cluster.gpu_free_milli[row] == 1000).nonzero()[0][: shape.gpu_count]
             return NodePlacement(node=row, devices=tuple(free.tolist()), score=score)
-        return entry.compiled.choose(row)
+        return choose(entry.compiled, row)
 
     def plain_whole(self, shape: Shape) -> bool:
         """Whole cards by lowest index, where nothing but being free decides."""

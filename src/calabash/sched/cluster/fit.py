@@ -1,37 +1,18 @@
-"""Where a shape fits, as vectors over rows, and the first reason why not.
+"""Where a shape fits, as vectors over rows.
 
 A shape is compiled once per cluster: what depends only on labels, taints and device models becomes a mask of nodes and,
-where it matters, of devices. What changes with every placement is compared on the rows asked for. The first failing
-condition per node, in a fixed order, is its reason; explanations count them.
+where it matters, of devices. What changes with every placement is compared on the rows asked for. Why a node does not
+fit is answered by ``explain.reasons``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 
-from calabash.model.errors import Reason
-from calabash.sched.cluster.arrays import MODE_MIG, Bools, Cluster, Ints, Rows
-from calabash.sched.cluster.mig import best_start, legal_starts
-from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology, parse_expression, tolerates
-
-# The order in which conditions are looked at; codes are positions in this tuple plus one, 0 means that it fits.
-REASONS: tuple[Reason, ...] = (
-    Reason.SELECTOR_MISMATCH,
-    Reason.TAINTED,
-    Reason.NO_DEVICES,
-    Reason.TOO_LARGE,
-    Reason.UNHEALTHY,
-    Reason.MODE_CONFLICT,
-    Reason.NO_CPU,
-    Reason.NO_HOST_MEMORY,
-    Reason.NO_CORES,
-    Reason.NO_MEMORY,
-    Reason.TOPOLOGY,
-)
-_CODE = {reason: code for code, reason in enumerate(REASONS, 1)}
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import MODE_MIG, Bools, Ints, Rows
+from calabash.sched.cluster.mig import legal_starts
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology, parse_expression, tolerates
 
 
 class Compiled:
@@ -92,7 +73,7 @@ class Compiled:
             shape.fraction or shape.whole or not shape.gpu_count
         )
 
-    # ---------------------------------------------------------------------------------------- what fits now
+    # ---- what fits now -----------------------------------------------------------------------------------------------------
     def devices(self, rows: Rows, gaps: Ints | None = None) -> Bools:
         """[rows, G]: devices that can serve this shape now. ``gaps`` are the rows' free milli if already gathered."""
         cluster, shape = self.cluster, self.shape
@@ -111,10 +92,11 @@ class Compiled:
         if cluster.has_unhealthy:
             fits &= cluster.gpu_healthy[rows]
         if cluster.has_modes or self.mode:
-            fits &= self._mode_allows(rows)
+            fits &= self.mode_allows(rows)
         return fits
 
-    def _mode_allows(self, rows: Rows) -> Bools:
+    def mode_allows(self, rows: Rows) -> Bools:
+        """[rows, G] devices that are idle or already in the shape's sharing mode."""
         cluster = self.cluster
         idle = (cluster.gpu_users[rows] == 0) & ~cluster.gpu_pinned[rows]
         allowed: Bools = idle | (cluster.gpu_mode[rows] == self.mode)
@@ -149,14 +131,15 @@ class Compiled:
             ok &= cluster.schedulable[rows]
         return ok
 
-    def _groups(self, rows: Rows) -> Ints:
+    def groups(self, rows: Rows) -> Ints:
+        """[rows, G] the island or NUMA node of every device, by what the shape wishes."""
         cluster = self.cluster
         matrix = cluster.gpu_numa if self.shape.topology is Topology.NUMA else cluster.gpu_island
         return matrix[rows].astype(np.int64)
 
     def _island_room(self, rows: Rows, fits: Bools) -> Ints:
         """[rows]: most fitting devices within one island or NUMA node."""
-        groups = self._groups(rows)
+        groups = self.groups(rows)
         room = np.zeros(len(rows), np.int64)
         for group in range(int(groups.max(initial=-1)) + 1):
             np.maximum(room, (fits & (groups == group)).sum(axis=1), out=room)
@@ -168,115 +151,3 @@ class Compiled:
         if rows is None:
             rows = np.arange(self.cluster.node_count)
         return self.nodes(rows, self.devices(rows) if self.shape.gpu_count else None)
-
-    # ---------------------------------------------------------------------------------------- device choice
-    def choose(self, row: int) -> NodePlacement | None:
-        """Devices of one node by default: the fullest sufficient for a share, one island or lowest index for cards."""
-        shape = self.shape
-        rows = np.array([row])
-        if not shape.gpu_count:
-            return NodePlacement(node=row) if self.nodes(rows, None)[0] else None
-        fits = self.devices(rows)
-        if not self.nodes(rows, fits)[0]:
-            return None
-        free = np.flatnonzero(fits[0])
-        if shape.mig_profile:
-            return self._choose_mig(row, free.tolist())
-        if shape.topology is not Topology.ANY and shape.gpu_count > 1:
-            free = self._within_island(rows, free)
-        if not shape.whole:
-            gaps = self.cluster.gpu_free_milli[row, free] * (1 << 40) + self.cluster.gpu_free_mib[row, free]
-            free = free[np.argsort(gaps, kind="stable")]
-        if self.cluster.has_mixed and shape.gpu_count > 1:
-            free = self._of_one_card(row, free)
-        return NodePlacement(node=row, devices=tuple(sorted(free[: shape.gpu_count].tolist())))
-
-    def _within_island(self, rows: Rows, free: Rows) -> Rows:
-        """The smallest island that has room, else the devices of the largest ones first."""
-        groups = self._groups(rows)[0][free]
-        sizes = {int(group): int((groups == group).sum()) for group in np.unique(groups) if group >= 0}
-        enough = [(size, group) for group, size in sizes.items() if size >= self.shape.gpu_count]
-        if enough:
-            inside: Rows = free[groups == min(enough)[1]]
-            return inside
-        order = sorted(range(len(free)), key=lambda i: (-sizes.get(int(groups[i]), 0), int(groups[i]), i))
-        return free[order]
-
-    def _of_one_card(self, row: int, free: Rows) -> Rows:
-        """The devices of one physical model, of the model with the fewest that suffice; all when no model has enough."""
-        cards = self.cluster.gpu_card[row, free]
-        kinds, first, sizes = np.unique(cards, return_index=True, return_counts=True)
-        enough = [
-            (int(s), int(i), int(k)) for k, i, s in zip(kinds, first, sizes, strict=True) if s >= self.shape.gpu_count
-        ]
-        return free[cards == min(enough)[2]] if enough else free
-
-    def _choose_mig(self, row: int, free: list[int]) -> NodePlacement | None:
-        """The cards that keep the largest profiles possible; all instances of one request start at the same slice."""
-        cluster, shape = self.cluster, self.shape
-        options: dict[int, list[tuple[tuple[int, ...], int]]] = {}
-        for device in free:
-            geometry = cluster.geometries[int(cluster.gpu_geometry[row, device])]
-            state = cluster.mig_state(row, device)
-            found = best_start(geometry, shape.mig_profile, state) if geometry else None
-            if geometry and found:
-                fullest = (-state.mask.bit_count(), *(-count for count in found[1]))
-                options.setdefault(found[0], []).append((fullest, device))
-        chosen = [(sorted(found)[: shape.gpu_count], start) for start, found in options.items()]
-        full = [(picked, start) for picked, start in chosen if len(picked) == shape.gpu_count]
-        if not full:
-            return None
-        picked, start = min(full)
-        return NodePlacement(node=row, devices=tuple(sorted(d for _, d in picked)), mig_start=start)
-
-    # ---------------------------------------------------------------------------------------- why not
-    def reasons(self) -> npt.NDArray[np.int8]:
-        """[N] codes: position in REASONS plus one of the first condition that fails on each node; 0 where it fits."""
-        self.renew()
-        cluster, shape = self.cluster, self.shape
-        codes = np.zeros(cluster.node_count, np.int8)
-
-        def fail(where: Bools, reason: Reason) -> None:
-            codes[(codes == 0) & where] = _CODE[reason]
-
-        if self.selected is not None:
-            fail(~self.selected, Reason.SELECTOR_MISMATCH)
-        if self.tolerated is not None:
-            fail(~self.tolerated, Reason.TAINTED)
-        if shape.gpu_count:
-            fail(cluster.gpu_count == 0, Reason.NO_DEVICES)
-            fail(cluster.gpu_count < shape.gpu_count, Reason.TOO_LARGE)
-            if self.device_static is not None:
-                fail(self.device_static.sum(axis=1) < shape.gpu_count, Reason.SELECTOR_MISMATCH)
-        fail((cluster.cpu_milli < shape.cpu_milli) | (cluster.memory_mib < shape.memory_mib), Reason.TOO_LARGE)
-        fail(~cluster.schedulable, Reason.UNHEALTHY)
-        if shape.gpu_count:
-            self._device_reasons(fail)
-        fail(cluster.cpu_free_milli < shape.cpu_milli, Reason.NO_CPU)
-        fail(cluster.memory_free_mib < shape.memory_mib, Reason.NO_HOST_MEMORY)
-        if shape.gpu_count and shape.topology_required:
-            fail(~self.fitting(), Reason.TOPOLOGY)
-        return codes
-
-    def _device_reasons(self, fail: Callable[[Bools, Reason], None]) -> None:
-        """Narrow the devices condition by condition; the one after which too few are left is the reason."""
-        cluster, shape = self.cluster, self.shape
-        rows = np.arange(cluster.node_count)
-        left: Bools = np.arange(cluster.width) < cluster.gpu_count[:, None]
-        if self.device_static is not None:
-            left &= self.device_static
-        left &= cluster.gpu_healthy
-        fail(left.sum(axis=1) < shape.gpu_count, Reason.UNHEALTHY)
-        left &= self._mode_allows(rows)
-        fail(left.sum(axis=1) < shape.gpu_count, Reason.MODE_CONFLICT)
-        if not shape.mig_profile:
-            fail((left & (cluster.gpu_free_milli >= shape.gpu_milli)).sum(axis=1) < shape.gpu_count, Reason.NO_CORES)
-        known = left & self.devices(rows)
-        fail(known.sum(axis=1) < shape.gpu_count, Reason.NO_CORES if shape.mig_profile else Reason.NO_MEMORY)
-
-
-def reason_counts(codes: npt.NDArray[np.int8]) -> dict[Reason, int]:
-    """Nodes per reason, most nodes first; nodes where the shape fits are left out."""
-    counts = np.bincount(codes, minlength=len(REASONS) + 1)[1:]
-    order = np.argsort(-counts, kind="stable")
-    return {REASONS[code]: int(counts[code]) for code in order if counts[code]}

@@ -15,6 +15,7 @@ from enum import StrEnum
 from calabash.model.errors import CalabashError, Reason
 
 WHOLE_MILLI = 1000
+KINDS = 5
 _IN_EXPRESSION = re.compile(r"^(?P<key>[^\s=!(),]+)\s+(?P<op>in|notin)\s+\((?P<values>[^()]*)\)$")
 _EQUALITY = re.compile(r"^(?P<key>[^\s=!(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s=!(),]*)$")
 _EXISTENCE = re.compile(r"^(?P<absent>!?)(?P<key>[^\s=!(),]+)$")
@@ -109,6 +110,11 @@ class Shape:
     def fraction(self) -> bool:
         """Exactly one device is shared: the policy chooses which."""
         return self.gpu_count == 1 and not self.whole and not self.mig_profile
+
+    @property
+    def kind(self) -> int:
+        """Class by devices, below KINDS: 0 a share, 1 one card, 2 two, 3 up to four, 4 more."""
+        return min(KINDS - 1, 1 + (self.gpu_count - 1).bit_length()) if self.whole else 0
 
     @property
     def gpu_total_milli(self) -> int:

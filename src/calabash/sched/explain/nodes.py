@@ -15,10 +15,12 @@ import numpy as np
 
 from calabash.model.errors import Reason
 from calabash.model.units import format_mib
-from calabash.sched.cluster.arrays import Bools, Cluster, Ints, Rows
-from calabash.sched.cluster.fit import REASONS, Compiled
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Bools, Ints, Rows
+from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.decisions import Cause, Explanation
+from calabash.sched.explain.reasons import REASONS, reasons
 
 # Reasons that pass when others end; the rest stays until somebody changes the cluster or the request.
 PASSING = frozenset(
@@ -67,7 +69,7 @@ class NodeVerdict:
 def judge(compiled: Compiled) -> NodeVerdict:
     """Ask every node about the shape."""
     cluster = compiled.cluster
-    codes = compiled.reasons()
+    codes = reasons(compiled)
     present = np.unique(codes)
     causes: list[Cause] = []
     for code in present[present > 0].tolist():

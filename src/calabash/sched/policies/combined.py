@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.arrays import Cluster, Floats, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Floats, Rows
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import PlacementPolicy, Scored, Scorer
 from calabash.sched.cluster.shape import Shape
-from calabash.sched.policies.protocol import PlacementPolicy, Scored, Scorer, ScorerBase
+from calabash.sched.policies.base import ScorerBase
 
 _HUNDRED = frozenset({"bestfit", "dotproduct", "packing", "clustering", "fgd"})
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.policies.protocol import Maker, Scored, Scorer, ScorerBase, masked
+from calabash.sched.policies.base import Maker, ScorerBase, masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +32,10 @@ class FgdPolicy:
     name: str = "fgd"
 
     def bind(self, cluster: Cluster) -> Scorer:
-        return _Fgd(cluster, self.demand, quantised=self.quantised)
+        return _FgdScorer(cluster, self.demand, quantised=self.quantised)
 
 
-class _Fgd(ScorerBase):
+class _FgdScorer(ScorerBase):
     def __init__(self, cluster: Cluster, demand: Demand, *, quantised: bool) -> None:
         super().__init__(cluster)
         typical = demand.typical()

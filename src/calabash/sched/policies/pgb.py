@@ -24,11 +24,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import Devices, Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
-from calabash.sched.policies.protocol import Devices, Maker, Scored, Scorer, ScorerBase
+from calabash.sched.policies.base import Maker, ScorerBase
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
 
 LEARN_FIRST = 200
@@ -64,7 +66,7 @@ class PgbPolicy:
     name: str = "pgb"
 
     def bind(self, cluster: Cluster) -> Scorer:
-        return _Pgb(cluster, self.demand, self.weights)
+        return _PgbScorer(cluster, self.demand, self.weights)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class _Rows:
     fitting: Bools | None
 
 
-class _Pgb(ScorerBase):
+class _PgbScorer(ScorerBase):
     def __init__(self, cluster: Cluster, demand: Demand | None, weights: PgbWeights) -> None:
         super().__init__(cluster)
         self._weights = weights

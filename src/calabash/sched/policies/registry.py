@@ -13,8 +13,9 @@ from types import MappingProxyType
 from calabash.model.errors import CalabashError
 from calabash.sched import policies
 from calabash.sched.cluster.demand import Demand
+from calabash.sched.cluster.scoring import PlacementPolicy
+from calabash.sched.policies.base import Maker
 from calabash.sched.policies.combined import CombinedPolicy
-from calabash.sched.policies.protocol import Maker, PlacementPolicy
 
 
 def _discover() -> Mapping[str, Maker]:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calabash.sched.cluster.arrays import Cluster, Floats, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Floats, Rows
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.policies.protocol import Maker, Scored, Scorer, ScorerBase, masked
+from calabash.sched.policies.base import Maker, ScorerBase, masked
 
 CPU_REFERENCE_MILLI = 128_000.0
 GPU_REFERENCE_MILLI = 8_000.0
@@ -83,7 +85,7 @@ class _Clustering(_Simple):
             return np.zeros(len(rows))
         kinds = cluster.kind_users[rows]
         present = (kinds > 0).sum(axis=1)
-        same = kinds[:, cluster.kind_of(shape)] > 0
+        same = kinds[:, shape.kind] > 0
         base = 25 * (8000 - cluster.gpu_sum_milli[rows]) // 8000
         bonus = np.where(same, np.where(present == 1, 75, 50), np.where(present == 0, 25, 0))
         return (base + bonus).astype(np.float64)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calabash.sched.cluster.arrays import Cluster, Floats
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Floats
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calabash.sched.cluster.arrays import Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Floats, Ints, Rows
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import Scored, Scorer
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.policies.protocol import Maker, Scored, Scorer, ScorerBase, masked
+from calabash.sched.policies.base import Maker, ScorerBase, masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +26,10 @@ class TopologyPolicy:
     name: str = "topology"
 
     def bind(self, cluster: Cluster) -> Scorer:
-        return _Topology(cluster)
+        return _TopologyScorer(cluster)
 
 
-class _Topology(ScorerBase):
+class _TopologyScorer(ScorerBase):
     def score(self, compiled: Compiled, rows: Rows) -> Scored:
         ok, fitting = self.fits(compiled, rows)
         shape, cluster = compiled.shape, self.cluster

@@ -1,62 +1,20 @@
-"""What a policy is asked, and the part that all policies share."""
+"""The part that all policies share: what fits, and the fullest sufficient device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from calabash.sched.cluster.arrays import Bools, Cluster, Floats, Ints, Rows
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.scoring import Devices, PlacementPolicy
 from calabash.sched.cluster.shape import Shape
-
-Devices = npt.NDArray[np.int8]
-Scored = tuple[Floats, Devices | None]
-
-
-class PlacementPolicy(Protocol):
-    """A way to prefer nodes; values only, shared by any number of clusters."""
-
-    @property
-    def name(self) -> str:
-        """Name in reports and on the command line."""
-        ...
-
-    def bind(self, cluster: Cluster) -> Scorer:
-        """The policy at work on one cluster."""
-        ...
-
 
 # Makes a policy for what is known of the demand and for a seed; what a policy does not need it does not look at.
 Maker = Callable[[Demand | None, int], PlacementPolicy]
-
-
-class Scorer(Protocol):
-    """A policy bound to a cluster.
-
-    Attributes:
-        random_ties: equals are drawn from ``rng`` instead of taken in row order.
-        version: changes when scores that were given out are no longer comparable (tables were learned anew).
-    """
-
-    random_ties: bool
-    version: int
-    rng: np.random.Generator
-
-    def observe(self, shape: Shape) -> None:
-        """A request of this shape has arrived."""
-        ...
-
-    def score(self, compiled: Compiled, rows: Rows) -> Scored:
-        """Scores [rows] (larger is better, minus infinity where it does not fit); device [rows] for fractions."""
-        ...
-
-    def device(self, compiled: Compiled, row: int, device: int) -> int:
-        """The device to use on the chosen row, given the one that ``score`` named."""
-        ...
 
 
 class ScorerBase:

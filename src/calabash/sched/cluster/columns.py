@@ -1,0 +1,176 @@
+"""The columns of the cluster: what is kept per node and per device, and how the columns grow when a node comes.
+
+One row per node, one column per device. Columns of devices beyond a node's count stay zero. Rows are in a fixed
+pseudo-random order of the nodes (``order_seed``), so that "the first row among equals" is first fit in a random but fixed
+order: it consolidates, and no node name is preferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calabash.model.errors import CalabashError
+from calabash.sched.cluster.mig import MigGeometry, MigState
+from calabash.sched.cluster.mig_tables import geometry_of
+from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
+from calabash.sched.cluster.spec import NodeSpec
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+
+MODE_UNSET = 0
+MODE_MIG = "mig"
+
+
+class Columns:
+    """Resident arrays; N nodes, G the largest number of devices of a node (columns beyond a node's count stay zero).
+
+    Attributes (all of them read-only for others; shapes in brackets):
+        cpu_free_milli, cpu_milli, memory_free_mib, memory_mib [N]: host resources, free and whole.
+        gpu_count [N]; gpu_free_milli, gpu_free_mib, gpu_mib [N, G]: devices.
+        gpu_users, gpu_mode, gpu_pinned, gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G].
+        kind_users [N, KINDS]: placements per class of request (``Shape.kind``).
+        schedulable [N]: False while cordoned. rack [N].
+        gpu_sum_milli, gpu_whole_free [N]: free compute over the node's devices, devices with all of it free.
+        users [N]: placements on the node.
+        names, labels, taints: per row. row_of: name -> row.
+        log: changed rows, oldest first, starting at position ``log_start``.
+        static_version: changes when labels, taints or the set of nodes change.
+    """
+
+    def __init__(self, nodes: Sequence[NodeSpec], *, order_seed: int | None = 0, gpus_per_node_max: int = 0) -> None:
+        seen: set[str] = set()
+        for node in nodes:
+            if node.name in seen:
+                raise CalabashError(f"node {node.name} is there twice", hint="node names are unique")
+            seen.add(node.name)
+        order: Iterable[int] = range(len(nodes))
+        if order_seed is not None:
+            order = np.random.default_rng(order_seed).permutation(len(nodes)).tolist()
+        self.width = max([1, gpus_per_node_max, *(len(node.gpus) for node in nodes)])
+        self.names: list[str] = []
+        self.labels: list[Mapping[str, str]] = []
+        self.taints: list[tuple[str, ...]] = []
+        self.row_of: dict[str, int] = {}
+        self.models: dict[str, int] = {"": 0}
+        self.cards: dict[str, int] = {"": 0}
+        self.modes: dict[str, int] = {"": MODE_UNSET}
+        self.racks: dict[str, int] = {"": -1}
+        self.geometries: list[MigGeometry | None] = [None]
+        self.mig_states: dict[tuple[int, int], MigState] = {}
+        self.static_version = 0
+        self.has_unhealthy = False
+        self.has_modes = False
+        self.has_cordoned = False
+        self.has_mixed = False
+        self.gpu_tracked = False
+        self.log: list[int] = []
+        self.log_start = 0
+        self._allocate(0)
+        self._append([nodes[index] for index in order])
+
+    _VECTORS: tuple[tuple[str, Any, Any], ...] = (
+        ("cpu_free_milli", np.int64, 0), ("cpu_milli", np.int64, 0), ("memory_free_mib", np.int64, 0),
+        ("memory_mib", np.int64, 0), ("gpu_count", np.int64, 0), ("gpu_sum_milli", np.int64, 0),
+        ("gpu_whole_free", np.int64, 0), ("users", np.int64, 0),
+        ("schedulable", np.bool_, True), ("rack", np.int32, -1),
+    )  # fmt: skip
+    _MATRICES: tuple[tuple[str, Any, Any], ...] = (
+        ("gpu_free_milli", np.int64, 0), ("gpu_free_mib", np.int64, 0), ("gpu_mib", np.int64, 0),
+        ("gpu_users", np.int32, 0), ("gpu_mode", np.int16, MODE_UNSET), ("gpu_pinned", np.bool_, False),
+        ("gpu_healthy", np.bool_, True), ("gpu_model", np.int16, 0), ("gpu_card", np.int16, 0),
+        ("gpu_island", np.int16, -1), ("gpu_numa", np.int16, -1), ("gpu_geometry", np.int16, 0),
+    )  # fmt: skip
+    cpu_free_milli: Ints
+    cpu_milli: Ints
+    memory_free_mib: Ints
+    memory_mib: Ints
+    gpu_count: Ints
+    gpu_sum_milli: Ints
+    gpu_whole_free: Ints
+    users: Ints
+    schedulable: Bools
+    rack: npt.NDArray[np.int32]
+    gpu_free_milli: Ints
+    gpu_free_mib: Ints
+    gpu_mib: Ints
+    gpu_users: npt.NDArray[np.int32]
+    gpu_mode: npt.NDArray[np.int16]
+    gpu_pinned: Bools
+    gpu_healthy: Bools
+    gpu_model: npt.NDArray[np.int16]
+    gpu_card: npt.NDArray[np.int16]
+    gpu_island: npt.NDArray[np.int16]
+    gpu_numa: npt.NDArray[np.int16]
+    gpu_geometry: npt.NDArray[np.int16]
+    kind_users: npt.NDArray[np.int32]
+
+    def mode_code(self, mode: str) -> int:
+        """Stable small number of a sharing mode."""
+        return self.modes.setdefault(mode, len(self.modes))
+
+    def _allocate(self, count: int) -> None:
+        """Make all arrays ``count`` rows long, keeping what is there."""
+        old = len(self.names)
+        for name, dtype, fill in self._VECTORS:
+            grown: npt.NDArray[Any] = np.full(count, fill, dtype)
+            if old:
+                grown[:old] = getattr(self, name)
+            setattr(self, name, grown)
+        for name, dtype, fill in self._MATRICES:
+            matrix: npt.NDArray[Any] = np.full((count, self.width), fill, dtype)
+            if old:
+                matrix[:old] = getattr(self, name)
+            setattr(self, name, matrix)
+        kinds = np.zeros((count, KINDS), np.int32)
+        if old:
+            kinds[:old] = self.kind_users
+        self.kind_users = kinds
+
+    def _append(self, nodes: Sequence[NodeSpec]) -> None:
+        first = len(self.names)
+        self._allocate(first + len(nodes))
+        for row, node in enumerate(nodes, first):
+            self._write(row, node)
+        self.static_version += 1
+
+    def _write(self, row: int, node: NodeSpec) -> None:
+        self.names.append(node.name)
+        self.labels.append(node.labels)
+        self.taints.append(tuple(node.taints))
+        self.row_of[node.name] = row
+        self.cpu_milli[row] = self.cpu_free_milli[row] = node.cpu_milli
+        self.memory_mib[row] = self.memory_free_mib[row] = node.memory_mib
+        self.rack[row] = self.racks.setdefault(node.rack, len(self.racks) - 1)
+        count = len(node.gpus)
+        self.gpu_count[row] = count
+        self.gpu_sum_milli[row] = WHOLE_MILLI * count
+        self.gpu_whole_free[row] = count
+        self.gpu_free_milli[row, :count] = WHOLE_MILLI
+        for device, gpu in enumerate(node.gpus):
+            self.gpu_free_mib[row, device] = self.gpu_mib[row, device] = gpu.memory_mib
+            self.gpu_model[row, device] = self.models.setdefault(gpu.model, len(self.models))
+            self.gpu_card[row, device] = self.cards.setdefault(gpu.card or gpu.model, len(self.cards))
+            self.has_mixed |= bool(self.gpu_card[row, device] != self.gpu_card[row, 0])
+            self.gpu_tracked |= gpu.memory_mib > 0
+            self.gpu_island[row, device] = gpu.island
+            self.gpu_numa[row, device] = gpu.numa
+            self.gpu_healthy[row, device] = gpu.healthy
+            self.has_unhealthy |= not gpu.healthy
+            geometry = gpu.geometry
+            if gpu.mode:
+                self.gpu_mode[row, device] = self.mode_code(gpu.mode)
+                self.gpu_pinned[row, device] = True
+                self.has_modes = True
+                if gpu.mode == MODE_MIG and geometry is None:
+                    geometry = geometry_of(gpu.model, gpu.memory_mib)
+            if geometry is not None:
+                if geometry not in self.geometries:
+                    self.geometries.append(geometry)
+                self.gpu_geometry[row, device] = self.geometries.index(geometry)
