@@ -94,12 +94,12 @@ def test_an_allocation_comes_back_exactly_as_it_was_journalled(store: Store) -> 
 def test_everything_survives_closing_and_opening_again(url: str) -> None:
     first = open_store(url)
     first.grant(_record())
-    first.put_queue(QueueRecord(name="prod", deserved=4.0, limit=8.0))
+    first.administration.put_queue(QueueRecord(name="prod", deserved=4.0, limit=8.0))
     first.add_event(at=1.0, kind="granted", allocation="a1")
     first.close()
     second = open_store(url)
     assert second.allocations() == [_record()]
-    assert second.queues() == [QueueRecord(name="prod", deserved=4.0, limit=8.0)]
+    assert second.administration.queues() == [QueueRecord(name="prod", deserved=4.0, limit=8.0)]
     assert [e.kind for e in second.events()] == ["granted"]
     second.close()
 
@@ -148,12 +148,14 @@ def test_the_newest_are_kept_when_there_are_more_than_asked_for(store: Store) ->
 
 
 def test_queues_are_replaced_and_deleted_by_name(store: Store) -> None:
-    store.put_queue(QueueRecord(name="prod", deserved=4.0))
-    store.put_queue(QueueRecord(name="prod", parent="root", deserved=2.5, limit=3.5, weight=2.0))
-    assert store.queues() == [QueueRecord(name="prod", parent="root", deserved=2.5, limit=3.5, weight=2.0)]
-    assert store.delete_queue("prod")
-    assert not store.delete_queue("prod")
-    assert store.queues() == []
+    store.administration.put_queue(QueueRecord(name="prod", deserved=4.0))
+    store.administration.put_queue(QueueRecord(name="prod", parent="root", deserved=2.5, limit=3.5, weight=2.0))
+    assert store.administration.queues() == [
+        QueueRecord(name="prod", parent="root", deserved=2.5, limit=3.5, weight=2.0)
+    ]
+    assert store.administration.delete_queue("prod")
+    assert not store.administration.delete_queue("prod")
+    assert store.administration.queues() == []
 
 
 def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
@@ -259,7 +261,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 def test_a_commit_on_sqlite_is_synced_to_the_disk(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/pool.db")
-    with store._engine.connect() as connection:
+    with store._database.engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
     store.close()
@@ -269,10 +271,10 @@ def test_a_full_disk_is_a_reason_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "pool.db"
     store = open_store(f"sqlite:///{path}")
     store.grant(_record("before"))
-    with store._engine.connect() as connection:
+    with store._database.engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
     # The engine's pool hands the same connection out again, so the ceiling holds for the next grant.
-    raw = store._engine.raw_connection()
+    raw = store._database.engine.raw_connection()
     raw.cursor().execute(f"PRAGMA max_page_count={pages}")
     raw.close()
     with pytest.raises(CalabashError) as caught:  # noqa: PT012 - the one that no longer fits is not known beforehand

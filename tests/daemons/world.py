@@ -108,12 +108,12 @@ class Program:
 
 def _become(home: Path, command: list[str], body: dict[str, Any]) -> None:
     pool = PoolClient(home)
-    granted = pool.post("/v1/allocations", {"command": command, **body}, timeout_s=60)
+    granted = pool.post("/v1/allocations", {"command": command, "enter": True, **body}, timeout_s=60)
     if granted["lease"]:
         lease = os.open(granted["lease"], os.O_RDONLY)
         fcntl.flock(lease, fcntl.LOCK_SH)
         os.set_inheritable(lease, True)
-    pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
+        pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
     os.execvpe(command[0], command, {**os.environ, **granted["environment"]})
 
 

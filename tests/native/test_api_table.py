@@ -37,7 +37,6 @@ def load(name: str) -> ModuleType:
 
 
 api_table = load("api_table")
-load("cards")
 generate = load("generate")
 CUDA: list[Any] = api_table.load_cuda()
 NVML: list[Any] = api_table.load_nvml()

@@ -1,7 +1,5 @@
 /* Faults that a user can cause: each word is one row of a table. */
-#include "sim/ctl/inject.h"
-
-#include "sim/ctl/open.h"
+#include "sim/ctl/ctl.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,7 @@
 /*
  * Several operations in one call: memory operations of a stream, and copies.
  */
-#include "sim/cuda/call.h"
-#include "sim/cuda/context.h"
-#include "sim/cuda/object.h"
-#include "sim/cuda/process.h"
+#include "sim/cuda/internal.h"
 
 EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                       CUstreamBatchMemOpParams *paramArray, unsigned int flags)

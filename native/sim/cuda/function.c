@@ -1,12 +1,7 @@
 /*
  * What is known of a function: attributes, parameters, occupancy.
  */
-#include "image/image.h"
-#include "sim/cuda/call.h"
-#include "sim/cuda/context.h"
-#include "sim/cuda/module.h"
-#include "sim/cuda/object.h"
-#include "sim/cuda/process.h"
+#include "sim/cuda/internal.h"
 
 static struct function *get(const void *handle)
 {

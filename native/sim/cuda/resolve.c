@@ -1,8 +1,7 @@
 /*
  * How programs find the functions: cuGetProcAddress in both forms, over the generated table.
  */
-#include "sim/cuda/call.h"
-#include "sim/cuda/process.h"
+#include "sim/cuda/internal.h"
 
 #include "api/cuda_resolve.h"
 #include "api/sim_stubs.h"

@@ -1,9 +1,7 @@
 /*
  * What can be read and set of a context: flags, limits, cache and bank configuration, priorities, peers.
  */
-#include "sim/cuda/call.h"
-#include "sim/cuda/context.h"
-#include "sim/cuda/object.h"
+#include "sim/cuda/internal.h"
 
 EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 {

@@ -10,8 +10,6 @@
 #endif
 #include "sim/nvml/core.h"
 
-#include "sim/node/slot.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/nvml/load.h"
-#include "sim/nvml/mig_geometry.h"
+#include "sim/nvml/mig.h"
 
 #include <stdio.h>
 #include <string.h>

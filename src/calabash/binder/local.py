@@ -39,11 +39,12 @@ UNMANAGED = 10**9  # host resources where the pool does not manage them: a milli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start it on these slices, once everything in ``after`` is gone."""
+    """Start it on these slices, once everything in ``after`` is gone; ``because`` says why there."""
 
     id: AllocationId
     placement: Placement
     after: tuple[AllocationId, ...] = ()
+    because: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +98,36 @@ class LocalScheduler:
         self._slices: dict[str, Placement] = {}
 
     def submit(
-        self, allocation: AllocationId, request: GpuRequest, *, submitted_at_s: float, run_time_s: float | None = None
+        self,
+        allocation: AllocationId,
+        request: GpuRequest,
+        *,
+        submitted_at_s: float,
+        run_time_s: float | None = None,
+        owner: str = "",
     ) -> None:
-        """Join the line of ``request.queue``. Raises CalabashError: see ``shapes_of``, and unknown queues."""
+        """Join the order of ``request.queue``. Raises CalabashError: see ``shapes_of``, and unknown queues.
+
+        Args:
+            owner: whose request it is; with its tenant it names who takes turns and whose gang it is.
+        """
         shapes = shapes_of(request, self.devices)
         with_room = [s for s in shapes if self.scheduler.room.choose(s) is not None]
         shape = (with_room or sorted(shapes, key=lambda s: -len(s.models)))[0]
         expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
-        self.scheduler.submit(self._ask(allocation, request, shape, submitted_at_s, run_time_s=expected_s))
+        self.scheduler.submit(
+            self._queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner)
+        )
         self._requests[allocation] = request
 
     def adopt(
-        self, allocation: AllocationId, request: GpuRequest, placement: Placement, *, started_at_s: float
+        self,
+        allocation: AllocationId,
+        request: GpuRequest,
+        placement: Placement,
+        *,
+        started_at_s: float,
+        owner: str = "",
     ) -> None:
         """It runs already, as the journal says. Raises CalabashError when the devices have no such room."""
         devices = tuple(sorted(self._number[s.device] for s in placement.slices))
@@ -122,16 +141,28 @@ class LocalScheduler:
             cpu_milli=request.cpu_milli,
             memory_mib=request.host_memory_mib,
         )
-        queued = self._ask(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None)
+        queued = self._queued(
+            allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner
+        )
         self.scheduler.adopt(queued, placement=NodePlacement(node=0, devices=devices), started_at_s=started_at_s)
         self._requests[allocation] = request
         self._slices[allocation] = placement
 
     def finished(self, allocation: AllocationId) -> None:
-        """It ended, or was cancelled while it waited."""
+        """It ended, or was cancelled while it waited; nothing when it is not known."""
+        if self._requests.pop(allocation, None) is None:
+            return
         self.scheduler.finished(allocation)
-        self._requests.pop(allocation, None)
         self._slices.pop(allocation, None)
+
+    def unbind(self, allocation: AllocationId) -> None:
+        """Its start could not be carried out: it waits again and keeps its place in the order."""
+        self.scheduler.unbind(allocation)
+        self._slices.pop(allocation, None)
+
+    def runs(self, allocation: AllocationId) -> bool:
+        """Whether it holds its place, as far as the scheduler knows."""
+        return allocation in self._slices
 
     def set_health(self, uuid: DeviceUuid, health: Health) -> None:
         """A device that is not healthy takes nothing new."""
@@ -154,9 +185,10 @@ class LocalScheduler:
                     reported = Explanation(reason=answer.reason, summary=answer.message)
                     decided.append(Wait(id=name, reason=answer.reason, explanation=reported))
                     continue
+                because = self._because(name, answer)
                 self._slices[name] = answer
-                after = decision.after if isinstance(decision, Bind) else ()
-                decided.append(Start(id=name, placement=answer, after=tuple(AllocationId(a) for a in after)))
+                after = tuple(AllocationId(a) for a in decision.after) if isinstance(decision, Bind) else ()
+                decided.append(Start(id=name, placement=answer, after=after, because=because))
             elif isinstance(decision, Evict):
                 self._slices.pop(name, None)
                 decided.append(Stop(id=name, reason=decision.reason, by=AllocationId(decision.by)))
@@ -171,7 +203,7 @@ class LocalScheduler:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _ask(
+    def _queued(
         self,
         allocation: AllocationId,
         request: GpuRequest,
@@ -179,6 +211,7 @@ class LocalScheduler:
         submitted_at_s: float,
         *,
         run_time_s: float | None,
+        owner: str,
     ) -> Request:
         return Request(
             id=allocation,
@@ -188,6 +221,7 @@ class LocalScheduler:
             run_time_s=run_time_s,
             tenant=request.tenant,
             submitted_at_s=submitted_at_s,
+            owner=f"{owner}:{request.tenant}",
             gang=request.gang,
             min_member=request.gang_size if request.gang else 1,
             movable=False,
@@ -205,6 +239,20 @@ class LocalScheduler:
                 return answer
             slices.append(answer)
         return Placement(node=self.node, mode=mode, slices=tuple(slices))
+
+    def _because(self, name: AllocationId, placement: Placement) -> str:
+        """Where it goes and why there, in one line; asked before it holds its place."""
+        request = self._requests[name]
+        number = {d.uuid: d.index for d in self.devices}
+        answers = [fits(d, *self._held(d.uuid, but=name), request) for d in self.devices]
+        room = sum(not isinstance(a, Misfit) for a in answers)
+        places = ", ".join(f"device {number[s.device]}" for s in placement.slices)
+        shared = sum(bool(self._held(s.device, but=name)[1]) for s in placement.slices)
+        beside = f"{shared} of them shared with others already" if shared else "idle before"
+        if len(placement.slices) == 1:
+            beside = "shared with others already" if shared else "idle before"
+        choice = "there was no other" if room == len(placement.slices) else f"policy {self.scheduler.policy.name}"
+        return f"{places} ({beside}): {room} of {len(self.devices)} devices had room, asked {request.count}; {choice}"
 
     def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[HeldSlice]]:
         mode: ModeName | None = None

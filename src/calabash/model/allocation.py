@@ -73,13 +73,27 @@ class UsageRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRecord:
-    """A queue as an administrator set it; amounts are devices, ``limit`` None is unlimited."""
+    """A queue as an administrator set it; amounts are devices, ``limit`` None is unlimited.
+
+    ``users`` and ``groups`` are who may use it besides administrators; the queue ``default`` is everybody's.
+    """
 
     name: str
     parent: str = ""
     deserved: float = 0.0
     limit: float | None = None
     weight: float = 1.0
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRecord:
+    """A tenant as an administrator set it: who may ask on its account. Everybody has the tenant of that login name."""
+
+    name: str
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

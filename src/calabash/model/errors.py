@@ -36,6 +36,7 @@ class Reason(StrEnum):
     TOPOLOGY = "topology"
     UNHEALTHY = "unhealthy"
     GANG_INCOMPLETE = "gang_incomplete"
+    USER_LIMIT = "user_limit"
     QUEUE_OVER_LIMIT = "queue_over_limit"
     QUEUE_OVER_DESERVED = "queue_over_deserved"
     RESERVED = "reserved"

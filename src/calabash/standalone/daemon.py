@@ -11,14 +11,12 @@ import os
 import resource
 import signal
 import socket
-import stat
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import structlog
-import uvicorn
 
 import calabash
 from calabash.agent.inventory import no_devices
@@ -27,14 +25,19 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
-from calabash.seams.host.files import disk_full_is_a_reason, free_bytes, lock_exclusive
+from calabash.seams.host.files import free_bytes
 from calabash.seams.store import open_store
-from calabash.standalone.api import Context, PeerProtocol, application
 from calabash.standalone.client import socket_path
+from calabash.standalone.fairness import Fairness
+from calabash.standalone.handlers import Context, application
+from calabash.standalone.home import DATABASE_FILE, listening, own_home
+from calabash.standalone.housekeeping import Housekeeper
+from calabash.standalone.logs import LOG_FILE, configure
+from calabash.standalone.permission import Permission
 from calabash.standalone.pool import Pool
+from calabash.standalone.serving import Listener, Server
+from calabash.standalone.settings import Limits, read_settings
 
-LOCK_FILE = "pool.lock"
-DATABASE_FILE = "pool.db"
 FREE_BYTES_MIN = 16 << 20
 _NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 
@@ -51,15 +54,7 @@ def main() -> int:
     parser.add_argument("--sim", metavar="NAME", default="", help="use the simulated node of that name")
     parser.add_argument("--db", metavar="URL", default="", help="journal; - reads the URL from standard input")
     arguments = parser.parse_args()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    configure()
     try:
         with ExitStack() as stack:
             _run(arguments.home.absolute(), arguments.sim, _database(arguments), stack)
@@ -80,7 +75,8 @@ def _database(arguments: argparse.Namespace) -> str:
 
 def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
     address = Path(socket_path(home))
-    stack.enter_context(_single_instance(home))
+    stack.enter_context(own_home(home))
+    settings = read_settings(home)
     free = free_bytes(home)
     if free < FREE_BYTES_MIN:
         raise CalabashError(
@@ -110,83 +106,41 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
     )
     agent.start()
     stack.callback(agent.stop)
-    pool = Pool(agent=agent, store=store, clock=SystemClock(), owner_uid=os.geteuid())
-    listener = stack.enter_context(_listening(address))
+    everybody = agent.snapshot().membership == "kernel"
+    permission = Permission(os.geteuid(), everybody=everybody)
+    pool = Pool(agent=agent, store=store, clock=SystemClock(), permission=permission, limits=settings.user)
+    fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
     context = Context(
         home=home,
         sim=sim,
         simulation=simulation,
         driver=", ".join(f"{d.vendor} {d.driver_version()}" for d in drivers),
         arbiter_pid=agent.arbiter_pid,
+        fairness=fairness,
     )
-    _serve(pool, listener, context)
-
-
-def _serve(pool: Pool, listener: socket.socket, context: Context) -> None:
-    app = application(pool, context, stop=lambda: setattr(server, "should_exit", True))
-    config = uvicorn.Config(
-        app,
-        http=PeerProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        h11_max_incomplete_event_size=16 * 1024,
-        timeout_graceful_shutdown=2,
-    )
-    server = uvicorn.Server(config)
-    log.info("pool is up", home=str(context.home), sim=context.sim, devices=len(pool.agent.inventory.devices()))
+    listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+    stack.callback(address.unlink, missing_ok=True)
+    listening(address, listener)
+    keeper = Housekeeper(store=store, clock=SystemClock(), kept=settings.journal.retention(), log_file=home / LOG_FILE)
+    keeper.start()
+    stack.callback(keeper.stop)
+    log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    server.run(sockets=[listener])
+    server = Server(listener, fairness)
+    server.run(application(pool, context, stop=server.stop))
     log.info("pool is down")
+
+
+def _possible(limits: Limits) -> Limits:
+    """One user's connections never take more than half of the descriptors that this process may open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    return msgspec.structs.replace(limits, connections=max(16, min(limits.connections, most)))
 
 
 def _leave(_number: int, _frame: object) -> None:
     raise SystemExit(0)
-
-
-@contextmanager
-def _single_instance(home: Path) -> Iterator[None]:
-    """Hold the lock of the home. Raises POOL_RUNNING with the pid of whoever holds it."""
-    with disk_full_is_a_reason(f"cannot make {home}"):
-        home.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor = lock_exclusive(home / LOCK_FILE)
-    if descriptor is None:
-        holder = (home / LOCK_FILE).read_text().strip() or "unknown"
-        raise CalabashError(
-            f"a pool runs already at {home}, pid {holder}",
-            reason=Reason.POOL_RUNNING,
-            hint="use it, or stop it with `calabash down`",
-        )
-    with disk_full_is_a_reason(f"cannot write {home / LOCK_FILE}"):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
-    """The pool's socket. We hold the lock, so a socket that is there belongs to a dead pool."""
-    if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-        raise CalabashError(f"{path} is not a socket", reason=Reason.BAD_FILE, hint="move it away")
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listener.bind(str(path))
-        # Everybody may ask; what they may do is decided by who they are.
-        path.chmod(0o666)
-        listener.listen(1024)
-        yield listener
-    finally:
-        listener.close()
-        path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

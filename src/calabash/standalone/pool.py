@@ -1,482 +1,281 @@
 """The pool: requests in, allocations out, and who may touch what.
 
-Which request goes where is the scheduler's decision; the pool tells it what happened and carries its decisions out. A
-request that does not fit waits as long as its asker wants, and is tried again whenever room may have appeared. A grant
-is checked once more against the book of what is really held, so the books of the scheduler can be wrong without
-anything being promised twice. Everything here is synchronous and safe for threads; the HTTP layer calls it from
-worker threads and awaits the future of a waiting request.
+Which request goes where is the scheduler's decision, and the binder carries it out. Here is what stands before both:
+permission, limits per user, and what people are told. Everything is synchronous and safe for threads; the HTTP layer
+calls it from worker threads and awaits the future of a waiting request.
 """
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any
-
-import structlog
+from collections import Counter
+from dataclasses import dataclass
 
 from calabash.agent.node import NodeAgent
-from calabash.binder.local import LocalScheduler, Start, Stop
-from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord
-from calabash.model.device import DeviceUuid, Health
+from calabash.api import replies, requests
+from calabash.binder.binder import Binder
+from calabash.binder.requests import Requester, WaitingRequest
+from calabash.model.allocation import AllocationRecord, QueueRecord, TenantRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest, Placement, Slice
+from calabash.model.request import AllocationId
 from calabash.scenario import dump_scenario
-from calabash.sched import UNLIMITED, Amount, Options, QueueSpec
 from calabash.seams.clock import Clock
-from calabash.seams.host.processes import Peer, identify, owner, user_name
+from calabash.seams.host.processes import Peer, Process, identify, owner, user_name
 from calabash.seams.store import Store
-from calabash.sharing.protocol import Edits, Misfit
-from calabash.sharing.registry import fits
+from calabash.standalone.permission import Permission
+from calabash.standalone.queues import Queues
 from calabash.standalone.refusals import Refusal, refusal
-
-PENDING_MAX = 10_000
-# Anybody may name any priority on one machine, so priority orders the line and never ends a running program. What an
-# administrator has guaranteed to a queue is taken back from those who borrowed it.
-OPTIONS = Options(preempt=False, reclaim=True, reclaim_fair_share=False)
-
-log = structlog.get_logger(__name__)
-_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+from calabash.standalone.settings import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
-    """What the asker gets: its allocation and the edits its program needs."""
+class Asker:
+    """Who is at the other end of a connection; ``process`` is that very process, None when it cannot be known."""
 
-    record: AllocationRecord
-    edits: Edits
-
-
-@dataclass(slots=True)
-class Pending:
-    """A request that waits; ``answer`` is resolved with Granted or CalabashError."""
-
-    id: AllocationId
-    request: GpuRequest
     peer: Peer
-    command: tuple[str, ...]
-    created_at: float
-    answer: Future[Granted] = field(default_factory=Future)
-
-
-def new_id() -> AllocationId:
-    """Short enough to type, long enough never to meet again: 31^8."""
-    return AllocationId("a" + "".join(secrets.choice(_ALPHABET) for _ in range(8)))
+    process: Process | None = None
 
 
 class Pool:
     """The pool of this machine."""
 
-    def __init__(self, *, agent: NodeAgent, store: Store, clock: Clock, owner_uid: int) -> None:
+    def __init__(
+        self, *, agent: NodeAgent, store: Store, clock: Clock, permission: Permission, limits: Limits | None = None
+    ) -> None:
         self.agent = agent
         self.store = store
-        self._clock = clock
-        self._owner_uid = owner_uid
-        self._lock = threading.RLock()
-        self._pending: dict[AllocationId, Pending] = {}  # not answered yet
-        self._starts: dict[AllocationId, Start] = {}  # decided, and not yet granted
-        self._running: set[AllocationId] = set()  # granted, as far as the scheduler knows
-        self._health: dict[DeviceUuid, Health] = {}
-        self._closed = False
-        self._line = self._new_line()
-        agent.changed = self.schedule
+        self.permission = permission
+        self.queues = Queues(store)
+        self.limits = limits or Limits()
+        self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
+        self._joining = threading.Lock()
+        self._waiting: Counter[int] = Counter()
+        agent.subscribe(self.binder.schedule)
 
     # -- asking ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: GpuRequest, *, peer: Peer, command: Sequence[str], wait: bool) -> Pending:
-        """Join the line and try at once.
+    def submit(self, wanted: requests.AllocationRequest, asker: Asker) -> WaitingRequest:
+        """Join the queue and try at once.
 
-        Raises CalabashError when it can never be granted, or when it cannot be granted now and does not want to wait.
+        Raises CalabashError when the asker may not, when it can never be granted, or when it cannot be granted now
+        and does not want to wait.
         """
-        pending = Pending(new_id(), request, peer, tuple(command), self._clock.now_s())
-        with self._lock:
-            if self._closed:
-                raise CalabashError("the pool is going down", reason=Reason.POOL_DOWN, hint="start it: calabash up")
-            if len(self._pending) >= PENDING_MAX:
-                raise CalabashError(f"{PENDING_MAX} requests wait already", reason=Reason.CONFLICT, hint="try later")
-            self._line.submit(pending.id, request, submitted_at_s=self._now_s())
-            self._pending[pending.id] = pending
-            self.schedule()
-            if not pending.answer.done() and pending.id not in self._starts:
-                told = self._refusal(pending)
-                if not wait:
-                    self._forget(pending.id)
-                    raise told.error()
-                self.agent.event("pending", reason=told.reason, allocation=pending.id, message=told.message)
-        return pending
+        peer = asker.peer
+        queue, tenant = self.queues.queue(wanted.queue), self.queues.tenant(wanted.tenant)
+        request = wanted.request(tenant=self.permission.tenant(peer, wanted.tenant, tenant.users, tenant.groups))
+        self.permission.require_queue(peer, wanted.queue, queue.users, queue.groups)
+        requester = Requester(uid=peer.uid, user=user_name(peer.uid), process=asker.process)
+        self._count_in(peer)
+        try:
+            waiting = self.binder.submit(
+                request, requester=requester, command=tuple(wanted.command), wait=wanted.wait_s > 0
+            )
+        except BaseException:
+            self._count_out(peer.uid)
+            raise
+        waiting.answer.add_done_callback(lambda _: self._count_out(peer.uid))
+        if waiting.answer.done() or self.binder.bound(waiting):
+            return waiting
+        try:
+            told = self._refusal(waiting)
+        except CalabashError:  # it was granted in this moment
+            return waiting
+        if wanted.wait_s <= 0 and self.binder.withdraw(waiting, why="it did not want to wait"):
+            raise told.error()
+        self.agent.event("pending", reason=told.reason, allocation=waiting.id, message=told.message)
+        return waiting
 
-    def cancel(self, pending: Pending, *, why: str) -> bool:
+    def cancel(self, waiting: WaitingRequest, *, why: str) -> bool:
         """The asker is gone or tired of waiting. False when it has been answered already."""
-        with self._lock:
-            if pending.answer.done():
-                return False
-            self._forget(pending.id)
-            pending.answer.cancel()
-        self.agent.event("cancelled", allocation=pending.id, message=why)
-        self.schedule()
+        if not self.binder.withdraw(waiting, why=why):
+            return False
+        self.agent.event("cancelled", allocation=waiting.id, message=why)
         return True
 
-    def give_back(self, pending: Pending, *, why: str) -> None:
+    def give_back(self, waiting: WaitingRequest, *, why: str) -> None:
         """Nobody is there to take what it was granted."""
-        self.agent.end(pending.id, reason="cancelled", explanation=why)
+        self.agent.end(waiting.id, reason="cancelled", explanation=why)
 
-    def schedule(self) -> None:
-        """Let the scheduler decide and carry its decisions out as far as that is possible now."""
-        with self._lock:
-            if self._closed:
-                return
-            self._follow()
-            for decision in self._line.cycle(self._now_s()):
-                if isinstance(decision, Start):
-                    self._starts[decision.id] = decision
-                elif isinstance(decision, Stop):
-                    self._evict(decision)
-            for start in list(self._starts.values()):
-                if start.id in self._starts:
-                    self._carry_out(start)
+    def _count_in(self, peer: Peer) -> None:
+        with self._joining:
+            if self._waiting[peer.uid] >= self.limits.waiting and not self.permission.administrator(peer):
+                raise CalabashError(
+                    f"{self._waiting[peer.uid]} requests of user {user_name(peer.uid)} wait already, the limit",
+                    reason=Reason.USER_LIMIT,
+                    hint="wait until some have started; an administrator may raise `waiting` in pool.toml",
+                )
+            self._waiting[peer.uid] += 1
 
-    def _follow(self) -> None:
-        """Tell the scheduler what happened since: health, and what is gone."""
-        for device in self.agent.inventory.devices():
-            if device.uuid not in {d.uuid for d in self._line.devices if d.memory_mib == device.memory_mib}:
-                self._line = self._new_line()  # a card that was lost when the pool started has been seen
-                return
-            health = Health.DRAINING if self.agent.orphaned(device.uuid) else device.health
-            if self._health.get(device.uuid) is not health:
-                self._line.set_health(device.uuid, health)
-                self._health[device.uuid] = health
-        for allocation in [a for a in self._running if self.agent.book.get(a) is None]:
-            self._running.discard(allocation)
-            self._line.finished(allocation)
-
-    def _evict(self, stop: Stop) -> None:
-        """A program cannot be put back in line: it is ended, and whoever started it decides what then."""
-        self._line.finished(stop.id)
-        self._running.discard(stop.id)
-        if self._starts.pop(stop.id, None) is None:
-            self.agent.end(stop.id, reason=stop.reason, explanation=f"its devices were needed for {stop.by}")
-        else:
-            pending = self._pending.pop(stop.id)
-            message = f"{stop.id} lost its place to {stop.by}"
-            pending.answer.set_exception(CalabashError(message, reason=stop.reason, hint="try again with --wait"))
-
-    def _carry_out(self, start: Start) -> None:
-        """Grant it, unless what must go first is still there."""
-        pending = self._pending[start.id]
-        if any(self.agent.book.get(other) is not None for other in start.after):
-            return
-        with self.agent.lock:
-            answers = self._asked_again(start, pending.request)
-            misfits = [a for a in answers if isinstance(a, Misfit)]
-            if not misfits:
-                self._grant(pending, start)
-                return
-        if any(m.reason is Reason.UNHEALTHY for m in misfits):
-            self._starts.pop(start.id)
-            self._line.finished(start.id)
-            try:
-                self._line.submit(start.id, pending.request, submitted_at_s=self._now_s())
-            except CalabashError as error:
-                del self._pending[start.id]
-                pending.answer.set_exception(error)
-
-    def _asked_again(self, start: Start, request: GpuRequest) -> list[Slice | Misfit]:
-        """Whether the devices really have the room: what was evicted may still be ending."""
-        states = {s.device.uuid: s for s in self.agent.devices()}
-        return [
-            fits(states[p.device].device, states[p.device].mode, states[p.device].held, request)
-            for p in start.placement.slices
-        ]
-
-    def _grant(self, pending: Pending, start: Start) -> None:
-        del self._starts[pending.id]
-        del self._pending[pending.id]
-        try:
-            granted = self.agent.grant(self._record(pending, start.placement))
-        except Exception as error:  # whatever it is, its asker must hear of it
-            self._line.finished(pending.id)
-            pending.answer.set_exception(error)
-            self._abandon_gang(pending)
-            return
-        self._running.add(pending.id)
-        pending.answer.set_result(Granted(record=granted.record, edits=granted.edits))
-
-    def _abandon_gang(self, failed: Pending) -> None:
-        """One member could not be granted, so none of its gang starts."""
-        gang = failed.request.gang
-        if not gang:
-            return
-        key = (failed.request.queue, gang)
-        for record in self.agent.book.records():
-            if (record.request.queue, record.request.gang) == key and record.state is AllocationState.GRANTED:
-                self.agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed.id} was not granted")
-        for other in [p for p in self._pending.values() if (p.request.queue, p.request.gang) == key]:
-            if self._starts.pop(other.id, None) is not None:
-                del self._pending[other.id]
-                self._line.finished(other.id)
-                message = f"member {failed.id} of gang {gang} was not granted"
-                other.answer.set_exception(CalabashError(message, reason=Reason.GANG_INCOMPLETE, hint="try again"))
-
-    def _record(self, pending: Pending, placement: Placement) -> AllocationRecord:
-        client = identify(pending.peer.pid)
-        return AllocationRecord(
-            id=pending.id,
-            state=AllocationState.GRANTED,
-            request=pending.request,
-            placement=placement,
-            user=user_name(pending.peer.uid),
-            uid=pending.peer.uid,
-            client_pid=client.pid if client else 0,
-            client_start_time=client.start_time if client else 0,
-            command=pending.command,
-            created_at=pending.created_at,
-            granted_at=self._clock.now_s(),
-        )
-
-    def _forget(self, allocation: AllocationId) -> None:
-        """It leaves the line."""
-        self._pending.pop(allocation, None)
-        self._starts.pop(allocation, None)
-        self._line.finished(allocation)
-
-    def _refusal(self, pending: Pending) -> Refusal:
-        with self.agent.lock:
-            states = self.agent.devices()
-        return refusal(self._line.why(pending.id, self._now_s()), states, pending.request)
-
-    def bound(self, pending: Pending) -> bool:
-        """Whether it has its place and only waits for others to leave it."""
-        return pending.id in self._starts
-
-    # -- the scheduler -----------------------------------------------------------------------------------------
-
-    def _now_s(self) -> float:
-        return self._clock.monotonic_ns() / 1e9
-
-    def _new_line(self) -> LocalScheduler:
-        """A scheduler that knows what is held and who waits."""
-        devices = self.agent.inventory.devices()
-        line = LocalScheduler(self.agent.node, devices, self._queue_specs(self.store.queues()), options=OPTIONS)
-        self._health = {d.uuid: d.health for d in devices}
-        self._running = set()
-        self._starts = {}
-        behind_s = self._clock.now_s() - self._now_s()
-        for record in self.agent.book.records():
-            try:
-                started_at_s = record.granted_at - behind_s
-                line.adopt(record.id, record.request, record.placement, started_at_s=started_at_s)
-            except (CalabashError, KeyError) as error:
-                # Its devices or its queue are gone. It runs on; grants are checked against the book as well.
-                log.warning("the scheduler does not know this allocation", allocation=record.id, error=str(error))
-            else:
-                self._running.add(record.id)
-        for pending in sorted(self._pending.values(), key=lambda p: p.created_at):
-            try:
-                line.submit(pending.id, pending.request, submitted_at_s=pending.created_at - behind_s)
-            except CalabashError as error:
-                del self._pending[pending.id]
-                pending.answer.set_exception(error)
-        return line
-
-    def _queue_specs(self, records: Sequence[QueueRecord]) -> list[QueueSpec]:
-        known = {record.name: record for record in records}
-        known.setdefault(DEFAULT_QUEUE, QueueRecord(name=DEFAULT_QUEUE))
-        return [
-            QueueSpec(
-                name=record.name,
-                parent=record.parent,
-                deserved=Amount(gpu_milli=round(record.deserved * 1000)),
-                limit=UNLIMITED if record.limit is None else UNLIMITED._replace(gpu_milli=round(record.limit * 1000)),
-                over_quota_weight=record.weight,
-            )
-            for record in known.values()
-        ]
+    def _count_out(self, uid: int) -> None:
+        with self._joining:
+            self._waiting[uid] -= 1
+            if self._waiting[uid] <= 0:
+                del self._waiting[uid]
 
     # -- holding -----------------------------------------------------------------------------------------------
 
-    def started(self, allocation: AllocationId, *, pid: int, peer: Peer) -> AllocationRecord:
+    def enter(self, allocation: AllocationId, process: Process | None) -> AllocationRecord:
+        """Make the asking process itself the program. Raises CalabashError when it has gone meanwhile."""
+        if process is None:
+            raise CalabashError("the asking process cannot be seen from here", reason=Reason.NOT_FOUND)
+        return self.agent.enter(allocation, process)
+
+    def started(self, allocation: AllocationId, *, pid: int, asker: Asker) -> AllocationRecord:
         """The program of an allocation is about to run; only one of the asker's own processes can be it."""
-        self._require_owner(self._held(allocation), peer)
+        record = self._held(allocation)
+        self.permission.require_owner(asker.peer, record.uid, record.id)
         program = identify(pid)
-        if program is not None and owner(program) != peer.uid and peer.uid != 0:
-            raise CalabashError(f"process {pid} does not belong to {user_name(peer.uid)}", reason=Reason.NOT_PERMITTED)
         if program is None:
             raise CalabashError(f"process {pid} has ended", reason=Reason.NOT_FOUND)
+        if owner(program) != asker.peer.uid and asker.peer.uid != 0:
+            name = user_name(asker.peer.uid)
+            raise CalabashError(f"process {pid} does not belong to {name}", reason=Reason.NOT_PERMITTED)
         return self.agent.enter(allocation, program)
 
-    def release(self, allocation: AllocationId, *, peer: Peer, force: bool) -> None:
-        """Give it back, or leave the line. Raises CONFLICT when its programs run and ``force`` is not given."""
-        with self._lock:
-            pending = self._pending.get(allocation)
-        if pending is not None:
-            self._require_user(pending.peer.uid, allocation, peer)
-            with self._lock:
-                if not pending.answer.done():
-                    self._forget(allocation)
-                    message = f"request {allocation} was cancelled by {user_name(peer.uid)}"
-                    pending.answer.set_exception(CalabashError(message, reason=Reason.CONFLICT))
-            return
+    def release(self, allocation: AllocationId, *, asker: Asker, force: bool) -> str:
+        """Give it back, or withdraw the request; the state that it is in then: ``ending`` or ``released``.
+
+        Raises CONFLICT when its programs run and ``force`` is not given.
+        """
+        peer = asker.peer
+        waiting = self.binder.find(allocation)
+        if waiting is not None:
+            self.permission.require_owner(peer, waiting.requester.uid, allocation)
+            message = f"request {allocation} was cancelled by {user_name(peer.uid)}"
+            error = CalabashError(message, reason=Reason.CONFLICT, hint="ask again")
+            if self.binder.withdraw(waiting, why=message, error=error):
+                return "released"
         record = self._held(allocation)
-        self._require_owner(record, peer)
-        programs = self.agent.processes_of(allocation)
-        others = [p for p in programs if p.pid != peer.pid]
+        self.permission.require_owner(peer, record.uid, allocation)
+        others = [p for p in self._processes(allocation) if p.pid != peer.pid]
         if others and not force:
             raise CalabashError(
-                f"{allocation} is used by {len(others)} programs (pid {', '.join(str(p.pid) for p in others[:5])})",
+                f"{allocation} is used by {_named(others)}",
                 reason=Reason.CONFLICT,
                 hint="end them, or release it with force",
             )
-        by = user_name(peer.uid)
         # A program that gives its own slice back is not to be killed for it.
+        by = user_name(peer.uid)
         self.agent.end(allocation, reason="released", explanation=f"released by {by}", gently=not others and not force)
-        self.agent.sweep()
+        return "ending" if self.agent.record(allocation) is not None else "released"
+
+    def what_holds(self, allocation: AllocationId) -> CalabashError:
+        """Why an allocation that was to end is still there: who holds it."""
+        found = self._processes(allocation)
+        holders = (
+            f"is still held by {_named(found)}" if found else "is still held, by nobody that can be seen from here"
+        )
+        return CalabashError(
+            f"{allocation} {holders}",
+            reason=Reason.CONFLICT,
+            hint="it is freed as soon as they are gone: end them, or ask root to",
+        )
 
     def close(self, *, force: bool) -> None:
         """Take no more requests. Raises CONFLICT while programs run and ``force`` is not given."""
-        with self._lock:
-            running = self.agent.book.records()
-            if running and not force:
-                held = f"{len(running)} allocations are" if len(running) > 1 else "1 allocation is"
-                raise CalabashError(
-                    f"{held} held: {', '.join(r.id for r in running[:5])}",
-                    reason=Reason.CONFLICT,
-                    hint="wait for them, or `calabash down --force` ends them",
-                )
-            self._closed = True
-            waiting = list(self._pending.values())
-            self._pending.clear()
-        for pending in waiting:
-            with contextlib.suppress(Exception):
-                pending.answer.set_exception(CalabashError("the pool went down", reason=Reason.POOL_DOWN))
-        for record in running:
+        running = self.agent.records()
+        if running and not force:
+            held = "1 allocation is" if len(running) == 1 else f"{len(running)} allocations are"
+            raise CalabashError(
+                f"{held} held: {', '.join(r.id for r in running[:5])}",
+                reason=Reason.CONFLICT,
+                hint="wait for them, or `calabash down --force` ends them",
+            )
+        for waiting in self.binder.close():
+            waiting.resolve(CalabashError("the pool went down", reason=Reason.POOL_DOWN, hint="start it: calabash up"))
+        for record in self.agent.records():
             self.agent.end(record.id, reason="shutdown", explanation="the pool was taken down with force")
 
-    # -- looking -----------------------------------------------------------------------------------------------
-
-    def pending(self) -> list[Pending]:
-        """Who waits, in the order of arrival."""
-        with self._lock:
-            return sorted(self._pending.values(), key=lambda p: p.created_at)
-
-    def why(self, allocation: AllocationId) -> dict[str, Any]:
-        """Why a request waits, or what became of it."""
-        with self._lock:
-            pending = self._pending.get(allocation)
-            if pending is not None and allocation not in self._starts:
-                told = self._refusal(pending)
-                return {
-                    "id": allocation,
-                    "state": "pending",
-                    "reason": told.reason,
-                    "explanation": told.message,
-                    "details": list(told.details),
-                    "suggestions": list(told.suggestions),
-                }
-            if pending is not None:
-                after = ", ".join(self._starts[allocation].after) or "others"
-                return {
-                    "id": allocation,
-                    "state": "pending",
-                    "reason": Reason.NO_CAPACITY,
-                    "explanation": f"it has its place and waits for {after} to leave it",
-                    "details": [],
-                    "suggestions": [],
-                }
-        record = self.agent.book.get(allocation) or self.store.allocation(allocation)
-        if record is None:
-            raise not_found(allocation)
-        return {
-            "id": allocation,
-            "state": record.state,
-            "reason": record.reason,
-            "explanation": record.explanation or f"{record.state} in mode {record.placement.mode}",
-            "details": [],
-            "suggestions": [],
-        }
-
-    def scenario(self) -> str:
-        """What the scheduler knows now as a scenario file, to be replayed elsewhere."""
-        with self._lock:
-            snapshot = self._line.scheduler.snapshot()
-        return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
-
-    # -- queues ------------------------------------------------------------------------------------------------
-
-    def queues(self) -> list[dict[str, Any]]:
-        """All queues with what they hold and what waits in them, in devices."""
-        with self._lock:
-            known = {q.name: q for q in self.store.queues()}
-            known.setdefault(DEFAULT_QUEUE, QueueRecord(name=DEFAULT_QUEUE))
-            tree = self._line.scheduler.tree
-            return [
-                {
-                    "name": q.name,
-                    "parent": q.parent,
-                    "deserved": q.deserved,
-                    "limit": q.limit,
-                    "weight": q.weight,
-                    "allocated": tree.used(q.name).gpu_milli / 1000,
-                    "pending": tree.waiting(q.name).gpu_milli / 1000,
-                }
-                for q in sorted(known.values(), key=lambda q: q.name)
-            ]
-
-    def put_queue(self, record: QueueRecord, *, peer: Peer) -> None:
-        """Create or change; only the pool's owner and root may."""
-        self.require_admin(peer, "change queues")
-        with self._lock:
-            before = self.store.queues()
-            self._line.set_queues(self._queue_specs([*(q for q in before if q.name != record.name), record]))
-            self._or_back(lambda: self.store.put_queue(record), before)
-        self.schedule()
-
-    def delete_queue(self, name: str, *, peer: Peer) -> None:
-        """Delete an empty one; only the pool's owner and root may."""
-        self.require_admin(peer, "change queues")
-        with self._lock:
-            before = self.store.queues()
-            if name not in {q.name for q in before}:
-                hint = "see `calabash queue list`"
-                raise CalabashError(f"there is no queue {name}", reason=Reason.NOT_FOUND, hint=hint)
-            self._line.set_queues(self._queue_specs([q for q in before if q.name != name]))
-            self._or_back(lambda: self.store.delete_queue(name), before)
-
-    def _or_back(self, write: Callable[[], object], before: Sequence[QueueRecord]) -> None:
-        """The scheduler's tree and the stored one stay equal when the write fails."""
-        try:
-            write()
-        except CalabashError:
-            self._line.set_queues(self._queue_specs(before))
-            raise
-
-    # -- permission --------------------------------------------------------------------------------------------
-
-    def require_admin(self, peer: Peer, what: str) -> None:
-        """Raises NOT_PERMITTED for everybody but root and the pool's owner."""
-        if peer.uid not in {0, self._owner_uid}:
-            owner = user_name(self._owner_uid)
-            raise CalabashError(
-                f"user {user_name(peer.uid)} may not {what}",
-                reason=Reason.NOT_PERMITTED,
-                hint=f"ask {owner}, who owns the pool" + ("" if self._owner_uid == 0 else ", or root"),
-            )
-
-    def _require_owner(self, record: AllocationRecord, peer: Peer) -> None:
-        self._require_user(record.uid, record.id, peer)
-
-    def _require_user(self, uid: int, allocation: AllocationId, peer: Peer) -> None:
-        if peer.uid != uid:
-            self.require_admin(peer, f"touch {allocation}, which belongs to {user_name(uid)}")
-
     def _held(self, allocation: AllocationId) -> AllocationRecord:
-        record = self.agent.book.get(allocation)
+        record = self.agent.record(allocation)
         if record is None:
             raise not_found(allocation)
         return record
+
+    def _processes(self, allocation: AllocationId) -> list[Process]:
+        found = self.agent.snapshot(processes=True).allocations
+        return next((list(a.processes) for a in found if a.record.id == allocation), [])
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def why(self, allocation: AllocationId) -> replies.Why:
+        """Why a request waits, where it was placed and why there, or what became of it."""
+        waiting = self.binder.find(allocation)
+        if waiting is not None:
+            try:
+                told = self._refusal(waiting)
+            except CalabashError:  # answered in this moment
+                pass
+            else:
+                return replies.Why(
+                    id=allocation,
+                    state="pending",
+                    reason=told.reason,
+                    explanation=told.message,
+                    details=list(told.details),
+                    suggestions=list(told.suggestions),
+                )
+        record = self.agent.record(allocation) or self.store.allocation(allocation)
+        if record is None:
+            raise not_found(allocation)
+        return replies.Why(
+            id=allocation,
+            state=record.state,
+            reason=record.reason,
+            explanation=record.explanation or f"{record.state} in mode {record.placement.mode}",
+            details=[
+                f"{part.device}: {part.memory_mib or 'all'} MiB, {part.core_percent}% in mode {record.placement.mode}"
+                for part in record.placement.slices
+            ],
+        )
+
+    def scenario(self) -> str:
+        """What the scheduler knows now as a scenario file, to be replayed elsewhere."""
+        with self.binder.reading() as scheduler:
+            snapshot = scheduler.scheduler.snapshot()
+        return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
+
+    def _refusal(self, waiting: WaitingRequest) -> Refusal:
+        return refusal(self.binder.why(waiting), self.agent.snapshot().devices, waiting.request)
+
+    # -- administration ----------------------------------------------------------------------------------------
+
+    def put_queue(self, name: str, wanted: requests.QueueSettings, asker: Asker) -> None:
+        """Create or change a queue."""
+        self.permission.require_administrator(asker.peer, "change queues")
+        record = QueueRecord(
+            name=name,
+            parent=wanted.parent,
+            deserved=wanted.deserved,
+            limit=wanted.limit,
+            weight=wanted.weight,
+            users=tuple(wanted.users),
+            groups=tuple(wanted.groups),
+        )
+        self.queues.put_queue(record, self.binder)
+        self.binder.schedule()
+
+    def delete_queue(self, name: str, asker: Asker) -> None:
+        """Delete an empty queue."""
+        self.permission.require_administrator(asker.peer, "change queues")
+        self.queues.delete_queue(name, self.binder)
+
+    def put_tenant(self, name: str, wanted: requests.TenantSettings, asker: Asker) -> None:
+        """Create or change a tenant's access list."""
+        self.permission.require_administrator(asker.peer, "change tenants")
+        self.queues.put_tenant(TenantRecord(name=name, users=tuple(wanted.users), groups=tuple(wanted.groups)))
+
+    def delete_tenant(self, name: str, asker: Asker) -> None:
+        """Delete a tenant's access list."""
+        self.permission.require_administrator(asker.peer, "change tenants")
+        self.queues.delete_tenant(name)
+
+
+def _named(processes: list[Process]) -> str:
+    """``2 processes (pid 4711 of ann, pid 4712 of ann)``."""
+    some = ", ".join(f"pid {p.pid} of {user_name(owner(p))}" for p in processes[:5])
+    more = ", ..." if len(processes) > 5 else ""
+    return f"{len(processes)} process{'es' if len(processes) != 1 else ''} ({some}{more})"
 
 
 def not_found(allocation: str) -> CalabashError:

@@ -1,11 +1,11 @@
-"""Why a request is not placed, in words that its asker can act on. Pure."""
+"""Why a request is not placed, in words that whoever asks can act on. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calabash.agent.node import DeviceState
+from calabash.agent.snapshot import DeviceSnapshot
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 from calabash.sched import Explanation
@@ -33,6 +33,7 @@ _HINTS = {
     Reason.UNHEALTHY: "see `calabash smi` and `calabash doctor`",
     Reason.GANG_INCOMPLETE: "start the other members too, each with --wait",
     Reason.RESERVED: "wait behind it with --wait, or say with --time how long it runs: what delays nobody may pass",
+    Reason.USER_LIMIT: "wait for your own earlier requests; see `calabash ps`",
     Reason.QUEUE_OVER_LIMIT: "wait for the queue's other programs with --wait; see `calabash queue list`",
 }
 # What the scheduler says of nodes, said of the one node that there is.
@@ -52,11 +53,11 @@ class Refusal:
     suggestions: tuple[str, ...] = ()
 
     def error(self) -> CalabashError:
-        """For an asker that does not wait."""
+        """For a requester that does not wait."""
         return CalabashError(self.message, reason=self.reason, hint=self.suggestions[0] if self.suggestions else "")
 
 
-def refusal(told: Explanation, states: Sequence[DeviceState], request: GpuRequest) -> Refusal:
+def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuRequest) -> Refusal:
     """The scheduler's explanation with this machine's devices in it."""
     suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
     if told.reason not in _ABOUT_DEVICES:

@@ -1,166 +1,225 @@
-"""What the HTTP API shows: devices, allocations and requests as plain dictionaries."""
+"""What the HTTP API shows: devices, allocations and requests as the API's structs."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from calabash.agent.node import NodeAgent
-from calabash.agent.snapshot import SliceUse
+import msgspec
+
+from calabash.agent.node import Grant, NodeAgent
+from calabash.agent.slot_names import LEASE_FILE
+from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
+from calabash.api import replies, requests
+from calabash.binder.requests import WaitingRequest
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import Device
+from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
-from calabash.seams.host.processes import Process, user_name
+from calabash.model.request import AllocationId
+from calabash.seams.host.processes import Process
+from calabash.seams.store import Store
 from calabash.sharing.registry import SHARING_MODES
-from calabash.standalone.pool import Granted, Pending, Pool
+from calabash.standalone.pool import Pool
 
-EXPLAINED_MAX = 50  # waiting requests whose reason is worked out in a listing; `why` answers for any
+EXPLAINED_MAX = 20  # waiting requests whose reason is worked out in a listing; `why` answers for any
+PAGE_BYTES_MAX = 512 * 1024
 
 
-def devices(agent: NodeAgent) -> list[dict[str, Any]]:
+def devices(agent: NodeAgent) -> replies.DeviceList:
     """Every device with its reading and its division."""
-    records = agent.book.records()
-    found = []
-    for state in agent.devices():
-        device = state.device
-        reading = agent.inventory.reading(device.uuid)
-        mode = SHARING_MODES.get(state.mode) if state.mode else None
-        division = mode.division(device, state.held) if mode else None
-        found.append(
-            {
-                "uuid": device.uuid,
-                "index": device.index,
-                "vendor": device.vendor,
-                "model": device.model,
-                "memory_mib": device.memory_mib,
-                "memory_used_mib": reading.memory_used_mib if reading else 0,
-                "memory_allocated_mib": division.memory_mib if division else 0,
-                "memory_free_mib": division.memory_free_mib if division else device.memory_mib,
-                "core_allocated_percent": division.core_percent if division else 0,
-                "utilization_percent": reading.utilization_percent if reading else 0,
-                "temperature_c": reading.temperature_c if reading else 0,
-                "power_w": reading.power_w if reading else 0.0,
-                "health": device.health,
-                "cause": agent.inventory.cause(device.uuid),
-                "mode": state.mode or "",
-                "allocations": [
-                    r.id for r in records if any(part.device == device.uuid for part in r.placement.slices)
-                ],
-            }
-        )
-    return found
+    return replies.DeviceList(items=[_device(state) for state in agent.snapshot().devices])
 
 
-def allocations(pool: Pool, *, ended: bool) -> list[dict[str, Any]]:
-    """What is held and what waits; with ``ended`` also what was."""
-    agent = pool.agent
-    index = {d.uuid: d.index for d in agent.inventory.devices()}
-    programs = agent.processes()
-    held = agent.book.records()
-    shown = [_held(agent, record, programs.get(record.id, []), index) for record in held]
-    for number, pending in enumerate(pool.pending()):
-        if number >= EXPLAINED_MAX:
-            shown.append(_waiting(pending, {"reason": "", "explanation": ""}))
+def _device(state: DeviceSnapshot) -> replies.Device:
+    device, reading = state.device, state.reading
+    mode = SHARING_MODES.get(state.mode) if state.mode else None
+    division = mode.division(device, state.held) if mode else None
+    return replies.Device(
+        uuid=device.uuid,
+        index=device.index,
+        vendor=device.vendor,
+        model=device.model,
+        memory_mib=device.memory_mib,
+        memory_used_mib=reading.memory_used_mib if reading else 0,
+        memory_allocated_mib=division.memory_mib if division else 0,
+        memory_free_mib=division.memory_free_mib if division else device.memory_mib,
+        core_allocated_percent=division.core_percent if division else 0,
+        utilization_percent=reading.utilization_percent if reading else 0,
+        temperature_c=reading.temperature_c if reading else 0,
+        power_w=reading.power_w if reading else 0.0,
+        health=device.health,
+        cause=state.cause,
+        mode=state.mode or "",
+        allocations=list(state.allocations),
+    )
+
+
+def allocations(pool: Pool, page: requests.AllocationPage) -> replies.AllocationList:
+    """One page of what is held and what waits; with ``all`` also what was, with ``ended`` only that."""
+    if page.ended:
+        return _ended_page(pool, page)
+    snapshot = pool.agent.snapshot(processes=True)
+    index = {d.device.uuid: d.device.index for d in snapshot.devices}
+    shown: list[replies.Allocation] = []
+    if page.all and not page.after:
+        held = {a.record.id for a in snapshot.allocations}
+        over = pool.store.allocations(ended=True, limit=page.limit)
+        shown = [_allocation(r, (), index, ()) for r in over if r.id not in held]
+    live = [*(a.record.id for a in snapshot.allocations), *(w.id for w in pool.binder.waiting())]
+    begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
+    return _page(_live(pool, snapshot, index, live[begin:]), page.limit, shown)
+
+
+def _ended_page(pool: Pool, page: requests.AllocationPage) -> replies.AllocationList:
+    index = {d.device.uuid: d.device.index for d in pool.agent.snapshot().devices}
+    found = pool.store.ended_before(AllocationId(page.after), limit=page.limit + 1)
+    return _page((_allocation(r, (), index, ()) for r in found), page.limit, [])
+
+
+def _page(items: Iterable[replies.Allocation], limit: int, first: list[replies.Allocation]) -> replies.AllocationList:
+    """As many as the bounds allow; ``next`` when something is left."""
+    shown: list[replies.Allocation] = []
+    size = 0
+    for item in items:
+        if len(shown) >= limit or size > PAGE_BYTES_MAX:
+            return replies.AllocationList(items=first + shown, next=shown[-1].id)
+        size += len(msgspec.json.encode(item))
+        shown.append(item)
+    return replies.AllocationList(items=first + shown)
+
+
+def _live(
+    pool: Pool, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int], wanted: Sequence[AllocationId]
+) -> Iterator[replies.Allocation]:
+    held = {a.record.id: a for a in snapshot.allocations}
+    explained = 0
+    for name in wanted:
+        if name in held:
+            yield _held(held[name], snapshot, index)
             continue
-        with contextlib.suppress(CalabashError):  # answered in the meantime
-            shown.append(_waiting(pending, pool.why(pending.id)))
-    if ended:
-        known = {record.id for record in held}
-        over = [r for r in pool.store.allocations(ended=True, limit=1000) if r.id not in known]
-        shown = [_allocation(r, [], index, [SliceUse() for _ in r.placement.slices]) for r in over] + shown
-    return shown
+        waiting = pool.binder.find(name)
+        if waiting is None:
+            continue  # answered in the meantime
+        why = replies.Why(id=name, state="pending", reason="", explanation="")
+        if explained < EXPLAINED_MAX:
+            explained += 1
+            try:
+                why = pool.why(name)
+            except CalabashError:
+                continue
+            if why.state != "pending":
+                continue
+        yield _waiting(waiting, why)
 
 
-def granted(answer: Granted, simulation: dict[str, str], membership: str) -> dict[str, Any]:
+def events(store: Store, page: requests.EventPage) -> replies.EventList:
+    """One page of what happened."""
+    found = store.events(after=page.after, limit=page.limit)
+    return replies.EventList(
+        items=[
+            replies.Event(
+                id=e.id,
+                at=e.at,
+                kind=e.kind,
+                reason=e.reason,
+                allocation=e.allocation,
+                device=e.device,
+                message=e.message,
+            )
+            for e in found
+        ]
+    )
+
+
+def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies.Grant:
     """The answer to a request: what its program needs."""
     record = answer.record
-    lease = record.slot + "/lease" if membership == "lease" else ""
-    return {
-        "id": record.id,
-        "environment": dict(answer.edits.environment) | simulation,
-        "slot": record.slot,
-        "lease": lease,
-        "mode": record.placement.mode,
-        "slices": [
-            {"device": part.device, "memory_mib": part.memory_mib, "core_percent": part.core_percent}
+    lease = Path(record.slot) / LEASE_FILE
+    return replies.Grant(
+        id=record.id,
+        state=state,
+        environment=dict(answer.edits.environment) | simulation,
+        slot=record.slot,
+        lease=str(lease) if lease.exists() else "",
+        mode=record.placement.mode,
+        slices=[
+            replies.Slice(device=part.device, memory_mib=part.memory_mib, core_percent=part.core_percent)
             for part in record.placement.slices
         ],
-    }
+    )
 
 
-def _held(agent: NodeAgent, record: AllocationRecord, programs: list[Process], index: dict[Any, int]) -> dict[str, Any]:
-    shown = _allocation(record, [p.pid for p in programs], index, agent.ledgers.use(record))
-    if agent.book.ending(record.id):
-        shown |= {"reason": "ending", "explanation": "its programs are being ended"}
-    for part in record.placement.slices:
-        device = _device(agent, part.device)
-        if device is not None and device.health != "healthy" and not shown["reason"]:
-            cause = agent.inventory.cause(part.device)
-            shown |= {"reason": "unhealthy", "explanation": f"device {device.index} is {device.health}: {cause}"}
+def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int]) -> replies.Allocation:
+    shown = _allocation(held.record, held.processes, index, held.use)
+    if held.ending:
+        return msgspec.structs.replace(shown, reason="ending", explanation="its programs are being ended")
+    for part in held.record.placement.slices:
+        state = snapshot.device(part.device)
+        if state is not None and state.device.health is not Health.HEALTHY and not shown.reason:
+            told = f"device {state.device.index} is {state.device.health}: {state.cause}"
+            return msgspec.structs.replace(shown, reason="unhealthy", explanation=told)
     return shown
-
-
-def _device(agent: NodeAgent, uuid: str) -> Device | None:
-    return next((d for d in agent.inventory.devices() if d.uuid == uuid), None)
 
 
 def _allocation(
-    record: AllocationRecord, pids: list[int], index: dict[Any, int], use: list[SliceUse]
-) -> dict[str, Any]:
+    record: AllocationRecord, processes: Sequence[Process], index: Mapping[DeviceUuid, int], use: Sequence[SliceUse]
+) -> replies.Allocation:
     request = record.request
-    return {
-        "id": record.id,
-        "tenant": request.tenant,
-        "queue": request.queue,
-        "user": record.user,
-        "uid": record.uid,
-        "command": list(record.command),
-        "mode": record.placement.mode,
-        "policy": request.policy,
-        "priority": request.priority,
-        "gang": request.gang,
-        "state": record.state,
-        "reason": record.reason,
-        "explanation": record.explanation,
-        "created_at": record.created_at,
-        "started_at": record.started_at or None,
-        "ended_at": record.ended_at or None,
-        "pids": pids,
-        "slices": [
-            {
-                "device": part.device,
-                "device_index": index.get(part.device, -1),
-                "memory_mib": part.memory_mib,
-                "core_percent": part.core_percent,
-                "memory_used_mib": used.memory_used_mib,
-                "core_used_percent": used.core_used_percent,
-                "denied": used.denied,
-                "throttled_s": used.throttled_s,
-            }
-            for part, used in zip(record.placement.slices, use, strict=True)
+    slices = record.placement.slices
+    used = [*use, *(SliceUse() for _ in range(len(slices) - len(use)))]
+    return replies.Allocation(
+        id=record.id,
+        tenant=request.tenant,
+        queue=request.queue,
+        user=record.user,
+        uid=record.uid,
+        command=list(record.command),
+        mode=record.placement.mode,
+        policy=request.policy,
+        priority=request.priority,
+        gang=request.gang,
+        state=record.state,
+        reason=record.reason,
+        explanation=record.explanation,
+        created_at=record.created_at,
+        started_at=record.started_at or None,
+        ended_at=record.ended_at or None,
+        pids=[p.pid for p in processes],
+        slices=[
+            replies.SliceUse(
+                device=part.device,
+                device_index=index.get(part.device, -1),
+                memory_mib=part.memory_mib,
+                core_percent=part.core_percent,
+                memory_used_mib=seen.memory_used_mib,
+                core_used_percent=seen.core_used_percent,
+                denied=seen.denied,
+                throttled_s=seen.throttled_s,
+            )
+            for part, seen in zip(slices, used, strict=True)
         ],
-    }
+    )
 
 
-def _waiting(pending: Pending, why: dict[str, Any]) -> dict[str, Any]:
-    request = pending.request
-    return {
-        "id": pending.id,
-        "tenant": request.tenant,
-        "queue": request.queue,
-        "user": user_name(pending.peer.uid),
-        "uid": pending.peer.uid,
-        "command": list(pending.command),
-        "mode": request.mode,
-        "policy": request.policy,
-        "priority": request.priority,
-        "gang": request.gang,
-        "state": "pending",
-        "reason": why["reason"],
-        "explanation": why["explanation"],
-        "created_at": pending.created_at,
-        "started_at": None,
-        "ended_at": None,
-        "pids": [pending.peer.pid] if pending.peer.pid else [],
-        "slices": [],
-    }
+def _waiting(waiting: WaitingRequest, why: replies.Why) -> replies.Allocation:
+    request, requester = waiting.request, waiting.requester
+    return replies.Allocation(
+        id=waiting.id,
+        tenant=request.tenant,
+        queue=request.queue,
+        user=requester.user,
+        uid=requester.uid,
+        command=list(waiting.command),
+        mode=request.mode,
+        policy=request.policy,
+        priority=request.priority,
+        gang=request.gang,
+        state="pending",
+        reason=why.reason,
+        explanation=why.explanation,
+        created_at=waiting.created_at,
+        started_at=None,
+        ended_at=None,
+        pids=[requester.process.pid] if requester.process else [],
+        slices=[],
+    )

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.api.requests import AllocationRequest, decode
 from calabash.cli import ask, runhelp
 from calabash.cli.ask import OPTIONS, request, split
 from calabash.model.errors import CalabashError
-from calabash.standalone.wire import Ask, decode
 
 _VALUES = {
     "--gpus": "2",
@@ -65,8 +65,8 @@ def test_both_readers_of_a_command_line_make_the_same_request(
 def test_every_option_has_a_value_that_the_pool_takes() -> None:
     assert set(_VALUES) == {option.flag for option in OPTIONS}
     body = request({flag: [value] for flag, value in _VALUES.items()}, ["true"])
-    assert decode(json.dumps(body).encode(), Ask).run_time_s == 5400
-    assert decode(json.dumps(request({}, ["true"])).encode(), Ask) == Ask(command=["true"])
+    assert decode(json.dumps(body).encode(), AllocationRequest).run_time_s == 5400
+    assert decode(json.dumps(request({}, ["true"])).encode(), AllocationRequest) == AllocationRequest(command=["true"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -78,10 +77,9 @@ class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimUnserved(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver function that programs called and the simulation does not serve, or a kernel that it does not know."""
+    """A driver function that programs called and the simulation does not serve."""
 
     name: str
-    kind: Literal["function", "kernel"]
     count: int
 
 

@@ -6,9 +6,11 @@ written by a newer program is refused, a full disk is a reason and not a crash.
 """
 
 from calabash.seams.store.errors import public_url
+from calabash.seams.store.retention import Retention
 from calabash.seams.store.sql import Store, open_store
 
 __all__ = [
+    "Retention",
     "Store",
     "open_store",
     "public_url",

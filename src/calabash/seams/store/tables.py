@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = sa.MetaData()
 
@@ -35,7 +35,7 @@ allocations = sa.Table(
     sa.Column("created_at", sa.Float(53), nullable=False, index=True),
     sa.Column("granted_at", sa.Float(53), nullable=False),
     sa.Column("started_at", sa.Float(53), nullable=False),
-    sa.Column("ended_at", sa.Float(53), nullable=False),
+    sa.Column("ended_at", sa.Float(53), nullable=False, index=True),
     sa.Column("reason", sa.String(64), nullable=False),
     sa.Column("explanation", sa.Text, nullable=False),
 )
@@ -49,7 +49,7 @@ usage = sa.Table(
     sa.Column("tenant", sa.String(128), nullable=False),
     sa.Column("queue", sa.String(128), nullable=False),
     sa.Column("from_s", sa.Float(53), nullable=False),
-    sa.Column("to_s", sa.Float(53), nullable=False),
+    sa.Column("to_s", sa.Float(53), nullable=False, index=True),
     sa.Column("memory_mib", sa.BigInteger, nullable=False),
     sa.Column("core_percent", sa.Integer, nullable=False),
     sa.Column("allocated_gpu_s", sa.Float(53), nullable=False),
@@ -67,6 +67,16 @@ queues = sa.Table(
     sa.Column("deserved", sa.Float(53), nullable=False),
     sa.Column("limit", sa.Float(53), nullable=True),
     sa.Column("weight", sa.Float(53), nullable=False),
+    sa.Column("users", sa.JSON, nullable=False),
+    sa.Column("groups", sa.JSON, nullable=False),
+)
+
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("users", sa.JSON, nullable=False),
+    sa.Column("groups", sa.JSON, nullable=False),
 )
 
 events = sa.Table(

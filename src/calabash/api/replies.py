@@ -1,0 +1,211 @@
+"""What the API answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Reply(msgspec.Struct, kw_only=True, frozen=True):
+    """Whatever the pool answers."""
+
+
+class Failure(Reply, kw_only=True, frozen=True):
+    """Any answer with a status from 400 on; codes are stable and the same as the command line's."""
+
+    reason: str
+    message: str
+    hint: str = ""
+
+
+class Status(Reply, kw_only=True, frozen=True):
+    """The pool. ``membership`` says who decides what belongs to an allocation: the kernel, or a lease file."""
+
+    version: str
+    pid: int
+    home: str
+    node: str
+    sim: str
+    db: str
+    started_at: float
+    uptime_s: float
+    devices: int
+    allocations: int
+    pending: int
+    driver: str
+    arbiter_pid: int
+    membership: str
+    serves: str
+
+
+class Device(Reply, kw_only=True, frozen=True):
+    """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's."""
+
+    uuid: str
+    index: int
+    vendor: str
+    model: str
+    memory_mib: int
+    memory_used_mib: int
+    memory_allocated_mib: int
+    memory_free_mib: int
+    core_allocated_percent: int
+    utilization_percent: int
+    temperature_c: int
+    power_w: float
+    health: str
+    cause: str
+    mode: str
+    allocations: list[str]
+
+
+class DeviceList(Reply, kw_only=True, frozen=True):
+    items: list[Device]
+
+
+class SliceUse(Reply, kw_only=True, frozen=True):
+    """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device."""
+
+    device: str
+    device_index: int
+    memory_mib: int
+    core_percent: int
+    memory_used_mib: int
+    core_used_percent: float
+    denied: int
+    throttled_s: float
+
+
+class Allocation(Reply, kw_only=True, frozen=True):
+    """What is held, what waits (``state`` is ``pending``, no slices), or what was."""
+
+    id: str
+    tenant: str
+    queue: str
+    user: str
+    uid: int
+    command: list[str]
+    mode: str
+    policy: str
+    priority: int
+    gang: str
+    state: str
+    reason: str
+    explanation: str
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    pids: list[int]
+    slices: list[SliceUse]
+
+
+class AllocationList(Reply, kw_only=True, frozen=True):
+    """``next`` goes into ``after`` of the following request; it is empty on the last page."""
+
+    items: list[Allocation]
+    next: str = ""
+
+
+class Slice(Reply, kw_only=True, frozen=True):
+    """What was granted of one device."""
+
+    device: str
+    memory_mib: int
+    core_percent: int
+
+
+class Grant(Reply, kw_only=True, frozen=True):
+    """What the program needs: ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` go in front of what is there. With a ``lease``, the
+    program holds a shared lock on that file; without one the kernel knows who belongs to the allocation."""
+
+    id: str
+    state: str
+    environment: dict[str, str]
+    slot: str
+    lease: str
+    mode: str
+    slices: list[Slice]
+    warnings: list[str] = []
+
+
+class AllocationState(Reply, kw_only=True, frozen=True):
+    """``granted``, ``running``, ``ending``, or ``released``."""
+
+    id: str
+    state: str
+
+
+class Why(Reply, kw_only=True, frozen=True):
+    """Why a request waits, where and why there something runs, or what became of it."""
+
+    id: str
+    state: str
+    reason: str
+    explanation: str
+    details: list[str] = []
+    suggestions: list[str] = []
+
+
+class Queue(Reply, kw_only=True, frozen=True):
+    """A queue; amounts in devices."""
+
+    name: str
+    parent: str
+    deserved: float
+    limit: float | None
+    weight: float
+    allocated: float
+    pending: float
+    users: list[str]
+    groups: list[str]
+
+
+class QueueList(Reply, kw_only=True, frozen=True):
+    items: list[Queue]
+
+
+class Tenant(Reply, kw_only=True, frozen=True):
+    """A tenant and who may ask on its account besides the user of that name."""
+
+    name: str
+    users: list[str]
+    groups: list[str]
+
+
+class TenantList(Reply, kw_only=True, frozen=True):
+    items: list[Tenant]
+
+
+class Named(Reply, kw_only=True, frozen=True):
+    """What was created, changed or deleted."""
+
+    name: str
+
+
+class ScenarioText(Reply, kw_only=True, frozen=True):
+    """What the scheduler knows now, as a scenario file."""
+
+    scenario: str
+
+
+class Event(Reply, kw_only=True, frozen=True):
+    """Something that happened."""
+
+    id: int
+    at: float
+    kind: str
+    reason: str
+    allocation: str
+    device: str
+    message: str
+
+
+class EventList(Reply, kw_only=True, frozen=True):
+    """Oldest first."""
+
+    items: list[Event]
+
+
+class Stopping(Reply, kw_only=True, frozen=True):
+    """The process that is about to end."""
+
+    pid: int

@@ -1,0 +1,183 @@
+"""What the API is asked: bodies and query parameters, with every bound in the type."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.names import NAME_HINT, NAME_PATTERN
+from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, ModeName, Selector
+
+BODY_BYTES_MAX = 64 * 1024
+WAIT_S_MAX = 7 * 86_400.0
+RUN_TIME_S_MAX = 366 * 86_400.0
+PAGE_MAX = 1000
+
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
+OptionalName = Annotated[str, Meta(pattern=rf"^\Z|{NAME_PATTERN}")]
+Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
+# A login or group name: useradd's rules, and numbers for users without a name.
+Login = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,126}[$]?\Z")]
+Logins = Annotated[list[Login], Meta(max_length=1000)]
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+
+class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A slice is asked for."""
+
+    gpus: Annotated[int, Meta(ge=1, le=64, description="devices wanted; each carries the same amounts")] = 1
+    memory_mib: (
+        Annotated[
+            int,
+            Meta(ge=1, le=1 << 40, description="device memory per device; the whole card, or as much as of compute"),
+        ]
+        | None
+    ) = None
+    cores: Annotated[int, Meta(ge=1, le=100, description="compute share per device in percent")] = 100
+    mode: Annotated[OptionalName, Meta(description="`exclusive`, `vgpu`, `timeslice`; empty: what the amounts say")] = (
+        ""
+    )
+    policy: Annotated[ComputePolicy, Meta(description="what the compute share means")] = ComputePolicy.FIXED
+    tenant: Annotated[OptionalName, Meta(description="on whose account; empty or `default`: the user's own")] = ""
+    queue: Annotated[Name, Meta(description="the queue it waits in")] = DEFAULT_QUEUE
+    priority: Annotated[int, Meta(ge=-1000, le=1000, description="larger goes first in its queue")] = 0
+    gang: Annotated[OptionalName, Meta(description="members of a gang start together or not at all")] = ""
+    gang_size: Annotated[int, Meta(ge=1, le=100_000, description="members that the gang needs to start")] = 1
+    models: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=128)]],
+        Meta(max_length=64, description="acceptable device models, whole or a part of the name; empty: any"),
+    ] = []
+    command: Annotated[
+        list[str], Meta(max_length=16_384, description="for people; the journal keeps its first 2048 characters")
+    ] = []
+    run_time_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=RUN_TIME_S_MAX, description="expected run time; lets it pass a reservation that it does not delay"
+        ),
+    ] = 0.0
+    wait_s: Annotated[
+        float, Meta(ge=0, le=WAIT_S_MAX, description="how long to wait for room; hanging up withdraws the request")
+    ] = 0.0
+    enter: Annotated[
+        bool,
+        Meta(
+            description="the asking process is the program: it is made a member of the allocation before the answer,"
+            " which then says `running`"
+        ),
+    ] = False
+
+    def request(self, *, tenant: str) -> GpuRequest:
+        """As the core knows it, on that tenant's account."""
+        if self.gang_size > 1 and not self.gang:
+            raise CalabashError(f"gang size {self.gang_size} without a gang", hint="name the gang with --gang")
+        return GpuRequest(
+            count=self.gpus,
+            memory_mib=self.memory_mib,
+            core_percent=self.cores,
+            mode=ModeName(self.mode),
+            policy=self.policy,
+            priority=self.priority,
+            tenant=tenant,
+            queue=self.queue,
+            gang=self.gang,
+            gang_size=self.gang_size,
+            selector=Selector(models=tuple(self.models)),
+            run_time_s=self.run_time_s,
+        )
+
+
+class StartedReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The program of an allocation is about to run."""
+
+    pid: Annotated[int, Meta(ge=1, le=1 << 31, description="process id, as the pool sees it")]
+
+
+class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A queue as an administrator wants it."""
+
+    parent: Annotated[OptionalName, Meta(description="queue that it belongs to")] = ""
+    deserved: Annotated[Amount, Meta(description="devices guaranteed")] = 0.0
+    limit: Annotated[Amount, Meta(description="devices at most; none: no limit")] | None = None
+    weight: Annotated[Amount, Meta(description="share of what is over quota")] = 1.0
+    users: Annotated[Logins, Meta(description="login names that may use it")] = []
+    groups: Annotated[Logins, Meta(description="groups whose members may use it")] = []
+
+
+class TenantSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A tenant as an administrator wants it."""
+
+    users: Annotated[Logins, Meta(description="login names that may ask on its account")] = []
+    groups: Annotated[Logins, Meta(description="groups whose members may")] = []
+
+
+class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The pool is to go down."""
+
+    force: Annotated[bool, Meta(description="end running programs first")] = False
+
+
+class Page(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Which part of a list, in the query string."""
+
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="items at most; fewer when the reply grows large")] = (
+        PAGE_MAX
+    )
+    after: Annotated[str, Meta(max_length=128, description="`next` of the page before")] = ""
+
+
+class AllocationPage(Page, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Which allocations, in the query string."""
+
+    all: Annotated[bool, Meta(description="before the rest, the last `limit` that ended")] = False
+    ended: Annotated[bool, Meta(description="only what ended, newest first; pages lead back in time")] = False
+
+
+class EventPage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Which events, in the query string."""
+
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="items at most")] = PAGE_MAX
+    after: Annotated[int, Meta(ge=0, lt=10**18, description="id of the last event seen; 0 lists from the oldest")] = 0
+
+
+class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How to release, in the query string."""
+
+    force: Annotated[bool, Meta(description="end its programs: SIGTERM, and SIGKILL five seconds later")] = False
+
+
+def decode(body: bytes, shape: type[Shape]) -> Shape:
+    """The body as that shape. Raises CalabashError(BAD_REQUEST) that names the field."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CalabashError(f"the request body is not understood: {error}", hint="see the API reference") from None
+
+
+def decode_query(pairs: dict[str, Any], shape: type[Shape]) -> Shape:
+    """The query string as that shape; ``1`` and ``true`` are true. Raises CalabashError(BAD_REQUEST)."""
+    try:
+        return msgspec.convert(pairs, shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise CalabashError(f"the query is not understood: {error}", hint="see the API reference") from None
+
+
+def checked_name(text: str, *, what: str) -> str:
+    """A name from a path. Raises CalabashError(BAD_REQUEST)."""
+    if re.fullmatch(NAME_PATTERN, text) is None:
+        raise CalabashError(f"{what} name {text!r} is not usable", hint=NAME_HINT)
+    return text
+
+
+def checked_id(text: str) -> str:
+    """An allocation's id from a path. Raises CalabashError(NOT_FOUND): no allocation is called anything else."""
+    if _ID.fullmatch(text) is None:
+        raise CalabashError(
+            f"there is no allocation {text[:80]!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
+        )
+    return text

@@ -1,0 +1,273 @@
+"""The binder of one machine: requests join the queue order, decisions become grants.
+
+Theory of operation. A request is in one of four places: outside the queue order (``admission``), in it (``tracking``
+told the scheduler), decided (``starts``: it has its place and waits for those who must leave it) or being granted.
+``schedule`` moves requests along as far as that is possible now. Deciding happens under the lock; granting, which
+writes to disk, does not, so nobody's decision waits for another's disk. The agent checks every grant against what is
+really held, so the scheduler's books can be wrong without anything being promised twice: a grant that finds no room
+stays decided and is tried again, one whose device fell ill goes back to where it stood in the order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from calabash.agent.node import NodeAgent
+from calabash.binder.admission import WINDOW, Admission
+from calabash.binder.local import LocalScheduler, Start, Stop
+from calabash.binder.requests import (
+    GangKey,
+    Requester,
+    WaitingRequest,
+    gang_key,
+    new_id,
+    record_of,
+    short_command,
+)
+from calabash.binder.starts import Starts
+from calabash.binder.tracking import Tracker
+from calabash.model.allocation import AllocationState
+from calabash.model.device import Device, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest
+from calabash.sched import Explanation, Options, QueueSpec
+from calabash.seams.clock import Clock
+
+WAITING_MAX = 20_000
+# Anybody may name any priority on one machine, so priority orders a queue and never ends a running program. What an
+# administrator has guaranteed to a queue is taken back from those who borrowed it.
+OPTIONS = Options(preempt=False, reclaim=True, reclaim_fair_share=False)
+# Why a grant cannot be made now and may be soon: what must go first is still there, or a device fell ill.
+NOT_YET = {Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT, Reason.UNHEALTHY}
+
+
+class Binder:
+    """What waits, what is decided, what is being granted. Safe for threads.
+
+    Args:
+        queues: the queue tree as it is now; asked again when the scheduler is built anew.
+        window: most requests of one user and queue that stand in the queue order at a time.
+    """
+
+    def __init__(
+        self, *, agent: NodeAgent, queues: Callable[[], list[QueueSpec]], clock: Clock, window: int = WINDOW
+    ) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._waiting: dict[AllocationId, WaitingRequest] = {}  # not answered yet
+        self._starts = Starts()
+        self._asked = 0  # how often a decision was asked for, and up to which of them it has been taken
+        self._decided = 0
+        self._closed = False
+        self._admission = Admission(window)
+        self._tracker = Tracker(
+            agent.node, self._devices(), agent.records(), queues=queues, options=OPTIONS, clock=clock
+        )
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, request: GpuRequest, *, requester: Requester, command: Sequence[str], wait: bool
+    ) -> WaitingRequest:
+        """Join the queue order and try at once. Raises CalabashError when it can never be granted."""
+        waiting = WaitingRequest(
+            id=new_id(),
+            request=request,
+            requester=requester,
+            command=short_command(tuple(command)),
+            created_at=self._clock.now_s(),
+        )
+        with self._lock:
+            if self._closed:
+                raise CalabashError("the pool is going down", reason=Reason.POOL_DOWN, hint="start it: calabash up")
+            if len(self._waiting) >= WAITING_MAX:
+                raise CalabashError(f"{WAITING_MAX} requests wait already", reason=Reason.CONFLICT, hint="try later")
+            self._waiting[waiting.id] = waiting
+            admitted = self._admission.admit(waiting, at_once=not wait)
+            if admitted:
+                try:
+                    self._tracker.submit(waiting)
+                except CalabashError:
+                    self._leave(waiting)
+                    raise
+        if admitted:
+            self.schedule()
+        return waiting
+
+    def withdraw(self, waiting: WaitingRequest, *, why: str, error: CalabashError | None = None) -> bool:
+        """Nobody waits for it any more; ``error`` tells whoever still does. False when it has been answered already."""
+        with self._lock:
+            waiting.withdrawn = why
+            told = waiting.resolve(error) if error is not None else waiting.answer.cancel()
+            if not told:
+                return False
+            if not self._starts.being_granted(waiting.id):
+                self._forget(waiting)
+        self.schedule()
+        return True
+
+    def schedule(self) -> None:
+        """Decide and carry out as far as that is possible now; a decision begun after this call serves it as well."""
+        with self._lock:
+            self._asked += 1
+            mine = self._asked
+        again = True
+        while again:
+            with self._lock:
+                if self._closed or self._decided >= mine:
+                    return
+                self._decided = self._asked
+                ready = self._decide()
+            again = False
+            for waiting, start in ready:
+                again = self._grant(waiting, start) or again
+            mine = self._decided + 1
+
+    def close(self) -> list[WaitingRequest]:
+        """Decide nothing any more; those that waited, unanswered."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+            self._starts.clear()
+        return waiting
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def waiting(self) -> list[WaitingRequest]:
+        """Who waits, in the order of arrival."""
+        with self._lock:
+            return list(self._waiting.values())
+
+    def find(self, allocation: AllocationId) -> WaitingRequest | None:
+        """A request that waits."""
+        return self._waiting.get(allocation)
+
+    def bound(self, waiting: WaitingRequest) -> bool:
+        """Whether it has its place and at most waits for others to leave it."""
+        return waiting.id in self._starts
+
+    def why(self, waiting: WaitingRequest) -> Explanation:
+        """Why it waits. Raises CalabashError when it does not."""
+        with self._lock:
+            if waiting.id in self._starts:
+                after = ", ".join(self._starts.awaited(waiting.id) or ()) or "others"
+                summary = f"it has its place and waits for {after} to leave it"
+                return Explanation(reason=Reason.NO_CAPACITY, summary=summary)
+            before = self._admission.before(waiting)
+            if before is not None:
+                mine = f"user {waiting.requester.user} in queue {waiting.request.queue}"
+                return Explanation(reason=Reason.USER_LIMIT, summary=f"{before} requests of {mine} go first")
+            return self._tracker.scheduler.why(waiting.id, self._tracker.now_s())
+
+    @contextmanager
+    def reading(self) -> Iterator[LocalScheduler]:
+        """The scheduler, which stands still meanwhile."""
+        with self._lock:
+            yield self._tracker.scheduler
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _devices(self) -> list[Device]:
+        """All devices; one that somebody unknown is on takes no new work."""
+        found = self._agent.snapshot().devices
+        return [replace(d.device, health=Health.DRAINING) if d.orphans else d.device for d in found]
+
+    def _decide(self) -> list[tuple[WaitingRequest, Start]]:
+        """Those that can be granted now."""
+        if not self._tracker.follow(self._devices(), self._agent.records):
+            self._starts.clear()
+        for decision in self._tracker.decide():
+            if isinstance(decision, Start):
+                self._starts.decide(decision)
+            elif isinstance(decision, Stop):
+                self._evict(decision)
+        return [
+            (self._waiting[start.id], start)
+            for start in self._starts.take_ready(lambda other: self._agent.record(other) is None)
+        ]
+
+    def _evict(self, stop: Stop) -> None:
+        """What runs is ended, whoever started it decides what then; what has not begun waits again where it stood."""
+        if self._starts.drop(stop.id) or self._starts.overtake(stop):
+            return
+        self._tracker.gone(stop.id)
+        self._agent.end(stop.id, reason=stop.reason, explanation=f"its devices were needed for {stop.by}")
+
+    def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
+        """Whether somebody else may have got a chance by it."""
+        try:
+            granted = self._agent.grant(
+                record_of(waiting, start.placement, because=start.because, now_s=self._clock.now_s())
+            )
+        except Exception as error:  # whatever it is, its requester must hear of it
+            return self._failed(waiting, start, error)
+        with self._lock:
+            overtaken = self._starts.granted(waiting.id)
+            self._waiting.pop(waiting.id, None)
+            if overtaken is None:
+                self._tracker.started(granted.record)
+            else:
+                self._tracker.gone(waiting.id)
+            joined = self._join(self._admission.leave(waiting))
+        if overtaken is not None:
+            message = f"{waiting.id} lost its place to {overtaken.by}"
+            waiting.resolve(CalabashError(message, reason=overtaken.reason, hint="try again with --wait"))
+            self._agent.end(waiting.id, reason=overtaken.reason, explanation=message)
+        elif not waiting.resolve(granted):
+            self._agent.end(waiting.id, reason="cancelled", explanation=waiting.withdrawn)
+        return joined
+
+    def _failed(self, waiting: WaitingRequest, start: Start, error: Exception) -> bool:
+        reason = error.reason if isinstance(error, CalabashError) else None
+        with self._lock:
+            overtaken = self._starts.granted(waiting.id)
+            if reason in NOT_YET and not waiting.withdrawn:
+                if overtaken is not None:
+                    pass  # it has lost its place already and waits where it stood
+                elif reason is Reason.UNHEALTHY:
+                    self._tracker.unbind(waiting.id)
+                else:
+                    self._starts.again(start)
+                return False
+            self._forget(waiting)
+            if waiting.gang_key is not None:
+                self._abandon(waiting.gang_key, waiting.id)
+        waiting.resolve(error)
+        return True
+
+    def _abandon(self, key: GangKey, failed: AllocationId) -> None:
+        """One member could not be granted, so none of its gang starts."""
+        for record in self._agent.records():
+            if gang_key(record.uid, record.request) == key and record.state is AllocationState.GRANTED:
+                self._agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed} was not granted")
+        for other in [w for w in self._waiting.values() if w.gang_key == key]:
+            if self._starts.drop(other.id):
+                self._forget(other)
+                message = f"member {failed} of gang {key[-1]} was not granted"
+                other.resolve(CalabashError(message, reason=Reason.GANG_INCOMPLETE, hint="try again"))
+
+    def _forget(self, waiting: WaitingRequest) -> None:
+        """It leaves the order."""
+        self._starts.drop(waiting.id)
+        self._tracker.gone(waiting.id)
+        self._leave(waiting)
+
+    def _leave(self, waiting: WaitingRequest) -> None:
+        self._waiting.pop(waiting.id, None)
+        self._join(self._admission.leave(waiting))
+
+    def _join(self, joined: list[WaitingRequest]) -> bool:
+        """They join the order for one that left it; whether there are any."""
+        for waiting in joined:  # grows while it is walked
+            try:
+                self._tracker.submit(waiting)
+            except CalabashError as error:
+                self._waiting.pop(waiting.id, None)
+                waiting.resolve(error)
+                joined += self._admission.leave(waiting)
+        return bool(joined)

@@ -1,0 +1,65 @@
+"""Decided and not yet carried out: which starts wait for others to go, which are being granted, which were overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from calabash.binder.local import Start, Stop
+from calabash.model.request import AllocationId
+
+
+class Starts:
+    """The scheduler's decisions between the moment they are taken and the moment they are true."""
+
+    def __init__(self) -> None:
+        self._decided: dict[AllocationId, Start] = {}
+        self._granting: dict[AllocationId, Start] = {}
+        self._overtaken: dict[AllocationId, Stop] = {}
+
+    def __contains__(self, allocation: AllocationId) -> bool:
+        return allocation in self._decided or allocation in self._granting
+
+    def decide(self, start: Start) -> None:
+        """It has its place."""
+        if start.id not in self._granting:
+            self._decided[start.id] = start
+
+    def take_ready(self, gone: Callable[[AllocationId], bool]) -> list[Start]:
+        """Those whose predecessors are all gone; they count as being granted from here on."""
+        ready = [s for s in self._decided.values() if all(gone(other) for other in s.after)]
+        for start in ready:
+            self._granting[start.id] = self._decided.pop(start.id)
+        return ready
+
+    def granted(self, allocation: AllocationId) -> Stop | None:
+        """The attempt is over; the decision that ended it meanwhile, if there is one."""
+        self._granting.pop(allocation, None)
+        return self._overtaken.pop(allocation, None)
+
+    def again(self, start: Start) -> None:
+        """There was no room yet: it stays decided."""
+        self.granted(start.id)
+        self._decided[start.id] = start
+
+    def drop(self, allocation: AllocationId) -> bool:
+        """It is not to start; False when it was not decided."""
+        return self._decided.pop(allocation, None) is not None
+
+    def overtake(self, stop: Stop) -> bool:
+        """It is to stop; True when it is being granted and will be ended as soon as that is done."""
+        if stop.id not in self._granting:
+            return False
+        self._overtaken[stop.id] = stop
+        return True
+
+    def being_granted(self, allocation: AllocationId) -> bool:
+        return allocation in self._granting
+
+    def awaited(self, allocation: AllocationId) -> tuple[AllocationId, ...] | None:
+        """Who must go before it starts; None when it is not decided."""
+        start = self._decided.get(allocation)
+        return start.after if start is not None else None
+
+    def clear(self) -> None:
+        """No decision holds any more; grants that are being made go on."""
+        self._decided.clear()

@@ -1,0 +1,132 @@
+"""What the scheduler is told: devices and their health, who runs, who stands in the queue order.
+
+The scheduler thinks in the monotonic clock and in the devices of one moment; journal and agent in the calendar and in
+what is there now. ``Tracker`` keeps the first true to the second. When a device's figures become known only later, the
+scheduler is built anew from what is held and who waits, each with the place it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from calabash.binder.local import LocalDecision, LocalScheduler
+from calabash.binder.requests import WaitingRequest
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device, DeviceUuid, Health, NodeName
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.sched import Options, QueueSpec
+from calabash.seams.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class Tracker:
+    """The scheduler of this machine and what it has been told; the caller holds a lock.
+
+    Args:
+        queues: the queue tree as it is now.
+    """
+
+    def __init__(
+        self,
+        node: NodeName,
+        devices: Sequence[Device],
+        held: Iterable[AllocationRecord],
+        *,
+        queues: Callable[[], list[QueueSpec]],
+        options: Options,
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._queues = queues
+        self._options = options
+        self._clock = clock
+        self._health: dict[DeviceUuid, Health] = {}
+        self._running: set[AllocationId] = set()
+        self._submitted: dict[AllocationId, tuple[WaitingRequest, float]] = {}
+        self.scheduler = self._build(devices, held)
+
+    def now_s(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
+
+    def submit(self, waiting: WaitingRequest) -> None:
+        """It joins the queue order. Raises CalabashError when it can never be granted."""
+        now_s = self.now_s()
+        self._submit(self.scheduler, waiting, now_s)
+        self._submitted[waiting.id] = (waiting, now_s)
+
+    def gone(self, allocation: AllocationId) -> None:
+        """It leaves the queue order, or its place."""
+        self._submitted.pop(allocation, None)
+        self._running.discard(allocation)
+        self.scheduler.finished(allocation)
+
+    def unbind(self, allocation: AllocationId) -> None:
+        """Its binding could not be carried out: it waits again where it stood."""
+        self.scheduler.unbind(allocation)
+
+    def started(self, record: AllocationRecord) -> None:
+        """It holds its devices."""
+        self._submitted.pop(record.id, None)
+        if not self.scheduler.runs(record.id):  # the scheduler was built anew while the grant was made
+            self.scheduler.finished(record.id)
+            self._adopt(self.scheduler, record)
+        self._running.add(record.id)
+
+    def decide(self) -> tuple[LocalDecision, ...]:
+        """Decide everything that can be decided now."""
+        return self.scheduler.cycle(self.now_s())
+
+    def follow(self, devices: Sequence[Device], held: Callable[[], Sequence[AllocationRecord]]) -> bool:
+        """Take over health and what has ended; False when the scheduler had to be built anew and no decision holds.
+
+        Args:
+            held: what is held now; asked after the devices.
+        """
+        known = {d.uuid: d.memory_mib for d in self.scheduler.devices}
+        if any(known.get(d.uuid) != d.memory_mib for d in devices):
+            self.scheduler = self._build(devices, held())  # a card that was lost when the pool started has been seen
+            return False
+        for device in devices:
+            if self._health.get(device.uuid) is not device.health:
+                self.scheduler.set_health(device.uuid, device.health)
+                self._health[device.uuid] = device.health
+        if self._running:
+            for allocation in self._running - {r.id for r in held()}:
+                self._running.discard(allocation)
+                self.scheduler.finished(allocation)
+        return True
+
+    def _build(self, devices: Sequence[Device], held: Iterable[AllocationRecord]) -> LocalScheduler:
+        scheduler = LocalScheduler(self._node, devices, self._queues(), options=self._options)
+        self._health = {d.uuid: d.health for d in devices}
+        self._running = set()
+        for record in held:
+            if self._adopt(scheduler, record):
+                self._running.add(record.id)
+        for waiting, submitted_at_s in list(self._submitted.values()):
+            try:
+                self._submit(scheduler, waiting, submitted_at_s)
+            except CalabashError as error:
+                del self._submitted[waiting.id]
+                waiting.resolve(error)
+        return scheduler
+
+    def _adopt(self, scheduler: LocalScheduler, record: AllocationRecord) -> bool:
+        started_at_s = record.granted_at - self._clock.now_s() + self.now_s()
+        try:
+            scheduler.adopt(
+                record.id, record.request, record.placement, started_at_s=started_at_s, owner=str(record.uid)
+            )
+        except (CalabashError, KeyError) as error:
+            # Its devices or its queue are gone. It runs on; grants are checked against the agent's books as well.
+            log.warning("the scheduler does not know this allocation", allocation=record.id, error=str(error))
+            return False
+        return True
+
+    def _submit(self, scheduler: LocalScheduler, waiting: WaitingRequest, submitted_at_s: float) -> None:
+        owner = str(waiting.requester.uid)
+        scheduler.submit(waiting.id, waiting.request, submitted_at_s=submitted_at_s, owner=owner)

@@ -1,0 +1,150 @@
+"""The connection to the database: how it is opened, transactions, and the schema's version.
+
+SQLite runs with a write-ahead log and ``synchronous=FULL``: a commit that returned survives a power cut. PostgreSQL
+gives the same by default. A file of SQLite and its companions belong to the pool's user alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.store import tables
+from calabash.seams.store.errors import public_url, translated
+
+BUSY_TIMEOUT_S = 5
+
+
+class Database:
+    """An engine and its transactions. Safe to use from several threads."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = _engine(url)
+        self.url = url
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """One transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing of it was written."""
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise translated(error, self.url) from error
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def insert_or_ignore(self, table: sa.Table, keys: Sequence[str]) -> Any:
+        """An INSERT that does nothing when a row with those keys is there."""
+        if self.engine.dialect.name == "postgresql":
+            return postgresql.insert(table).on_conflict_do_nothing(index_elements=keys)
+        return sqlite.insert(table).on_conflict_do_nothing(index_elements=keys)
+
+    def bring_up_to_date(self) -> None:
+        """Refuse a database of a newer program, and migrate an older one.
+
+        Raises CalabashError: STORE_NEWER, STORE_UNAVAILABLE, DISK_FULL.
+        """
+        found = self.schema_version()
+        if found > tables.SCHEMA_VERSION:
+            raise CalabashError(
+                f"database {public_url(self.url)} has schema {found}, this program knows {tables.SCHEMA_VERSION}",
+                reason=Reason.STORE_NEWER,
+                hint="use the newer calabash that wrote it, or another database with --db",
+            )
+        if found < tables.SCHEMA_VERSION:
+            self.migrate()
+
+    def schema_version(self) -> int:
+        """0 for an empty database."""
+        with self.transaction() as connection:
+            if not sa.inspect(connection).has_table("meta"):
+                return 0
+            query = sa.select(tables.meta.c.value).where(tables.meta.c.key == "schema_version")
+            value = connection.execute(query).scalar_one_or_none()
+        try:
+            return int(value or 0)
+        except ValueError:
+            raise CalabashError(
+                f"database {public_url(self.url)} has schema {value!r}, which is not a number",
+                reason=Reason.STORE_UNAVAILABLE,
+                hint="it is not a Calabash database, or it was changed by hand",
+            ) from None
+
+    def migrate(self) -> None:
+        """Apply the missing revisions; all or nothing."""
+        # Alembic takes a third of a second to import and is needed only here.
+        from alembic import command  # noqa: PLC0415
+        from alembic.config import Config  # noqa: PLC0415
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+        config.set_main_option("path_separator", "os")
+        with self.transaction() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def check_writable(self) -> None:
+        """Prove by a committed write that grants could be journalled."""
+        with self.transaction() as connection:
+            connection.execute(sa.delete(tables.meta).where(tables.meta.c.key == "probe"))
+            connection.execute(sa.insert(tables.meta).values(key="probe", value="x" * 512))
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise CalabashError(
+            "the database URL cannot be read", hint="write sqlite:///PATH or postgresql://USER@HOST/NAME"
+        ) from None
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        _keep_private(parsed.database or "")
+        engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        # The driver's own BEGIN comes late and would let DDL escape the transaction.
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        return engine
+    if backend == "postgresql":
+        return sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            pool_size=2,
+            connect_args={"connect_timeout": 5, "application_name": "calabash", "client_encoding": "utf8"},
+        )
+    raise CalabashError(
+        f"database kind {backend!r} is not supported", hint="write sqlite:///PATH or postgresql://USER@HOST/NAME"
+    )
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _keep_private(path: str) -> None:
+    """Only the owner may open the file or its companions, whatever the umask is and whoever made them before.
+
+    Whoever can open them can lock them, and a lock on a companion stops every grant. SQLite gives companions that it
+    makes the mode of the file.
+    """
+    if path in {"", ":memory:"}:
+        return
+    with contextlib.suppress(OSError):  # SQLite itself tells what is wrong with the place
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for companion in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(OSError):
+            Path(path + companion).chmod(0o600)

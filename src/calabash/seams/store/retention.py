@@ -1,0 +1,59 @@
+"""What of the past is kept: bounds by age and by count, and the removal of what is beyond them.
+
+Removal goes in small batches, oldest first, each a transaction of its own, so that a grant never waits long for it.
+What is held is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from calabash.model.allocation import AllocationState
+from calabash.seams.store import tables
+from calabash.seams.store.database import Database
+
+BATCH_ROWS = 200
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Bounds: at most so many rows, and none older than so many days."""
+
+    allocations: int = 100_000
+    allocation_days: float = 90.0
+    usage: int = 1_000_000
+    usage_days: float = 400.0
+    events: int = 20_000
+    event_days: float = 90.0
+
+
+def trim(database: Database, kept: Retention, *, now_s: float) -> int:
+    """Remove at most one batch per table of what is beyond the bounds; how many rows went."""
+    gone = 0
+    for table, age, where, count, days in _rules(kept):
+        with database.transaction() as connection:
+            rows = sa.select(table.c.id).where(where)
+            total = connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
+            oldest = rows.order_by(age, table.c.id)
+            beyond = max(0, min(BATCH_ROWS, total - count))
+            names = list(connection.execute(oldest.limit(beyond)).scalars()) if beyond else []
+            if len(names) < BATCH_ROWS:
+                old = oldest.where(age < now_s - days * DAY_S).limit(BATCH_ROWS)
+                names = list({*names, *connection.execute(old).scalars()})[:BATCH_ROWS]
+            if names:
+                gone += connection.execute(sa.delete(table).where(table.c.id.in_(names))).rowcount
+    return gone
+
+
+def _rules(kept: Retention) -> Iterator[tuple[sa.Table, sa.Column[float], sa.ColumnElement[bool], int, float]]:
+    allocations, usage, events = tables.allocations, tables.usage, tables.events
+    released = allocations.c.state == AllocationState.RELEASED.value
+    yield allocations, allocations.c.ended_at, released, kept.allocations, kept.allocation_days
+    # The intervals of what is held are what a restarted pool goes on from.
+    held = sa.select(allocations.c.id).where(~released)
+    yield usage, usage.c.to_s, usage.c.allocation.not_in(held), kept.usage, kept.usage_days
+    yield events, events.c.at, sa.true(), kept.events, kept.event_days

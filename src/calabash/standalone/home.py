@@ -1,0 +1,76 @@
+"""The pool's home on disk: who may open what, set explicitly whatever the umask is and whoever made it before.
+
+Others may pass through the home (0711) to the socket and to their slots, and read nothing: a file that can be opened can
+be locked, and a lock on the journal would stop every grant.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.files import disk_full_is_a_reason, lock_exclusive
+from calabash.standalone.logs import LOG_FILE
+from calabash.standalone.settings import SETTINGS_FILE
+
+LOCK_FILE = "pool.lock"
+DATABASE_FILE = "pool.db"
+_PRIVATE = (LOCK_FILE, DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", LOG_FILE, f"{LOG_FILE}.1")
+
+
+@contextmanager
+def own_home(home: Path) -> Iterator[None]:
+    """Make and tighten the home, and hold its lock. Raises POOL_RUNNING with the pid of whoever holds it."""
+    with disk_full_is_a_reason(f"cannot make {home}"):
+        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        tighten(home)
+        os.close(os.open(home / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        descriptor = lock_exclusive(home / LOCK_FILE)
+    if descriptor is None:
+        holder = (home / LOCK_FILE).read_text().strip() or "unknown"
+        raise CalabashError(
+            f"a pool runs already at {home}, pid {holder}",
+            reason=Reason.POOL_RUNNING,
+            hint="use it, or stop it with `calabash down`",
+        )
+    try:
+        with disk_full_is_a_reason(f"cannot write {home / LOCK_FILE}"):
+            os.fchmod(descriptor, 0o600)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def tighten(home: Path) -> None:
+    """Modes of everything that is the pool's own. Raises CalabashError when the home is somebody else's."""
+    status = home.stat()
+    if status.st_uid != os.geteuid():
+        raise CalabashError(
+            f"{home} belongs to user id {status.st_uid}, the pool runs as {os.geteuid()}",
+            reason=Reason.NOT_PERMITTED,
+            hint="name a home of your own with CALABASH_HOME",
+        )
+    home.chmod(0o711)
+    for name in (*_PRIVATE, SETTINGS_FILE):
+        with suppress(FileNotFoundError):
+            path = home / name
+            if stat.S_ISREG(path.lstat().st_mode):
+                path.chmod(0o600)
+
+
+def listening(path: Path, listener: socket.socket) -> None:
+    """Bind the pool's socket. We hold the lock, so a socket that is there belongs to a dead pool."""
+    if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
+        raise CalabashError(f"{path} is not a socket", reason=Reason.BAD_FILE, hint="move it away")
+    path.unlink(missing_ok=True)
+    listener.bind(str(path))
+    # Everybody may ask; what they may do is decided by who they are.
+    path.chmod(0o666)
+    listener.listen(1024)

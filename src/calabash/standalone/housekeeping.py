@@ -1,0 +1,48 @@
+"""A thread that keeps the pool's own files small: the past in the journal, the log."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import structlog
+
+from calabash.model.errors import CalabashError
+from calabash.seams.clock import Clock
+from calabash.seams.store import Retention, Store
+from calabash.standalone.logs import keep_small
+
+PERIOD_S = 30.0
+PAUSE_S = 0.1  # between two batches, so that grants come first
+
+log = structlog.get_logger(__name__)
+
+
+class Housekeeper:
+    """Trims what is beyond the bounds, a batch at a time."""
+
+    def __init__(self, *, store: Store, clock: Clock, kept: Retention, log_file: Path) -> None:
+        self._store = store
+        self._clock = clock
+        self._kept = kept
+        self._log_file = log_file
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD_S):
+            keep_small(self._log_file)
+            try:
+                while self._store.trim(self._kept, now_s=self._clock.now_s()) and not self._stop.wait(PAUSE_S):
+                    pass
+            except CalabashError as error:
+                log.warning("the journal cannot be trimmed now", error=error.message)
+            except Exception:
+                log.exception("housekeeping stumbled and goes on")

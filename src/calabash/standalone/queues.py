@@ -1,0 +1,125 @@
+"""What administrators set: queues with their guarantees and access lists, tenants with theirs.
+
+Kept in memory as stored, so that a request asks no database. The queue ``default`` always exists.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from calabash.api import replies
+from calabash.binder.binder import Binder
+from calabash.model.allocation import QueueRecord, TenantRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE
+from calabash.sched import UNLIMITED, Amount, QueueSpec
+from calabash.seams.store import Store
+
+_NOBODY = TenantRecord(name="")
+
+
+class Queues:
+    """The queues and tenants of the pool. Safe for threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._stored = store.administration
+        self._lock = threading.Lock()
+        self._queues = {q.name: q for q in self._stored.queues()}
+        self._tenants = {t.name: t for t in self._stored.tenants()}
+
+    def specs(self) -> list[QueueSpec]:
+        """As the scheduler knows them."""
+        return _specs(self._queues.values())
+
+    def queue(self, name: str) -> QueueRecord:
+        """One queue; an unknown name has an empty access list."""
+        return self._queues.get(name) or QueueRecord(name=name)
+
+    def tenant(self, name: str) -> TenantRecord:
+        """One tenant; an unknown name has an empty access list."""
+        return self._tenants.get(name, _NOBODY)
+
+    def shown(self, binder: Binder) -> list[replies.Queue]:
+        """All queues with what they hold and what waits in them, in devices."""
+        known = {DEFAULT_QUEUE: QueueRecord(name=DEFAULT_QUEUE), **self._queues}
+        with binder.reading() as scheduler:
+            tree = scheduler.scheduler.tree
+            amounts = {name: (tree.used(name).gpu_milli, tree.waiting(name).gpu_milli) for name in known}
+        return [
+            replies.Queue(
+                name=q.name,
+                parent=q.parent,
+                deserved=q.deserved,
+                limit=q.limit,
+                weight=q.weight,
+                allocated=amounts[q.name][0] / 1000,
+                pending=amounts[q.name][1] / 1000,
+                users=list(q.users),
+                groups=list(q.groups),
+            )
+            for _, q in sorted(known.items())
+        ]
+
+    def tenants(self) -> list[replies.Tenant]:
+        """All tenants that have an access list."""
+        return [
+            replies.Tenant(name=t.name, users=list(t.users), groups=list(t.groups))
+            for _, t in sorted(self._tenants.items())
+        ]
+
+    def put_queue(self, record: QueueRecord, binder: Binder) -> None:
+        """Create or change. Raises CalabashError; then nothing changes."""
+        self._change(binder, {**self._queues, record.name: record}, lambda: self._stored.put_queue(record))
+
+    def delete_queue(self, name: str, binder: Binder) -> None:
+        """Delete an empty one. Raises CalabashError; then nothing changes."""
+        if name not in self._queues:
+            raise _unknown("queue", name, "see `calabash queue list`")
+        left = {n: q for n, q in self._queues.items() if n != name}
+        self._change(binder, left, lambda: self._stored.delete_queue(name))
+
+    def put_tenant(self, record: TenantRecord) -> None:
+        """Create or change who may ask on a tenant's account."""
+        with self._lock:
+            self._stored.put_tenant(record)
+            self._tenants[record.name] = record
+
+    def delete_tenant(self, name: str) -> None:
+        """The tenant is only its own user's again."""
+        with self._lock:
+            if self._tenants.get(name) is None:
+                raise _unknown("tenant", name, "see `calabash queue tenants`")
+            self._stored.delete_tenant(name)
+            del self._tenants[name]
+
+    def _change(self, binder: Binder, wanted: dict[str, QueueRecord], write: Callable[[], object]) -> None:
+        """The scheduler's tree, the stored one and this one stay equal whatever fails."""
+        with self._lock, binder.reading() as scheduler:
+            before = self.specs()
+            scheduler.set_queues(_specs(wanted.values()))
+            try:
+                write()
+            except CalabashError:
+                scheduler.set_queues(before)
+                raise
+            self._queues = wanted
+
+
+def _specs(records: Iterable[QueueRecord]) -> list[QueueSpec]:
+    known = {record.name: record for record in records}
+    known.setdefault(DEFAULT_QUEUE, QueueRecord(name=DEFAULT_QUEUE))
+    return [
+        QueueSpec(
+            name=record.name,
+            parent=record.parent,
+            deserved=Amount(gpu_milli=round(record.deserved * 1000)),
+            limit=UNLIMITED if record.limit is None else UNLIMITED._replace(gpu_milli=round(record.limit * 1000)),
+            over_quota_weight=record.weight,
+        )
+        for record in known.values()
+    ]
+
+
+def _unknown(what: str, name: str, hint: str) -> CalabashError:
+    return CalabashError(f"there is no {what} {name}", reason=Reason.NOT_FOUND, hint=hint)

@@ -1,0 +1,225 @@
+"""HTTP/1.1 on a Unix socket whose other ends may mean harm: who connects is what the kernel says, and everything waits
+for a bounded time only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import socket
+import struct
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from calabash.model.errors import Reason
+from calabash.seams.host.processes import identify, peer_of
+from calabash.standalone.fairness import REPLY_S, Fairness
+from calabash.standalone.pool import Asker
+
+HEADER_S = 10.0
+ACCEPTED_AT_ONCE = 64
+_REFUSED_AT_ONCE = 256
+_SO_PEERPIDFD = 77
+_SCOPE_KEY = "calabash"
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Listener(socket.socket):
+    """A listening socket that hands on only connections of users who have not too many already.
+
+    Whoever has too many is told so and hung up on here, which costs a hundredth of a connection that is served. At most
+    ``ACCEPTED_AT_ONCE`` are handed on in a row, so that those who are served already are not held up by a crowd at the
+    door.
+    """
+
+    fairness: Fairness
+    _in_a_row = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._in_a_row >= ACCEPTED_AT_ONCE:
+            self._in_a_row = 0
+            raise BlockingIOError
+        for _ in range(_REFUSED_AT_ONCE):
+            try:
+                connection, address = super().accept()
+            except BlockingIOError:
+                self._in_a_row = 0
+                raise
+            if self.fairness.connect(peer_of(connection).uid):
+                self._in_a_row += 1
+                return connection, address
+            _hang_up(connection)
+        raise BlockingIOError
+
+
+def _hang_up(connection: socket.socket) -> None:
+    body = json.dumps(
+        {
+            "reason": Reason.USER_LIMIT,
+            "message": "this user has too many connections to the pool",
+            "hint": "close some; an administrator may raise `connections` in pool.toml",
+        }
+    )
+    head = f"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+    connection.setblocking(False)
+    try:
+        connection.send(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+    except OSError:
+        pass
+    finally:
+        connection.close()
+
+
+class Protocol(H11Protocol):
+    """uvicorn's HTTP/1.1 that knows the process at the other end and does not wait for it for ever."""
+
+    fairness: Fairness  # set on a subclass, one per pool
+    asker: Asker | None = None
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.asker = asker_of(transport.get_extra_info("socket"))
+        self.client = (f"{self.asker.peer.uid}:{self.asker.peer.gid}", self.asker.peer.pid)
+        self.app_state = {**self.app_state, _SCOPE_KEY: self}
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+        if self.asker is not None:
+            self.fairness.disconnect(self.asker.peer.uid)
+
+    def request_begun(self) -> None:
+        """The head of a request is there."""
+        self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_request()
+
+    def unsent_bytes(self) -> int:
+        return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Drop the connection with everything that is unsent."""
+        self.transport.abort()
+
+    def _wait_for_request(self) -> None:
+        self._stop_waiting()
+        self._patience = self.loop.call_later(HEADER_S, self.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def connection_of(scope: Any) -> Protocol:
+    """The connection that a request came on."""
+    found: Protocol = scope["state"][_SCOPE_KEY]
+    return found
+
+
+def asker_of(connection: socket.socket) -> Asker:
+    """Who connected, and as which process: its start time is read while the kernel still holds the process for us."""
+    peer = peer_of(connection)
+    process = identify(peer.pid)
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i"))
+    except OSError:  # an older kernel: what is entered is compared by start time alone
+        return Asker(peer=peer, process=process)
+    (descriptor,) = struct.unpack("i", raw)
+    try:
+        return Asker(peer=peer, process=None if _ended(descriptor) else process)
+    finally:
+        os.close(descriptor)
+
+
+def _ended(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class Fair:
+    """The application behind the bounds of ``fairness``."""
+
+    def __init__(self, application: Application, fairness: Fairness) -> None:
+        self._application = application
+        self._fairness = fairness
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        connection = connection_of(scope)
+        assert connection.asker is not None
+        uid = connection.asker.peer.uid
+        connection.request_begun()
+        await self._fairness.admit(uid)
+
+        async def send_read(message: Message) -> None:
+            """Give up on who does not read."""
+            try:
+                await asyncio.wait_for(send(message), REPLY_S)
+            except TimeoutError:
+                connection.abort()
+
+        if scope["method"] == "GET":  # these replies can be large: they are not even made before there is room for one
+            async with self._fairness.reply(uid):
+                await self._application(scope, receive, send_read)
+                await self._until_read(connection)
+        else:
+            await self._application(scope, receive, send_read)
+
+    async def _until_read(self, connection: Protocol) -> None:
+        """Small replies are in the kernel's buffer at once; for others wait, and give up on who does not read."""
+        deadline = asyncio.get_running_loop().time() + REPLY_S
+        while connection.unsent_bytes():
+            if asyncio.get_running_loop().time() > deadline:
+                connection.abort()
+                return
+            await asyncio.sleep(0.02)
+
+
+class Server:
+    """Serves an application on a listener until it is stopped or a signal comes."""
+
+    def __init__(self, listener: Listener, fairness: Fairness) -> None:
+        self._listener = listener
+        self._fairness = fairness
+        self._server: uvicorn.Server | None = None
+        listener.fairness = fairness
+
+    def run(self, application: Application) -> None:
+        config = uvicorn.Config(
+            Fair(application, self._fairness),
+            http=type("PoolProtocol", (Protocol,), {"fairness": self._fairness}),
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=16 * 1024,
+            timeout_graceful_shutdown=2,
+            backlog=1024,
+        )
+        self._server = uvicorn.Server(config)
+        self._server.run(sockets=[self._listener])
+
+    def stop(self) -> None:
+        """Have ``run`` return."""
+        if self._server is not None:
+            self._server.should_exit = True

@@ -1,0 +1,62 @@
+"""``pool.toml`` in the pool's home: bounds that an administrator may change. Read at the start; nothing is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.store import Retention
+
+SETTINGS_FILE = "pool.toml"
+
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Days = Annotated[float, Meta(gt=0, le=36_500)]
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What one user may take of the pool's attention. Administrators are bound by connections only."""
+
+    waiting: Count = 1000
+    connections: Count = 1200
+    requests_per_second: Count = 200
+    requests_at_once: Count = 400
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What the journal keeps of the past."""
+
+    allocations: Count = Retention.allocations
+    allocation_days: Days = Retention.allocation_days
+    usage: Count = Retention.usage
+    usage_days: Days = Retention.usage_days
+    events: Count = Retention.events
+    event_days: Days = Retention.event_days
+
+    def retention(self) -> Retention:
+        return Retention(**msgspec.structs.asdict(self))
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The whole file: sections ``[user]`` and ``[journal]``."""
+
+    user: Limits = Limits()
+    journal: Kept = Kept()
+
+
+def read_settings(home: Path) -> Settings:
+    """The settings of the home. Raises CalabashError(BAD_FILE) that names the line or the field."""
+    path = home / SETTINGS_FILE
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Settings)
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise CalabashError(
+            f"{path} is not understood: {error}",
+            reason=Reason.BAD_FILE,
+            hint="sections [user] and [journal]; see the API reference",
+        ) from None
