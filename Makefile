@@ -28,6 +28,7 @@ lint: setup ## style, types, layers
 	@$(RUN) mypy
 	@$(RUN) lint-imports
 	@$(RUN) python -m tools.cformat --check
+	@$(RUN) python -m tools.ccircles image sim
 
 format: setup ## rewrite sources to the house style
 	@$(RUN) ruff check --fix .

@@ -5,10 +5,11 @@ API_BUILD := $(BUILD)/api
 API_STAMP := $(API_BUILD)/stamp
 API_SIM_CUDA_OBJECTS := $(addprefix $(API_BUILD)/,sim_cuda_stubs.o sim_cuda_table.o cuda_resolve.o)
 API_SIM_NVML_OBJECTS := $(API_BUILD)/sim_nvml_stubs.o
+API_SIM_CARDS := $(API_BUILD)/sim_cards.o
 API_SIM_CUDA_MAP := $(API_BUILD)/sim_cuda.map
 API_SIM_NVML_MAP := $(API_BUILD)/sim_nvml.map
 API_SIM_LDFLAGS := -Wl,-Bsymbolic
-TARGETS += $(API_SIM_CUDA_OBJECTS) $(API_SIM_NVML_OBJECTS)
+TARGETS += $(API_SIM_CUDA_OBJECTS) $(API_SIM_NVML_OBJECTS) $(API_SIM_CARDS)
 
 $(API_STAMP): $(wildcard $(API_DIR)/*.py $(API_DIR)/*.tsv)
 	$(PYTHON) $(API_DIR)/generate.py $(API_BUILD)

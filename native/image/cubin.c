@@ -2,7 +2,7 @@
  * The outside of a cubin: a 64-bit ELF file with a section `.text.NAME` for each kernel, `.nv.info.NAME` with
  * its parameters, `.nv.shared.NAME` for its static shared memory, and symbols for global variables.
  */
-#include "image/parse.h"
+#include "image/cubin.h"
 
 #include <elf.h>
 #include <string.h>

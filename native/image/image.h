@@ -47,10 +47,10 @@ struct image {
     uint64_t code_bytes;
 };
 
-/* Parse an image. `limit` bounds the reading when the caller knows the size (0: unknown, trust the image's own
- * headers). A fatbin gives the cubin of the device's own architecture when there is one, else the youngest
- * PTX that the device can take. */
-CUresult image_parse(const void *data, size_t limit, uint32_t device_sm, struct image **out);
 void image_free(struct image *i);
+
+/* By the readers: a kernel, or a variable, of this name. NULL, or false, without memory. */
+struct entry_point *image_add_entry(struct image *i, const char *name, size_t length);
+bool image_add_global(struct image *i, const char *name, size_t length, uint64_t size);
 
 #endif

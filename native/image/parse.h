@@ -1,18 +1,12 @@
-/* The readers of the kinds of code, for image.c, and the table that they fill. */
+/* The reader of code images of every kind. */
 #ifndef CALABASH_IMAGE_PARSE_H
 #define CALABASH_IMAGE_PARSE_H
 
 #include "image/image.h"
 
-/* table.c */
-struct entry_point *image_add_entry(struct image *i, const char *name, size_t length);
-bool image_add_global(struct image *i, const char *name, size_t length, uint64_t size);
-
-CUresult ptx_parse(const char *text, size_t length, uint32_t device_sm, struct image *image);
-CUresult cubin_parse(const uint8_t *data, size_t limit, struct image *image);
-
-/* zstd.c. Returns the bytes written, or 0 when malformed or without the library. */
-bool zstd_available(void);
-size_t unpack_zstd(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t room);
+/* Parse an image. `limit` bounds the reading when the caller knows the size (0: unknown, trust the image's own
+ * headers). A fatbin gives the cubin of the device's own architecture when there is one, else the youngest
+ * PTX that the device can take. */
+CUresult image_parse(const void *data, size_t limit, uint32_t device_sm, struct image **out);
 
 #endif

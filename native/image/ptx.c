@@ -2,7 +2,7 @@
  * The declarations in PTX text: `.version`, `.target`, `.entry NAME(params)` and module-level `.global`
  * variables. A scanner of words, with comments skipped; bodies are stepped over by counting braces.
  */
-#include "image/parse.h"
+#include "image/ptx.h"
 
 #include <ctype.h>
 #include <stdlib.h>

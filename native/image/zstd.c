@@ -3,7 +3,7 @@
  * simulated driver depends on nothing that a bare machine lacks; without it such an image has no entry for
  * the device.
  */
-#include "image/parse.h"
+#include "image/zstd.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -8,7 +8,7 @@ SIM_NODE := $(call SIM_OBJECTS,$(SIM_DIR)/node/*.c)
 SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*.c)
 SIM_NVML := $(call SIM_OBJECTS,$(SIM_DIR)/nvml/*.c)
 SIM_CTL := $(call SIM_OBJECTS,$(SIM_DIR)/ctl/*.c)
-SIM_STATE := $(addprefix $(SIM_BUILD)/node/,state.o engine.o)
+SIM_STATE := $(addprefix $(SIM_BUILD)/node/,state.o engine.o slot.o charge.o queue.o)
 
 $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 	@mkdir -p $(@D)
@@ -16,12 +16,12 @@ $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 
 -include $(wildcard $(SIM_BUILD)/*/*.d)
 
-$(SIM_OUT)/calabash-simctl: $(SIM_NODE) $(SIM_CTL)
+$(SIM_OUT)/calabash-simctl: $(SIM_NODE) $(SIM_CTL) $(API_SIM_CARDS)
 	@mkdir -p $(@D)
 	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $^
 	@mv -f $@.new $@
 
-$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NODE) $(SIM_NVML) $(API_SIM_NVML_OBJECTS) $(API_SIM_NVML_MAP)
+$(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NODE) $(SIM_NVML) $(API_SIM_CARDS) $(API_SIM_NVML_OBJECTS) $(API_SIM_NVML_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(API_SIM_LDFLAGS) -Wl,--version-script=$(API_SIM_NVML_MAP) -Wl,-soname,$(@F) -o $@.new \
 		$(filter %.o,$^) -lm

@@ -1,7 +1,7 @@
 /*
  * Damages code images and reads them: `ROUNDS FILE...`. Every outcome is good but a fault.
  */
-#include "sim/cuda/internal.h"
+#include "image/parse.h"
 
 #include <stdio.h>
 

@@ -254,7 +254,8 @@ static void nonsense(void)
     EXPECT(cuLaunchKernel(spin_ns, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuLaunchKernel(spin_ns, 1, 1, 1, 2048, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuLaunchKernel(vector_add, 1, 1, 1, 513, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
-    EXPECT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_NOT_SUPPORTED);
+    for (int i = 0; i < 3; i++)
+        EXPECT(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_NOT_SUPPORTED);
     EXPECT(cuMemAlloc_v2(NULL, 4), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuMemAlloc_v2(&p, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuMemAlloc_v2(&p, 1ull << 60), CUDA_ERROR_OUT_OF_MEMORY);

@@ -2,8 +2,10 @@
  * A process of a simulated node, without CUDA: holds memory of a card and keeps it busy, until its input
  * ends. usage: sim_holder DEVICE BYTES BUSY_MS     (node from CALABASH_SIM)
  */
-#include "sim/node/engine.h"
 #include "sim/node/state.h"
+#include "sim/node/charge.h"
+#include "sim/node/queue.h"
+#include "sim/node/slot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,15 +22,15 @@ int main(int argc, char **argv)
 
     if (!sim_charge(&s, device, s.node->device[device].profile.context_bytes, true)) return 2;
     if (bytes > 0 && !sim_charge(&s, device, bytes, false)) return 3;
-    int queue = engine_open(&s, device, 0);
+    int queue = queue_open(&s, device, 0);
 
     if (queue < 0) return 4;
-    if (busy_ms > 0) engine_post(&s, queue, SIM_WORK_KERNEL, busy_ms * 1000000);
+    if (busy_ms > 0) queue_post(&s, queue, SIM_WORK_KERNEL, busy_ms * 1000000);
     puts("ready");
     fflush(stdout);
     while (read(STDIN_FILENO, &byte, 1) > 0)
         ;
-    engine_close(&s, queue);
+    queue_close(&s, queue);
     sim_detach(&s);
     return 0;
 }

@@ -28,7 +28,8 @@ def simctl(*arguments: object, timeout_s: float = DEADLINE_S) -> subprocess.Comp
 def compile_holder(directory: Path) -> Path:
     """``sim_holder``: a process of a node that needs no CUDA library."""
     program = directory / "sim_holder"
-    sources = [ROOT / "tests/native/sim_holder.c", *(ROOT / "native/sim/node" / f for f in ("state.c", "engine.c"))]
+    parts = ("state", "engine", "slot", "charge", "queue")
+    sources = [ROOT / "tests/native/sim_holder.c", *(ROOT / "native/sim/node" / f"{name}.c" for name in parts)]
     subprocess.run(
         ["gcc", "-std=gnu11", "-O1", "-pthread", f"-I{ROOT / 'native'}", "-o", program, *sources], check=True
     )

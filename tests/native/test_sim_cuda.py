@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,11 +65,23 @@ def test_order(node: CudaNode, check: str) -> None:
     assert node.device()["used_bytes"] == 0
 
 
-def test_what_is_not_served_is_listed(node: CudaNode) -> None:
+def test_what_is_not_served_is_listed_functions_apart_from_kernels(node: CudaNode) -> None:
     node.run("sim_cuda_order", "nonsense")
-    listed = simctl("unserved", node.state).stdout
-    assert "cuGreenCtxDestroy" in listed
-    assert "stranger" in listed
+    functions, kernels = simctl("unserved", node.state).stdout.split("kernels that the simulation does not know")
+    assert "1  cuGreenCtxDestroy\n" in functions
+    assert "3  stranger\n" in kernels
+    assert "stranger" not in functions
+    shown = json.loads(simctl("show", node.state, "--json").stdout)["unserved"]
+    assert {"name": "stranger", "kind": "kernel", "count": 3} in shown
+
+
+def test_a_kernel_that_is_not_known_is_named_once_on_stderr(node: CudaNode) -> None:
+    done = subprocess.run(
+        [program("sim_cuda_order"), "nonsense"], env=node.environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stderr == (
+        "simulated CUDA: kernel stranger is not known to the simulation, its launches answer CUDA_ERROR_NOT_SUPPORTED\n"
+    )
 
 
 def test_visible_devices_are_chosen_by_index_uuid_and_prefix_up_to_the_first_bad_name(node: CudaNode) -> None:

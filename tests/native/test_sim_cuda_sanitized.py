@@ -31,13 +31,14 @@ def sanitized() -> Path:
     generated = ROOT / "build" / "native"
     sources = [
         *sorted((ROOT / "native" / "sim" / "cuda").glob("*.c")),
-        *(ROOT / "native" / "sim" / "node" / f"{name}.c" for name in ("state", "engine")),
+        *sorted((ROOT / "native" / "image").glob("*.c")),
+        *(ROOT / "native" / "sim" / "node" / f"{name}.c" for name in ("state", "engine", "slot", "charge", "queue")),
         *(generated / "api" / f"{name}.c" for name in ("sim_cuda_stubs", "sim_cuda_table", "cuda_resolve")),
     ]
     include = [f"-I{ROOT / 'native'}", f"-I{generated}"]
     link = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", f"-Wl,--version-script={generated}/api/sim_cuda.map"]
     compile_all("libcuda.so.1", "-shared", "-fPIC", "-fvisibility=hidden", *link, *include, *map(str, sources))
-    readers = [str(p) for p in sources if p.name.startswith("image")]
+    readers = [str(p) for p in sources if p.parent.name == "image"]
     compile_all("sim_cuda_fuzz", *include, str(ROOT / "tests" / "native" / "sim_cuda_fuzz.c"), *readers)
     for name in ("sim_cuda_memory", "sim_cuda_order"):
         compile_all(name, str(ROOT / "tests" / "native" / f"{name}.c"), str(SANITIZED / "libcuda.so.1"), "-lm")

@@ -267,3 +267,68 @@ def test_wrong_usage_ends_with_2_and_tells_how(words: tuple[str, ...]) -> None:
 
 def test_the_tool_is_built() -> None:
     assert SIMCTL.is_file(), "run: make native"
+
+
+def unserve(node: Node) -> None:
+    """Calls one NVML function that is not served, twice."""
+    node.nvml(
+        """
+        for _ in range(2):
+            try:
+                nvmlDeviceGetEncoderCapacity(handles()[0], 0)
+            except NVMLError:
+                pass
+        answer = None
+        """
+    )
+
+
+def test_show_is_short_and_counts_what_is_not_served_in_one_line(node: Node) -> None:
+    assert "not served" not in simctl("show", node.state).stdout
+    unserve(node)
+    shown = simctl("show", node.state).stdout
+    assert "not served: 1 function, 0 kernels (listed by --all)" in shown
+    assert "nvmlDeviceGetEncoderCapacity" not in shown
+
+
+def test_show_all_lists_functions_apart_from_kernels(node: Node) -> None:
+    unserve(node)
+    shown = simctl("show", node.state, "--all").stdout
+    assert "functions that the simulation does not serve (calls):\n       2  nvmlDeviceGetEncoderCapacity\n" in shown
+    assert "kernels that" not in shown
+
+
+def test_show_says_what_is_wrong_with_a_card(node: Node) -> None:
+    for fault in (("xid", 31), ("xid", 79), ("slow", "300%"), ("alloc-fail", 3)):
+        node.inject(1, *fault)
+    lines = simctl("show", node.state).stdout.splitlines()
+    assert lines[2].endswith("  ok")
+    assert lines[3].endswith("  lost xid:79(2) slow:300% alloc-fail")
+
+
+def test_a_node_is_found_by_its_name_below_the_home_as_well_as_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALABASH_HOME", str(tmp_path))
+    (tmp_path / "sim" / "lab-1").mkdir(parents=True)
+    assert simctl("create", "lab-1", "--gpus", "T4").returncode == 0
+    state = tmp_path / "sim" / "lab-1" / "node.state"
+    assert simctl("show", "lab-1").stdout == simctl("show", state).stdout
+    assert simctl("inject", "lab-1", "--gpu", 0, "lost").returncode == 0
+    assert simctl("destroy", "lab-1").returncode == 0
+    assert not state.exists()
+    missing = simctl("show", "lab-1")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith(f"error: no node at {state}\nhint: ")
+
+
+def test_the_home_of_an_ordinary_user_is_below_the_home_directory(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path)}
+    done = subprocess.run(
+        [SIMCTL, "show", "lab"], env=environment, user=65534, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.startswith(f"error: no node at {tmp_path}/.local/share/calabash/sim/lab/node.state\n")
+    homeless = subprocess.run([SIMCTL, "show", "lab"], env={}, user=65534, capture_output=True, text=True, check=False)
+    assert homeless.stderr == (
+        "error: there is no home to look for node lab in\nhint: set CALABASH_HOME, or give a path with a '/'\n"
+    )

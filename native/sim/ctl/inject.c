@@ -1,5 +1,7 @@
 /* Faults that a user can cause: each word is one row of a table. */
-#include "sim/ctl/ctl.h"
+#include "sim/ctl/inject.h"
+
+#include "sim/ctl/open.h"
 
 #include <stdlib.h>
 #include <string.h>

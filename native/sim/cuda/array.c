@@ -2,7 +2,14 @@
  * Arrays and mipmapped arrays: row-major images in device memory behind a handle, and texture and surface
  * objects that name them (no registered kernel samples them, so an object only remembers its description).
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/array.h"
+
+#include "sim/cuda/context.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/space.h"
+#include "sim/cuda/work.h"
 
 struct mipmap {
     struct object object;

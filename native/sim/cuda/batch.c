@@ -1,7 +1,10 @@
 /*
  * Several operations in one call: memory operations of a stream, and copies.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
 
 EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                       CUstreamBatchMemOpParams *paramArray, unsigned int flags)

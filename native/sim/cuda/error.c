@@ -1,7 +1,7 @@
 /*
  * Names and texts of results. The names are the header's; a text is its name in plain words.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
 
 #include <ctype.h>
 #include <stdio.h>

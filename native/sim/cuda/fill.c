@@ -1,9 +1,17 @@
 /*
  * Fills of device memory by elements of 1, 2 or 4 bytes, and prefetches (which move nothing here).
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/fill.h"
 
-#define HEAVY_BYTES (256u << 10)
+#include "sim/cuda/capture.h"
+#include "sim/cuda/capture_nodes.h"
+#include "sim/cuda/copy.h"
+#include "sim/cuda/graph.h"
+#include "sim/cuda/kernels.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/stream.h"
+#include "sim/cuda/work.h"
 
 struct fill {
     uint64_t base, pitch, width, height; /* width in elements */
@@ -40,7 +48,7 @@ static CUresult prepare(struct context *c, struct fill *f, struct work *w)
     *w = (struct work){.kind = WORK_TIMED,
                        .engine = SIM_WORK_COPY,
                        .duration_ns = copy_duration(p, bytes, p->memory_bandwidth_bps),
-                       .heavy = bytes > HEAVY_BYTES,
+                       .heavy = bytes > COPY_HEAVY_BYTES,
                        .effect = fill_effect,
                        .argument = f,
                        .argument_bytes = sizeof *f};

@@ -1,7 +1,12 @@
 /*
  * What is known of a function: attributes, parameters, occupancy.
  */
-#include "sim/cuda/internal.h"
+#include "image/image.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/module.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
 
 static struct function *get(const void *handle)
 {

@@ -2,9 +2,24 @@
  * Executable graphs: a copy of the graph whose nodes are submitted, in an order that respects their
  * dependencies, to the stream of the launch.
  */
+#include "sim/cuda/call.h"
+#include "sim/cuda/capture_nodes.h"
+#include "sim/cuda/context.h"
 #include "sim/cuda/graph.h"
+#include "sim/cuda/graph_memory.h"
+#include "sim/cuda/graph_node.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/stream.h"
+#include "sim/cuda/work.h"
 
-CUresult graph_run(struct graph *g, struct stream *s)
+struct exec {
+    struct object object;
+    struct graph *graph;
+    uint64_t flags;
+};
+
+static CUresult graph_run(struct graph *g, struct stream *s)
 {
     struct node **order = graph_order(g);
     CUresult result = order ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

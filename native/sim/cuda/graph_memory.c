@@ -3,7 +3,13 @@
  * launch and stays with the graphs that refer to it, used or not, until they are gone or the device's graph
  * memory is trimmed.
  */
-#include "sim/cuda/graph.h"
+#include "sim/cuda/graph_memory.h"
+
+#include "sim/cuda/memory.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/space.h"
+#include "sim/node/charge.h"
+#include "sim/node/state.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 

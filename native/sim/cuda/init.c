@@ -1,15 +1,18 @@
 /*
  * cuInit: finding the node, taking a slot in it, and choosing the devices that this process sees.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/pool.h"
+#include "sim/cuda/process.h"
+#include "sim/node/slot.h"
+#include "sim/node/state.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <strings.h>
-
-struct process process = {.lock = PTHREAD_MUTEX_INITIALIZER, .sim = {.fd = -1, .slot = -1}};
-__thread int per_thread_default;
 
 static void in_child(void)
 {
@@ -17,17 +20,6 @@ static void in_child(void)
     sim_forget(&process.sim);
     process.ready = false;
     process.forked = true;
-}
-
-CUresult process_check(void)
-{
-    return process.ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-}
-
-CUresult unserved(const char *name)
-{
-    if (process.ready) sim_count_unserved(&process.sim, name);
-    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* ---- which devices ---- */
@@ -188,6 +180,7 @@ static CUresult start(void)
         sim_detach(&process.sim);
         return CUDA_ERROR_NO_DEVICE;
     }
+    memory_when_full(pools_trim_device);
     for (int i = 0; i < process.device_count; i++)
         set_device(i, &c[i]);
     if (!registered) pthread_atfork(NULL, NULL, in_child);

@@ -6,7 +6,12 @@
  * file that is mapped in their place. The other process maps the same file; it is not charged, for the memory
  * is the owner's.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/space.h"
+#include "sim/cuda/work.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -46,12 +51,6 @@ static bool move_to_file(struct range *r)
     madvise((void *)r->base, r->room, MADV_DONTFORK);
     r->file = fd;
     return true;
-}
-
-void ipc_close_file(struct range *r)
-{
-    if (r->file >= 0) close(r->file);
-    r->file = -1;
 }
 
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)

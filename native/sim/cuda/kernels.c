@@ -6,7 +6,9 @@
  * The modelled time is the roofline: the larger of bytes / bandwidth and operations / peak, plus the launch
  * overhead.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/kernels.h"
+
+#include "sim/cuda/memory.h"
 
 #include <ctype.h>
 

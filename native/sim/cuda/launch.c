@@ -1,7 +1,17 @@
 /*
  * Launching kernels, and host functions between them.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/launch.h"
+
+#include "sim/cuda/capture_nodes.h"
+#include "sim/cuda/graph.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/stream.h"
+#include "sim/cuda/work.h"
+
+#include <stdio.h>
 
 #define PARAMETER_BYTES 4096
 #define HEAVY_BYTES     (256u << 10)
@@ -77,7 +87,19 @@ static CUresult check_shape(const struct function *f, const unsigned int *grid, 
     return threads > most ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult launch_prepare(const struct function *f, const unsigned int *grid, const unsigned int *block,
+/* A kernel that the simulation knows by name only: said once, for the result alone tells nobody which. */
+static CUresult unknown(struct function *f)
+{
+    if (!__atomic_exchange_n(&f->told, true, __ATOMIC_RELAXED))
+        fprintf(stderr,
+                "simulated CUDA: kernel %s is not known to the simulation, its launches answer "
+                "CUDA_ERROR_NOT_SUPPORTED\n",
+                f->entry->name);
+    sim_count_unserved(&process.sim, f->entry->name, true);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsigned int *block,
                         void **kernelParams, void **extra, const struct sim_profile *profile, struct work *w,
                         unsigned char *buffer)
 {
@@ -85,7 +107,7 @@ CUresult launch_prepare(const struct function *f, const unsigned int *grid, cons
     uint32_t bytes;
     CUresult result = check_shape(f, grid, block);
     if (result != CUDA_SUCCESS) return result;
-    if (!f->kernel) return unserved(f->entry->name);
+    if (!f->kernel) return unknown(f);
     result = pack(f, kernelParams, extra, l->parameters, &bytes);
     if (result != CUDA_SUCCESS) return result;
     l->kernel = f->kernel;
@@ -116,7 +138,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int
     _Alignas(16) unsigned char buffer[LAUNCH_BYTES];
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
-    const struct function *function = object_get(f, KIND_FUNCTION);
+    struct function *function = object_get(f, KIND_FUNCTION);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (sharedMemBytes > 232448u) return CUDA_ERROR_INVALID_VALUE;
     const unsigned int grid[3] = {gridDimX, gridDimY, gridDimZ}, block[3] = {blockDimX, blockDimY, blockDimZ};

@@ -4,7 +4,14 @@
  * A library is a module of no context: its global variables are placed in a context when that context first
  * asks.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/module.h"
+
+#include "image/image.h"
+#include "image/parse.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/space.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
@@ -16,15 +23,6 @@ struct placed_global {
     struct placed_global *next;
 };
 
-struct module {
-    struct object object;    /* KIND_MODULE or KIND_LIBRARY */
-    struct context *context; /* NULL: a library */
-    struct image *image;
-    struct function **function; /* one per entry, made on demand */
-    struct placed_global *globals;
-    struct module *next;
-};
-
 static struct module *modules;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -33,7 +31,7 @@ static uint32_t sm_of(const struct device *d)
     return d->shared->profile.compute_major * 10 + d->shared->profile.compute_minor;
 }
 
-static CUresult load(const void *data, size_t limit, struct context *c, enum kind kind, struct module **out)
+CUresult module_load(const void *data, size_t limit, struct context *c, enum kind kind, struct module **out)
 {
     const struct device *d = c ? c->device : &process.device[0];
     struct image *image;
@@ -73,7 +71,7 @@ static void drop_globals(struct module *m, const struct context *c)
     }
 }
 
-static void unload(struct module *m)
+void module_unload(struct module *m)
 {
     pthread_mutex_lock(&lock);
     for (struct module **p = &modules; *p; p = &(*p)->next) {
@@ -104,7 +102,7 @@ void module_drop_context(struct context *c)
         }
         pthread_mutex_unlock(&lock);
         if (!found) return;
-        unload(found);
+        module_unload(found);
     }
 }
 
@@ -130,7 +128,7 @@ static CUresult function_at(struct module *m, size_t i, struct function **out)
     return f ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult function_named(struct module *m, const char *name, struct function **out)
+CUresult module_function(struct module *m, const char *name, struct function **out)
 {
     for (size_t i = 0; i < m->image->entry_count; i++) {
         if (strcmp(m->image->entry[i].name, name) == 0) return function_at(m, i, out);
@@ -138,8 +136,8 @@ static CUresult function_named(struct module *m, const char *name, struct functi
     return CUDA_ERROR_NOT_FOUND;
 }
 
-static CUresult global_named(struct module *m, struct context *c, const char *name, CUdeviceptr *address,
-                             size_t *bytes)
+CUresult module_global(struct module *m, struct context *c, const char *name, CUdeviceptr *address,
+                       size_t *bytes)
 {
     for (size_t i = 0; i < m->image->global_count; i++) {
         const struct global_variable *v = &m->image->global[i];
@@ -173,45 +171,18 @@ static CUresult global_named(struct module *m, struct context *c, const char *na
     return CUDA_ERROR_NOT_FOUND;
 }
 
-/* ---- modules ---- */
-
-EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
+CUresult module_functions(struct module *m, void **out, unsigned int room)
 {
-    struct context *c;
-    struct module *m;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
-    result = load(image, 0, c, KIND_MODULE, &m);
-    if (result == CUDA_SUCCESS) *module = (CUmodule)m;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < m->image->entry_count && i < room && result == CUDA_SUCCESS; i++) {
+        struct function *f;
+        result = function_at(m, i, &f);
+        out[i] = f;
+    }
     return result;
 }
 
-EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
-                                   CUjit_option *options, void **optionValues)
-{
-    if (numOptions && (!options || !optionValues)) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned int i = 0; i < numOptions; i++) { /* there is no compiler, so nothing was logged */
-        if ((options[i] == CU_JIT_INFO_LOG_BUFFER || options[i] == CU_JIT_ERROR_LOG_BUFFER) &&
-            optionValues[i])
-            *(char *)optionValues[i] = 0;
-        if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
-            options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
-            optionValues[i] = NULL;
-        if (options[i] == CU_JIT_WALL_TIME) {
-            float zero = 0;
-            memcpy(&optionValues[i], &zero, sizeof zero);
-        }
-    }
-    return cuModuleLoadData(module, image);
-}
-
-EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
-{
-    return cuModuleLoadData(module, fatCubin);
-}
-
-static CUresult read_file(const char *name, void **out, size_t *bytes)
+CUresult module_read_file(const char *name, void **out, size_t *bytes)
 {
     struct stat st;
     FILE *f = name ? fopen(name, "rbe") : NULL;
@@ -230,242 +201,6 @@ static CUresult read_file(const char *name, void **out, size_t *bytes)
     }
     fclose(f);
     return result;
-}
-
-EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
-{
-    struct context *c;
-    struct module *m;
-    void *data;
-    size_t bytes;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!module || !fname) return CUDA_ERROR_INVALID_VALUE;
-    result = read_file(fname, &data, &bytes);
-    if (result != CUDA_SUCCESS) return result;
-    result = load(data, bytes, c, KIND_MODULE, &m);
-    free(data);
-    if (result == CUDA_SUCCESS) *module = (CUmodule)m;
-    return result;
-}
-
-static CUresult module_get(CUmodule handle, struct module **out)
-{
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    struct module *m = object_get(handle, KIND_MODULE);
-    *out = m;
-    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-EXPORT CUresult cuModuleUnload(CUmodule hmod)
-{
-    struct module *m;
-    CUresult result = module_get(hmod, &m);
-    if (result != CUDA_SUCCESS) return result;
-    if (m->context && object_get(m->context, KIND_CONTEXT)) context_synchronize(m->context);
-    unload(m);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
-{
-    struct module *m;
-    struct function *f;
-    CUresult result = module_get(hmod, &m);
-    if (result != CUDA_SUCCESS) return result;
-    if (!hfunc || !name) return CUDA_ERROR_INVALID_VALUE;
-    result = function_named(m, name, &f);
-    if (result == CUDA_SUCCESS) *hfunc = (CUfunction)f;
-    return result;
-}
-
-EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
-{
-    struct module *m;
-    CUresult result = module_get(mod, &m);
-    if (result != CUDA_SUCCESS) return result;
-    if (!count) return CUDA_ERROR_INVALID_VALUE;
-    *count = (unsigned int)m->image->entry_count;
-    return CUDA_SUCCESS;
-}
-
-static CUresult enumerate(struct module *m, void **out, unsigned int room)
-{
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < m->image->entry_count && i < room && result == CUDA_SUCCESS; i++) {
-        struct function *f;
-        result = function_at(m, i, &f);
-        out[i] = f;
-    }
-    return result;
-}
-
-EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
-{
-    struct module *m;
-    CUresult result = module_get(mod, &m);
-    if (result != CUDA_SUCCESS) return result;
-    return functions ? enumerate(m, (void **)functions, numFunctions) : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
-{
-    struct module *m;
-    CUresult result = module_get(hmod, &m);
-    if (result != CUDA_SUCCESS) return result;
-    if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return global_named(m, m->context, name, dptr, bytes);
-}
-
-EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
-{
-    if (!mode) return CUDA_ERROR_INVALID_VALUE;
-    const char *text = getenv("CUDA_MODULE_LOADING");
-    *mode = text && strcmp(text, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
-    return CUDA_SUCCESS;
-}
-
-/* ---- libraries ---- */
-
-static CUresult library_load(CUlibrary *library, const void *code, size_t limit)
-{
-    struct module *m;
-    CUresult result = load(code, limit, NULL, KIND_LIBRARY, &m);
-    if (result == CUDA_SUCCESS) *library = (CUlibrary)m;
-    return result;
-}
-
-EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
-                                  void **jitOptionsValues, unsigned int numJitOptions,
-                                  CUlibraryOption *libraryOptions, void **libraryOptionValues,
-                                  unsigned int numLibraryOptions)
-{
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!library || !code || (numJitOptions && (!jitOptions || !jitOptionsValues)) ||
-        (numLibraryOptions && !libraryOptions))
-        return CUDA_ERROR_INVALID_VALUE;
-    (void)libraryOptionValues;
-    return library_load(library, code, 0);
-}
-
-EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
-                                      void **jitOptionsValues, unsigned int numJitOptions,
-                                      CUlibraryOption *libraryOptions, void **libraryOptionValues,
-                                      unsigned int numLibraryOptions)
-{
-    void *data;
-    size_t bytes;
-    (void)jitOptions;
-    (void)jitOptionsValues;
-    (void)numJitOptions;
-    (void)libraryOptions;
-    (void)libraryOptionValues;
-    (void)numLibraryOptions;
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!library || !fileName) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = read_file(fileName, &data, &bytes);
-    if (result != CUDA_SUCCESS) return result;
-    result = library_load(library, data, bytes);
-    free(data);
-    return result;
-}
-
-static CUresult library_get(CUlibrary handle, struct module **out)
-{
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    struct module *m = object_get(handle, KIND_LIBRARY);
-    *out = m;
-    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-EXPORT CUresult cuLibraryUnload(CUlibrary library)
-{
-    struct module *m;
-    CUresult result = library_get(library, &m);
-    if (result == CUDA_SUCCESS) unload(m);
-    return result;
-}
-
-EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
-{
-    struct module *m;
-    struct function *f;
-    CUresult result = library_get(library, &m);
-    if (result != CUDA_SUCCESS) return result;
-    if (!pKernel || !name) return CUDA_ERROR_INVALID_VALUE;
-    result = function_named(m, name, &f);
-    if (result == CUDA_SUCCESS) *pKernel = (CUkernel)f;
-    return result;
-}
-
-EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
-{
-    struct module *m;
-    CUresult result = library_get(lib, &m);
-    if (result != CUDA_SUCCESS) return result;
-    if (!count) return CUDA_ERROR_INVALID_VALUE;
-    *count = (unsigned int)m->image->entry_count;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
-{
-    struct module *m;
-    CUresult result = library_get(lib, &m);
-    if (result != CUDA_SUCCESS) return result;
-    return kernels ? enumerate(m, (void **)kernels, numKernels) : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
-{
-    struct context *c;
-    struct module *m;
-    CUresult result = context_enter(&c);
-    if (result == CUDA_SUCCESS) result = library_get(library, &m);
-    if (result != CUDA_SUCCESS) return result;
-    (void)pMod;
-    return unserved("cuLibraryGetModule");
-}
-
-static CUresult library_global(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
-{
-    struct context *c;
-    struct module *m;
-    CUresult result = context_enter(&c);
-    if (result == CUDA_SUCCESS) result = library_get(library, &m);
-    if (result != CUDA_SUCCESS) return result;
-    if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return global_named(m, c, name, dptr, bytes);
-}
-
-EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
-{
-    return library_global(dptr, bytes, library, name);
-}
-
-EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
-{
-    return library_global(dptr, bytes, library, name);
-}
-
-EXPORT CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
-{
-    const struct function *f = object_get(kernel, KIND_FUNCTION);
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!f || f->module->object.kind != KIND_LIBRARY) return CUDA_ERROR_INVALID_HANDLE;
-    if (!pLib) return CUDA_ERROR_INVALID_VALUE;
-    *pLib = (CUlibrary)f->module;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
-{
-    const struct function *f = object_get(hfunc, KIND_FUNCTION);
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!f || f->module->object.kind != KIND_MODULE) return CUDA_ERROR_INVALID_HANDLE;
-    if (!hmod) return CUDA_ERROR_INVALID_VALUE;
-    *hmod = (CUmodule)f->module;
-    return CUDA_SUCCESS;
 }
 
 const struct image *function_image(const struct function *f)

@@ -3,7 +3,7 @@
  * program may pass is safe, and a freed handle is known as such until its cell is used again (last, not
  * first).
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/object.h"
 
 #include <sys/mman.h>
 

@@ -1,7 +1,11 @@
 /*
  * What the driver tells about a pointer.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/registered.h"
+#include "sim/cuda/space.h"
 
 static CUmemorytype type_of(const struct range *r)
 {

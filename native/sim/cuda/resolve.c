@@ -1,7 +1,8 @@
 /*
  * How programs find the functions: cuGetProcAddress in both forms, over the generated table.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/process.h"
 
 #include "api/cuda_resolve.h"
 #include "api/sim_stubs.h"

@@ -1,7 +1,9 @@
 /*
  * What can be read and set of a context: flags, limits, cache and bank configuration, priorities, peers.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/object.h"
 
 EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 {

@@ -6,7 +6,9 @@
  * under a bitmap. A table from block to range answers "what is at this address" in constant time. Pages cost
  * memory only once they are touched and are given back to the kernel when their block is free.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/space.h"
+
+#include "sim/node/state.h"
 
 #include <sys/mman.h>
 

@@ -1,7 +1,11 @@
 /*
- * Streams: the legacy default stream, one per thread, and those that a program makes.
+ * Streams: the legacy default stream, one per thread, and what one stream must follow in others.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/stream.h"
+
+#include "sim/cuda/context.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
 
 static __thread struct {
     struct stream *stream;
@@ -9,7 +13,7 @@ static __thread struct {
     uint64_t context_id;
 } mine; /* the per-thread stream last used by this thread */
 
-static struct stream *make(struct context *c, unsigned int flags, int priority)
+struct stream *stream_new(struct context *c, unsigned int flags, int priority)
 {
     struct stream *s = object_new(KIND_STREAM, sizeof *s);
     if (!s) return NULL;
@@ -31,7 +35,7 @@ struct stream *stream_legacy(struct context *c)
     static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&making);
     s = c->legacy;
-    if (!s && (s = make(c, CU_STREAM_DEFAULT, 0))) {
+    if (!s && (s = stream_new(c, CU_STREAM_DEFAULT, 0))) {
         s->legacy = true;
         s->id = 1;
         __atomic_store_n(&c->legacy, s, __ATOMIC_RELEASE);
@@ -49,7 +53,7 @@ static struct stream *per_thread_stream(struct context *c)
         if (s->per_thread && pthread_equal(s->owner, pthread_self())) found = s;
     }
     pthread_mutex_unlock(&c->lock);
-    if (!found && (found = make(c, CU_STREAM_DEFAULT, 0))) {
+    if (!found && (found = stream_new(c, CU_STREAM_DEFAULT, 0))) {
         found->owner = pthread_self();
         found->per_thread = true;
     }
@@ -99,183 +103,25 @@ void stream_unlink(struct stream *s)
     }
 }
 
-/* Work under way finishes; the stream's thread, if it has one, then frees it. The context's lock is held. */
-static void end(struct stream *s)
+uint64_t stream_last(const struct stream *s)
 {
-    s->object.kind = KIND_STREAM_ENDING;
-    s->dying = true;
-    if (s->thread_started) {
-        pthread_cond_broadcast(&s->context->changed);
-    } else {
-        stream_unlink(s);
-        object_free(s);
-    }
+    const struct context *c = s->context;
+    if (!stream_blocks(s)) return s->last;
+    if (s->legacy) return c->last_blocking;
+    uint64_t legacy = c->legacy ? c->legacy->last : 0;
+    return s->last > legacy ? s->last : legacy;
 }
 
-void stream_release_all(struct context *c)
+void stream_posted(struct stream *s, uint64_t last)
 {
-    pthread_mutex_lock(&c->lock);
-    for (struct stream *s = c->streams, *next; s; s = next) {
-        next = s->next;
-        if (s->capture) capture_abandon(s);
-        end(s);
-    }
-    while (c->streams)
-        pthread_cond_wait(&c->changed, &c->lock);
-    c->legacy = NULL;
-    pthread_mutex_unlock(&c->lock);
+    if (last > s->last) s->last = last;
+    if (stream_blocks(s) && last > s->context->last_blocking) s->context->last_blocking = last;
 }
 
-EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
+bool depend_is_met(const struct depend *d)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
-    if (!phStream || (flags & ~1u)) return CUDA_ERROR_INVALID_VALUE;
-    struct stream *s = make(c, flags, priority);
-    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
-    *phStream = (CUstream)s;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
-{
-    return cuStreamCreateWithPriority(phStream, Flags, 0);
-}
-
-EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
-{
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    struct stream *s = object_get(hStream, KIND_STREAM);
-    if (!s || s->legacy || s->per_thread) return CUDA_ERROR_INVALID_HANDLE;
-    struct context *c = s->context;
-    if (s->capture) capture_abandon(s);
-    pthread_mutex_lock(&c->lock);
-    end(s);
-    pthread_mutex_unlock(&c->lock);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamDestroy(CUstream hStream)
-{
-    return cuStreamDestroy_v2(hStream);
-}
-
-EXPORT CUresult cuStreamSynchronize(CUstream hStream)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (s->capture) return capture_refuse(s);
-    result = capture_forbids();
-    return result != CUDA_SUCCESS ? result : stream_wait(s);
-}
-
-EXPORT CUresult cuStreamQuery(CUstream hStream)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (s->capture) return capture_refuse(s);
-    if (!stream_idle(s)) return CUDA_ERROR_NOT_READY;
-    return context_health(s->context);
-}
-
-EXPORT CUresult cuStreamGetPriority(CUstream hStream, int *priority)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (!priority) return CUDA_ERROR_INVALID_VALUE;
-    *priority = s->priority;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = s->flags;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (!streamId) return CUDA_ERROR_INVALID_VALUE;
-    *streamId = s->id;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (!pctx) return CUDA_ERROR_INVALID_VALUE;
-    *pctx = (CUcontext)s->context;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
-{
-    if (pGreenCtx) *pGreenCtx = NULL;
-    return cuStreamGetCtx(hStream, pCtx);
-}
-
-EXPORT CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (!device) return CUDA_ERROR_INVALID_VALUE;
-    *device = s->context->device->ordinal;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
-    memset(value, 0, sizeof *value);
-    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = s->priority;
-    if (attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY)
-        value->syncPolicy = s->sync_policy ? (CUsynchronizationPolicy)s->sync_policy : CU_SYNC_POLICY_AUTO;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
-{
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
-    if (attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) s->sync_policy = value->syncPolicy;
-    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY) s->priority = value->priority;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamCopyAttributes(CUstream dst, CUstream src)
-{
-    struct stream *to, *from;
-    CUresult result = stream_get(dst, &to);
-    if (result == CUDA_SUCCESS) result = stream_get(src, &from);
-    if (result == CUDA_SUCCESS) to->sync_policy = from->sync_policy;
-    return result;
-}
-
-EXPORT CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
-{
-    struct stream *s;
-    (void)length;
-    (void)flags;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
-    return memory_is_ours(dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const struct stream *s = d->stream;
+    if (!s || (s->object.kind != KIND_STREAM && s->object.kind != KIND_STREAM_ENDING) || s->id != d->id)
+        return true;
+    return s->finished >= d->finished;
 }

@@ -1,7 +1,10 @@
 /*
  * User objects: something of the program's that lives until nobody refers to it, graphs included.
  */
-#include "sim/cuda/graph.h"
+#include "sim/cuda/user.h"
+
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
 
 struct user {
     struct object object;
@@ -10,37 +13,37 @@ struct user {
     void *data;
 };
 
-static void release(struct user *u, unsigned int count)
+void user_release(struct user *u, unsigned int count)
 {
     if (__atomic_sub_fetch(&u->references, count, __ATOMIC_ACQ_REL) != 0) return;
     u->destroy(u->data);
     object_free(u);
 }
 
-static bool hold(struct graph *g, struct user *u, unsigned int count, bool retain)
+bool held_add(struct held **list, struct user *u, unsigned int count, bool retain)
 {
     struct held *h = malloc(sizeof *h);
     if (!h) return false;
     if (retain) __atomic_add_fetch(&u->references, count, __ATOMIC_RELAXED);
-    *h = (struct held){u, count, g->held};
-    g->held = h;
+    *h = (struct held){u, count, *list};
+    *list = h;
     return true;
 }
 
-bool graph_hold_all(struct graph *to, const struct graph *from)
+bool held_copy(struct held **to, const struct held *from)
 {
-    for (const struct held *h = from->held; h; h = h->next) {
-        if (!hold(to, h->user, h->count, true)) return false;
+    for (const struct held *h = from; h; h = h->next) {
+        if (!held_add(to, h->user, h->count, true)) return false;
     }
     return true;
 }
 
-void graph_release_all(struct graph *g)
+void held_release(struct held **list)
 {
-    while (g->held) {
-        struct held *h = g->held;
-        g->held = h->next;
-        release(h->user, h->count);
+    while (*list) {
+        struct held *h = *list;
+        *list = h->next;
+        user_release(h->user, h->count);
         free(h);
     }
 }
@@ -60,7 +63,7 @@ EXPORT CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn
     return CUDA_SUCCESS;
 }
 
-static CUresult get(CUuserObject handle, unsigned int count, struct user **out)
+CUresult user_get(CUuserObject handle, unsigned int count, struct user **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(handle, KIND_USER);
@@ -70,7 +73,7 @@ static CUresult get(CUuserObject handle, unsigned int count, struct user **out)
 EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
     struct user *u;
-    CUresult result = get(object, count, &u);
+    CUresult result = user_get(object, count, &u);
     if (result == CUDA_SUCCESS) __atomic_add_fetch(&u->references, count, __ATOMIC_RELAXED);
     return result;
 }
@@ -78,40 +81,9 @@ EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
     struct user *u;
-    CUresult result = get(object, count, &u);
+    CUresult result = user_get(object, count, &u);
     if (result != CUDA_SUCCESS) return result;
     if (count > u->references) return CUDA_ERROR_INVALID_VALUE;
-    release(u, count);
+    user_release(u, count);
     return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
-                                        unsigned int flags)
-{
-    struct user *u;
-    struct graph *g = object_get(graph, KIND_GRAPH);
-    CUresult result = get(object, count, &u);
-    if (result != CUDA_SUCCESS) return result;
-    if (!g || (flags & ~(unsigned int)CU_GRAPH_USER_OBJECT_MOVE)) return CUDA_ERROR_INVALID_VALUE;
-    return hold(g, u, count, !(flags & CU_GRAPH_USER_OBJECT_MOVE)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
-{
-    struct user *u;
-    struct graph *g = object_get(graph, KIND_GRAPH);
-    CUresult result = get(object, count, &u);
-    if (result != CUDA_SUCCESS) return result;
-    for (struct held **h = g ? &g->held : NULL; h && *h; h = &(*h)->next) {
-        if ((*h)->user != u || (*h)->count < count) continue;
-        (*h)->count -= count;
-        if ((*h)->count == 0) {
-            struct held *gone = *h;
-            *h = gone->next;
-            free(gone);
-        }
-        release(u, count);
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_INVALID_VALUE;
 }

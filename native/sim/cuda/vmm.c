@@ -6,7 +6,15 @@
  * what may be exported. It is charged when it is created (or imported: not charged again) and refunded when
  * the last of its handle and its mappings is gone.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/pool.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/space.h"
+#include "sim/cuda/work.h"
+#include "sim/node/charge.h"
+#include "sim/node/state.h"
 
 #include <errno.h>
 #include <fcntl.h>

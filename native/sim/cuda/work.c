@@ -1,5 +1,5 @@
 /*
- * The order of work: what a stream does with an operation (cuda_internal.h has the theory).
+ * The order of work: what a stream does with an operation (work.h has the theory).
  *
  * An operation is either settled by its issuer, under the context's lock, or deferred to the stream's thread.
  * It is deferred when something earlier that it must follow is deferred itself, when it is a host function,
@@ -7,7 +7,15 @@
  * card at issue all the same, unless something without modelled time (a host function, a wait) stands before
  * it: then its turn to be posted comes when that has ended.
  */
-#include "sim/cuda/internal.h"
+#include "sim/cuda/work.h"
+
+#include "sim/cuda/context.h"
+#include "sim/cuda/event.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/stream.h"
+#include "sim/node/queue.h"
+#include "sim/node/state.h"
 
 #include <signal.h>
 #include <stddef.h>
@@ -16,32 +24,14 @@
 #define QUEUE(c)  (&process.sim.node->queue[(c)->queue])
 #define LOW_WATER (SIM_QUEUE_ENTRIES * 3 / 4)
 
-static bool blocking(const struct stream *s)
+/* Post one entry; waits for room. The context's lock is held (and dropped while waiting). Returns 1 + its
+ * number. */
+static uint64_t context_post(struct context *c, enum sim_work kind, uint64_t duration_ns)
 {
-    return !(s->flags & CU_STREAM_NON_BLOCKING);
-}
-
-uint64_t stream_last(const struct stream *s)
-{
-    const struct context *c = s->context;
-    if (!blocking(s)) return s->last;
-    if (s->legacy) return c->last_blocking;
-    uint64_t legacy = c->legacy ? c->legacy->last : 0;
-    return s->last > legacy ? s->last : legacy;
-}
-
-void stream_posted(struct stream *s, uint64_t last)
-{
-    if (last > s->last) s->last = last;
-    if (blocking(s) && last > s->context->last_blocking) s->context->last_blocking = last;
-}
-
-uint64_t context_post(struct context *c, enum sim_work kind, uint64_t duration_ns)
-{
-    while (engine_room(&process.sim, c->queue) == 0) {
+    while (queue_room(&process.sim, c->queue) == 0) {
         uint64_t target = QUEUE(c)->posted - LOW_WATER;
         pthread_mutex_unlock(&c->lock);
-        engine_wait(&process.sim, c->queue, target);
+        queue_wait(&process.sim, c->queue, target);
         pthread_mutex_lock(&c->lock);
     }
     uint64_t place = QUEUE(c)->posted % SIM_QUEUE_ENTRIES;
@@ -51,7 +41,7 @@ uint64_t context_post(struct context *c, enum sim_work kind, uint64_t duration_n
         e->state = EVENT_DONE;
         event_unmark(e);
     }
-    return 1 + engine_post(&process.sim, c->queue, kind, duration_ns);
+    return 1 + queue_post(&process.sim, c->queue, kind, duration_ns);
 }
 
 /* Called without the lock. */
@@ -68,14 +58,6 @@ static void run_effect(struct context *c, const struct work *w)
 }
 
 /* ---- the thread of a stream ---- */
-
-bool depend_is_met(const struct depend *d)
-{
-    const struct stream *s = d->stream;
-    if (!s || (s->object.kind != KIND_STREAM && s->object.kind != KIND_STREAM_ENDING) || s->id != d->id)
-        return true;
-    return s->finished >= d->finished;
-}
 
 static bool depends_are_met(const struct work *w)
 {
@@ -97,7 +79,7 @@ static void perform(struct stream *s, struct work *w)
     if (w->kind == WORK_HOST || w->kind == WORK_WAIT) {
         uint64_t last = stream_last(s);
         pthread_mutex_unlock(&c->lock);
-        if (last) engine_wait(&process.sim, c->queue, last - 1);
+        if (last) queue_wait(&process.sim, c->queue, last - 1);
         if (w->kind == WORK_WAIT && w->event) event_wait(w->event);
         run_effect(c, w);
         pthread_mutex_lock(&c->lock);
@@ -172,14 +154,14 @@ static size_t gather(struct stream *s, const struct depend *after, struct depend
     struct context *c = s->context;
     size_t n = 0;
     if (after->stream && !depend_is_met(after)) out[n++] = *after;
-    if (!c->deferred || !blocking(s)) return n;
+    if (!c->deferred || !stream_blocks(s)) return n;
     if (!s->legacy) {
         struct stream *l = c->legacy;
         if (l && l->finished < l->pushed) out[n++] = all_of(l);
         return n;
     }
     for (struct stream *o = c->streams; o && n < room; o = o->next) {
-        if (o != s && blocking(o) && o->finished < o->pushed) out[n++] = all_of(o);
+        if (o != s && stream_blocks(o) && o->finished < o->pushed) out[n++] = all_of(o);
     }
     return n;
 }
@@ -276,7 +258,7 @@ static bool effects_are_done(const struct stream *s)
     if (s->finished < s->pushed) return false;
     if (!s->legacy || !s->context->deferred) return true;
     for (const struct stream *o = s->context->streams; o; o = o->next) {
-        if (blocking(o) && o->finished < o->pushed) return false;
+        if (stream_blocks(o) && o->finished < o->pushed) return false;
     }
     return true;
 }
@@ -288,7 +270,7 @@ static size_t snapshot(struct context *c, bool all, struct depend *out)
 {
     size_t n = 0;
     for (struct stream *s = c->streams; s && n < SNAPSHOT; s = s->next) {
-        if ((all || blocking(s)) && s->finished < s->pushed) out[n++] = all_of(s);
+        if ((all || stream_blocks(s)) && s->finished < s->pushed) out[n++] = all_of(s);
     }
     return n;
 }
@@ -311,7 +293,7 @@ CUresult stream_wait(struct stream *s)
     wait_for(c, d, s->legacy ? snapshot(c, false, d) : 1);
     uint64_t last = stream_last(s);
     pthread_mutex_unlock(&c->lock);
-    if (last) engine_wait(&process.sim, c->queue, last - 1);
+    if (last) queue_wait(&process.sim, c->queue, last - 1);
     return context_health(c);
 }
 
@@ -326,7 +308,7 @@ CUresult context_synchronize(struct context *c)
     } while (count == SNAPSHOT);
     uint64_t posted = QUEUE(c)->posted;
     pthread_mutex_unlock(&c->lock);
-    if (posted) engine_wait(&process.sim, c->queue, posted - 1);
+    if (posted) queue_wait(&process.sim, c->queue, posted - 1);
     return context_health(c);
 }
 
@@ -337,5 +319,5 @@ bool stream_idle(struct stream *s)
     bool done = effects_are_done(s);
     uint64_t last = stream_last(s);
     pthread_mutex_unlock(&c->lock);
-    return done && (last == 0 || engine_done(&process.sim, c->queue, last - 1, NULL));
+    return done && (last == 0 || queue_done(&process.sim, c->queue, last - 1, NULL));
 }

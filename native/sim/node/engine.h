@@ -16,28 +16,14 @@
 /* Serve `device` up to `now_ns`. The caller holds the device's lock. */
 void engine_advance(struct sim *s, uint32_t device, uint64_t now_ns);
 
-/* Claim a queue on `device` for this process; -1 when all are in use. */
-int engine_open(struct sim *s, uint32_t device, uint32_t priority);
-void engine_close(struct sim *s, int queue);
+/* When entry `number` of a queue will be complete if nothing else is posted; never later than a bound ahead.
+ * The caller holds the device's lock and has advanced it. */
+uint64_t engine_predict(struct sim *s, uint32_t device, const struct sim_queue *q, uint64_t number);
 
-/* Drop every queue of the process slot on all devices. The caller holds the node's lock and no device's. */
+/* Take a queue out of its device's list and free it. The caller holds the node's lock and no device's. */
+void engine_drop(struct sim *s, uint32_t queue);
+
+/* Drop every queue of the process slot on all devices, likewise. */
 void engine_drop_process(struct sim *s, uint32_t slot);
-
-/* Entries that can still be posted without waiting. */
-uint32_t engine_room(struct sim *s, int queue);
-
-/* Post work; the caller is the only poster of this queue and has seen room. Returns its number. */
-uint64_t engine_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns);
-
-/* Whether entry `number` is complete by now; its end goes to *end_ns (may be NULL) while it is still in the
- * ring. */
-bool engine_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns);
-
-/* Sleep until entry `number` is complete. */
-void engine_wait(struct sim *s, int queue, uint64_t number);
-
-/* Sleep until CLOCK_MONOTONIC `at_ns`, precisely for long waits and by spinning for the last few
- * microseconds. */
-void engine_sleep_until(uint64_t at_ns);
 
 #endif

@@ -228,7 +228,8 @@ struct sim_queue {
 };
 
 struct sim_unserved {
-    char name[64];
+    char name[63];
+    uint8_t kernel; /* a kernel that is not known, not a function */
     uint64_t count;
 };
 
@@ -316,34 +317,22 @@ int sim_create(const char *path, const char *name, const struct sim_device *devi
  * process's locks. */
 int sim_open(struct sim *s, const char *path);
 
-/* Take a slot for this process. 0, or -EAGAIN when all are in use. */
-int sim_attach(struct sim *s);
-
-/* Give the slot back with everything charged to it. */
-void sim_detach(struct sim *s);
-
-/* In a forked child: forget the parent's slot without releasing it (closes the inherited descriptor). */
-void sim_forget(struct sim *s);
-
-/* Free the slots of dead processes. `at_most_every_ns` bounds how often the check really runs (0: always).
- * Returns the number of slots freed. Takes the node's lock: call without any device lock. */
-int sim_sweep(struct sim *s, uint64_t at_most_every_ns);
-
-/* PID of the process in `slot` as the caller's namespace numbers it; 0 when it is not visible there. */
-pid_t sim_process_pid(struct sim *s, uint32_t slot);
-
 void sim_lock_node(struct sim *s);
 void sim_unlock_node(struct sim *s);
 void sim_lock_device(struct sim *s, uint32_t device);
 void sim_unlock_device(struct sim *s, uint32_t device);
 
-/* Charge `bytes` to this process on `device`; `context` says it is the cost of a context. False when the card
- * (or an injected failure) has no room; a sweep is tried before that answer. sim_refund undoes it. */
-bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context);
-void sim_refund(struct sim *s, uint32_t device, uint64_t bytes, bool context);
+/* The totals of a device are sums over the process table. The caller holds the device's lock. */
+void sim_recount(struct sim_node *n, uint32_t device);
 
-/* Record a call of a function that is not served. */
-void sim_count_unserved(struct sim *s, const char *name);
+/* CLOCK_REALTIME, in nanoseconds. */
+uint64_t sim_realtime(void);
+
+/* The first line of a small file; "" when it cannot be read. */
+void sim_read_line(const char *path, char *out, size_t size);
+
+/* Record a call of a function that is not served, or a launch of a kernel that is not known. */
+void sim_count_unserved(struct sim *s, const char *name, bool kernel);
 
 /* Faults, for simctl and tests. */
 void sim_inject_xid(struct sim *s, uint32_t device, uint32_t xid, uint32_t pid);

@@ -10,6 +10,8 @@
 #endif
 #include "sim/nvml/core.h"
 
+#include "sim/node/slot.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,8 +11,7 @@
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 
-#include "sim/node/engine.h"
-#include "sim/node/profiles.h"
+#include "sim/node/build.h"
 #include "sim/node/state.h"
 
 /* Everything is hidden but the functions that are defined with this. */
@@ -63,19 +62,6 @@ nvmlReturn_t nv_copy(char *out, unsigned int size, const char *text);
     do {                                                           \
         if ((pointer) == NULL) return NVML_ERROR_INVALID_ARGUMENT; \
     } while (0)
-
-/* Brings a card's books up to now: work done, dead processes gone (about 10 us). */
-void nv_refresh(const struct nv_target *target);
-
-/* Share of the last `window_ns` (at most 10 s) in which the card ran kernels / copies, 0..1. */
-double nv_busy_ratio(const struct nv_target *target, uint64_t window_ns);
-double nv_copy_ratio(const struct nv_target *target, uint64_t window_ns);
-
-uint32_t nv_temperature_c(const struct nv_target *target);
-uint32_t nv_power_mw(const struct nv_target *target);
-uint64_t nv_energy_mj(const struct nv_target *target);
-uint32_t nv_power_limit_mw(const struct nv_target *target);
-uint32_t nv_sm_clock_mhz(const struct nv_target *target);
 
 /* CLOCK_REALTIME, which NVML's time stamps use, and its distance from the state file's CLOCK_MONOTONIC. */
 uint64_t nv_realtime_ns(void);

@@ -1,5 +1,6 @@
 /* Field values: the figures that monitoring agents read by number. */
 #include "sim/nvml/core.h"
+#include "sim/nvml/load.h"
 
 #define MEMORY_OVER_GPU_C 5u /* stacked memory runs a little warmer than the chip */
 #define HBM_BUS_BITS      1024u

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "sim/nvml/core.h"
+#include "sim/nvml/load.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -6,7 +6,10 @@
  * of four seconds, so that it rises and falls smoothly between the card's idle and full-load figures. Nothing
  * here is stored: two readers at the same time read the same.
  */
-#include "sim/nvml/core.h"
+#include "sim/nvml/load.h"
+
+#include "sim/node/engine.h"
+#include "sim/node/slot.h"
 
 #include <math.h>
 

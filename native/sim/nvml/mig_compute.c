@@ -2,7 +2,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/nvml/mig.h"
+#include "sim/nvml/load.h"
+#include "sim/nvml/mig_geometry.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * media engines. A compute instance takes compute slices of its GPU instance, from a multiple of its own size
  * on.
  */
-#include "sim/nvml/mig.h"
+#include "sim/nvml/mig_geometry.h"
 
 const struct card_mig *mig_by_enum(const struct card *card, unsigned int nvml_enum)
 {

@@ -2,7 +2,9 @@
  * Who uses a card. A process of the node is listed by the PID that the caller's own namespace gives it; one
  * that is not visible there is left out, as the real driver does in containers.
  */
+#include "sim/node/slot.h"
 #include "sim/nvml/core.h"
+#include "sim/nvml/load.h"
 
 #include <string.h>
 

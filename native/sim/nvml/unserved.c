@@ -13,6 +13,6 @@ nvmlReturn_t cb_sim_nvml_unserved(int function)
     struct sim *s = nv_node();
 
     if (s == NULL) return NVML_ERROR_UNINITIALIZED;
-    if (function >= 0 && function < CB_NVML_COUNT) sim_count_unserved(s, names[function]);
+    if (function >= 0 && function < CB_NVML_COUNT) sim_count_unserved(s, names[function], false);
     return NVML_ERROR_NOT_SUPPORTED;
 }

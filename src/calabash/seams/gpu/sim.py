@@ -10,6 +10,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -77,9 +78,10 @@ class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimUnserved(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver function that programs called and the simulation does not serve."""
+    """A driver function that programs called and the simulation does not serve, or a kernel that it does not know."""
 
     name: str
+    kind: Literal["function", "kernel"]
     count: int
 
 

@@ -1,7 +1,7 @@
 /* Geometry of GPU instances and compute instances, shared by the parts of the simulated NVML that speak MIG.
  */
-#ifndef CALABASH_SIM_NVML_MIG_H
-#define CALABASH_SIM_NVML_MIG_H
+#ifndef CALABASH_SIM_NVML_MIG_GEOMETRY_H
+#define CALABASH_SIM_NVML_MIG_GEOMETRY_H
 
 #include "sim/nvml/core.h"
 

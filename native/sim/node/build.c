@@ -4,8 +4,7 @@
  * Wiring follows the boards these cards are sold on: up to four SXM cards of one model are linked pairwise
  * with their links shared out evenly; more of them hang on switches, so that every link reaches every peer.
  */
-#include "sim/node/profiles.h"
-#include "sim/node/state.h"
+#include "sim/node/build.h"
 
 #include <cuda.h>
 #include <stdio.h>

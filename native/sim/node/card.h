@@ -1,11 +1,11 @@
 /*
  * Figures of real cards, as their public data sheets and their own drivers report them.
  *
- * A simulated device names its profile by `key` in the state file; both simulated libraries and the node tool
+ * A simulated device names its card by `key` in the state file; both simulated libraries and the node tool
  * look the figures up here, so a card's name, memory, SM count and MIG geometry have one source.
  */
-#ifndef CALABASH_SIM_PROFILES_H
-#define CALABASH_SIM_PROFILES_H
+#ifndef CALABASH_SIM_CARD_H
+#define CALABASH_SIM_CARD_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -73,24 +73,5 @@ const struct card *card_find(const char *text);
 
 /* The keys of all profiles, "V100-32GB, P40, ...", for messages. */
 const char *card_keys(void);
-
-struct sim_device;
-struct sim_node;
-
-/* A stream of numbers from a seed: the same seed builds the same node. */
-struct card_random {
-    uint64_t state;
-};
-
-/* Describe `count` cards of one node: identities from `random`, places on the PCI bus, NUMA nodes, NVLink
- * wiring. */
-void card_build(struct sim_device *devices, const struct card *const *list, uint32_t count,
-                struct card_random *random);
-
-/* The card that a device of a node file is; NULL when the file names none we know. */
-const struct card *card_of(const struct sim_device *device);
-
-/* What is wrong with the fixed part of a mapped node file, in a few words; NULL when it is sound. */
-const char *card_check_node(const struct sim_node *node);
 
 #endif

@@ -1,0 +1,9 @@
+/* The outside of a cubin. */
+#ifndef CALABASH_IMAGE_CUBIN_H
+#define CALABASH_IMAGE_CUBIN_H
+
+#include "image/image.h"
+
+CUresult cubin_parse(const uint8_t *data, size_t limit, struct image *image);
+
+#endif

@@ -1,0 +1,9 @@
+/* What a node is and does, for programs. */
+#ifndef CALABASH_SIMCTL_SHOW_JSON_H
+#define CALABASH_SIMCTL_SHOW_JSON_H
+
+#include "sim/node/state.h"
+
+int simctl_show_json(struct sim *s);
+
+#endif

@@ -1,0 +1,20 @@
+/* Arrays. */
+#ifndef CALABASH_SIM_CUDA_ARRAY_H
+#define CALABASH_SIM_CUDA_ARRAY_H
+
+#include "sim/cuda/object.h"
+#include "sim/cuda/space.h"
+
+struct array {
+    struct object object;
+    CUDA_ARRAY3D_DESCRIPTOR desc;
+    struct range *range;
+    uint64_t base;
+    size_t element, row_bytes, slice_bytes, bytes;
+    struct device *device;
+    struct mipmap *mipmap;
+};
+
+size_t format_bytes(CUarray_format f);
+
+#endif

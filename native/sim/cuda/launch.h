@@ -1,0 +1,17 @@
+/* Launches of kernels as work. */
+#ifndef CALABASH_SIM_CUDA_LAUNCH_H
+#define CALABASH_SIM_CUDA_LAUNCH_H
+
+#include "sim/cuda/module.h"
+#include "sim/cuda/work.h"
+
+/* Check a launch and describe it as work; `buffer` (LAUNCH_BYTES, aligned to 16) receives its argument. */
+#define LAUNCH_BYTES 4352
+CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsigned int *block,
+                        void **kernelParams, void **extra, const struct sim_profile *profile, struct work *w,
+                        unsigned char *buffer);
+
+/* Pointers to the packed parameters of a launch that launch_prepare described. */
+void launch_parameters(const struct work *w, void **out);
+
+#endif

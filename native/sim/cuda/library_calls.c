@@ -1,0 +1,139 @@
+/*
+ * Libraries: modules of no context.
+ */
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/module.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+
+static CUresult library_load(CUlibrary *library, const void *code, size_t limit)
+{
+    struct module *m;
+    CUresult result = module_load(code, limit, NULL, KIND_LIBRARY, &m);
+    if (result == CUDA_SUCCESS) *library = (CUlibrary)m;
+    return result;
+}
+
+EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+                                  void **jitOptionsValues, unsigned int numJitOptions,
+                                  CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                                  unsigned int numLibraryOptions)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!library || !code || (numJitOptions && (!jitOptions || !jitOptionsValues)) ||
+        (numLibraryOptions && !libraryOptions))
+        return CUDA_ERROR_INVALID_VALUE;
+    (void)libraryOptionValues;
+    return library_load(library, code, 0);
+}
+
+EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
+                                      void **jitOptionsValues, unsigned int numJitOptions,
+                                      CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                                      unsigned int numLibraryOptions)
+{
+    void *data;
+    size_t bytes;
+    (void)jitOptions;
+    (void)jitOptionsValues;
+    (void)numJitOptions;
+    (void)libraryOptions;
+    (void)libraryOptionValues;
+    (void)numLibraryOptions;
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!library || !fileName) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = module_read_file(fileName, &data, &bytes);
+    if (result != CUDA_SUCCESS) return result;
+    result = library_load(library, data, bytes);
+    free(data);
+    return result;
+}
+
+static CUresult library_get(CUlibrary handle, struct module **out)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    struct module *m = object_get(handle, KIND_LIBRARY);
+    *out = m;
+    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+EXPORT CUresult cuLibraryUnload(CUlibrary library)
+{
+    struct module *m;
+    CUresult result = library_get(library, &m);
+    if (result == CUDA_SUCCESS) module_unload(m);
+    return result;
+}
+
+EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
+{
+    struct module *m;
+    struct function *f;
+    CUresult result = library_get(library, &m);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pKernel || !name) return CUDA_ERROR_INVALID_VALUE;
+    result = module_function(m, name, &f);
+    if (result == CUDA_SUCCESS) *pKernel = (CUkernel)f;
+    return result;
+}
+
+EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
+{
+    struct module *m;
+    CUresult result = library_get(lib, &m);
+    if (result != CUDA_SUCCESS) return result;
+    if (!count) return CUDA_ERROR_INVALID_VALUE;
+    *count = (unsigned int)m->image->entry_count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
+{
+    struct module *m;
+    CUresult result = library_get(lib, &m);
+    if (result != CUDA_SUCCESS) return result;
+    return kernels ? module_functions(m, (void **)kernels, numKernels) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
+{
+    struct context *c;
+    struct module *m;
+    CUresult result = context_enter(&c);
+    if (result == CUDA_SUCCESS) result = library_get(library, &m);
+    if (result != CUDA_SUCCESS) return result;
+    (void)pMod;
+    return unserved("cuLibraryGetModule");
+}
+
+static CUresult library_global(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    struct context *c;
+    struct module *m;
+    CUresult result = context_enter(&c);
+    if (result == CUDA_SUCCESS) result = library_get(library, &m);
+    if (result != CUDA_SUCCESS) return result;
+    if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return module_global(m, c, name, dptr, bytes);
+}
+
+EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    return library_global(dptr, bytes, library, name);
+}
+
+EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    return library_global(dptr, bytes, library, name);
+}
+
+EXPORT CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
+{
+    const struct function *f = object_get(kernel, KIND_FUNCTION);
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!f || f->module->object.kind != KIND_LIBRARY) return CUDA_ERROR_INVALID_HANDLE;
+    if (!pLib) return CUDA_ERROR_INVALID_VALUE;
+    *pLib = (CUlibrary)f->module;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,41 @@
+/* Modules, libraries and their functions. */
+#ifndef CALABASH_SIM_CUDA_MODULE_H
+#define CALABASH_SIM_CUDA_MODULE_H
+
+#include "image/image.h"
+#include "sim/cuda/kernels.h"
+#include "sim/cuda/object.h"
+
+struct placed_global;
+
+struct module {
+    struct object object;    /* KIND_MODULE or KIND_LIBRARY */
+    struct context *context; /* NULL: a library */
+    struct image *image;
+    struct function **function; /* one per entry, made on demand */
+    struct placed_global *globals;
+    struct module *next;
+};
+
+struct function {
+    struct object object;
+    struct module *module;
+    const struct entry_point *entry;
+    const struct kernel *kernel; /* NULL: known by name only */
+    int attribute_shared_max, attribute_carveout;
+    bool told; /* that the kernel is not known */
+};
+
+CUresult module_load(const void *data, size_t limit, struct context *c, enum kind kind, struct module **out);
+void module_unload(struct module *m);
+void module_drop_context(struct context *c);
+CUresult module_function(struct module *m, const char *name, struct function **out);
+/* Handles of the first `room` functions. */
+CUresult module_functions(struct module *m, void **out, unsigned int room);
+CUresult module_global(struct module *m, struct context *c, const char *name, CUdeviceptr *address,
+                       size_t *bytes);
+/* An image file; the caller frees it. */
+CUresult module_read_file(const char *name, void **out, size_t *bytes);
+const struct image *function_image(const struct function *f);
+
+#endif

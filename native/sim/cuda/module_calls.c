@@ -1,0 +1,137 @@
+/*
+ * Modules as programs load and ask them.
+ */
+#include "sim/cuda/call.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/module.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/work.h"
+
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    struct context *c;
+    struct module *m;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
+    result = module_load(image, 0, c, KIND_MODULE, &m);
+    if (result == CUDA_SUCCESS) *module = (CUmodule)m;
+    return result;
+}
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
+                                   CUjit_option *options, void **optionValues)
+{
+    if (numOptions && (!options || !optionValues)) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned int i = 0; i < numOptions; i++) { /* there is no compiler, so nothing was logged */
+        if ((options[i] == CU_JIT_INFO_LOG_BUFFER || options[i] == CU_JIT_ERROR_LOG_BUFFER) &&
+            optionValues[i])
+            *(char *)optionValues[i] = 0;
+        if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
+            options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+            optionValues[i] = NULL;
+        if (options[i] == CU_JIT_WALL_TIME) {
+            float zero = 0;
+            memcpy(&optionValues[i], &zero, sizeof zero);
+        }
+    }
+    return cuModuleLoadData(module, image);
+}
+
+EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
+{
+    return cuModuleLoadData(module, fatCubin);
+}
+
+EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+    struct context *c;
+    struct module *m;
+    void *data;
+    size_t bytes;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!module || !fname) return CUDA_ERROR_INVALID_VALUE;
+    result = module_read_file(fname, &data, &bytes);
+    if (result != CUDA_SUCCESS) return result;
+    result = module_load(data, bytes, c, KIND_MODULE, &m);
+    free(data);
+    if (result == CUDA_SUCCESS) *module = (CUmodule)m;
+    return result;
+}
+
+static CUresult module_get(CUmodule handle, struct module **out)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    struct module *m = object_get(handle, KIND_MODULE);
+    *out = m;
+    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule hmod)
+{
+    struct module *m;
+    CUresult result = module_get(hmod, &m);
+    if (result != CUDA_SUCCESS) return result;
+    if (m->context && object_get(m->context, KIND_CONTEXT)) context_synchronize(m->context);
+    module_unload(m);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
+{
+    struct module *m;
+    struct function *f;
+    CUresult result = module_get(hmod, &m);
+    if (result != CUDA_SUCCESS) return result;
+    if (!hfunc || !name) return CUDA_ERROR_INVALID_VALUE;
+    result = module_function(m, name, &f);
+    if (result == CUDA_SUCCESS) *hfunc = (CUfunction)f;
+    return result;
+}
+
+EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
+{
+    struct module *m;
+    CUresult result = module_get(mod, &m);
+    if (result != CUDA_SUCCESS) return result;
+    if (!count) return CUDA_ERROR_INVALID_VALUE;
+    *count = (unsigned int)m->image->entry_count;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
+{
+    struct module *m;
+    CUresult result = module_get(mod, &m);
+    if (result != CUDA_SUCCESS) return result;
+    return functions ? module_functions(m, (void **)functions, numFunctions) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+{
+    struct module *m;
+    CUresult result = module_get(hmod, &m);
+    if (result != CUDA_SUCCESS) return result;
+    if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return module_global(m, m->context, name, dptr, bytes);
+}
+
+EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+    if (!mode) return CUDA_ERROR_INVALID_VALUE;
+    const char *text = getenv("CUDA_MODULE_LOADING");
+    *mode = text && strcmp(text, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
+{
+    const struct function *f = object_get(hfunc, KIND_FUNCTION);
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!f || f->module->object.kind != KIND_MODULE) return CUDA_ERROR_INVALID_HANDLE;
+    if (!hmod) return CUDA_ERROR_INVALID_VALUE;
+    *hmod = (CUmodule)f->module;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,25 @@
+/*
+ * The process as a user of the node: its slot, its devices, and calls that are not served.
+ */
+#include "sim/cuda/process.h"
+
+struct process process = {.lock = PTHREAD_MUTEX_INITIALIZER, .sim = {.fd = -1, .slot = -1}};
+__thread int per_thread_default;
+
+CUresult unserved(const char *name)
+{
+    if (process.ready) sim_count_unserved(&process.sim, name, false);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+struct device *device_get(CUdevice device)
+{
+    return process.ready && device >= 0 && device < process.device_count ? &process.device[device] : NULL;
+}
+
+CUresult device_total(const struct device *d, size_t *bytes)
+{
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    *bytes = d->instance >= 0 ? d->shared->mig.gi[d->instance].memory_bytes : sim_device_total(d->shared);
+    return CUDA_SUCCESS;
+}

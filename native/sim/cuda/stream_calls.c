@@ -1,0 +1,167 @@
+/*
+ * Streams as programs make, ask and end them.
+ */
+#include "sim/cuda/call.h"
+#include "sim/cuda/capture.h"
+#include "sim/cuda/capture_nodes.h"
+#include "sim/cuda/context.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/object.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/stream.h"
+#include "sim/cuda/stream_end.h"
+#include "sim/cuda/work.h"
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
+{
+    struct context *c;
+    CUresult result = context_enter(&c);
+    if (result != CUDA_SUCCESS) return result;
+    if (!phStream || (flags & ~1u)) return CUDA_ERROR_INVALID_VALUE;
+    struct stream *s = stream_new(c, flags, priority);
+    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
+    *phStream = (CUstream)s;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
+{
+    return cuStreamCreateWithPriority(phStream, Flags, 0);
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    struct stream *s = object_get(hStream, KIND_STREAM);
+    if (!s || s->legacy || s->per_thread) return CUDA_ERROR_INVALID_HANDLE;
+    struct context *c = s->context;
+    if (s->capture) capture_abandon(s);
+    pthread_mutex_lock(&c->lock);
+    stream_end(s);
+    pthread_mutex_unlock(&c->lock);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream hStream)
+{
+    return cuStreamDestroy_v2(hStream);
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream hStream)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (s->capture) return capture_refuse(s);
+    result = capture_forbids();
+    return result != CUDA_SUCCESS ? result : stream_wait(s);
+}
+
+EXPORT CUresult cuStreamQuery(CUstream hStream)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (s->capture) return capture_refuse(s);
+    if (!stream_idle(s)) return CUDA_ERROR_NOT_READY;
+    return context_health(s->context);
+}
+
+EXPORT CUresult cuStreamGetPriority(CUstream hStream, int *priority)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (!priority) return CUDA_ERROR_INVALID_VALUE;
+    *priority = s->priority;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (!flags) return CUDA_ERROR_INVALID_VALUE;
+    *flags = s->flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (!streamId) return CUDA_ERROR_INVALID_VALUE;
+    *streamId = s->id;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    *pctx = (CUcontext)s->context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
+{
+    if (pGreenCtx) *pGreenCtx = NULL;
+    return cuStreamGetCtx(hStream, pCtx);
+}
+
+EXPORT CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = s->context->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    memset(value, 0, sizeof *value);
+    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = s->priority;
+    if (attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY)
+        value->syncPolicy = s->sync_policy ? (CUsynchronizationPolicy)s->sync_policy : CU_SYNC_POLICY_AUTO;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
+{
+    struct stream *s;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    if (attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) s->sync_policy = value->syncPolicy;
+    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY) s->priority = value->priority;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCopyAttributes(CUstream dst, CUstream src)
+{
+    struct stream *to, *from;
+    CUresult result = stream_get(dst, &to);
+    if (result == CUDA_SUCCESS) result = stream_get(src, &from);
+    if (result == CUDA_SUCCESS) to->sync_policy = from->sync_policy;
+    return result;
+}
+
+EXPORT CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
+{
+    struct stream *s;
+    (void)length;
+    (void)flags;
+    CUresult result = stream_get(hStream, &s);
+    if (result != CUDA_SUCCESS) return result;
+    return memory_is_ours(dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,23 @@
+/* User objects, and lists of them that somebody holds. */
+#ifndef CALABASH_SIM_CUDA_USER_H
+#define CALABASH_SIM_CUDA_USER_H
+
+#include "sim/cuda/object.h"
+
+struct user;
+
+struct held {
+    struct user *user;
+    unsigned int count;
+    struct held *next;
+};
+
+/* Both the object behind a handle and the count are checked. */
+CUresult user_get(CUuserObject handle, unsigned int count, struct user **out);
+void user_release(struct user *u, unsigned int count);
+/* `retain`: the list's references are new ones. False without memory. */
+bool held_add(struct held **list, struct user *u, unsigned int count, bool retain);
+bool held_copy(struct held **to, const struct held *from);
+void held_release(struct held **list);
+
+#endif

@@ -1,0 +1,80 @@
+/*
+ * What processes hold of the memory of cards.
+ */
+#include "sim/node/charge.h"
+
+#include "sim/node/slot.h"
+
+/* An injected allocation failure. The caller holds the device's lock. */
+static bool fails_by_injection(struct sim_device *d)
+{
+    if (d->faults.alloc_fail_countdown > 0 && --d->faults.alloc_fail_countdown == 0) return true;
+    if (d->faults.alloc_fail_permille == 0) return false;
+    uint64_t x = (d->alloc_count + d->denied_count + 1) * 0x9E3779B97F4A7C15ull;
+    x ^= x >> 32;
+    x *= 0xD6E8FEB86659FD93ull;
+    x ^= x >> 32;
+    return x % 1000 < d->faults.alloc_fail_permille;
+}
+
+static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
+{
+    struct sim_device *d = &s->node->device[device];
+    struct sim_proc_device *p = &s->node->proc[s->slot].device[device];
+    struct sim_gi *g = p->mig_used && p->mig_gi_id < SIM_GI_MAX ? &d->mig.gi[p->mig_gi_id] : NULL;
+    uint64_t total = sim_device_total(d);
+    if (d->used_bytes > total || bytes > total - d->used_bytes) return false;
+    if (g && (g->used_bytes > g->memory_bytes || bytes > g->memory_bytes - g->used_bytes)) return false;
+    if (g) g->used_bytes += bytes;
+    if (context) {
+        p->context_bytes += bytes;
+        p->context_count++;
+    } else {
+        p->alloc_bytes += bytes;
+        d->alloc_bytes += bytes;
+        d->alloc_count++;
+        if (p->alloc_bytes > p->alloc_peak_bytes) p->alloc_peak_bytes = p->alloc_bytes;
+        if (d->alloc_bytes > d->alloc_peak_bytes) d->alloc_peak_bytes = d->alloc_bytes;
+    }
+    d->used_bytes += bytes;
+    if (d->used_bytes > d->used_peak_bytes) d->used_peak_bytes = d->used_bytes;
+    return true;
+}
+
+bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
+{
+    struct sim_device *d = &s->node->device[device];
+    sim_lock_device(s, device);
+    bool injected = !context && fails_by_injection(d);
+    bool ok = !injected && try_charge(s, device, bytes, context);
+    sim_unlock_device(s, device);
+    if (!ok && !injected && sim_sweep(s, 0) > 0) {
+        sim_lock_device(s, device);
+        ok = try_charge(s, device, bytes, context);
+        sim_unlock_device(s, device);
+    }
+    if (!ok) __atomic_fetch_add(&d->denied_count, 1, __ATOMIC_RELAXED);
+    return ok;
+}
+
+void sim_refund(struct sim *s, uint32_t device, uint64_t bytes, bool context)
+{
+    struct sim_device *d = &s->node->device[device];
+    struct sim_proc_device *p = &s->node->proc[s->slot].device[device];
+    sim_lock_device(s, device);
+    uint64_t *from = context ? &p->context_bytes : &p->alloc_bytes;
+    if (bytes > *from) bytes = *from;
+    *from -= bytes;
+    if (context) {
+        if (p->context_count) p->context_count--;
+    } else {
+        d->alloc_bytes -= bytes < d->alloc_bytes ? bytes : d->alloc_bytes;
+        d->free_count++;
+    }
+    d->used_bytes -= bytes < d->used_bytes ? bytes : d->used_bytes;
+    if (p->mig_used && p->mig_gi_id < SIM_GI_MAX) {
+        struct sim_gi *g = &d->mig.gi[p->mig_gi_id];
+        g->used_bytes -= bytes < g->used_bytes ? bytes : g->used_bytes;
+    }
+    sim_unlock_device(s, device);
+}

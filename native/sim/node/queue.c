@@ -1,0 +1,143 @@
+/*
+ * The queues of contexts: claiming one, posting to it, waiting for what was posted.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "sim/node/queue.h"
+
+#include "sim/node/engine.h"
+#include "sim/node/slot.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define ENTRY(q, n)     (&(q)->entries[(n) % SIM_QUEUE_ENTRIES])
+#define DURATION_MAX_NS 600000000000ull
+#define SPIN_NS         20000ull /* below this a sleep costs more than it saves */
+#define SWEEP_EVERY_NS  5000000ull
+
+int queue_open(struct sim *s, uint32_t device, uint32_t priority)
+{
+    struct sim_node *n = s->node;
+    int found = -1;
+    for (int attempt = 0; attempt < 2 && found < 0; attempt++) {
+        if (attempt > 0 && sim_sweep(s, 0) == 0) break;
+        sim_lock_node(s);
+        for (uint32_t i = 0; i < SIM_QUEUES_MAX && found < 0; i++) {
+            if (n->queue[i].state == SIM_SLOT_FREE) found = (int)i;
+        }
+        if (found >= 0) {
+            struct sim_queue *q = &n->queue[found];
+            memset(q, 0, offsetof(struct sim_queue, entries));
+            q->device = device;
+            q->proc = (uint32_t)s->slot;
+            q->proc_generation = n->proc[s->slot].generation;
+            q->priority = priority;
+            if ((uint32_t)found >= n->queue_high)
+                __atomic_store_n(&n->queue_high, (uint32_t)found + 1, __ATOMIC_RELEASE);
+            q->state = SIM_SLOT_LIVE;
+            sim_lock_device(s, device);
+            struct sim_engine *e = &n->device[device].engine;
+            engine_advance(s, device, sim_now());
+            bool listed = false; /* it may have been relisted after the death of another */
+            for (uint32_t i = 0; i < e->active_count; i++)
+                listed = listed || e->active[i] == found;
+            if (!listed) e->active[e->active_count++] = (uint16_t)found;
+            sim_unlock_device(s, device);
+        }
+        sim_unlock_node(s);
+    }
+    return found;
+}
+
+void queue_close(struct sim *s, int queue)
+{
+    if (queue < 0) return;
+    uint32_t device = s->node->queue[queue].device;
+    sim_lock_device(s, device);
+    engine_advance(s, device, sim_now());
+    sim_unlock_device(s, device);
+    sim_lock_node(s);
+    engine_drop(s, (uint32_t)queue);
+    sim_unlock_node(s);
+}
+
+uint32_t queue_room(struct sim *s, int queue)
+{
+    const struct sim_queue *q = &s->node->queue[queue];
+    return SIM_QUEUE_ENTRIES - (uint32_t)(q->posted - __atomic_load_n(&q->done, __ATOMIC_ACQUIRE));
+}
+
+uint64_t queue_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    uint32_t slow = __atomic_load_n(&s->node->device[q->device].faults.slow_permille, __ATOMIC_RELAXED);
+    uint64_t number = q->posted;
+    if (duration_ns > DURATION_MAX_NS) duration_ns = DURATION_MAX_NS;
+    if (slow && kind != SIM_WORK_DELAY) duration_ns = duration_ns * slow / 1000;
+    *ENTRY(q, number) =
+        (struct sim_entry){.posted_ns = sim_now(), .duration_ns = duration_ns, .kind = (uint32_t)kind};
+    __atomic_store_n(&q->posted, number + 1, __ATOMIC_RELEASE);
+    return number;
+}
+
+bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
+        sim_lock_device(s, q->device);
+        engine_advance(s, q->device, sim_now());
+        sim_unlock_device(s, q->device);
+        if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) return false;
+    }
+    if (end_ns) *end_ns = ENTRY(q, number)->end_ns;
+    return true;
+}
+
+void queue_wait(struct sim *s, int queue, uint64_t number)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    while (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
+        sim_lock_device(s, q->device);
+        engine_advance(s, q->device, sim_now());
+        bool done = q->done > number;
+        bool shared = s->node->device[q->device].engine.active_count > 1;
+        uint64_t at = done ? 0 : engine_predict(s, q->device, q, number);
+        bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
+        sim_unlock_device(s, q->device);
+        if (done || dropped) return; /* dropped: we were taken for dead */
+        if (shared) sim_sweep(s, SWEEP_EVERY_NS);
+        queue_sleep_until(at);
+    }
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void queue_sleep_until(uint64_t at_ns)
+{
+    static __thread bool precise;
+    uint64_t now = sim_now();
+    if (at_ns > now + SPIN_NS) {
+        if (!precise) {
+            prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
+            precise = true;
+        }
+        struct timespec t = {.tv_sec = (time_t)(at_ns / 1000000000ull),
+                             .tv_nsec = (long)(at_ns % 1000000000ull)};
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+            ;
+        return;
+    }
+    while (sim_now() < at_ns)
+        relax();
+}

@@ -1,0 +1,28 @@
+/* The queues of contexts. */
+#ifndef CALABASH_SIM_QUEUE_H
+#define CALABASH_SIM_QUEUE_H
+
+#include "sim/node/state.h"
+
+/* Claim a queue on `device` for this process; -1 when all are in use. */
+int queue_open(struct sim *s, uint32_t device, uint32_t priority);
+void queue_close(struct sim *s, int queue);
+
+/* Entries that can still be posted without waiting. */
+uint32_t queue_room(struct sim *s, int queue);
+
+/* Post work; the caller is the only poster of this queue and has seen room. Returns its number. */
+uint64_t queue_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns);
+
+/* Whether entry `number` is complete by now; its end goes to *end_ns (may be NULL) while it is still in the
+ * ring. */
+bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns);
+
+/* Sleep until entry `number` is complete. */
+void queue_wait(struct sim *s, int queue, uint64_t number);
+
+/* Sleep until CLOCK_MONOTONIC `at_ns`, precisely for long waits and by spinning for the last few
+ * microseconds. */
+void queue_sleep_until(uint64_t at_ns);
+
+#endif

@@ -1,0 +1,171 @@
+/*
+ * The processes of a node: slots, who lives, and what the dead leave.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "sim/node/slot.h"
+
+#include "sim/node/engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Locks live on bytes far behind the end of the file, one region for each kind. */
+#define LIVE_BASE ((off_t)1 << 40)
+#define PID_BASE  ((off_t)1 << 41)
+
+static int lock_byte(int fd, int command, short type, off_t offset)
+{
+    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = offset, .l_len = 1};
+    return fcntl(fd, command, &l);
+}
+
+static bool slot_is_held(struct sim *s, uint32_t slot)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LIVE_BASE + slot, .l_len = 1};
+    if (fcntl(s->fd, F_OFD_GETLK, &l) != 0) return true;
+    return l.l_type != F_UNLCK;
+}
+
+/* Drop all that a slot holds. The caller holds the node's lock. */
+static void free_slot(struct sim *s, uint32_t slot)
+{
+    struct sim_node *n = s->node;
+    engine_drop_process(s, slot);
+    for (uint32_t i = 0; i < n->device_count; i++) {
+        sim_lock_device(s, i);
+        struct sim_proc_device *p = &n->proc[slot].device[i];
+        if (p->mig_used && p->mig_gi_id < SIM_GI_MAX) {
+            struct sim_gi *g = &n->device[i].mig.gi[p->mig_gi_id];
+            uint64_t held = p->alloc_bytes + p->context_bytes;
+            g->used_bytes -= held < g->used_bytes ? held : g->used_bytes;
+        }
+        memset(p, 0, sizeof *p);
+        sim_recount(n, i);
+        sim_unlock_device(s, i);
+    }
+    __atomic_store_n(&n->proc[slot].state, SIM_SLOT_FREE, __ATOMIC_RELEASE);
+}
+
+/* The program may have closed our descriptor, and its number may be another file's now. The slot's lock lives
+ * on with the mapping; to look at the locks of others any descriptor of the node will do. */
+static bool can_look(struct sim *s)
+{
+    struct stat st;
+    if (fstat(s->fd, &st) == 0 && st.st_dev == s->file_device && st.st_ino == s->file_inode) return true;
+    int fd = open(s->path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return false;
+    if (fstat(fd, &st) != 0 || st.st_dev != s->file_device || st.st_ino != s->file_inode) {
+        close(fd);
+        return false;
+    }
+    s->fd = fd;
+    return true;
+}
+
+int sim_sweep(struct sim *s, uint64_t at_most_every_ns)
+{
+    struct sim_node *n = s->node;
+    uint64_t now = sim_now();
+    if (at_most_every_ns && now - __atomic_load_n(&n->swept_ns, __ATOMIC_RELAXED) < at_most_every_ns)
+        return 0;
+    int freed = 0;
+    if (!can_look(s)) return 0;
+    sim_lock_node(s);
+    n->swept_ns = now;
+    for (uint32_t i = 0; i < sim_procs_used(n); i++) {
+        if (n->proc[i].state != SIM_SLOT_LIVE || (int)i == s->slot || slot_is_held(s, i)) continue;
+        free_slot(s, i);
+        freed++;
+    }
+    n->swept_count += (uint64_t)freed;
+    sim_unlock_node(s);
+    return freed;
+}
+
+static void describe_self(struct sim_proc *p)
+{
+    struct stat st;
+    char text[1024];
+    p->pid = (uint64_t)getpid();
+    p->uid = (uint32_t)getuid();
+    p->attached_ns = sim_realtime();
+    p->pid_namespace = stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+    ssize_t length = readlink("/proc/self/exe", p->name, sizeof p->name - 1);
+    p->name[length > 0 ? length : 0] = 0;
+    sim_read_line("/proc/self/stat", text, sizeof text);
+    p->start_ticks = 0;
+    char *field = strrchr(text, ')'); /* the command before it may hold blanks */
+    for (int i = 0; field && i < 20; i++)
+        field = strchr(field + 1, ' ');
+    if (field) p->start_ticks = strtoull(field + 1, NULL, 10);
+}
+
+int sim_attach(struct sim *s)
+{
+    struct sim_node *n = s->node;
+    if (s->slot >= 0) return 0;
+    /* The lock belongs to the open file, so a second library in this process needs a description of its own:
+     * a reopen gives one even when the descriptor was duplicated. */
+    sim_sweep(s, 100000000ull);
+    sim_lock_node(s);
+    int result = -EAGAIN;
+    for (uint32_t i = 0; i < SIM_PROCS_MAX && result != 0; i++) {
+        struct sim_proc *p = &n->proc[i];
+        if (lock_byte(s->fd, F_OFD_SETLK, F_WRLCK, LIVE_BASE + i) != 0) continue;
+        if (p->state == SIM_SLOT_LIVE) {
+            free_slot(s, i); /* its owner is dead: the byte was free */
+            n->swept_count++;
+        }
+        uint32_t generation = p->generation + 1;
+        memset(p, 0, sizeof *p);
+        p->generation = generation;
+        describe_self(p);
+        lock_byte(s->fd, F_SETLK, F_WRLCK, PID_BASE + i);
+        s->slot = (int)i;
+        if (i >= n->proc_high) __atomic_store_n(&n->proc_high, i + 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&p->state, SIM_SLOT_LIVE, __ATOMIC_RELEASE);
+        result = 0;
+    }
+    sim_unlock_node(s);
+    /* The lock lasts as long as a descriptor or a mapping of this opening: a forked child must have neither.
+     */
+    if (result == 0) madvise(n, sizeof *n, MADV_DONTFORK);
+    return result;
+}
+
+void sim_detach(struct sim *s)
+{
+    if (s->slot < 0) return;
+    sim_lock_node(s);
+    free_slot(s, (uint32_t)s->slot);
+    lock_byte(s->fd, F_SETLK, F_UNLCK, PID_BASE + s->slot);
+    lock_byte(s->fd, F_OFD_SETLK, F_UNLCK, LIVE_BASE + s->slot);
+    s->slot = -1;
+    sim_unlock_node(s);
+}
+
+void sim_forget(struct sim *s)
+{
+    if (s->fd >= 0) close(s->fd);
+    s->fd = -1;
+    s->slot = -1;
+    s->node = NULL;
+}
+
+pid_t sim_process_pid(struct sim *s, uint32_t slot)
+{
+    if (slot >= SIM_PROCS_MAX) return 0;
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = PID_BASE + slot, .l_len = 1};
+    if (fcntl(s->fd, F_GETLK, &l) != 0) return 0;
+    /* One's own lock is no obstacle to oneself. */
+    if (l.l_type == F_UNLCK) return s->node->proc[slot].pid == (uint64_t)getpid() ? getpid() : 0;
+    return l.l_pid > 0 ? l.l_pid : 0;
+}
