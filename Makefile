@@ -9,20 +9,25 @@ RUN := $(UV) run --no-sync
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: ## bring a fresh machine to the point where `uv run calabash` works
+setup: ## bring a fresh machine to the point where .venv/bin/calabash works
+	@./tools/bootstrap --try
+
+# What the targets below stand on; silent when everything is in place.
+.PHONY: ready
+ready:
 	@./tools/bootstrap
 
 native: ## compile the C libraries (warnings are errors)
 	@$(MAKE) --no-print-directory -C native
 
-demo: setup ## three tenants on one card for about 20 seconds, every limit checked
+demo: ready ## three tenants on one card for about 20 seconds, every limit checked
 	@$(RUN) python -m tools.demo
 
 test: ## all tests
 	@./tools/bootstrap --tests
 	@$(RUN) pytest tests
 
-lint: setup ## style, types, layers
+lint: ready ## style, types, layers
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
 	@$(RUN) mypy
@@ -30,18 +35,18 @@ lint: setup ## style, types, layers
 	@$(RUN) python -m tools.cformat --check
 	@$(RUN) python -m tools.ccircles image sim
 
-format: setup ## rewrite sources to the house style
+format: ready ## rewrite sources to the house style
 	@$(RUN) ruff check --fix .
 	@$(RUN) ruff format .
 	@$(RUN) python -m tools.cformat
 
-bench: setup ## all benchmarks; results go to docs/measurements/
+bench: ready ## all benchmarks; results go to docs/measurements/
 	@$(RUN) python -m bench
 
-sanitize: setup ## the native tests under address and undefined-behaviour sanitizers
+sanitize: ready ## the native tests under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory -C native sanitize
 
-docs: setup ## regenerate docs/reference
+docs: ready ## regenerate docs/reference
 	@$(RUN) python -m tools.reference
 	@$(RUN) python -m tools.reference_api
 

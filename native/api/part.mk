@@ -14,7 +14,8 @@ TARGETS += $(API_SIM_CUDA_OBJECTS) $(API_SIM_NVML_OBJECTS) $(API_SIM_CARDS)
 $(API_STAMP): $(wildcard $(API_DIR)/*.py $(API_DIR)/*.tsv)
 	$(PYTHON) $(API_DIR)/generate.py $(API_BUILD)
 
-$(API_SIM_CUDA_MAP) $(API_SIM_NVML_MAP): $(API_STAMP) ;
+$(API_SIM_CUDA_MAP) $(API_SIM_NVML_MAP): $(API_STAMP)
+	@touch -c $@ # the generator leaves what has not changed; without a new time it were made again for ever
 
 $(API_BUILD)/%.o: $(API_STAMP)
 	$(CC) $(CFLAGS) -c $(API_BUILD)/$*.c -o $@

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compiled import compiled
 from tests.daemons.world import NATIVE, World
 
 
@@ -49,16 +49,10 @@ def world(shared: dict[str, World], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def hold(tmp_path_factory: pytest.TempPathFactory) -> str:
+def hold() -> str:
     """Path of the program that holds device memory (``programs/hold.c``)."""
     packages = Path(sysconfig.get_path("purelib"))
     headers = packages / "nvidia" / "cu13" / "include"
     source = Path(__file__).parent / "programs" / "hold.c"
-    program = tmp_path_factory.mktemp("programs") / "hold"
     libraries = [f"-L{NATIVE / 'simgpu'}", "-l:libcuda.so.1"]
-    subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-isystem", headers, source, "-o", program, *libraries],
-        check=True,
-        capture_output=True,
-    )
-    return str(program)
+    return str(compiled("hold", ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-isystem", headers, source, *libraries]))

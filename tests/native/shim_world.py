@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.compiled import compiled
+
 from calabash.agent.pages import LimitsPage, ProcUsage, UsagePage
 from calabash.agent.slot_content import SlotDevice, SlotSpec
 from calabash.agent.slot_files import create_slot
@@ -41,14 +43,9 @@ SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED = 0, 2, 800
 def program(name: str, *flags: str) -> Path:
     """The compiled test program ``tests/native/shim/NAME.c``; linked with the simulated driver when it says so."""
     source = PROGRAMS / f"{name}.c"
-    out = ROOT / "build/tests/shim" / "-".join([name, *(f.strip("-").replace("/", "_") for f in flags)])
-    out.parent.mkdir(parents=True, exist_ok=True)
     link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "devices"} else []
     command = ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
-    temporary = out.with_name(f"{out.name}.{os.getpid()}")
-    subprocess.run([*command, *flags, str(source), "-o", str(temporary), *link, "-pthread"], check=True)
-    temporary.rename(out)
-    return out
+    return compiled(name, [*command, *flags, source, *link, "-pthread"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

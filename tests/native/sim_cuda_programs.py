@@ -10,12 +10,12 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from tests.compiled import compiled
 from tests.native.simnode import simctl
 
 from calabash.seams.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "tests" / "sim_cuda"
 INCLUDE = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "include"
 STRICT = ("-std=gnu11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Wshadow", "-Werror")
 
@@ -23,15 +23,9 @@ STRICT = ("-std=gnu11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Wshadow",
 @functools.cache
 def program(name: str) -> Path:
     """Compiles ``tests/native/NAME.c`` against the simulated driver."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    out, temporary = BUILD / name, BUILD / f"{name}.{os.getpid()}"
     source = ROOT / "tests" / "native" / f"{name}.c"
     library = simulated_library_dir() / "libcuda.so.1"
-    command = ["gcc", *STRICT, "-isystem", str(INCLUDE), str(source), str(library), "-lm", "-o", str(temporary)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    temporary.rename(out)
-    return out
+    return compiled(name, ["gcc", *STRICT, "-isystem", INCLUDE, source, library, "-lm"])
 
 
 class CudaNode:

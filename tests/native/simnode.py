@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.compiled import compiled
+
 from calabash.seams.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,15 +27,11 @@ def simctl(*arguments: object, timeout_s: float = DEADLINE_S) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
 
 
-def compile_holder(directory: Path) -> Path:
+def compile_holder() -> Path:
     """``sim_holder``: a process of a node that needs no CUDA library."""
-    program = directory / "sim_holder"
     parts = ("state", "engine", "slot", "charge", "queue")
     sources = [ROOT / "tests/native/sim_holder.c", *(ROOT / "native/sim/node" / f"{name}.c" for name in parts)]
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-pthread", f"-I{ROOT / 'native'}", "-o", program, *sources], check=True
-    )
-    return program
+    return compiled("sim_holder", ["gcc", "-std=gnu11", "-O1", "-pthread", f"-I{ROOT / 'native'}", *sources])
 
 
 class Holder:

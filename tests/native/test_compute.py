@@ -6,21 +6,20 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.compiled import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def limiter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def limiter() -> Path:
     """The test program, with sanitizers: time is generous everywhere."""
-    program = tmp_path_factory.mktemp("compute") / "compute_bench"
     include = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
     sources = [ROOT / "tests/native/compute_bench.c", *sorted((ROOT / "native/shim").glob("compute*.c"))]
     command = ["gcc", "-std=gnu11", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"]
     command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    command += [f"-I{ROOT / 'native'}", "-isystem", str(include), *map(str, sources), "-o", str(program)]
-    subprocess.run(command, check=True)
-    return program
+    command += [f"-I{ROOT / 'native'}", "-isystem", str(include), *map(str, sources)]
+    return compiled("compute_bench", command)
 
 
 def _run(program: Path, *arguments: object) -> dict[str, float]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
+from tests.compiled import compiled
 from tests.native.shim_world import GIB, SIMGPU, World
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-BUILD = Path(__file__).resolve().parents[2] / "build" / "tests" / "cudart"
 NVIDIA = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
 NVCC = NVIDIA / "cu13" / "bin" / "nvcc"
 RUNTIMES = {
@@ -43,13 +42,8 @@ needs_nvcc = pytest.mark.skipif(shutil.which("g++") is None, reason="the CUDA co
 
 
 def build(name: str, *command: str | Path) -> Path:
-    """Runs a compiler whose last argument is to be ``-o FILE``; whole files only, whoever else builds them too."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    out, temporary = BUILD / name, BUILD / f"{name}.{os.getpid()}"
-    done = subprocess.run([*map(str, command), "-o", str(temporary)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    temporary.rename(out)
-    return out
+    """Runs a compiler whose last argument is to be ``-o FILE``."""
+    return compiled(name, command)
 
 
 @functools.cache

@@ -6,17 +6,20 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.compiled import built
 from tests.native.shim_world import GIB, OUT_OF_MEMORY, ROOT, World, program
 
 
 @pytest.fixture(scope="module")
 def preload() -> str:
     """The sanitizers' run-time libraries, then the shim built with them."""
-    out = ROOT / "build/tests/shim-sanitized"
-    library = out / "lib/libcalabash.so"
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-    variables = [f"BUILD={out}/objects", f"OUT={out}", f"EXTRA_CFLAGS={flags}"]
-    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), *variables, str(library)], check=True)
+
+    def make(out: Path) -> None:
+        variables = [f"BUILD={out}/objects", f"OUT={out}", f"EXTRA_CFLAGS={flags}"]
+        subprocess.run(["make", "-s", "-C", str(ROOT / "native"), *variables, f"{out}/lib/libcalabash.so"], check=True)
+
+    library = built("shim-sanitized", [flags], make) / "lib/libcalabash.so"
     runtimes = [
         subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
         for name in ("libasan.so", "libubsan.so")

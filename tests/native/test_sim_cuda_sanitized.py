@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from tests.native.sim_cuda_programs import BUILD, INCLUDE, ROOT, STRICT, CudaNode
+from tests.compiled import built
+from tests.native.sim_cuda_programs import INCLUDE, ROOT, STRICT, CudaNode
 from tests.native.test_cudart import image
 from tests.native.test_sim_cuda import MEMORY, ORDER
 
-SANITIZED = BUILD / "sanitized"
 FLAGS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 
-def compile_all(out: str, *arguments: str) -> None:
-    temporary = SANITIZED / f"{out}.{os.getpid()}"
-    command = ["gcc", *STRICT, *FLAGS, "-isystem", str(INCLUDE), *arguments, "-o", str(temporary)]
+def compile_all(out: Path, *arguments: str) -> None:
+    command = ["gcc", *STRICT, *FLAGS, "-isystem", str(INCLUDE), *arguments, "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    temporary.rename(SANITIZED / out)
 
 
 @functools.cache
 def sanitized() -> Path:
     """A directory with the driver and the programs, instrumented."""
-    SANITIZED.mkdir(parents=True, exist_ok=True)
+    return built("sim-cuda-sanitized", FLAGS, compile_sanitized)
+
+
+def compile_sanitized(directory: Path) -> None:
     generated = ROOT / "build" / "native"
     sources = [
         *sorted((ROOT / "native" / "sim" / "cuda").glob("*.c")),
@@ -37,12 +37,15 @@ def sanitized() -> Path:
     ]
     include = [f"-I{ROOT / 'native'}", f"-I{generated}"]
     link = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", f"-Wl,--version-script={generated}/api/sim_cuda.map"]
-    compile_all("libcuda.so.1", "-shared", "-fPIC", "-fvisibility=hidden", *link, *include, *map(str, sources))
+    compile_all(
+        directory / "libcuda.so.1", "-shared", "-fPIC", "-fvisibility=hidden", *link, *include, *map(str, sources)
+    )
     readers = [str(p) for p in sources if p.parent.name == "image"]
-    compile_all("sim_cuda_fuzz", *include, str(ROOT / "tests" / "native" / "sim_cuda_fuzz.c"), *readers)
+    compile_all(directory / "sim_cuda_fuzz", *include, str(ROOT / "tests" / "native" / "sim_cuda_fuzz.c"), *readers)
     for name in ("sim_cuda_memory", "sim_cuda_order"):
-        compile_all(name, str(ROOT / "tests" / "native" / f"{name}.c"), str(SANITIZED / "libcuda.so.1"), "-lm")
-    return SANITIZED
+        compile_all(
+            directory / name, str(ROOT / "tests" / "native" / f"{name}.c"), str(directory / "libcuda.so.1"), "-lm"
+        )
 
 
 @pytest.mark.parametrize(

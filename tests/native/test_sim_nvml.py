@@ -32,8 +32,8 @@ FIGURES = {
 
 
 @pytest.fixture(scope="module")
-def holder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_holder(tmp_path_factory.mktemp("holder"))
+def holder() -> Path:
+    return compile_holder()
 
 
 @pytest.fixture

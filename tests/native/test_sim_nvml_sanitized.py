@@ -6,17 +6,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.compiled import compiled
 from tests.native.simnode import ROOT, Node, compile_holder, simctl
 
 HEADERS = next((ROOT / ".venv").glob("lib/python3*/site-packages/nvidia/cu13/include"))
 
 
 @pytest.fixture(scope="module")
-def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("fuzz") / "sim_nvml_fuzz"
+def fuzzer() -> Path:
     source = ROOT / "native/sim"
     files = [*source.glob("node/*.c"), *(f for f in source.glob("nvml/*.c") if f.name != "unserved.c")]
-    subprocess.run(
+    return compiled(
+        "sim_nvml_fuzz",
         [
             *(
                 "gcc",
@@ -27,20 +28,16 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "-fsanitize=address,undefined",
                 "-fno-sanitize-recover=all",
             ),
-            *("-Wno-deprecated-declarations", f"-I{ROOT / 'native'}", "-isystem", str(HEADERS), "-o", str(program)),
+            *("-Wno-deprecated-declarations", f"-I{ROOT / 'native'}", "-isystem", str(HEADERS)),
             *(str(f) for f in (ROOT / "tests/native/sim_nvml_fuzz.c", *files)),
             "-lm",
         ],
-        check=True,
     )
-    return program
 
 
 @pytest.mark.slow
-def test_no_call_however_wrong_reads_or_writes_where_it_should_not(
-    fuzzer: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    node = Node(tmp_path / "n", "2xA100-40GB,P40", compile_holder(tmp_path_factory.mktemp("holder")))
+def test_no_call_however_wrong_reads_or_writes_where_it_should_not(fuzzer: Path, tmp_path: Path) -> None:
+    node = Node(tmp_path / "n", "2xA100-40GB,P40", compile_holder())
     node.inject(1, "ecc-double")
     for seed in (1, 2):
         done = subprocess.run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +106,7 @@ def snapshot(file: Path | None) -> None:
 
 def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> None:
     """Run the experiment with a progress bar on stderr, print the table, write what was asked for."""
-    from calabash.sim import report, runner  # noqa: PLC0415
+    from calabash.sim import plots, report, runner  # noqa: PLC0415
     from calabash.sim.failures import Failures  # noqa: PLC0415
 
     if not options["churn"] and (options["defrag"] or options["load"] is not None or options["failures"] is not None):
@@ -143,9 +145,9 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
         if partial is not None:
             partial.unlink(missing_ok=True)
     if options["html"]:
-        report.write(options["html"], report.html(results))
+        report.write(options["html"], report.html(results, shlex.join(["calabash", *sys.argv[1:]])))
     if plot is not None:
-        report.write(plot, report.plot(results, plot.suffix[1:]))
+        report.write(plot, plots.plot(results, plot.suffix[1:]))
 
 
 def _with_progress(experiment: Any, jobs: int, partial: Path | None) -> list[RunResult]:

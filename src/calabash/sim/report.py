@@ -1,31 +1,55 @@
-"""Results for people and programs: a text table, JSON, plots, and one self-contained HTML page."""
+"""Results for people and programs: a text table, JSON, and one self-contained HTML page; the pictures are next door."""
 
 from __future__ import annotations
 
 import base64
 import html as markup
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.sim.plots import label, plot
 from calabash.sim.results import RunResult, Summary, summarise, to_plain
 
-_PERCENT = (
-    ("end", "allocation_ratio_end"),
-    ("at 100%", "allocation_ratio_at_100"),
-    ("cpu-only in", "cpu_only_admitted_ratio"),
-    ("wish in", "constrained_admitted_ratio"),
-    ("8-GPU out", "rejected_8gpu_ratio"),
+# heading, measure, how it is shown, what it means
+_COLUMNS = (
+    (
+        "end",
+        "allocation_ratio_end",
+        "%",
+        "device compute allocated when the last request has arrived, of all installed",
+    ),
+    (
+        "at 100%",
+        "allocation_ratio_at_100",
+        "%",
+        "the same at the moment when requests first add up to the whole cluster",
+    ),
+    ("cpu-only in", "cpu_only_admitted_ratio", "%", "requests without devices that were admitted"),
+    ("wish in", "constrained_admitted_ratio", "%", "requests for a certain card model that were admitted"),
+    ("8-GPU out", "rejected_8gpu_ratio", "%", "requests for eight devices that were refused"),
+    ("moves", "moves_per_100_arrivals", "", "requests that defragmentation moved, per 100 arrivals"),
+    ("killed", "killed_per_100_arrivals", "", "requests that failing nodes ended, per 100 arrivals"),
+    ("dec/s", "decisions_per_s", "/s", "decisions of the scheduler per second, on the machine of this run"),
+)
+_IN_CHURN = "device compute allocated, of all installed, mean over the measured time"
+_TEXT_COLUMNS = tuple(c for c in _COLUMNS if c[0] != "killed")
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse}td,th{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #ddd}"
+    "td:first-child,th:first-child{text-align:left}td small{color:#777}img{width:100%}"
+    "dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1rem;font-size:13px;color:#555}"
+    "dt{font-weight:600}dd{margin:0}"
+    "pre{background:#f4f4f4;padding:.6rem .8rem;overflow-x:auto;white-space:pre-wrap}"
 )
 
 
 def table(results: Iterable[RunResult]) -> str:
     """Means over seeds, one line per policy, percent; ``+-`` is the standard deviation of the first figure."""
-    rows = [["workload", "protocol", "policy", "seeds", "end", "+-", *(n for n, _ in _PERCENT[1:]), "moves", "dec/s"]]
+    end, *others = _TEXT_COLUMNS
+    rows = [["workload", "protocol", "policy", "seeds", end[0], "+-", *(name for name, *_ in others)]]
     for summary in summarise(results):
-        mean = summary.mean
         protocol = summary.protocol + (f" {summary.load:g}" if summary.load else "")
         rows.append(
             [
@@ -33,11 +57,9 @@ def table(results: Iterable[RunResult]) -> str:
                 protocol,
                 summary.policy,
                 str(len(summary.seeds)),
-                f"{100 * mean['allocation_ratio_end']:.2f}",
-                f"{100 * summary.deviation['allocation_ratio_end']:.2f}",
-                *(f"{100 * mean[key]:.2f}" for _, key in _PERCENT[1:]),
-                f"{mean['moves_per_100_arrivals']:.2f}",
-                f"{mean['decisions_per_s']:.0f}",
+                _shown(summary.mean[end[1]], end[2]),
+                _shown(summary.deviation[end[1]], end[2]),
+                *(_shown(summary.mean[key], unit) for _, key, unit, _ in others),
             ]
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -48,6 +70,10 @@ def table(results: Iterable[RunResult]) -> str:
         ).rstrip()
         for row in rows
     )
+
+
+def _shown(value: float, unit: str) -> str:
+    return f"{100 * value:.2f}" if unit == "%" else f"{value:.0f}" if unit == "/s" else f"{value:.2f}"
 
 
 def document(results: Sequence[RunResult]) -> dict[str, Any]:
@@ -71,79 +97,54 @@ def document(results: Sequence[RunResult]) -> dict[str, Any]:
     }
 
 
-def plot(results: Sequence[RunResult], kind: str) -> bytes:
-    """Allocation over arrived demand as ``png`` or ``svg``; bars of the end value where there is no curve.
-
-    Raises CalabashError when matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: PLC0415 - an optional extra
-    except ImportError:
-        raise CalabashError(
-            "plots need matplotlib, which is not installed",
-            reason=Reason.NOT_FOUND,
-            hint="pip install calabash[report]",
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5))
-    by_policy: dict[str, list[RunResult]] = {}
-    for result in results:
-        by_policy.setdefault(f"{result.policy} {result.load:g}" if result.load else result.policy, []).append(result)
-    if all(result.curve for result in results):
-        for name, runs in by_policy.items():
-            mean = [100 * sum(points) / len(points) for points in zip(*(run.curve for run in runs), strict=False)]
-            axes.plot(range(len(mean)), mean, label=name)
-        axes.set_xlabel("arrived demand, % of the cluster")
-        axes.set_xlim(60, 130)
-        axes.set_ylim(60, 100)
-        axes.legend()
-    else:
-        axes.bar(
-            list(by_policy), [100 * sum(r.allocation_ratio_end for r in rs) / len(rs) for rs in by_policy.values()]
-        )
-        axes.set_ylim(80, 100)
-    axes.set_ylabel("allocated, %")
-    axes.grid(alpha=0.3)
-    sink = io.BytesIO()
-    figure.savefig(sink, format=kind, bbox_inches="tight", dpi=120, metadata={"Date": None} if kind == "svg" else None)
-    pyplot.close(figure)
-    return sink.getvalue()
-
-
-def html(results: Sequence[RunResult]) -> str:
-    """One page with the table and a plot per workload; no reference to anything outside it."""
+def html(results: Sequence[RunResult], command: str = "") -> str:
+    """One page: what was run, and a table with its legend and a picture per workload; it refers to nothing outside it."""
     sections = []
     for workload in dict.fromkeys(result.workload for result in results):
         chosen = [result for result in results if result.workload == workload]
         picture = base64.b64encode(plot(chosen, "svg")).decode()
         sections.append(
-            f"<h2>{markup.escape(workload)}</h2>\n{_html_table(summarise(chosen))}\n"
+            f"<h2>{markup.escape(workload)}</h2>\n<p>{_what_was_run(chosen)}</p>\n{_html_table(summarise(chosen))}\n"
             f'<img alt="allocation by policy" src="data:image/svg+xml;base64,{picture}">'
         )
-    style = (
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-        "table{border-collapse:collapse}td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #ddd}"
-        "td:first-child,th:first-child{text-align:left}img{max-width:100%}"
-    )
+    said = f"<pre>{markup.escape(command)}</pre>" if command else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Placement</title>'
-        f"<style>{style}</style></head><body><h1>Placement experiments</h1>\n{''.join(sections)}\n</body></html>\n"
+        f"<style>{_STYLE}</style></head><body><h1>Placement experiments</h1>\n{said}\n{''.join(sections)}\n"
+        f"<h2>Columns</h2>\n{_legend(churn=any(result.load for result in results))}\n</body></html>\n"
     )
+
+
+def _what_was_run(results: Sequence[RunResult]) -> str:
+    protocols = ", ".join(dict.fromkeys(r.protocol + (f" at load {r.load:g}" if r.load else "") for r in results))
+    seeds = sorted({result.seed for result in results})
+    named = ", ".join(map(str, seeds)) if len(seeds) <= 20 else f"{seeds[0]} to {seeds[-1]}, {len(seeds)} of them"
+    return markup.escape(f"Protocol {protocols}; {results[0].arrivals:,} requests; seeds {named}.")
 
 
 def _html_table(summaries: Sequence[Summary]) -> str:
-    head = "".join(
-        f"<th>{markup.escape(name)}</th>" for name in ("policy", "seeds", *(n for n, _ in _PERCENT), "moves")
-    )
+    """Means with the standard deviation over the seeds; columns that are zero for everybody are left out."""
+    columns = [c for c in _COLUMNS if any(s.mean[c[1]] for s in summaries)]
+    head = "".join(f"<th>{markup.escape(name)}</th>" for name in ("policy", *(name for name, *_ in columns)))
     body = "".join(
-        f"<tr><td>{markup.escape(s.policy)}{f' at {s.load:g}' if s.load else ''}</td><td>{len(s.seeds)}</td>"
-        + "".join(f"<td>{100 * s.mean[key]:.2f}</td>" for _, key in _PERCENT)
-        + f"<td>{s.mean['moves_per_100_arrivals']:.2f}</td></tr>"
+        f"<tr><td>{markup.escape(label(s.policy, s.load))}</td>"
+        + "".join(
+            f"<td>{_shown(s.mean[key], unit)} <small>± {_shown(s.deviation[key], unit)}</small></td>"
+            for _, key, unit, _ in columns
+        )
+        + "</tr>"
         for s in summaries
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _legend(*, churn: bool) -> str:
+    entries = [
+        (name, f"{'percent: ' if unit == '%' else ''}{_IN_CHURN if churn and name == 'end' else text}")
+        for name, _, unit, text in _COLUMNS
+    ]
+    entries.append(("±", "standard deviation over the seeds; columns that are zero throughout are not shown"))
+    return "<dl>" + "".join(f"<dt>{markup.escape(n)}</dt><dd>{markup.escape(t)}</dd>" for n, t in entries) + "</dl>"
 
 
 def write(path: Path, content: str | bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from calabash.model.errors import CalabashError
 from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.policies.registry import policy_named
-from calabash.sim import arrivals, churn, generate, report, runner
+from calabash.sim import arrivals, churn, generate, plots, report, runner
 from calabash.sim.bound import arrivals_bound
 from calabash.sim.results import RunResult, from_plain, summarise, to_plain
 from calabash.sim.workload import Workload
@@ -163,8 +164,31 @@ def test_a_report_holds_every_policy_in_all_its_forms() -> None:
     document = json.dumps(report.document(results))
     for key in ("allocation_ratio_end", "allocation_ratio_at_100", "cpu_only_admitted_ratio", "decisions_per_s"):
         assert key in document
-    page = report.html(results)
+    page = report.html(results, "calabash simulate openb --nodes 'a & b.csv'")
     assert "<html" in page
     assert 'src="http' not in page
-    assert report.plot(results, "svg").lstrip().startswith(b"<?xml")
-    assert report.plot(results, "png").startswith(b"\x89PNG")
+    assert plots.plot(results, "svg").lstrip().startswith(b"<?xml")
+    assert plots.plot(results, "png").startswith(b"\x89PNG")
+
+
+def test_a_page_says_what_was_run_with_which_seeds_and_what_its_columns_mean() -> None:
+    results = runner.run(experiment())
+    page = report.html(results, "calabash simulate openb --nodes 'a & b.csv'")
+    assert "<pre>calabash simulate openb --nodes &#x27;a &amp; b.csv&#x27;</pre>" in page
+    assert "seeds 42, 43" in page
+    headings = set(re.findall(r"<th>(.*?)</th>", page)) - {"policy"}
+    assert headings
+    assert headings <= set(re.findall(r"<dt>(.*?)</dt>", page))
+    (deviation,) = {s.deviation["allocation_ratio_end"] for s in summarise(results) if s.policy == "random"}
+    assert f"<small>± {100 * deviation:.2f}</small>" in page
+
+
+def test_a_picture_shows_every_policy_every_seed_and_the_distances() -> None:
+    results = runner.run(experiment())
+    picture = plots.plot(results, "svg").decode()
+    assert "<!-- distance to bestfit -->" in picture
+    seeds_panel = picture[picture.index('id="PathCollection_1"') :]
+    assert seeds_panel.count("<use ") >= len(results)
+    alone = plots.plot([r for r in results if r.policy == "random"], "svg").decode()
+    assert "distance" not in alone
+    assert "every seed" in alone

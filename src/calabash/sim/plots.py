@@ -1,0 +1,126 @@
+"""The picture of an experiment: what each policy allocates as demand arrives, how far apart they are, and every seed.
+
+Curves of good policies lie within a fraction of a point, so one above the other hides it. Therefore the curves have
+patterns as well as colours, a second panel shows the distance to the first policy, and a third one dot per seed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.sim.results import RunResult
+
+# Told apart with any colour vision (Okabe and Ito), and by pattern in print.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_PATTERNS = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+_FROM_PERCENT = 80  # of arrived demand: before that everything fits
+
+
+def label(policy: str, load: float) -> str:
+    """How a policy is called in tables and pictures."""
+    return f"{policy} at {load:g}" if load else policy
+
+
+def plot(results: Sequence[RunResult], kind: str) -> bytes:
+    """The picture as ``png`` or ``svg``. Raises CalabashError when matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: PLC0415 - an optional extra
+    except ImportError:
+        raise CalabashError(
+            "plots need matplotlib, which is not installed",
+            reason=Reason.NOT_FOUND,
+            hint="pip install calabash[report]",
+        ) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    groups: dict[str, list[RunResult]] = {}
+    for result in results:
+        groups.setdefault(label(result.policy, result.load), []).append(result)
+    curved = all(len(result.curve) > _FROM_PERCENT for result in results)
+    if curved and len(groups) > 1:
+        figure, axes = pyplot.subplot_mosaic(
+            [["curves", "curves"], ["distance", "seeds"]], figsize=(10, 8), height_ratios=(3, 2)
+        )
+        _distances(axes["distance"], groups)
+    elif curved:
+        figure, axes = pyplot.subplot_mosaic([["curves", "seeds"]], figsize=(10, 4.5), width_ratios=(3, 1))
+    else:
+        figure, axes = pyplot.subplot_mosaic([["seeds"]], figsize=(8, 1.5 + 0.5 * len(groups)))
+    if curved:
+        _curves(axes["curves"], groups)
+    _seeds(axes["seeds"], groups)
+    for panel in axes.values():
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    sink = io.BytesIO()
+    figure.savefig(sink, format=kind, bbox_inches="tight", dpi=120, metadata={"Date": None} if kind == "svg" else None)
+    pyplot.close(figure)
+    return sink.getvalue()
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Later lines are thinner, so that an earlier one shows on both sides of what covers it."""
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "linestyle": _PATTERNS[number % len(_PATTERNS)],
+        "linewidth": max(1.2, 3.0 - 0.6 * number),
+    }
+
+
+def _columns(runs: Sequence[RunResult]) -> list[list[float]]:
+    """Per percent of demand, what each seed has allocated, in percent."""
+    return [[100 * value for value in values] for values in zip(*(run.curve for run in runs), strict=False)]
+
+
+def _mean(runs: Sequence[RunResult]) -> list[float]:
+    return [sum(values) / len(values) for values in _columns(runs)]
+
+
+def _curves(panel: Any, groups: dict[str, list[RunResult]]) -> None:
+    lowest = 100.0
+    for number, (name, runs) in enumerate(groups.items()):
+        columns = _columns(runs)
+        demand = range(_FROM_PERCENT, len(columns))
+        panel.plot(demand, _mean(runs)[_FROM_PERCENT:], label=name, **_style(number))
+        shown = columns[_FROM_PERCENT:]
+        panel.fill_between(
+            demand, [min(c) for c in shown], [max(c) for c in shown], color=_COLOURS[number % len(_COLOURS)], alpha=0.12
+        )
+        lowest = min(lowest, *(min(c) for c in shown))
+    panel.set_ylim(max(0.0, lowest - 1), 100)
+    panel.set_xlabel("arrived demand, % of the cluster")
+    panel.set_ylabel("allocated, % of the cluster")
+    panel.set_title("mean of the seeds; the shade spans from the worst to the best", fontsize=10, loc="left")
+    panel.legend(loc="lower right")
+
+
+def _distances(panel: Any, groups: dict[str, list[RunResult]]) -> None:
+    (reference, first), *others = groups.items()
+    base = _mean(first)
+    panel.axhline(0, **_style(0))
+    for number, (_, runs) in enumerate(others, 1):
+        apart = [got - was for got, was in zip(_mean(runs), base, strict=False)]
+        panel.plot(range(_FROM_PERCENT, len(apart)), apart[_FROM_PERCENT:], **_style(number))
+    panel.set_xlabel("arrived demand, % of the cluster")
+    panel.set_ylabel("points")
+    panel.set_title(f"distance to {reference}", fontsize=10, loc="left")
+
+
+def _seeds(panel: Any, groups: dict[str, list[RunResult]]) -> None:
+    for number, runs in enumerate(groups.values()):
+        values = [100 * run.allocation_ratio_end for run in sorted(runs, key=lambda run: run.seed)]
+        colour = _COLOURS[number % len(_COLOURS)]
+        spread = [number + 0.3 * (i / max(1, len(values) - 1) - 0.5) for i in range(len(values))]
+        panel.scatter(values, spread, color=colour, alpha=0.6, s=22, linewidths=0)
+        mean = sum(values) / len(values)
+        panel.plot([mean, mean], [number - 0.3, number + 0.3], color=colour, linewidth=2)
+        panel.annotate(f"{mean:.2f}", (mean, number + 0.33), ha="center", va="top", fontsize=8)
+    panel.set_yticks(range(len(groups)), list(groups))
+    panel.set_ylim(len(groups) - 0.4, -0.6)
+    panel.set_xlabel("allocated in the end, %")
+    panel.set_title("every seed, and the mean", fontsize=10, loc="left")
