@@ -222,15 +222,20 @@ def test_a_kernel_without_cgroup_kill_ends_a_fork_bomb_too(
 
     monkeypatch.setattr(Cgroup, "_write", without_kill)
     kernel.prepare(A)
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        while True:  # at most two at a time
+        os.close(writing)
+        os.read(reading, 1)  # what is forked before it is a member stays outside for ever
+        while True:  # one more every time, each waiting for the next
             child = os.fork()
             if child:
                 os.waitpid(child, 0)
+    os.close(reading)
     process = identify(pid)
     assert process is not None
     kernel.enter(A, process)
+    os.close(writing)
     kernel.kill(A)
     os.waitpid(pid, 0)
     until(lambda: not kernel.populated(A))
