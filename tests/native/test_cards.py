@@ -19,7 +19,7 @@ MIG: dict[str, list[dict[str, str]]] = cards.load_mig()
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with one card of each model, in the order of the table."""
     directory = tmp_path_factory.mktemp("cards")
-    made = Node(directory / "node.state", ",".join(card["key"] for card in CARDS), compile_holder(directory))
+    made = Node(directory / "node.state", ",".join(card["key"] for card in CARDS), compile_holder())
     yield made
     made.close()
 
