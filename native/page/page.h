@@ -84,7 +84,8 @@ struct cb_limits_device {        /* 256 bytes */
     uint64_t context_bytes;  /* learned cost of one context on this device; 0: not known */
     struct cb_plan plan;     /* valid when gate == CB_GATE_TURN, from plan.from_ns on */
     struct cb_plan previous; /* the plan in force until plan.from_ns */
-    uint64_t reserved[11];
+    uint64_t seen_ns;        /* cumulative GPU time that the driver saw, as the agent last asked */
+    uint64_t reserved[10];
 };
 
 struct cb_limits { /* 8192 bytes */

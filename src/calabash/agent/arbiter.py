@@ -57,11 +57,12 @@ class DeviceShare:
         """What it wants and has used; cheap while it is idle."""
         known = self._demand
         limits = self._limits.device(self._index)
-        unreported_ns = limits.unreported_ns
+        unreported_ns, seen_ns = limits.unreported_ns, limits.seen_ns
         if (
             known is not None
             and known.demand_ns == self._usage.demand_ns(self._index)
             and known.unreported_ns == unreported_ns
+            and known.seen_ns == seen_ns
             and not is_active(known, now_ns)
         ):
             return known
@@ -82,6 +83,7 @@ class DeviceShare:
             demand_ns=min(usage.demand_ns, now_ns),
             charged_ns=self._believed.read(usage.charged_ns, now_ns, burst_ns=2 * max(kernel_ns, CREDIT_NS)),
             unreported_ns=unreported_ns,
+            seen_ns=seen_ns,
             kernel_ns=kernel_ns,
             busy_until_ns=usage.busy_until_ns,
         )

@@ -5,10 +5,10 @@ the driver saw and the page did not tell is added by the agent (``unreported_ns`
 was earned less what was used. It is bounded, because turns correct small errors only; what falls below the bound is
 summed up in the *overdraft*. A container that overdraws its account, or was found to report too little, is held
 *strictly* for some seconds: it runs in turns even when it is alone, the length that it gives for its kernels is
-not used, its credit may fall by seconds, and while it is in debt it has no turn at all. The credit of one that reports
-too little is settled when the agent publishes, for only then is known what it used. Others on the device may
-meanwhile be owed more than usual. A container that keeps to its gate loses nothing by being held strictly but the time
-that it had too much of.
+not used, its credit may fall by seconds, and while it is in debt it has no turn at all. As long as somebody is held
+strictly, nobody on that device is charged by pages, which overlapping work makes wrong even for the honest: all
+are charged what the driver saw, whenever the agent has published it, and may be owed more than usual. A container that
+keeps to its gate loses nothing by being held strictly but the time that it had too much of.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ IDLE_RATIO = 0.001  # less than this is not planned as idle time
 class Demand:
     """What one container wants and has used of one device; times in ns of the host's monotonic clock.
 
-    ``charged_ns`` is cumulative and believed, ``unreported_ns`` what the agent adds to it.
+    ``charged_ns`` is cumulative and believed, ``unreported_ns`` what the agent adds to it, ``seen_ns`` what the driver saw
+    in all, a few times a second.
     """
 
     core_percent: int
@@ -45,6 +46,7 @@ class Demand:
     demand_ns: int = 0
     charged_ns: int = 0
     unreported_ns: int = 0
+    seen_ns: int = 0
     kernel_ns: int = 0
     busy_until_ns: int = 0  # when its work in flight should be done
 
@@ -67,8 +69,15 @@ class Account:
     earned_ns: int = 0
     used_ns: int = 0
     unreported_ns: int = 0
+    seen_ns: int = 0
+    settled_ns: int = 0
     strict_until_ns: int = 0
     caught_ns: int = 0
+
+    @property
+    def balance_ns(self) -> int:
+        """The credit with what was earned since it was settled."""
+        return self.credit_ns + self.earned_ns
 
     @property
     def is_settled(self) -> bool:
@@ -81,7 +90,7 @@ class Account:
 
     def is_suspended(self, now_ns: int) -> bool:
         """Whether it must pay before it runs again."""
-        return self.is_strict(now_ns) and self.credit_ns < -CREDIT_NS
+        return self.is_strict(now_ns) and self.balance_ns < -CREDIT_NS
 
     def is_silent_user(self, now_ns: int) -> bool:
         """Whether it used the device a moment ago and did not tell."""
@@ -103,68 +112,79 @@ def settle(
         share: the part of the device's time, 0..1, that each is entitled to.
         among: those who took turns in that time; the others are owed nothing.
     """
-    calm = not any(account.strict_until_ns for account in before.values())
+    witnessed = any(account.is_strict(now_ns) for account in before.values())
     idle = {
         name: account
         for name, account in before.items()
-        if calm
+        if not witnessed
         and name not in among
         and name in demands
         and account.is_settled
         and account.used_ns == demands[name].used_ns
     }
     accounts = {
-        name: _paid(before.get(name), demand, share[name], elapsed_ns, now_ns)
+        name: _paid(before.get(name), demand, int(share[name] * elapsed_ns), witnessed=witnessed, now_ns=now_ns)
         for name, demand in demands.items()
         if name not in idle
     }
-    strict = any(account.is_strict(now_ns) for account in accounts.values())
-    if not strict and sum(share[name] for name in among) > 1 - IDLE_RATIO:
+    if not witnessed and sum(share[name] for name in among) > 1 - IDLE_RATIO:
         # Nobody can be owed time that the card does not have: lost time and measuring errors are borne by all.
         surplus = sum(accounts[name].credit_ns for name in among)
         for name in among:
             owed = accounts[name].credit_ns - int(surplus * share[name])
             accounts[name] = replace(accounts[name], credit_ns=owed)
     return idle | {
-        name: _bounded(
-            account, demands[name], among_others=name in among, robbed=strict, elapsed=elapsed_ns, now=now_ns
-        )
+        name: _witnessed(account, now_ns)
+        if witnessed or account.is_strict(now_ns)
+        else _bounded(account, demands[name].kernel_ns, takes_turns=name in among, elapsed_ns=elapsed_ns, now_ns=now_ns)
         for name, account in accounts.items()
     }
 
 
-def _paid(old: Account | None, demand: Demand, share: float, elapsed_ns: int, now_ns: int) -> Account:
+def _paid(old: Account | None, demand: Demand, earned_ns: int, *, witnessed: bool, now_ns: int) -> Account:
     if old is None:
-        return Account(used_ns=demand.used_ns, unreported_ns=demand.unreported_ns)
-    earned_ns = old.earned_ns + int(share * elapsed_ns)
-    published = demand.unreported_ns > old.unreported_ns
-    if not published and old.is_silent_user(now_ns):
+        return _counted(Account(), demand, now_ns)
+    earned_ns += old.earned_ns
+    if demand.unreported_ns > old.unreported_ns:
+        old = replace(old, caught_ns=now_ns, strict_until_ns=now_ns + STRICT_NS)
+    seen_ns = demand.seen_ns - old.seen_ns
+    if witnessed and not seen_ns and now_ns - old.settled_ns < HOLD_NS:
         return replace(old, earned_ns=earned_ns)
+    paid_ns = seen_ns if witnessed and seen_ns else demand.used_ns - old.used_ns
+    return _counted(replace(old, credit_ns=old.credit_ns + earned_ns - paid_ns), demand, now_ns)
+
+
+def _counted(account: Account, demand: Demand, now_ns: int) -> Account:
+    """Settled up to what the counters say now."""
     return replace(
-        old,
-        credit_ns=old.credit_ns + earned_ns - (demand.used_ns - old.used_ns),
+        account,
         earned_ns=0,
         used_ns=demand.used_ns,
         unreported_ns=demand.unreported_ns,
-        caught_ns=now_ns if published else old.caught_ns,
-        strict_until_ns=now_ns + STRICT_NS if published else old.strict_until_ns,
+        seen_ns=demand.seen_ns,
+        settled_ns=now_ns,
     )
 
 
-def _bounded(account: Account, demand: Demand, *, among_others: bool, robbed: bool, elapsed: int, now: int) -> Account:
-    credit = account.credit_ns
-    if account.is_strict(now):
-        credit = max(-DEBT_NS_MAX, min(CREDIT_NS, credit))
-        until = now + STRICT_NS if credit < -CREDIT_NS else account.strict_until_ns
-        return replace(account, credit_ns=credit, overdraft_ns=0, strict_until_ns=until)
-    if account.strict_until_ns:
-        account = replace(account, strict_until_ns=0)
-    limit = max(CREDIT_NS, 2 * demand.kernel_ns)
-    floor = -limit - demand.kernel_ns
-    ceiling = ROBBED_CREDIT_NS if robbed else limit if among_others else 0
-    overdraft = account.overdraft_ns + max(0, floor - credit) - max(0, credit - ceiling)
-    overdraft = max(0, overdraft - int(OVERDRAFT_LEAK_RATIO * elapsed))
-    bounded = max(floor, min(ceiling, credit))
-    if overdraft > OVERDRAFT_NS + 2 * demand.kernel_ns:
-        return replace(account, credit_ns=bounded - overdraft, overdraft_ns=0, strict_until_ns=now + STRICT_NS)
-    return replace(account, credit_ns=bounded, overdraft_ns=overdraft)
+def _witnessed(account: Account, now_ns: int) -> Account:
+    """Bounds beside, or for, a container that is held strictly."""
+    if account.is_strict(now_ns):
+        credit_ns = max(-DEBT_NS_MAX, min(CREDIT_NS, account.credit_ns))
+        account = replace(account, credit_ns=credit_ns, overdraft_ns=0)
+        return replace(account, strict_until_ns=now_ns + STRICT_NS) if account.balance_ns < -CREDIT_NS else account
+    if account.credit_ns < -ROBBED_CREDIT_NS:
+        return replace(account, strict_until_ns=now_ns + STRICT_NS)
+    return replace(account, credit_ns=min(ROBBED_CREDIT_NS, account.credit_ns), strict_until_ns=0)
+
+
+def _bounded(account: Account, kernel_ns: int, *, takes_turns: bool, elapsed_ns: int, now_ns: int) -> Account:
+    credit_ns = account.credit_ns
+    limit_ns = max(CREDIT_NS, 2 * kernel_ns)
+    floor_ns, ceiling_ns = -limit_ns - kernel_ns, limit_ns if takes_turns else 0
+    overdraft_ns = account.overdraft_ns + max(0, floor_ns - credit_ns) - max(0, credit_ns - ceiling_ns)
+    overdraft_ns = max(0, overdraft_ns - int(OVERDRAFT_LEAK_RATIO * elapsed_ns))
+    credit_ns = max(floor_ns, min(ceiling_ns, credit_ns))
+    if overdraft_ns > OVERDRAFT_NS + 2 * kernel_ns:
+        credit_ns -= overdraft_ns
+        return replace(account, credit_ns=credit_ns, overdraft_ns=0, strict_until_ns=now_ns + STRICT_NS)
+    return replace(account, credit_ns=credit_ns, overdraft_ns=overdraft_ns, strict_until_ns=0)

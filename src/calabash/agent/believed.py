@@ -26,7 +26,7 @@ class Believed:
         grown = max(0, raw_ns - self._highest_ns)
         self._highest_ns += grown
         self._backlog_ns = min(self._backlog_ns + grown, BACKLOG_NS)
-        self._room_ns = min(self._room_ns + max(0, now_ns - self._read_ns), burst_ns)
+        self._room_ns = min(self._room_ns, burst_ns) + max(0, now_ns - self._read_ns)
         self._read_ns = now_ns
         step = min(self._backlog_ns, self._room_ns)
         self._backlog_ns -= step

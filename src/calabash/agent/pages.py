@@ -168,6 +168,13 @@ class LimitsPage:
         """Publish what one context costs on this device."""
         self._page.device[index].context_bytes = max(0, min(context_bytes, BYTES_MAX))
 
+    def add_seen(self, index: int, seen_ns: int, *, unreported_ns: int) -> None:
+        """Publish GPU time that the driver saw, and how much of it the usage page did not tell; in this order, so that
+        a reader who looks in between charges nothing twice."""
+        device = self._page.device[index]
+        device.seen_ns += max(0, seen_ns)
+        device.unreported_ns += max(0, unreported_ns)
+
     def set_gate(
         self, index: int, gate: Gate, plan: Plan | None = None, *, neighbours: int = 0, wake: bool = True
     ) -> None:

@@ -79,7 +79,8 @@ class LimitsDeviceStruct(ctypes.Structure):
         ("context_bytes", ctypes.c_uint64),
         ("plan", PlanStruct),
         ("previous", PlanStruct),
-        ("reserved", ctypes.c_uint64 * 11),
+        ("seen_ns", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 10),
     ]
     uuid: bytes
     memory_limit_bytes: int
@@ -94,6 +95,7 @@ class LimitsDeviceStruct(ctypes.Structure):
     context_bytes: int
     plan: PlanStruct
     previous: PlanStruct
+    seen_ns: int
 
 
 class LimitsStruct(ctypes.Structure):

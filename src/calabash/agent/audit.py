@@ -1,0 +1,81 @@
+"""Compares the GPU time that a tenant's page tells with what the driver saw. Pure.
+
+Theory of operation. The driver tells how much of a device's time each process had (NVML: in whole percent, some times
+a second). Summed over the processes of an allocation and over time that is *seen*; the growth of the page's counter, as
+far as it can be true, is *told*. Their difference, the excess, is not noise around zero but a lag: work is charged
+when it is sent and seen when it ran. For honest programs it stayed within 140 ms either way, for kernels of 0.1 to 100
+ms, graphs, and eight processes that share a card with another tenant (measured on the simulated card; whole percents
+add less than a hundredth of the time). Hence nothing is said below ``SLACK_NS``, an excess that grows more slowly
+than ``LEAK_RATIO`` of the time is taken for a measuring error, and whatever is above is owed: all of it, and
+from then on without the slack for as long as it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from calabash.agent.believed import MS
+
+SLACK_NS = 250 * MS
+CAUGHT_SLACK_NS = 50 * MS
+CAUGHT_NS = 3_000 * MS
+AHEAD_NS = 400 * MS  # who tells more than it used is owed nothing for it beyond this
+LEAK_RATIO = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What is remembered of one slice between two windows; ``caught_ns`` 0: never found to tell too little."""
+
+    excess_ns: int = 0
+    caught_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One window of one slice: how long it was, and the GPU time in it by the driver and by the page."""
+
+    now_ns: int
+    elapsed_ns: int
+    seen_ns: int
+    told_ns: int
+
+
+def check(audit: Audit, window: Window) -> tuple[Audit, int]:
+    """The audit after a window, and the GPU time to charge because the page did not tell it."""
+    caught = audit.caught_ns > 0 and window.now_ns - audit.caught_ns < CAUGHT_NS
+    excess = audit.excess_ns + window.seen_ns - window.told_ns
+    if excess > 0:
+        excess = max(0, excess - int(LEAK_RATIO * window.elapsed_ns))
+    if excess > (CAUGHT_SLACK_NS if caught else SLACK_NS):
+        return Audit(caught_ns=window.now_ns), excess
+    return replace(audit, excess_ns=max(-AHEAD_NS, excess)), 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """What is remembered of an allocation that may not run now; ``ignored_ns``: when it last ran all the same."""
+
+    suspended_ns: int = 0  # since when; 0: it may run
+    ignored_ns: int = 0
+    frozen: bool = False
+
+
+IGNORED_NS = 10_000 * MS  # for so long after it ran without leave, an allocation is not waited for again
+SUSPENSION_SEEN_NS = 500 * MS  # a window of the driver that began earlier tells of time before the suspension
+RUNS_RATIO = 0.05
+
+
+def throttle(state: Throttle, *, suspended: bool, seen_ratio: float | None, now_ns: int) -> Throttle:
+    """Whether an allocation that its arbiter has suspended must be stopped by force.
+
+    Args:
+        seen_ratio: part of a device's time that it had in a window which ends now; None between windows.
+    """
+    if not suspended:
+        return replace(state, suspended_ns=0, frozen=False)
+    since_ns = state.suspended_ns or now_ns
+    runs = seen_ratio is not None and seen_ratio > RUNS_RATIO and now_ns - since_ns > SUSPENSION_SEEN_NS
+    ignored_ns = now_ns if runs else state.ignored_ns
+    known = ignored_ns > 0 and now_ns - ignored_ns < IGNORED_NS
+    return Throttle(suspended_ns=since_ns, ignored_ns=ignored_ns, frozen=state.frozen or known)

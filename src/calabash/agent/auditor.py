@@ -1,0 +1,178 @@
+"""Asks the drivers who had the devices' time, has ``audit`` decide, publishes what was not told, and stops by force
+whoever runs although the arbiter has suspended it (only where the kernel says who belongs to an allocation)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from calabash.agent.audit import Audit, Throttle, Window, check, throttle
+from calabash.agent.believed import MS, Believed
+from calabash.agent.inventory import Inventory
+from calabash.agent.pages import LimitsPage
+from calabash.agent.pages_layout import Gate
+from calabash.agent.reclaim import Keeping
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+
+WINDOW_NS = 250 * MS
+WINDOW_NS_MAX = 1_500 * MS  # a sample stands for no more time than this
+TELL_AGAIN_NS = 60_000 * MS
+BURST_NS = 40 * MS
+
+Tell = Callable[[AllocationId, DeviceUuid, int], None]
+
+
+@dataclass(slots=True)
+class _Device:
+    """How far a device's samples have been read, in microseconds of the driver's clock."""
+
+    after_us: int = 0
+    read_us: dict[int, int] = field(default_factory=dict)  # by pid
+    read_ns: int = 0  # ours
+
+
+@dataclass(slots=True)
+class _Slice:
+    """One slice under audit. ``told_ns`` is the believed counter up to which it was compared."""
+
+    believed: Believed = field(default_factory=Believed)
+    audit: Audit = field(default_factory=Audit)
+    told_ns: int = 0
+    since_ns: int = 0
+
+
+class Auditor:
+    """One look at every limited slice per window.
+
+    Args:
+        allocation_of: who a process belongs to, by the kernel's word or by its lease.
+        freeze: stops or continues an allocation; None where that cannot be done to it alone.
+        tell: called once a minute for each allocation that tells too little: device and nanoseconds.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        allocation_of: Callable[[int], AllocationId | None],
+        *,
+        freeze: Callable[[AllocationId, bool], None] | None,
+        tell: Tell,
+    ) -> None:
+        self._inventory = inventory
+        self._allocation_of = allocation_of
+        self._freeze = freeze
+        self._tell = tell
+        self._devices: dict[DeviceUuid, _Device] = {}
+        self._slices: dict[tuple[AllocationId, int], _Slice] = {}
+        self._throttles: dict[AllocationId, Throttle] = {}
+        self._told_at_ns: dict[AllocationId, int] = {}
+        self._owners: dict[int, AllocationId] = {}
+        self._next_ns = 0
+        self._ratios: dict[tuple[AllocationId, int], float] = {}  # of the windows that end now
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether somebody is stopped right now."""
+        return any(state.frozen for state in self._throttles.values())
+
+    def tick(self, keepings: Iterable[Keeping], now_ns: int) -> None:
+        """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
+        pages = {keeping.limits.allocation: keeping for keeping in keepings}
+        self._forget(pages.keys())
+        self._ratios.clear()
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + WINDOW_NS
+            by_device: dict[DeviceUuid, list[tuple[Keeping, int]]] = {}
+            for keeping in pages.values():
+                for index, uuid in enumerate(keeping.limits.uuids):
+                    by_device.setdefault(uuid, []).append((keeping, index))
+            for uuid, parts in by_device.items():
+                self._window(uuid, parts, now_ns)
+        if self._freeze is not None:
+            for name, keeping in pages.items():
+                self._hold(name, keeping.limits, now_ns)
+
+    def release(self) -> None:
+        """Let everybody go on."""
+        for name, state in self._throttles.items():
+            if state.frozen and self._freeze is not None:
+                self._freeze(name, False)
+        self._throttles.clear()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _forget(self, held: Iterable[AllocationId]) -> None:
+        names = set(held)
+        self._slices = {key: slice_ for key, slice_ in self._slices.items() if key[0] in names}
+        self._throttles = {name: state for name, state in self._throttles.items() if name in names}
+        self._told_at_ns = {name: at for name, at in self._told_at_ns.items() if name in names}
+
+    def _window(self, uuid: DeviceUuid, parts: list[tuple[Keeping, int]], now_ns: int) -> None:
+        device = self._devices.setdefault(uuid, _Device(read_ns=now_ns))
+        try:
+            seen = self._seen(uuid, device)
+        except (CalabashError, KeyError):
+            return  # what it does not tell now, it tells later
+        if seen is None:
+            return
+        device.read_ns = now_ns
+        for keeping, index in parts:
+            name = keeping.limits.allocation
+            part = self._slices.setdefault((name, index), _Slice(since_ns=now_ns))
+            raw_ns = keeping.usage.device(index).charged_ns
+            value_ns = part.believed.read(raw_ns, now_ns, burst_ns=BURST_NS)
+            elapsed_ns = now_ns - part.since_ns
+            seen_ns = seen.get(name, 0)
+            if elapsed_ns <= 0:
+                continue
+            window = Window(now_ns=now_ns, elapsed_ns=elapsed_ns, seen_ns=seen_ns, told_ns=value_ns - part.told_ns)
+            part.audit, owed_ns = check(part.audit, window)
+            part.told_ns, part.since_ns = value_ns, now_ns
+            self._ratios[name, index] = seen_ns / elapsed_ns
+            keeping.limits.add_seen(index, seen_ns, unreported_ns=owed_ns)
+            if owed_ns and now_ns - self._told_at_ns.get(name, -TELL_AGAIN_NS) >= TELL_AGAIN_NS:
+                self._told_at_ns[name] = now_ns
+                self._tell(name, uuid, owed_ns)
+
+    def _seen(self, uuid: DeviceUuid, device: _Device) -> dict[AllocationId, int] | None:
+        """Nanoseconds of the device by allocation since the last answer; None when there is no new sample."""
+        first = device.after_us == 0
+        samples = self._inventory.driver_of(uuid).utilization(uuid, device.after_us)
+        latest_us = max((sample.at_us for sample in samples), default=0)
+        if latest_us <= device.after_us:
+            return None
+        seen: dict[AllocationId, int] = {}
+        owners: dict[int, AllocationId] = {}
+        for sample in samples:
+            since_us = max(device.read_us.get(sample.pid, device.after_us), sample.at_us - WINDOW_NS_MAX // 1000)
+            owner = self._allocation_of(sample.pid) or self._owners.get(sample.pid)
+            if owner is None or first:
+                continue
+            owners[sample.pid] = owner
+            part_ns = (sample.at_us - since_us) * 10 * sample.percent
+            seen[owner] = seen.get(owner, 0) + max(0, part_ns)
+        self._owners = owners
+        device.read_us = {sample.pid: sample.at_us for sample in samples}
+        device.after_us = latest_us
+        return {} if first else seen
+
+    def _hold(self, name: AllocationId, limits: LimitsPage, now_ns: int) -> None:
+        assert self._freeze is not None
+        state = self._throttles.get(name)
+        if state is None:
+            self._freeze(name, False)  # a pool before this one may have stopped it
+            state = self._throttles[name] = Throttle()
+        indices = [i for i in range(limits.device_count) if _suspended(limits, i)]
+        ratios = [self._ratios[name, i] for i in indices if (name, i) in self._ratios]
+        after = throttle(state, suspended=bool(indices), seen_ratio=max(ratios, default=None), now_ns=now_ns)
+        if after.frozen is not state.frozen:
+            self._freeze(name, after.frozen)
+        self._throttles[name] = after
+
+
+def _suspended(limits: LimitsPage, index: int) -> bool:
+    """Whether the arbiter gives it no turn until it has paid."""
+    device = limits.device(index)
+    return device.gate == Gate.TURN and device.plan.start_ns == 0 and device.plan.end_ns == 0
