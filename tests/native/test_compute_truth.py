@@ -6,6 +6,8 @@ on its neighbour. ``tests/hostile`` plays the same with a whole pool.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from tests.native.truth_world import TruthLab
 
