@@ -45,6 +45,10 @@ class Reason(StrEnum):
     # why a running request is stopped
     RECLAIM = "reclaim"
     PREEMPT = "preempt"
+    OVER_USE = "over_use"
+    # what drivers saw and nobody was given
+    STRANGER = "stranger"
+    UNDER_REPORTED = "under_reported"
 
 
 class CalabashError(Exception):

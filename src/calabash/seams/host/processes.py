@@ -63,6 +63,15 @@ def alive(process: Process) -> bool:
     return process.pid > 0 and start_time(process.pid) == process.start_time
 
 
+def command_name(process: Process) -> str:
+    """What the kernel calls its program, at most 15 characters and only such as can be printed; "" when it is gone."""
+    try:
+        name = (_PROC / str(process.pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+    return "".join(c if c.isprintable() else "?" for c in name) if alive(process) else ""
+
+
 def parent_of(pid: int) -> int:
     """Pid of the parent of a process; 0 when it is gone or its parent is not of this namespace."""
     try:

@@ -1,0 +1,151 @@
+"""Counts who is on the devices: asks each driver for its processes, names them, and does what ``strangers`` decides."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from calabash.agent.inventory import Inventory
+from calabash.agent.strangers import Listed, OverUse, OverUses, Stranger, StrangerPolicy, judge
+from calabash.model.device import DeviceProcess, DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.seams.host.processes import Process, command_name, identify, owner, parent_of, send_signal, user_name
+
+PERIOD_NS = 400_000_000
+ANCESTORS_MAX = 16
+
+Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Whom the census tells; every call may come from its thread.
+
+    Args:
+        found, gone: a stranger on a device.
+        over_use: an allocation that holds more than it was given.
+        changed: what can be granted has changed.
+    """
+
+    found: Callable[[Stranger], None]
+    gone: Callable[[Stranger], None]
+    over_use: Callable[[OverUse], None]
+    changed: Callable[[], None]
+
+
+class Census:
+    """Everybody on every device. ``tick`` from one thread, ``strangers`` from any.
+
+    Args:
+        allocation_of: who a process belongs to, by the kernel's word or by its lease.
+        entitled: the allocations that may be on a device, the unknown to the journal included.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        allocation_of: Callable[[int], AllocationId | None],
+        entitled: Callable[[DeviceUuid], Collection[AllocationId]],
+        events: Events,
+        *,
+        policy: StrangerPolicy = StrangerPolicy.TELL,
+    ) -> None:
+        self.policy = policy
+        self._inventory = inventory
+        self._allocation_of = allocation_of
+        self._entitled = entitled
+        self._events = events
+        self._strangers: dict[DeviceUuid, tuple[Stranger, ...]] = {}
+        self._owners: dict[Process, AllocationId] = {}
+        self._pids: dict[int, Process] = {}
+        self._over = OverUses()
+        self._next_ns = 0
+
+    def strangers(self, device: DeviceUuid) -> tuple[Stranger, ...]:
+        """Those that are on a device, by pid."""
+        return tuple(s for s in self._strangers.get(device, ()) if s.confirmed)
+
+    def tick(self, caps: Caps, now_ns: int) -> None:
+        """One look at all devices, when it is due. ``caps``: how much memory each may hold, where that is limited."""
+        if now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + PERIOD_NS
+        pids: dict[int, Process] = {}
+        uses: list[OverUse] = []
+        for device in self._inventory.devices():
+            try:
+                processes = self._inventory.driver_of(device.uuid).processes(device.uuid)
+            except CalabashError:
+                continue  # nothing is known of it now: those that were there count on
+            listed = [self._listed(process) for process in processes]
+            pids.update((entry.process.pid, entry.process) for entry in listed)
+            self._judge(device.uuid, listed)
+            uses += _uses(device.uuid, listed, caps)
+        self._pids = pids
+        self._owners = {process: name for process, name in self._owners.items() if pids.get(process.pid) == process}
+        self._over = self._over.look(uses, now_ns)
+        for use in self._over.lasting:
+            self._events.over_use(use)
+
+    def _judge(self, uuid: DeviceUuid, listed: Sequence[Listed]) -> None:
+        before = self.strangers(uuid)
+        known = self._strangers.get(uuid, ())
+        verdict = judge(known, uuid, listed, entitled=self._entitled(uuid), policy=self.policy)
+        self._strangers[uuid] = verdict.strangers
+        for stranger in verdict.found:
+            self._events.found(stranger)
+        for stranger in verdict.kill:
+            send_signal(stranger.process, signal.SIGKILL)
+        for stranger in verdict.gone:
+            self._events.gone(stranger)
+        if sum(s.used_mib for s in before) != sum(s.used_mib for s in self.strangers(uuid)):
+            self._events.changed()
+
+    def _listed(self, entry: DeviceProcess) -> Listed:
+        """Who it is. One that is just ending is still what it was at the last look."""
+        process = identify(entry.pid) or self._pids.get(entry.pid) or Process(pid=entry.pid, start_time=0)
+        allocation = self._allocation_of(entry.pid) or self._owners.get(process)
+        if allocation is not None:
+            self._owners[process] = allocation
+        return Listed(
+            process=process,
+            used_mib=entry.used_mib,
+            uid=owner(process),
+            command=command_name(process),
+            allocation=allocation,
+            ours=allocation is None and _ours(entry.pid),
+        )
+
+
+def _ours(pid: int) -> bool:
+    """Whether it is this process or one that it started, at whatever remove."""
+    for _ in range(ANCESTORS_MAX):
+        if pid == os.getpid():
+            return True
+        if pid <= 1:
+            return False
+        pid = parent_of(pid)
+    return False
+
+
+def _uses(uuid: DeviceUuid, listed: Sequence[Listed], caps: Caps) -> list[OverUse]:
+    found = []
+    for (allocation, device), cap_mib in caps.items():
+        held = [entry.used_mib for entry in listed if entry.allocation == allocation]
+        if held and device == uuid:
+            use = OverUse(allocation=allocation, device=uuid, used_mib=sum(held), cap_mib=cap_mib, processes=len(held))
+            found.append(use)
+    return found
+
+
+def described(stranger: Stranger) -> str:
+    """``python (pid 4711, user bob) holds 20480 MiB``, for people."""
+    who = f"{stranger.command or 'a process'} (pid {stranger.process.pid}"
+    if stranger.uid >= 0:
+        who += f", user {user_name(stranger.uid)}"
+    if stranger.allocation is not None:
+        who += f", of allocation {stranger.allocation} that has no slice here"
+    return f"{who}) holds {stranger.used_mib} MiB"
