@@ -8,7 +8,7 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, visible_devices
+from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
 
 
 class Exclusive:
@@ -51,8 +51,7 @@ class Exclusive:
         )
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
-        del library, slot  # nothing is enforced: the card is theirs
-        return Edits(environment=visible_devices(slices))
+        return Edits(environment=shim_environment(slices, library=library, slot=slot))
 
 
 MODE = Exclusive()

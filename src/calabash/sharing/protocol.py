@@ -45,21 +45,10 @@ class DeviceDivision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A host path that must be visible inside."""
-
-    source: str
-    target: str
-    read_only: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What a program or container needs to use its slices; ``needs_slot`` asks for limits that the shim enforces."""
+    """What a program or container needs to use its slices."""
 
     environment: tuple[tuple[str, str], ...] = ()
-    mounts: tuple[Mount, ...] = ()
-    needs_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +91,11 @@ class SharingMode(Protocol):
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
         """What the program needs, given the path of the shim library and of its slot directory."""
         ...
+
+
+def shim_environment(slices: Sequence[Slice], *, library: str, slot: str) -> tuple[tuple[str, str], ...]:
+    """What makes the shim part of the program: it narrows the view of devices and keeps to the limits of the slot."""
+    return (("LD_PRELOAD", library), ("CALABASH_SLOT", slot), *visible_devices(slices))
 
 
 def visible_devices(slices: Sequence[Slice]) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, visible_devices
+from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
 
 SHARERS_MAX = 8
 
@@ -50,8 +50,7 @@ class TimeSlice:
         )
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
-        del library, slot
-        return Edits(environment=visible_devices(slices))
+        return Edits(environment=shim_environment(slices, library=library, slot=slot))
 
 
 MODE = TimeSlice()

@@ -20,7 +20,7 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
-from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, visible_devices
+from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
 
 SLICE_RESERVE_MIB = 32
 SLICES_MAX = 64
@@ -90,10 +90,7 @@ class Vgpu:
         )
 
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
-        return Edits(
-            environment=(("LD_PRELOAD", library), ("CALABASH_SLOT", slot), *visible_devices(slices)),
-            needs_slot=True,
-        )
+        return Edits(environment=shim_environment(slices, library=library, slot=slot))
 
 
 MODE = Vgpu()

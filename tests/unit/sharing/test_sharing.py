@@ -173,14 +173,14 @@ def test_an_unknown_mode_is_refused_with_the_names_there_are() -> None:
     assert all(name in caught.value.hint for name in ("exclusive", "timeslice", "vgpu"))
 
 
-def test_only_enforced_modes_load_the_library() -> None:
+def test_every_mode_loads_the_library_that_narrows_the_view_of_devices() -> None:
     part = [Slice(device=CARD.uuid, memory_mib=1, core_percent=1)]
     for name, mode in SHARING_MODES.items():
         edits = mode.container_edits(part, library="/lib.so", slot="/slot")
         environment = dict(edits.environment)
         assert environment["CUDA_VISIBLE_DEVICES"] == CARD.uuid
-        assert edits.needs_slot is (name == "vgpu")
-        assert ("LD_PRELOAD" in environment) is edits.needs_slot
+        assert environment["LD_PRELOAD"] == "/lib.so", name
+        assert environment["CALABASH_SLOT"] == "/slot"
         assert not any("MIB" in key or "PERCENT" in key for key in environment), "limits never travel by environment"
 
 

@@ -1,15 +1,28 @@
-"""Access for one more user to a file that stays somebody else's (POSIX access control lists)."""
+"""Access to files for one more user while they stay somebody else's (POSIX access control lists)."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import struct
+from dataclasses import dataclass
+from pathlib import Path
 
 _XATTR = "system.posix_acl_access"
 _VERSION = 2
 _OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 _NOBODY = 0xFFFFFFFF
 _READ_WRITE = 6
+_MODE = 0o7777
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may do what with a file; ``acl`` as the kernel keeps it, empty where the mode says everything."""
+
+    mode: int
+    acl: bytes = b""
 
 
 def share_with(descriptor: int, uid: int) -> None:
@@ -17,6 +30,39 @@ def share_with(descriptor: int, uid: int) -> None:
 
     The user can neither change the mode nor take a lease: those are the owner's.
     """
+    os.setxattr(descriptor, _XATTR, _list_for(uid))
+
+
+def access_of(path: str | Path) -> Access:
+    """What is in force. Raises OSError."""
+    mode = os.stat(path, follow_symlinks=False).st_mode & _MODE
+    try:
+        return Access(mode=mode, acl=os.getxattr(path, _XATTR, follow_symlinks=False))
+    except OSError as error:
+        if error.errno not in {errno.ENODATA, errno.EOPNOTSUPP}:
+            raise
+        return Access(mode=mode)
+
+
+def access_for(uid: int, before: Access) -> Access:
+    """Read and write for the owner and this user, nothing for anybody else."""
+    special = before.mode & 0o7000
+    if uid == 0:
+        return Access(mode=special | 0o600)
+    return Access(mode=special | 0o660, acl=_list_for(uid))  # the group's bits show the mask of the list
+
+
+def set_access(path: str | Path, access: Access) -> None:
+    """Put it in force; never more than the old or the new access on the way. Raises OSError."""
+    if access.acl:
+        os.setxattr(path, _XATTR, access.acl, follow_symlinks=False)
+        return
+    os.chmod(path, access.mode)  # first: while there is a list, the group's bits are only its mask
+    with contextlib.suppress(OSError):  # there was none
+        os.removexattr(path, _XATTR, follow_symlinks=False)
+
+
+def _list_for(uid: int) -> bytes:
     entries = (
         (_OWNER, _READ_WRITE, _NOBODY),
         (_USER, _READ_WRITE, uid),
@@ -24,5 +70,4 @@ def share_with(descriptor: int, uid: int) -> None:
         (_MASK, _READ_WRITE, _NOBODY),
         (_OTHERS, 0, _NOBODY),
     )
-    packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
-    os.setxattr(descriptor, _XATTR, struct.pack("<I", _VERSION) + packed)
+    return struct.pack("<I", _VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries)

@@ -71,13 +71,20 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_file(path: Path) -> None:
-    """Make a file's bytes survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file of ours as a whole; it survives a power cut and nobody else can read it. Raises OSError."""
+    coming = path.with_name(f".{path.name}.new")
+    descriptor = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
+        os.fchmod(descriptor, 0o600)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    coming.rename(path)
+    sync_directory(path.parent)
 
 
 def free_bytes(path: Path) -> int:

@@ -1,0 +1,68 @@
+"""What people are told: events, kept until the journal takes them, and complaints that are not repeated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from calabash.agent.inventory import HealthChange
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError
+from calabash.seams.clock import Clock
+from calabash.seams.store import Store
+
+EVENTS_WAITING_MAX = 1000
+
+log = structlog.get_logger(__name__)
+
+
+class Events:
+    """The events of one node; from any thread."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=EVENTS_WAITING_MAX)
+        self._failure = ""
+
+    def tell(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
+        """Log it and write it into the journal as soon as that is possible; the oldest are lost when too many wait."""
+        fields = {"kind": kind, "reason": reason, "allocation": allocation, "device": device, "message": message}
+        log.info(kind, **{k: v for k, v in fields.items() if v and k != "kind"})
+        self._waiting.append({"at": self._clock.now_s(), **fields})
+
+    def flush(self) -> None:
+        """Write what waits, as far as the store takes it."""
+        with contextlib.suppress(CalabashError):
+            while self._waiting:
+                self._store.add_event(**self._waiting[0])
+                self._waiting.popleft()
+
+    def complain(self, error: CalabashError) -> None:
+        """Say that the journal cannot be kept now: once, not ten times a second."""
+        if error.message != self._failure:
+            self._failure = error.message
+            log.error("cannot settle the allocations; trying on", error=error.message, reason=str(error.reason))
+
+    def settled(self) -> None:
+        """All is well again; the next complaint is a new one."""
+        self._failure = ""
+
+    def health(self, changes: Iterable[HealthChange], records: Callable[[], list[AllocationRecord]]) -> None:
+        """Tell what happened to devices, and to everybody who is on one that tenants should know of."""
+        for change in changes:
+            what = f"{change.before} -> {change.after}: {change.cause}"
+            self.tell("health", reason=change.after, device=change.device, message=what)
+            for record in records() if change.tell else ():
+                if any(part.device == change.device for part in record.placement.slices):
+                    self.tell(
+                        "device_unhealthy",
+                        reason="unhealthy",
+                        allocation=record.id,
+                        device=change.device,
+                        message=f"device {change.device} of this allocation is {change.after}: {change.cause}",
+                    )

@@ -1,0 +1,106 @@
+"""The questions that the node side of every sharing mode answers, and what it may use to do so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from calabash.agent.inventory import Inventory
+from calabash.agent.reclaim import Keeping
+from calabash.agent.slot_content import SlotDevice
+from calabash.agent.slot_pages import Pages
+from calabash.model.allocation import AllocationRecord
+from calabash.model.request import ModeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTools:
+    """What executors share.
+
+    Args:
+        home: the pool's directory; an executor that must remember something keeps a file of its own there.
+        library: the shim.
+        environment: what leads a program to the simulated node; empty on a machine with cards.
+        keepings: open pages of everything held whose memory is capped.
+        device_root: below which /dev and /proc describe the cards; None: device nodes are left alone.
+        one_process: cards that are given out exclusively take one process only.
+    """
+
+    home: Path
+    inventory: Inventory
+    library: Path
+    environment: Mapping[str, str]
+    keepings: Callable[[], list[Keeping]] = list
+    device_root: Path | None = None
+    one_process: bool = False
+
+
+class ModeExecutor(Protocol):
+    """One mode on this node. ``prepare``, ``enter``, ``leave`` and ``recover`` are called under the agent's lock and
+    never wait; ``start``, ``look`` and ``verify`` are called without it and may ask drivers."""
+
+    @property
+    def name(self) -> ModeName:
+        """The sharing mode that it serves."""
+        ...
+
+    def start(self) -> None:
+        """Once, before anything is adopted: learn what must be known of the cards."""
+        ...
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """What the slot says about each device. Changes nothing. Raises CalabashError when it cannot be enforced."""
+        ...
+
+    def enter(self, record: AllocationRecord, pages: Pages) -> None:
+        """It is journalled and its slot stands: do what the mode needs. Raises CalabashError; then it is released."""
+        ...
+
+    def leave(self, record: AllocationRecord) -> None:
+        """It is over: undo ``enter``; harmless when there is nothing to undo."""
+        ...
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        """After a start: take up what is held in this mode, and undo what a crash left of all others."""
+        ...
+
+    def look(self) -> None:
+        """Several times a second: keep true what tenants see."""
+        ...
+
+    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+        """Once a second: mend what somebody has changed behind our back; what it was, one line each."""
+        ...
+
+
+class ViewOnly:
+    """A mode that promises no amounts: its slots narrow the view of devices and limit nothing."""
+
+    name: ModeName
+
+    def __init__(self, tools: NodeTools) -> None:
+        self._tools = tools
+
+    def start(self) -> None:
+        """Nothing is to be learned."""
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        return tuple(SlotDevice(uuid=part.device) for part in record.placement.slices)
+
+    def enter(self, record: AllocationRecord, pages: Pages) -> None:
+        """The slot is all there is."""
+
+    def leave(self, record: AllocationRecord) -> None:
+        """The slot is all there was."""
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        """Slots are adopted by themselves."""
+
+    def look(self) -> None:
+        """Nothing changes in them."""
+
+    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+        del held
+        return []

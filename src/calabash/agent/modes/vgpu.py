@@ -1,0 +1,87 @@
+"""vGPU on this node: limits in the pages, what contexts cost, and the ledgers kept true by what the drivers say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from calabash.agent.modes.protocol import NodeTools, ViewOnly
+from calabash.agent.pagelib import PageLibrary
+from calabash.agent.probe import try_card
+from calabash.agent.reclaim import Reclaimer
+from calabash.agent.slot_content import SlotDevice
+from calabash.agent.slot_pages import Pages
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import MIB
+from calabash.sharing import vgpu
+
+log = structlog.get_logger(__name__)
+
+
+class VgpuExecutor(ViewOnly):
+    """Slices that the shim holds to their size."""
+
+    name = vgpu.MODE.name
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self._reclaimer = _reclaimer(tools)
+
+    def start(self) -> None:
+        """One healthy card of each model is tried out: what an empty context costs is charged before it is seen."""
+        reclaimer = self._reclaimer
+        if reclaimer is None:
+            return
+        inventory = self._tools.inventory
+        models = {d.model: d for d in inventory.devices() if d.health is Health.HEALTHY}
+        for model, device in models.items():
+            probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
+            reclaimer.learn_context(model, probed.context_bytes)
+            log.info("tried a card", model=model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        if self._reclaimer is None or not self._tools.library.is_file():
+            # Without the library the limits would be words: rather no slice than one that nobody keeps to.
+            raise CalabashError(
+                f"{self._tools.library.name} has not been built, so mode {self.name} cannot be enforced",
+                reason=Reason.BAD_FILE,
+                hint="build it with: make native",
+            )
+        return tuple(
+            SlotDevice(
+                uuid=part.device,
+                memory_limit_bytes=part.memory_mib * MIB,
+                core_percent=max(1, part.core_percent),
+                policy=record.request.policy,
+                priority=record.request.priority,
+            )
+            for part in record.placement.slices
+        )
+
+    def enter(self, record: AllocationRecord, pages: Pages) -> None:
+        del record
+        if self._reclaimer is not None:
+            self._reclaimer.publish_context(pages.limits)
+
+    def look(self) -> None:
+        if self._reclaimer is not None:
+            self._reclaimer.tick(self._tools.keepings())
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        """Pages are adopted with their slots, and what contexts cost is published at the next look."""
+
+
+def _reclaimer(tools: NodeTools) -> Reclaimer | None:
+    try:
+        return Reclaimer(tools.inventory, PageLibrary())
+    except CalabashError as error:
+        log.warning("capped slices cannot be granted", error=error.message)
+        return None
+
+
+def open_mode(tools: NodeTools) -> VgpuExecutor:
+    """The executor of this mode."""
+    return VgpuExecutor(tools)

@@ -1,0 +1,49 @@
+"""Reads a node's parts into frozen snapshots."""
+
+from __future__ import annotations
+
+from calabash.agent.parts import NodeParts
+from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device, NodeName
+
+
+def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
+    """All devices with what is on them, of one moment."""
+    with parts.lock:
+        return tuple(_device(parts, device) for device in parts.inventory.devices())
+
+
+def snapshot(parts: NodeParts, node: NodeName, *, processes: bool) -> NodeSnapshot:
+    """The whole node. What is held is of one moment; figures and processes are looked up after it."""
+    with parts.lock:
+        found, records = devices(parts), parts.allocations.records()
+    return NodeSnapshot(
+        node=node,
+        devices=found,
+        allocations=tuple(_allocation(parts, record, processes=processes) for record in records),
+        membership=parts.membership.form,
+        slots=parts.slots.form,
+    )
+
+
+def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
+    held, mode = parts.allocations.held_on(device.uuid)
+    return DeviceSnapshot(
+        device=device,
+        mode=mode,
+        held=tuple(held),
+        allocations=tuple(parts.allocations.allocations_on(device.uuid)),
+        reading=parts.inventory.reading(device.uuid),
+        cause=parts.inventory.cause(device.uuid),
+        orphans=tuple(parts.allocations.orphaned(device.uuid)),
+    )
+
+
+def _allocation(parts: NodeParts, record: AllocationRecord, *, processes: bool) -> AllocationSnapshot:
+    return AllocationSnapshot(
+        record=record,
+        use=tuple(parts.ledgers.use(record)),
+        processes=tuple(parts.membership.processes(record.id)) if processes else (),
+        ending=parts.allocations.ending(record.id),
+    )

@@ -1,0 +1,147 @@
+"""What the agent's threads do, round after round (``docs/concepts/threads.md``).
+
+``watch`` never asks a driver, so that no card can hold up that what has ended is given back. ``look`` and ``events``
+ask drivers, and hold no lock meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from calabash.agent.allocations import Changes
+from calabash.agent.arbiter_process import ArbiterProcess
+from calabash.agent.inventory import HealthChange
+from calabash.agent.loops import Loops
+from calabash.agent.parts import NodeParts
+from calabash.agent.terminator import Terminator
+from calabash.model.device import DeviceUuid, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.gpu.protocol import GpuDriver
+
+SWEEP_PERIOD_S = 0.1
+LOOK_PERIOD_S = 0.2
+READ_PERIOD_S = 1.0
+EVENT_WAIT_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class Watching:
+    """The rounds of one node. ``changed`` is called, without the lock, whenever room may have appeared."""
+
+    def __init__(self, parts: NodeParts, home: Path, *, changed: Callable[[], None]) -> None:
+        self._parts = parts
+        self._changed = changed
+        self._terminator = Terminator(parts.membership)
+        self._arbiter = ArbiterProcess(home, parts.clock)
+        self._next_read_ns = 0
+        self._loops = Loops(parts.clock, complain=parts.events.complain)
+        self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
+        self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
+        for driver in parts.inventory.drivers:
+            self._loops.add("events", _waiting_for(driver, self._health, parts), every_s=0.0)
+
+    def start(self) -> None:
+        self._loops.start()
+
+    def wake(self) -> None:
+        """Settle soon."""
+        self._loops.wake("watch")
+
+    def stop(self) -> None:
+        self._loops.stop()
+        self._arbiter.stop()
+
+    @property
+    def arbiter_pid(self) -> int:
+        """0 when it is just being started again."""
+        return self._arbiter.pid
+
+    def sweep(self) -> None:
+        """Settle all allocations now."""
+        with self._parts.lock:
+            changes = self._parts.allocations.sweep()
+            self.record(changes)
+        self._terminator.end([r.id for r in changes.to_end], self._parts.clock.monotonic_ns())
+        if changes.released:
+            self._changed()
+
+    def record(self, changes: Changes) -> None:
+        """Tell what has changed, and let modes undo what they did. Under the lock."""
+        events = self._parts.events
+        for record in changes.started:
+            events.tell("started", allocation=record.id)
+        for record in changes.released:
+            executor = self._parts.modes.get(record.placement.mode)
+            if executor is not None:
+                executor.leave(record)
+            events.tell("released", reason=record.reason, allocation=record.id, message=record.explanation)
+        for failure in changes.failures:
+            events.complain(failure)
+        if not changes.failures:
+            events.settled()
+
+    def _watch(self) -> None:
+        parts = self._parts
+        self.sweep()
+        self._arbiter.keep()
+        records = parts.allocations.records()
+        for allocation, how in parts.ledgers.tick(records).items():
+            self._end_spoilt(allocation, how)
+        parts.ledgers.checkpoint(records, parts.store)
+        parts.events.flush()
+
+    def _end_spoilt(self, allocation: AllocationId, how: str) -> None:
+        """Who cuts or stretches its page wants to harm somebody: it is not asked politely."""
+        with self._parts.lock:
+            if not self._parts.allocations.ending(allocation):
+                self._parts.events.tell("hostile", reason=Reason.BAD_FILE, allocation=allocation, message=how)
+                self._parts.allocations.end(allocation, reason="hostile", explanation=how)
+        self._parts.membership.kill(allocation)
+
+    def _look(self) -> None:
+        parts = self._parts
+        for executor in parts.modes.values():
+            executor.look()
+        now_ns = parts.clock.monotonic_ns()
+        if now_ns < self._next_read_ns:
+            return
+        self._next_read_ns = now_ns + int(READ_PERIOD_S * 1e9)
+        self._health(parts.inventory.observe(now_ns=now_ns, idle=self._idle))
+        records = parts.allocations.records()
+        parts.ledgers.sample(records, parts.inventory)
+        for name, executor in parts.modes.items():
+            for mended in executor.verify([r for r in records if r.placement.mode == name]):
+                parts.events.tell("mended", message=mended)
+        self._changed()
+
+    def _idle(self, device: DeviceUuid) -> bool:
+        with self._parts.lock:
+            return not self._parts.allocations.held_on(device)[0] and not self._parts.allocations.orphaned(device)
+
+    def _health(self, changes: Sequence[HealthChange]) -> None:
+        self._parts.events.health(changes, self._parts.allocations.records)
+        if any(change.after is Health.HEALTHY for change in changes):
+            self._changed()
+
+
+def _waiting_for(
+    driver: GpuDriver, health: Callable[[Sequence[HealthChange]], None], parts: NodeParts
+) -> Callable[[], float | None]:
+    """One round of waiting for what a driver reports by itself."""
+
+    def wait() -> float | None:
+        try:
+            events = driver.wait_events(EVENT_WAIT_S)
+        except CalabashError as error:
+            log.debug("no events from the driver", vendor=driver.vendor, error=error.message)
+            return EVENT_WAIT_S
+        for event in events:
+            health(parts.inventory.happened(event))
+        return None
+
+    return wait
