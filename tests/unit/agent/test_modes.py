@@ -1,0 +1,220 @@
+"""The node side of sharing modes: every mode has one, slots say what the mode means, device nodes are guarded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from calabash.agent.inventory import Inventory
+from calabash.agent.modes.guards import Guards
+from calabash.agent.modes.protocol import NodeTools
+from calabash.agent.modes.registry import executor_of, open_modes
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Slice
+from calabash.model.units import MIB
+from calabash.seams.host.acl import access_of
+from calabash.seams.host.device_nodes import node_of
+from calabash.seams.host.mounts import mount, unmount
+from calabash.sharing.registry import SHARING_MODES
+
+CARD = DeviceUuid("GPU-1")
+TENANT_UID, STRANGER_UID = 65534, 65533
+BUS_ID = "00000000:65:00.0"
+
+
+class Cards:
+    vendor = "nvidia"
+
+    def __init__(self) -> None:
+        self.exclusive: list[bool] = []
+
+    def devices(self) -> tuple[Device, ...]:
+        return (Device(uuid=CARD, index=0, vendor="other", model="A100", memory_mib=40_000, pci_bus_id=BUS_ID),)
+
+    def read(self, uuid: DeviceUuid) -> Any:
+        raise CalabashError("it is only a list of cards", reason=Reason.UNHEALTHY)
+
+    def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
+        self.exclusive.append(exclusive)
+
+
+def _record(mode: str, *, name: str = "a1", uid: int = TENANT_UID) -> AllocationRecord:
+    part = Slice(device=CARD, memory_mib=1024, core_percent=30)
+    return AllocationRecord(
+        id=AllocationId(name),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(memory_mib=1024, core_percent=30, policy=ComputePolicy.BURST, priority=3),
+        placement=Placement(node=NodeName("n"), mode=ModeName(mode), slices=(part,)),
+        uid=uid,
+    )
+
+
+def _tools(home: Path, *, cards: Cards | None = None, library: Path | None = None, **more: Any) -> NodeTools:
+    inventory = Inventory([cast("Any", cards or Cards())])
+    return NodeTools(home=home, inventory=inventory, library=library or home / "none.so", environment={}, **more)
+
+
+def test_every_sharing_mode_has_a_node_side(tmp_path: Path) -> None:
+    assert set(open_modes(_tools(tmp_path))) == set(SHARING_MODES)
+
+
+def test_a_mode_that_this_node_cannot_serve_is_refused_with_those_it_can(tmp_path: Path) -> None:
+    with pytest.raises(CalabashError) as caught:
+        executor_of("warp", open_modes(_tools(tmp_path)))
+    assert caught.value.reason is Reason.UNKNOWN_MODE
+    assert "exclusive, timeslice, vgpu" in caught.value.hint
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "timeslice"])
+def test_modes_without_amounts_narrow_the_view_and_limit_nothing(tmp_path: Path, mode: str) -> None:
+    (device,) = executor_of(mode, open_modes(_tools(tmp_path))).prepare(_record(mode))
+    assert (device.uuid, device.memory_limit_bytes, device.policy) == (CARD, 0, None)
+
+
+def test_a_vgpu_slot_says_memory_share_policy_and_priority(tmp_path: Path) -> None:
+    library = tmp_path / "libcalabash.so"
+    library.touch()
+    (device,) = executor_of("vgpu", open_modes(_tools(tmp_path, library=library))).prepare(_record("vgpu"))
+    assert device.memory_limit_bytes == 1024 * MIB
+    assert (device.core_percent, device.policy, device.priority) == (30, ComputePolicy.BURST, 3)
+
+
+def test_without_the_library_no_vgpu_slice_is_promised(tmp_path: Path) -> None:
+    with pytest.raises(CalabashError) as caught:
+        executor_of("vgpu", open_modes(_tools(tmp_path))).prepare(_record("vgpu"))
+    assert "make native" in caught.value.hint
+
+
+# -- guarded device nodes ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Path]:
+    """A root directory with the files by which the driver shows one card."""
+    if os.geteuid() != 0:
+        pytest.skip("device nodes are guarded by root")
+    root = tmp_path / "machine"
+    root.mkdir()
+    for directory in (root, *root.parents[:3]):
+        directory.chmod(0o755)
+    mount("calabash-test", root, "tmpfs", "mode=755,size=1m")  # access lists whatever lies below
+    try:
+        information = root / "proc/driver/nvidia/gpus/0000:65:00.0/information"
+        information.parent.mkdir(parents=True)
+        information.write_text("Model: \t\t A100\nDevice Minor: \t 3\n")
+        (root / "dev").mkdir()
+        (root / "dev/nvidia3").touch()
+        (root / "dev/nvidia3").chmod(0o666)
+        yield root
+    finally:
+        unmount(root)
+
+
+def _opens(path: Path, uid: int) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            os.open(path, os.O_RDWR)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _exclusive(home: Path, machine: Path, **more: Any) -> Any:
+    return executor_of("exclusive", open_modes(_tools(home, device_root=machine, **more)))
+
+
+def test_only_the_tenant_opens_the_node_of_its_card_until_it_ends(tmp_path: Path, machine: Path) -> None:
+    node = machine / "dev/nvidia3"
+    executor = _exclusive(tmp_path, machine)
+    executor.enter(_record("exclusive"), None)
+    assert (_opens(node, TENANT_UID), _opens(node, STRANGER_UID)) == (True, False)
+    assert (tmp_path / "guards.json").stat().st_mode & 0o777 == 0o600
+    executor.leave(_record("exclusive"))
+    assert (_opens(node, TENANT_UID), _opens(node, STRANGER_UID)) == (True, True)
+    assert access_of(node).mode == 0o666
+    assert access_of(node).acl == b""
+
+
+def test_what_root_owns_exclusively_nobody_else_opens(tmp_path: Path, machine: Path) -> None:
+    executor = _exclusive(tmp_path, machine)
+    executor.enter(_record("exclusive", uid=0), None)
+    assert not _opens(machine / "dev/nvidia3", TENANT_UID)
+    executor.leave(_record("exclusive", uid=0))
+    assert _opens(machine / "dev/nvidia3", TENANT_UID)
+
+
+def test_a_guard_that_a_crash_left_is_taken_away_by_the_next_pool(tmp_path: Path, machine: Path) -> None:
+    _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
+    _exclusive(tmp_path, machine).recover([_record("exclusive")])
+    assert not _opens(machine / "dev/nvidia3", STRANGER_UID)
+    _exclusive(tmp_path, machine).recover([])
+    assert _opens(machine / "dev/nvidia3", STRANGER_UID)
+
+
+def test_a_pool_that_died_between_two_tenants_remembers_what_access_was_at_first(tmp_path: Path, machine: Path) -> None:
+    _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
+    _exclusive(tmp_path, machine).enter(_record("exclusive", name="b2", uid=STRANGER_UID), None)
+    assert not _opens(machine / "dev/nvidia3", TENANT_UID)
+    _exclusive(tmp_path, machine).leave(_record("exclusive", name="b2"))
+    assert access_of(machine / "dev/nvidia3").mode == 0o666
+
+
+def test_a_node_that_somebody_opened_up_is_guarded_again_and_told(tmp_path: Path, machine: Path) -> None:
+    executor = _exclusive(tmp_path, machine)
+    executor.enter(_record("exclusive"), None)
+    assert executor.verify([]) == []
+    (machine / "dev/nvidia3").chmod(0o666)  # what the driver's helper does
+    assert _opens(machine / "dev/nvidia3", STRANGER_UID)
+    assert executor.verify([]) == [f"access to {machine}/dev/nvidia3 had been changed and is guarded again"]
+    assert not _opens(machine / "dev/nvidia3", STRANGER_UID)
+
+
+def test_no_node_is_touched_where_the_cards_are_simulated(tmp_path: Path, machine: Path) -> None:
+    executor_of("exclusive", open_modes(_tools(tmp_path))).enter(_record("exclusive"), cast("Any", None))
+    assert access_of(machine / "dev/nvidia3").mode == 0o666
+
+
+def test_a_node_that_cannot_be_guarded_is_no_exclusive_card(
+    tmp_path: Path, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("calabash.agent.modes.guards.set_access", refused)
+    with pytest.raises(CalabashError) as caught:
+        _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
+    assert caught.value.reason is Reason.NOT_PERMITTED
+
+
+def test_a_damaged_list_of_guards_guards_nothing_and_is_replaced(tmp_path: Path, machine: Path) -> None:
+    (tmp_path / "guards.json").write_text("{")
+    guards = Guards(tmp_path / "guards.json")
+    guards.set(AllocationId("a1"), str(machine / "dev/nvidia3"), uid=TENANT_UID)
+    again = Guards(tmp_path / "guards.json")
+    again.restore(AllocationId("a1"))
+    assert access_of(machine / "dev/nvidia3").mode == 0o666
+
+
+def test_one_process_at_a_time_only_where_it_is_configured(tmp_path: Path) -> None:
+    cards = Cards()
+    for configured in (False, True):
+        executor = executor_of("exclusive", open_modes(_tools(tmp_path, cards=cards, one_process=configured)))
+        executor.enter(_record("exclusive"), cast("Any", None))
+        executor.leave(_record("exclusive"))
+    assert cards.exclusive == [True, False]
+
+
+def test_a_card_without_a_node_has_none(tmp_path: Path) -> None:
+    assert node_of(tmp_path, BUS_ID) is None
+    assert node_of(tmp_path, "../../etc") is None
