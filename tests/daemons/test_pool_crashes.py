@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.daemons.world import Program, World, until
+from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_content
 from calabash.agent.allocations import Allocations
@@ -45,7 +46,9 @@ def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
     """What the pool does all day, until it is killed. Every second slice is taken, and left again."""
     store = open_store(url)
     membership = LeaseMembership(lambda allocation: home / allocation / "lease")
-    book = Allocations(store=store, slots=FileSlots(home), membership=membership, clock=SystemClock())
+    book = Allocations(
+        store=store, slots=FileSlots(home), membership=membership, clock=SystemClock(), occupancy=NothingListed()
+    )
     book.recover()
     os.write(ready, b"!")
     number = 0
@@ -95,7 +98,9 @@ def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_pat
             assert not names - entered, "a slot that the journal does not know"
     store = open_store(url)
     membership = LeaseMembership(lambda allocation: slots / allocation / "lease")
-    book = Allocations(store=store, slots=FileSlots(slots), membership=membership, clock=SystemClock())
+    book = Allocations(
+        store=store, slots=FileSlots(slots), membership=membership, clock=SystemClock(), occupancy=NothingListed()
+    )
     book.recover()
     assert book.records() == []
     assert list(slots.iterdir()) == []

@@ -9,11 +9,13 @@ Changes are not safe for threads by themselves: the agent makes them under its l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership import Membership
+from calabash.agent.orphans import Orphans
 from calabash.agent.slot_content import SlotSpec
 from calabash.agent.slots import Slots
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
@@ -39,14 +41,22 @@ class _Held:
     final_usage: list[UsageRecord] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Changes:
     """What a sweep did, for events and for whoever waits for room."""
 
-    started: tuple[AllocationRecord, ...] = ()
-    released: tuple[AllocationRecord, ...] = ()
-    to_end: tuple[AllocationRecord, ...] = ()
-    failures: tuple[CalabashError, ...] = ()
+    started: list[AllocationRecord] = field(default_factory=list)
+    released: list[AllocationRecord] = field(default_factory=list)
+    to_end: list[AllocationRecord] = field(default_factory=list)
+    failures: list[CalabashError] = field(default_factory=list)
+
+
+class Occupied(Protocol):
+    """Whether devices still list something of an allocation; ``occupancy`` asks the drivers."""
+
+    def clear(self, record: AllocationRecord) -> bool: ...
+
+    def forget(self, allocation: AllocationId) -> None: ...
 
 
 class Allocations:
@@ -63,6 +73,7 @@ class Allocations:
         slots: Slots,
         membership: Membership,
         clock: Clock,
+        occupancy: Occupied,
         usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]] = lambda _: (),
     ) -> None:
         self._store = store
@@ -71,7 +82,8 @@ class Allocations:
         self._clock = clock
         self._usage_of = usage_of
         self._held: dict[AllocationId, _Held] = {}
-        self._orphans: dict[AllocationId, tuple[DeviceUuid, ...]] = {}  # used, and not in the journal
+        self._orphans = Orphans(slots, membership)
+        self._occupancy = occupancy
         self._doubtful: dict[AllocationId, CalabashError] = {}
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -90,25 +102,9 @@ class Allocations:
         entry = self._held.get(allocation)
         return entry is not None and entry.ending is not None
 
-    def held_on(self, device: DeviceUuid) -> tuple[list[HeldSlice], ModeName | None]:
-        """Slices that are on a device and the mode they gave it; None when it is idle."""
-        found: list[HeldSlice] = []
-        mode: ModeName | None = None
-        for entry in list(self._held.values()):
-            record = entry.record
-            for part in record.placement.slices:
-                if part.device == device:
-                    found.append(HeldSlice(slice=part, policy=record.request.policy))
-                    mode = record.placement.mode
-        return found, mode
-
-    def allocations_on(self, device: DeviceUuid) -> list[AllocationId]:
-        """Whose slices they are."""
-        return [r.id for r in self.records() if any(part.device == device for part in r.placement.slices)]
-
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
-        return [a for a, devices in list(self._orphans.items()) if device in devices]
+        return self._orphans.on(device)
 
     # -- granting ----------------------------------------------------------------------------------------------
 
@@ -125,7 +121,7 @@ class Allocations:
             self._slots.remove(record.id)
             cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
             self._doubtful[record.id] = cause
-            self._close_doubtful([])
+            self._close_doubtful(Changes())
             raise
         self._held[record.id] = _Held(record, self._clock.monotonic_ns() + GRANT_GRACE_NS)
         return record
@@ -152,7 +148,8 @@ class Allocations:
         if entry is None or entry.ending:
             return None
         if program is not None:
-            self._store.set_program(allocation, pid=program.pid, start_time=program.start_time)
+            if self._membership.form == "lease":  # the kernel remembers by itself who the program is
+                self._store.set_program(allocation, pid=program.pid, start_time=program.start_time)
             entry.record = replace(entry.record, program_pid=program.pid, program_start_time=program.start_time)
         if entry.record.state is AllocationState.GRANTED:
             self._mark_running(entry)
@@ -170,83 +167,67 @@ class Allocations:
             self._held[record.id] = _Held(record, now_ns + GRANT_GRACE_NS)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
-        for allocation in sorted(members.union(self._slots.all()) - entered.keys()):
-            if self._membership.remove(allocation):
-                self._slots.remove(allocation)
-            else:
-                self._orphans[allocation] = self._devices_of(allocation)
+        self._orphans.adopt(members.union(self._slots.all()) - entered.keys())
         return self.sweep()
 
     def sweep(self) -> Changes:
         """Look at every witness again and take the steps that follow."""
-        started: list[AllocationRecord] = []
-        released: list[AllocationRecord] = []
-        to_end: list[AllocationRecord] = []
-        failures: list[CalabashError] = []
-        self._close_doubtful(failures)
+        changes = Changes()
+        self._close_doubtful(changes)
         for entry in list(self._held.values()):
             try:
-                self._settle(entry, started, released, to_end)
+                self._settle(entry, changes)
             except CalabashError as error:
-                failures.append(error)  # tried again at the next sweep
-        for allocation in list(self._orphans):
-            if self._membership.remove(allocation):
-                self._slots.remove(allocation)
-                del self._orphans[allocation]
-        return Changes(started=tuple(started), released=tuple(released), to_end=tuple(to_end), failures=tuple(failures))
+                changes.failures.append(error)  # tried again at the next sweep
+        self._orphans.sweep()
+        return changes
 
-    def _settle(
-        self,
-        entry: _Held,
-        started: list[AllocationRecord],
-        released: list[AllocationRecord],
-        to_end: list[AllocationRecord],
-    ) -> None:
+    def _settle(self, entry: _Held, changes: Changes) -> None:
         while True:
-            record = entry.record
             step = next_step(self._look(entry))
             if step is LifecycleStep.MARK_RUNNING:
                 self._mark_running(entry)
-                started.append(entry.record)
+                changes.started.append(entry.record)
             elif step is LifecycleStep.END_PROGRAMS:
                 if not entry.gently:
-                    to_end.append(record)
+                    changes.to_end.append(entry.record)
                 return
             elif step is LifecycleStep.REMOVE_SLOT:
                 if not self._remove_slot(entry):
                     return
             elif step is LifecycleStep.CLOSE_ENTRY:
-                reason, explanation = entry.ending or _ended_by_itself(record)
-                ended_at = self._clock.now_s()
-                self._store.release(
-                    record.id, at=ended_at, reason=reason, explanation=explanation, usage=entry.final_usage
-                )
-                del self._held[record.id]
-                released.append(
-                    replace(
-                        record,
-                        state=AllocationState.RELEASED,
-                        ended_at=ended_at,
-                        reason=reason,
-                        explanation=explanation,
-                    )
-                )
+                changes.released.append(self._close(entry))
                 return
             else:
                 return
 
+    def _close(self, entry: _Held) -> AllocationRecord:
+        record = entry.record
+        reason, explanation = entry.ending or _ended_by_itself(record)
+        ended_at = self._clock.now_s()
+        self._store.release(record.id, at=ended_at, reason=reason, explanation=explanation, usage=entry.final_usage)
+        del self._held[record.id]
+        self._occupancy.forget(record.id)
+        state = AllocationState.RELEASED
+        return replace(record, state=state, ended_at=ended_at, reason=reason, explanation=explanation)
+
     def _look(self, entry: _Held) -> Seen:
         record = entry.record
+        in_use = self._membership.populated(record.id)
+        if in_use:
+            self._occupancy.forget(record.id)
+        elif record.state is AllocationState.RUNNING and self._slots.exists(record.id):
+            in_use = not self._occupancy.clear(record)
         return Seen(
             entry=record.state,
             slot=self._slots.exists(record.id),
-            in_use=self._membership.populated(record.id),
+            in_use=in_use,
             awaited=record.state is AllocationState.GRANTED and self._awaited(entry),
             ending=entry.ending is not None,
         )
 
     def _awaited(self, entry: _Held) -> bool:
-        """whether the requester is still there and has time."""
+        """Whether the requester is still there and has time."""
         record = entry.record
         client = Process(pid=record.client_pid, start_time=record.client_start_time)
         return self._clock.monotonic_ns() < entry.expires_ns and (record.client_pid <= 0 or alive(client))
@@ -266,20 +247,30 @@ class Allocations:
         self._slots.remove(record.id)
         return True
 
-    def _close_doubtful(self, failures: list[CalabashError]) -> None:
+    def _close_doubtful(self, changes: Changes) -> None:
         for allocation, cause in list(self._doubtful.items()):
             try:
                 self._store.release(allocation, at=self._clock.now_s(), reason=cause.reason, explanation=cause.message)
             except CalabashError as error:
-                failures.append(error)
+                changes.failures.append(error)
             else:
                 del self._doubtful[allocation]
 
-    def _devices_of(self, allocation: AllocationId) -> tuple[DeviceUuid, ...]:
-        try:
-            return self._slots.pages(allocation).limits.uuids
-        except CalabashError:
-            return ()
+
+def slices_on(
+    records: Iterable[AllocationRecord], device: DeviceUuid
+) -> tuple[list[HeldSlice], list[AllocationId], ModeName | None]:
+    """What is held of a device, whose it is, and the mode that it gave the device; None when it is idle."""
+    held: list[HeldSlice] = []
+    names: list[AllocationId] = []
+    mode: ModeName | None = None
+    for record in records:
+        for part in record.placement.slices:
+            if part.device == device:
+                held.append(HeldSlice(slice=part, policy=record.request.policy))
+                names.append(record.id)
+                mode = record.placement.mode
+    return held, names, mode
 
 
 def _ended_by_itself(record: AllocationRecord) -> tuple[str, str]:

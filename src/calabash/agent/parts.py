@@ -14,6 +14,7 @@ from calabash.agent.ledgers import Ledgers
 from calabash.agent.membership import Membership, choose_membership
 from calabash.agent.modes.protocol import ModeExecutor, NodeTools
 from calabash.agent.modes.registry import open_modes
+from calabash.agent.occupancy import Occupancy
 from calabash.agent.probe import try_card
 from calabash.agent.slots import Slots, choose_slots
 from calabash.model.device import Device
@@ -34,6 +35,7 @@ class NodeParts:
     slots: Slots
     inventory: Inventory
     ledgers: Ledgers
+    occupancy: Occupancy
     allocations: Allocations
     modes: Mapping[ModeName, ModeExecutor]
     events: Events
@@ -58,6 +60,7 @@ def build_parts(
     slots = choose_slots(home / "alloc", membership=membership.form)
     inventory = Inventory(drivers, probe=probe)
     ledgers = Ledgers(slots, clock, members=membership.processes)
+    occupancy = Occupancy(inventory, membership, clock)
     tools = NodeTools(
         home=home,
         inventory=inventory,
@@ -75,7 +78,15 @@ def build_parts(
         slots=slots,
         inventory=inventory,
         ledgers=ledgers,
-        allocations=Allocations(store=store, slots=slots, membership=membership, clock=clock, usage_of=ledgers.close),
+        occupancy=occupancy,
+        allocations=Allocations(
+            store=store,
+            slots=slots,
+            membership=membership,
+            clock=clock,
+            occupancy=occupancy,
+            usage_of=ledgers.close,
+        ),
         modes=open_modes(tools),
         events=Events(store, clock),
     )

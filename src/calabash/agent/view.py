@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.agent.allocations import slices_on
 from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
 from calabash.model.allocation import AllocationRecord
@@ -28,12 +29,12 @@ def snapshot(parts: NodeParts, node: NodeName, *, processes: bool) -> NodeSnapsh
 
 
 def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
-    held, mode = parts.allocations.held_on(device.uuid)
+    held, names, mode = slices_on(parts.allocations.records(), device.uuid)
     return DeviceSnapshot(
         device=device,
         mode=mode,
         held=tuple(held),
-        allocations=tuple(parts.allocations.allocations_on(device.uuid)),
+        allocations=tuple(names),
         reading=parts.inventory.reading(device.uuid),
         cause=parts.inventory.cause(device.uuid),
         orphans=tuple(parts.allocations.orphaned(device.uuid)),

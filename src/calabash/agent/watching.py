@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from calabash.agent.allocations import Changes
+from calabash.agent.allocations import Changes, slices_on
 from calabash.agent.arbiter_process import ArbiterProcess
 from calabash.agent.inventory import HealthChange
 from calabash.agent.loops import Loops
@@ -40,6 +40,7 @@ class Watching:
         self._arbiter = ArbiterProcess(home, parts.clock)
         self._next_read_ns = 0
         self._loops = Loops(parts.clock, complain=parts.events.complain)
+        parts.occupancy.asked = lambda: self._loops.wake("look")
         self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
         self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
         for driver in parts.inventory.drivers:
@@ -105,6 +106,8 @@ class Watching:
 
     def _look(self) -> None:
         parts = self._parts
+        if parts.occupancy.look():
+            self._loops.wake("watch")
         for executor in parts.modes.values():
             executor.look()
         now_ns = parts.clock.monotonic_ns()
@@ -121,7 +124,8 @@ class Watching:
 
     def _idle(self, device: DeviceUuid) -> bool:
         with self._parts.lock:
-            return not self._parts.allocations.held_on(device)[0] and not self._parts.allocations.orphaned(device)
+            held = slices_on(self._parts.allocations.records(), device)[0]
+            return not held and not self._parts.allocations.orphaned(device)
 
     def _health(self, changes: Sequence[HealthChange]) -> None:
         self._parts.events.health(changes, self._parts.allocations.records)

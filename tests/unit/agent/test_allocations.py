@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_content
 from calabash.agent.allocations import GRANT_GRACE_NS, Allocations
@@ -163,7 +164,9 @@ class JournalMachine(RuleBasedStateMachine):
             store, slots = cast("Any", FakeStore(self.world)), cast("Any", FakeSlots(self.world))
             self.world.crash_in = self.world.fail_in = -1
             membership = cast("Any", FakeMembership(self.world))
-            self.allocations = Allocations(store=store, slots=slots, membership=membership, clock=self.clock)
+            self.allocations = Allocations(
+                store=store, slots=slots, membership=membership, clock=self.clock, occupancy=NothingListed()
+            )
             self.allocations.recover()
         return self.allocations
 
@@ -302,7 +305,9 @@ def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_
     fcntl.flock(user._descriptor, fcntl.LOCK_SH)
     store = cast("Any", FakeStore(World()))
     membership = LeaseMembership(lambda allocation: tmp_path / allocation / "lease")
-    allocations = Allocations(store=store, slots=slots, membership=membership, clock=VirtualClock())
+    allocations = Allocations(
+        store=store, slots=slots, membership=membership, clock=VirtualClock(), occupancy=NothingListed()
+    )
     allocations.recover()
     assert allocations.orphaned(CARD) == ["stranger"]
     assert slots.all() == ["stranger"]
@@ -359,6 +364,7 @@ def test_the_last_interval_is_written_with_the_release() -> None:
         slots=cast("Any", FakeSlots(world)),
         membership=cast("Any", FakeMembership(world)),
         clock=VirtualClock(),
+        occupancy=NothingListed(),
         usage_of=lambda _: [interval],
     )
     allocations.grant(_record("a1"), _spec("a1"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_tmpfs
 from calabash.agent.allocations import Allocations
@@ -258,7 +259,9 @@ class _NobodyIsIn:
 
 def _allocations(slots: TmpfsSlots, url: str) -> Allocations:
     membership = cast("Any", _NobodyIsIn())
-    return Allocations(store=open_store(url), slots=slots, membership=membership, clock=SystemClock())
+    return Allocations(
+        store=open_store(url), slots=slots, membership=membership, clock=SystemClock(), occupancy=NothingListed()
+    )
 
 
 def _die_at(step: int) -> None:
