@@ -199,6 +199,18 @@ def test_ctrl_c_while_the_command_still_starts_is_one_word(tmp_path: Path, words
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "\ninterrupted\n")
 
 
+# -- long lists --------------------------------------------------------------------------------------------------
+
+
+def test_a_list_that_comes_in_pages_is_whole(terminal: Terminal, world: World) -> None:
+    for _ in range(3):
+        terminal.holding(*SLICE)
+    whole = [a["id"] for a in world.client.get("/v1/allocations")["items"]]
+    assert world.client.get("/v1/allocations?limit=1")["next"]
+    assert [a["id"] for a in world.client.items("/v1/allocations?limit=1")] == whole
+    assert len(whole) == 3
+
+
 # -- messages that tell the truth --------------------------------------------------------------------------------
 
 

@@ -125,9 +125,9 @@ OPTIONS = (
         "--tenant",
         "tenant",
         _name("--tenant"),
-        default="default",
+        default="",
         metavar="NAME",
-        text="Who the slice is accounted to. Default: default.",
+        text="Who the slice is accounted to. Default: your user name.",
     ),
     Option(
         "--queue",

@@ -31,7 +31,7 @@ read_words = ask.split
 
 def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoReturn:
     """Become ``command`` on the slice that the options ask for. Raises CalabashError when there is none."""
-    body = ask.request(given, command)
+    body = ask.request(given, command) | {"enter": True}
     pool = client()
     granted = pool.post("/v1/allocations", body, timeout_s=body["wait_s"] + _ANSWER_S)
     try:

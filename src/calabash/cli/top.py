@@ -27,7 +27,7 @@ def top(interval: str, once: bool) -> None:
     def frame() -> str:
         # rich keeps to the window as it is now; a pipe has no width
         width = console.width if console.is_terminal else 0
-        return screen(pool.get("/v1/devices")["items"], pool.get("/v1/allocations")["items"], width)
+        return screen(pool.items("/v1/devices"), pool.items("/v1/allocations"), width)
 
     console = Console()
     if once or not console.is_terminal:

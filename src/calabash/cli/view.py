@@ -63,7 +63,7 @@ PS_COLUMNS = (
 @output.option
 def ps(everything: bool, fmt: str) -> None:
     """List allocations: what runs and what waits."""
-    rows = client().get("/v1/allocations" + ("?all=1" if everything else ""))["items"]
+    rows = client().items("/v1/allocations" + ("?all=1" if everything else ""))
     output.emit("AllocationList", rows, PS_COLUMNS, fmt)
 
 
@@ -92,7 +92,7 @@ SMI_COLUMNS = (
 @output.option
 def smi(fmt: str) -> None:
     """Show devices, how busy they are and who holds them."""
-    output.emit("DeviceList", client().get("/v1/devices")["items"], SMI_COLUMNS, fmt, name="uuid")
+    output.emit("DeviceList", client().items("/v1/devices"), SMI_COLUMNS, fmt, name="uuid")
 
 
 def _path(identifier: str) -> str:

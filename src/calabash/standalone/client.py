@@ -56,6 +56,19 @@ class PoolClient:
     def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
         return self.call("GET", path, timeout_s=timeout_s)
 
+    def items(self, path: str, *, timeout_s: float = 30.0) -> list[Any]:
+        """All of a list, page by page."""
+        found: list[Any] = []
+        after = ""
+        while True:
+            page = self.get(
+                f"{path}{'&' if '?' in path else '?'}after={quoted(after)}" if after else path, timeout_s=timeout_s
+            )
+            found += page["items"]
+            after = page.get("next", "")
+            if not after:
+                return found
+
     def post(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         return self.call("POST", path, {} if body is None else body, timeout_s=timeout_s)
 
