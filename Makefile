@@ -23,9 +23,10 @@ native: ## compile the C libraries (warnings are errors)
 demo: ready ## three tenants on one card for about 20 seconds, every limit checked
 	@$(RUN) python -m tools.demo
 
-test: ## all tests
+test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards
 	@./tools/bootstrap --tests
-	@$(RUN) pytest tests
+	@$(RUN) pytest tests -n auto --dist worksteal -m "not alone"
+	@$(RUN) pytest tests -m alone
 
 lint: ready ## style, types, layers
 	@$(RUN) ruff check .

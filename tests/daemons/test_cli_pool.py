@@ -105,6 +105,7 @@ def busy(terminal: Terminal, policy: str) -> int:
     return int(said["launches"] * said["kernel_us"])
 
 
+@pytest.mark.alone
 def test_burst_alone_gets_nearly_the_whole_card_and_fixed_does_not(terminal: Terminal) -> None:
     fixed, burst = busy(terminal, "fixed") / 2e6, busy(terminal, "burst") / 2e6
     assert fixed < 0.40
@@ -420,6 +421,7 @@ def test_release_of_a_waiting_request_ends_its_wait(terminal: Terminal, world: W
     assert "cancelled" in job.text
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_program_that_is_killed_gives_its_slice_back_within_a_second(
     terminal: Terminal, world: World, number: signal.Signals

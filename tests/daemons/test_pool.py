@@ -25,6 +25,7 @@ from calabash.seams.host.processes import identify
 NOBODY = 65534
 
 
+@pytest.mark.alone
 def test_a_program_gets_its_slice_and_gives_it_back_when_it_ends(world: World) -> None:
     program, allocation = world.running(memory_mib=8192, cores=30, tenant="vision", policy="burst")
     part = allocation["slices"][0]
@@ -57,6 +58,7 @@ def test_the_limits_are_in_the_slot_and_never_in_the_environment(world: World) -
         assert path.stat().st_mode & 0o022 == 0
 
 
+@pytest.mark.alone
 def test_sigkill_of_a_program_frees_its_memory_and_its_slice(world: World, hold: str) -> None:
     program, allocation = world.running(hold, "1000", "100", memory_mib=2048, cores=30)
     until(lambda: program.says("held 1000"), what="the memory to be held")
@@ -116,6 +118,7 @@ def test_a_program_that_closes_everything_it_inherited_keeps_its_slice(world: Wo
     until(lambda: not world.allocations(), what="the slice to come back")
 
 
+@pytest.mark.alone
 def test_a_grant_that_nobody_takes_is_revoked_when_its_asker_is_gone(world: World) -> None:
     body = json.dumps({"memory_mib": 1000})
     code = (
@@ -167,6 +170,7 @@ def test_a_full_pool_says_so_per_device_and_why_explains_who_waits(world: World)
     assert why["suggestions"]
 
 
+@pytest.mark.alone
 def test_who_waits_gets_the_slice_as_soon_as_it_is_free(world: World) -> None:
     first, _ = world.running(mode="exclusive", gpus=2)
     second = world.run(memory_mib=1000, wait_s=60)

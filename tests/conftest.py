@@ -1,0 +1,28 @@
+"""Which tests run alone, after the others: those that hold a clock against the product.
+
+They would fail on a machine that is busy with other tests and not because of the product. ``make test`` runs everything
+else on all cores first. Single tests say so themselves with ``@pytest.mark.alone``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).resolve().parent
+_ALONE = frozenset(
+    {
+        "native/test_compute.py",
+        "native/test_compute_shares.py",
+        "hostile/test_compute.py",
+        "hostile/test_flood.py",
+        "hostile/test_fuzz.py",
+    }
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).as_posix() in _ALONE:
+            item.add_marker(pytest.mark.alone)
