@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 from typing import Any
 
@@ -115,6 +117,17 @@ def list_(fmt: str) -> None:
     from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
 
     output.emit("SimNodeList", [_node(n.name) for n in nodes.list_nodes(home())], NODE_COLUMNS, fmt, name="name")
+
+
+@sim.command()
+@click.argument("name")
+def env(name: str) -> None:
+    """Print what leads programs to node NAME, for eval "$(calabash sim env NAME)"."""
+    from calabash.seams.gpu import sim as nodes  # noqa: PLC0415
+
+    found = nodes.environment(nodes.find_node(home(), name), os.environ.get("LD_LIBRARY_PATH", ""))
+    for variable, value in found.items():
+        click.echo(f"export {variable}={shlex.quote(value)}")
 
 
 @sim.command()
