@@ -76,6 +76,13 @@ class Program:
             pass
         return text.encode() in self.output
 
+    def has_begun(self) -> bool:
+        """Whether the child is the program by now: it is a member of its slice a little earlier."""
+        try:
+            return Path(f"/proc/{self.pid}/cmdline").read_bytes() != Path("/proc/self/cmdline").read_bytes()
+        except OSError:
+            return False
+
     def alive(self) -> bool:
         """Reaps it when it is dead."""
         if self.code is None:
@@ -181,7 +188,9 @@ class World:
     def running(self, *command: str, **body: Any) -> tuple[Program, dict[str, Any]]:
         """A program on a slice that runs by now, and its allocation."""
         program = self.run(*command, **body)
-        return program, until(lambda: self.allocation_of(program), what=f"{command} to run")
+        allocation = until(lambda: self.allocation_of(program), what=f"{command} to run")
+        until(lambda: program.has_begun() or program.dead(), what=f"{command} to have taken over its process")
+        return program, allocation
 
     def allocation_of(self, program: Program) -> dict[str, Any] | None:
         assert program.alive(), program.says("") or program.output
