@@ -26,7 +26,7 @@ from bench._report import ROOT
 from calabash.agent.inventory import Inventory
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.pages import LimitsPage, UsagePage
-from calabash.agent.reclaim import Keeping, Reclaimer
+from calabash.agent.reap import Keeping, Reaper
 from calabash.agent.residual import Residual
 from calabash.agent.slot_content import SlotDevice, SlotSpec
 from calabash.agent.slot_files import create_slot
@@ -110,11 +110,11 @@ class Tenant:
 
 
 class Keeper:
-    """What the agent does for the memory of slots: reclaims the dead and publishes residuals, in a thread."""
+    """What the agent does for the memory of slots: reaps the dead and publishes residuals, in a thread."""
 
     def __init__(self, state: Path | None, slots: Sequence[Path], *, pause_s: float = 0.1) -> None:
         self._driver = open_driver(DriverOptions(sim_state=state))
-        self._reclaimer = Reclaimer(Inventory([self._driver]), PageLibrary())
+        self._reaper = Reaper(Inventory([self._driver]), PageLibrary())
         self._keepings = [
             Keeping(
                 usage=UsagePage.of_slot(slot),
@@ -131,14 +131,14 @@ class Keeper:
 
     def _keep(self) -> None:
         while not self._stop.is_set():
-            self._reclaimer.tick(self._keepings)
+            self._reaper.tick(self._keepings)
             self._stop.wait(self._pause_s)
 
     def learn_context(self, model: str, context_bytes: int) -> None:
         """As the agent does with its probe."""
-        self._reclaimer.learn_context(model, context_bytes)
+        self._reaper.learn_context(model, context_bytes)
         for keeping in self._keepings:
-            self._reclaimer.publish_context(keeping.limits)
+            self._reaper.publish_context(keeping.limits)
 
     def close(self) -> None:
         """End the thread."""

@@ -3,7 +3,7 @@
 Victims of one container are killed between a moment after exec and some tens of milliseconds later: while the library
 starts, between a reservation and the driver's answer, while they wait at the gate. Two peers of the same container work
 on all the while. Afterwards nothing may be left: no byte in the ledger or on the card, no peer that stands still, no
-process slot. The agent's part (reclaim of the dead) runs as in production.
+process slot. The agent's part (reaping the dead) runs as in production.
 """
 
 from __future__ import annotations

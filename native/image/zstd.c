@@ -6,11 +6,11 @@
 #include "image/zstd.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 
 static size_t (*decompress)(void *out, size_t room, const void *in, size_t bytes);
 static unsigned (*is_error)(size_t code);
 
+/* Two threads at once find the same. */
 static void find_library(void)
 {
     void *library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -22,8 +22,11 @@ static void find_library(void)
 
 bool zstd_available(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_library);
+    static int looked;
+    if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) {
+        find_library();
+        __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
+    }
     return decompress != NULL;
 }
 

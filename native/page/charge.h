@@ -12,8 +12,8 @@
  * 1}, which can succeed only once because the tag names n + 1. Before anyone replaces a tag he applies it on
  * behalf of its owner ("helping"). Hence at any instant at most one transaction per device is committed and
  * not applied, and its tag says which: after helping, U is exactly what process p contributes to C, whatever
- * was killed wherever. To reclaim a dead process is to run the transaction -U on its behalf, repeatedly until
- * U is 0; reclaimers may race, die and start over.
+ * was killed wherever. To reap a dead process is to run the transaction -U on its behalf, repeatedly until
+ * U is 0; reapers may race, die and start over.
  *
  * No locks; each retry means that somebody else made progress. The limit is checked against the very value
  * that the compare-and-swap replaces: C never exceeds it, not even for a moment, so a neighbour is never

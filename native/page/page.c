@@ -4,7 +4,7 @@
 #include "page/pagelib.h"
 #pragma GCC visibility pop
 
-#include "page/reclaim.h"
+#include "page/reap.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -54,8 +54,7 @@ static void guard_install(void)
         answer;                                   \
     })
 
-static int reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
-                   uint64_t start_time)
+static int reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid, uint64_t start_time)
 {
     if (slot >= CB_PROCS_MAX) return 0;
     struct cb_usage_proc *proc = &usage->proc[slot];
@@ -65,12 +64,17 @@ static int reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, i
     if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE &&
         __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE) != start_time)
         return 0;
-    return cb_reclaim_slot(usage, slot, generation) ? 1 : -1;
+    if (!cb_reap_slot(usage, slot, generation)) return -1;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    __atomic_store_n(&usage->reaped_ns, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
+                     __ATOMIC_RELAXED);
+    return 1;
 }
 
 static int recount_device(struct cb_usage *usage, uint32_t device)
 {
-    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+    for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
         struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
         cb_charge_help(usage, device, seen.high);
         uint64_t sum = 0;
@@ -96,32 +100,11 @@ static int recount(struct cb_usage *usage)
     return busy ? -1 : wrong;
 }
 
-static uint64_t settle_context(struct cb_usage *usage, uint32_t slot, uint32_t generation, uint32_t device)
-{
-    if (slot >= CB_PROCS_MAX || device >= CB_DEVICES_MAX) return 0;
-    struct cb_usage_proc *proc = &usage->proc[slot];
-    if (cb_generation(proc) != generation || __atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_LIVE)
-        return 0;
-    uint64_t bytes = __atomic_exchange_n(&proc->context_bytes[device], 0, __ATOMIC_ACQ_REL);
-    for (unsigned i = 0; bytes > 0 && i < CB_RECLAIM_TRIES; i++) {
-        struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
-        cb_charge_help(usage, device, seen.high);
-        struct cb_pair share = cb_pair_read(&proc->share[device]);
-        uint64_t take = bytes < share.low ? bytes : share.low;
-        if (take > seen.low) take = seen.low;
-        if (take > CB_CHARGE_MAX) take = CB_CHARGE_MAX;
-        take -= take % CB_CHARGE_UNIT;
-        if (cb_generation(proc) != generation) return 0;
-        if (take > 0 && cb_charge_try(usage, slot, device, seen, share.high, -(int64_t)take)) return take;
-    }
-    return 0;
-}
-
 static int set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
 {
     if (slot >= CB_PROCS_MAX) return 0;
     struct cb_usage_proc *proc = &usage->proc[slot];
-    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+    for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
         struct cb_pair seen = cb_pair_read(&proc->state);
         if ((uint32_t)seen.low == CB_PROC_FREE || (uint32_t)(seen.low >> 32) != generation) return 0;
         struct cb_pair next = {.low = seen.low,
@@ -170,20 +153,14 @@ int cb_page_wait(uint32_t *word, uint32_t seen, uint64_t timeout_ns)
     return errno == ETIMEDOUT ? 0 : 1;
 }
 
-int cb_page_reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
-                    uint64_t start_time)
+int cb_page_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid, uint64_t start_time)
 {
-    return GUARDED(int, -1, reclaim(usage, slot, generation, pid, start_time));
+    return GUARDED(int, -1, reap(usage, slot, generation, pid, start_time));
 }
 
 int cb_page_recount(struct cb_usage *usage)
 {
     return GUARDED(int, -1, recount(usage));
-}
-
-uint64_t cb_page_settle_context(struct cb_usage *usage, uint32_t slot, uint32_t generation, uint32_t device)
-{
-    return GUARDED(uint64_t, 0, settle_context(usage, slot, generation, device));
 }
 
 int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)

@@ -22,13 +22,11 @@
  *     usage.device[d].used_bytes + charge <= limits.device[d].memory_limit_bytes
  *                                            - limits.device[d].residual_bytes
  *
- * used_bytes counts what the program asked for explicitly (allocations of every family, from before the
- * driver is called), plus, per process, a provisional context_bytes[d] taken when it opens its first context.
- * The agent publishes residual_bytes = max(0, NVML use of the allocation's processes - (used_bytes - sum of
- * reserving_bytes - sum of context_bytes)): contexts, modules, fragmentation. Once a published residual
- * covers a process, the agent takes that process' provisional charge back with cb_page_settle_context() --
- * residual up first, provisional down second, so that the cap may be held too tightly for a moment and never
- * too loosely.
+ * used_bytes counts what the program asked for explicitly, from before the driver is called: allocations of
+ * every family, the variables of its modules, and each of its contexts at limits.device[d].context_bytes, the
+ * learned cost of one. So a context is counted once, at once, and for as long as it lives. The agent
+ * publishes residual_bytes: for each process what NVML sees beyond its used_bytes (code, fragmentation, a
+ * context that cost more than was known), never less than 0.
  *
  * used_bytes and the used_bytes of the processes are moved only by the transactions of charge.h
  * (native/page), which keep both equal through SIGKILL at any instruction. Python never writes them: it
@@ -120,18 +118,19 @@ struct cb_usage_device {               /* 256 bytes: one writer-hot line pair pe
     uint64_t reserved1[6];
 };
 
-enum cb_proc_state { CB_PROC_FREE = 0, CB_PROC_CLAIMED = 1, CB_PROC_LIVE = 2 };
+/* TAKEN: named, and not yet filled in. */
+enum cb_proc_state { CB_PROC_FREE = 0, CB_PROC_TAKEN = 1, CB_PROC_LIVE = 2 };
 
 /* What one process holds of one device: moved as one 16-byte word. The sequence outlives the process. */
 struct cb_usage_share {
-    uint64_t used_bytes; /* reserved and committed by this process, its provisional context included */
+    uint64_t used_bytes; /* reserved and committed by this process, its contexts included */
     uint64_t sequence;   /* transactions applied to this pair since the file was made */
 };
 
 /* 1024 bytes: one process; freed by the agent (or a sibling) when the process is dead. */
 struct cb_usage_proc {
     _Alignas(128) uint32_t state; /* enum cb_proc_state; the first four fields move as one 16-byte word */
-    uint32_t generation;          /* bumped at each claim */
+    uint32_t generation;          /* bumped each time it is taken */
     int32_t pid;                  /* in the tenant's own PID namespace */
     int32_t host_pid;             /* written by the agent when it differs; else 0 */
     uint64_t start_time;          /* field 22 of /proc/self/stat: guards against pid reuse; 0 until LIVE */
@@ -140,7 +139,7 @@ struct cb_usage_proc {
     uint64_t reserved0[11];
     struct cb_usage_share share[CB_DEVICES_MAX];
     uint64_t reserving_bytes[CB_DEVICES_MAX]; /* part of used_bytes the driver has not yet answered for */
-    uint64_t context_bytes[CB_DEVICES_MAX];   /* part of used_bytes that is provisional, see above */
+    uint64_t context_bytes[CB_DEVICES_MAX];   /* part of used_bytes that is for contexts */
     uint64_t inflight_ns[CB_DEVICES_MAX];
     uint64_t
         inflight_until_ns[CB_DEVICES_MAX]; /* when inflight_ns should be done; siblings drop it well after */
@@ -152,7 +151,8 @@ struct cb_usage {
     uint64_t magic;
     uint32_t version;
     uint32_t device_count;
-    char reserved[4096 - 16];
+    uint64_t reaped_ns; /* when a dead process was last taken off the counters */
+    char reserved[4096 - 24];
     struct cb_usage_device device[CB_DEVICES_MAX];
     struct cb_usage_proc proc[CB_PROCS_MAX];
 };

@@ -14,8 +14,8 @@
  * earlier. 1: freed now; 0: the slot is free or another process' by now; -1: the tenant keeps changing the
  * page, ask again later.
  */
-int cb_page_reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
-                    uint64_t start_time);
+int cb_page_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
+                 uint64_t start_time);
 
 /*
  * Sets the counters of every device to the sum of what the process slots hold, for the repair of a damaged
@@ -23,12 +23,6 @@ int cb_page_reclaim(struct cb_usage *usage, uint32_t slot, uint32_t generation, 
  * changing.
  */
 int cb_page_recount(struct cb_usage *usage);
-
-/*
- * Takes back the provisional charge for the contexts of one process, once the published residual covers them.
- * The bytes taken; 0 when there were none or the slot is of another generation.
- */
-uint64_t cb_page_settle_context(struct cb_usage *usage, uint32_t slot, uint32_t generation, uint32_t device);
 
 /* Sets host_pid of a slot that is still of this generation; 1 done, 0 not. */
 int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid);

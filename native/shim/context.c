@@ -1,10 +1,10 @@
 /*
- * Contexts: their provisional cost, and what dies with them.
+ * Contexts: what each costs, and what dies with it.
  *
- * The first context of this process on a device is charged limits.context_bytes, the agent's learned figure,
- * so that a slice cannot be overrun by contexts before the agent has measured them; the agent takes the
- * charge back when its residual covers the process (see page.h). A context's allocations are freed by the
- * driver together with it: the ledger's entries of that context are uncharged then.
+ * Every context of a device is charged limits.context_bytes, the agent's learned figure, before the driver is
+ * called: made by cuCtxCreate in whatever version, by the first retain of the primary one, for graphics, or a
+ * green one. So a slice cannot be overrun by contexts. A context's allocations are freed by the driver
+ * together with it: the ledger's entries of that context are uncharged then.
  */
 #include "shim/shim.h"
 
@@ -12,16 +12,18 @@
 
 #include <stdlib.h>
 
+enum kind { PLAIN, PRIMARY, GREEN };
+
 struct context {
     struct context *next;
-    CUcontext handle;
+    void *handle;
+    uint64_t bytes; /* what it was charged */
     int device;
     unsigned retained; /* primary contexts: how often; others 1 */
-    bool primary;
+    enum kind kind;
 };
 
 static struct context *contexts;
-static unsigned open_count[CB_DEVICES_MAX];
 static cb_spin lock;
 
 CUresult CUDAAPI cuInit(unsigned int Flags)
@@ -34,83 +36,81 @@ CUresult CUDAAPI cuInit(unsigned int Flags)
     return result;
 }
 
-/* Before a context is made: refuses a foreign device and reserves the cost of the first one. */
-static CUresult opening(CUdevice ordinal, int *device, uint64_t *cost)
+/* Under the lock. */
+static struct context *primary_of(int device)
+{
+    struct context *context = contexts;
+    while (context != NULL && !(context->kind == PRIMARY && context->device == device))
+        context = context->next;
+    return context;
+}
+
+static bool is_open(int device)
+{
+    cb_lock(&lock);
+    bool found = primary_of(device) != NULL;
+    cb_unlock(&lock);
+    return found;
+}
+
+/* Before a context is made: refuses a foreign device and reserves what it will cost. */
+static CUresult opening(CUdevice ordinal, enum kind kind, int *device, uint64_t *cost)
 {
     *cost = 0;
     *device = cb_device_of(ordinal);
     if (*device < 0)
         return ordinal >= 0 && ordinal < cb.ordinal_count ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
     *device = cb_device_charged(*device);
-    if (*device < 0) return CUDA_SUCCESS;
-    cb_lock(&lock);
-    bool first = open_count[*device]++ == 0;
-    cb_unlock(&lock);
-    if (!first) return CUDA_SUCCESS;
-    *cost = cb_cost(__atomic_load_n(&cb.limits->device[*device].context_bytes, __ATOMIC_ACQUIRE));
-    if (cb.limits->device[*device].context_bytes == 0) *cost = 0;
-    if (*cost == 0 || cb_reserve(*device, *cost)) return CUDA_SUCCESS;
-    cb_lock(&lock);
-    open_count[*device]--;
-    cb_unlock(&lock);
+    if (*device < 0 || (kind == PRIMARY && is_open(*device))) return CUDA_SUCCESS;
+    const struct cb_limits_device *limits = &cb.limits->device[*device];
+    uint64_t learned = __atomic_load_n(&limits->context_bytes, __ATOMIC_ACQUIRE);
+    uint64_t limit = __atomic_load_n(&limits->memory_limit_bytes, __ATOMIC_ACQUIRE);
+    if (learned == 0) return CUDA_SUCCESS;
+    if (limit != 0 && cb_cost(learned) > limit)
+        cb_say("one context on this device takes %llu MiB and the slice has %llu MiB of memory; "
+               "hint: ask for more",
+               (unsigned long long)learned >> 20, (unsigned long long)limit >> 20);
+    *cost = cb_cost(learned);
+    if (cb_reserve(*device, *cost)) return CUDA_SUCCESS;
+    *cost = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static void closed(int device)
+static void opened(CUresult result, void *handle, int device, uint64_t cost, enum kind kind)
 {
     if (device < 0) return;
+    struct context *context = result == CUDA_SUCCESS ? malloc(sizeof(*context)) : NULL;
+    bool made = result == CUDA_SUCCESS; /* and not: the primary one was open already */
     cb_lock(&lock);
-    bool last = open_count[device] > 0 && --open_count[device] == 0;
-    cb_unlock(&lock);
-    __atomic_fetch_sub(&cb.proc->context_count, 1, __ATOMIC_RELAXED);
-    if (last) {
-        cb_uncharge(device, __atomic_exchange_n(&cb.proc->context_bytes[device], 0, __ATOMIC_ACQ_REL));
-        cb_pools_refresh(device);
+    struct context *known = made && kind == PRIMARY ? primary_of(device) : NULL;
+    if (known != NULL) {
+        known->retained++;
+        made = false;
+    } else if (context != NULL) { /* else its end will not be noticed; the process' end will */
+        *context = (struct context){contexts, handle, cost, device, 1, kind};
+        contexts = context;
     }
-}
-
-static void opened(CUresult result, CUcontext handle, int device, uint64_t cost, bool primary)
-{
-    if (device < 0) return;
-    if (cost > 0) {
-        if (result == CUDA_SUCCESS) {
-            __atomic_store_n(&cb.proc->context_bytes[device], cost, __ATOMIC_RELEASE);
-            cb_commit(device, cost);
-        } else {
-            cb_cancel(device, cost);
-        }
-    }
-    cb_lock(&lock);
-    struct context *known = NULL;
-    if (result == CUDA_SUCCESS && primary)
-        for (known = contexts; known != NULL && !(known->primary && known->device == device);
-             known = known->next) {
-        }
-    if (result != CUDA_SUCCESS || known != NULL)
-        open_count[device]--; /* none was made, or the primary one was open already */
-    if (known != NULL) known->retained++;
     cb_unlock(&lock);
-    if (result != CUDA_SUCCESS || known != NULL) return;
+    if (!made) {
+        if (known != NULL) free(context);
+        if (cost > 0) cb_cancel(device, cost);
+        return;
+    }
     __atomic_fetch_add(&cb.proc->context_count, 1, __ATOMIC_RELAXED);
-    struct context *context = malloc(sizeof(*context));
-    if (context == NULL) return; /* its end will not be noticed; the process' end will */
-    *context = (struct context){.handle = handle, .device = device, .retained = 1, .primary = primary};
-    cb_lock(&lock);
-    context->next = contexts;
-    contexts = context;
-    cb_unlock(&lock);
+    __atomic_fetch_add(&cb.proc->context_bytes[device], cost, __ATOMIC_RELAXED);
+    cb_commit(device, cost);
 }
 
-/* Takes the record of a context out of the list when it is the one looked for; `releases` 0: whatever is
+/* Takes the record of a context out of the list when it is the one looked for; `all`: however often it is
  * retained. */
-static bool take(CUcontext handle, int primary_of_device, bool all, struct context *taken)
+static bool take(void *handle, int primary_of_device, bool all, struct context *taken)
 {
     struct context *found = NULL;
     cb_lock(&lock);
     for (struct context **link = &contexts; *link != NULL; link = &(*link)->next) {
         struct context *context = *link;
-        bool wanted = handle != NULL ? !context->primary && context->handle == handle
-                                     : context->primary && context->device == primary_of_device;
+        bool wanted = handle != NULL ? context->kind != PRIMARY && context->handle == handle
+                                     : context->kind == PRIMARY && context->device == primary_of_device;
         if (!wanted) continue;
         if (all || --context->retained == 0) {
             found = context;
@@ -127,47 +127,75 @@ static bool take(CUcontext handle, int primary_of_device, bool all, struct conte
 
 static void ended(const struct context *context)
 {
-    cb_ledger_drop_context(context->device, (uint64_t)(uintptr_t)context->handle);
-    closed(context->device);
+    int device = context->device;
+    cb_ledger_drop_context(device, (uint64_t)(uintptr_t)context->handle);
+    __atomic_fetch_sub(&cb.proc->context_count, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&cb.proc->context_bytes[device], context->bytes, __ATOMIC_RELAXED);
+    cb_uncharge(device, context->bytes);
+    cb_pools_refresh(device);
 }
 
-#define CREATE(ordinal, is_primary, call)                                                \
-    do {                                                                                 \
-        int device;                                                                      \
-        uint64_t cost;                                                                   \
-        CB_ENTER();                                                                      \
-        CUresult result = opening(ordinal, &device, &cost);                              \
-        if (result != CUDA_SUCCESS) return result;                                       \
-        result = call;                                                                   \
-        opened(result, result == CUDA_SUCCESS ? *pctx : NULL, device, cost, is_primary); \
-        return result;                                                                   \
+#define CREATE(ordinal, kind, out, call)                                            \
+    do {                                                                            \
+        int device;                                                                 \
+        uint64_t cost;                                                              \
+        CB_ENTER();                                                                 \
+        CUresult result = opening(ordinal, kind, &device, &cost);                   \
+        if (result != CUDA_SUCCESS) return result;                                  \
+        CB_CALL_DRIVER(result, call);                                               \
+        opened(result, result == CUDA_SUCCESS ? *(out) : NULL, device, cost, kind); \
+        return result;                                                              \
     } while (0)
 
 CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    CREATE(dev, false, CB_REAL(cuCtxCreate)(pctx, flags, dev));
+    CREATE(dev, PLAIN, pctx, CB_REAL(cuCtxCreate)(pctx, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    CREATE(dev, false, CB_REAL(cuCtxCreate_v2)(pctx, flags, dev));
+    CREATE(dev, PLAIN, pctx, CB_REAL(cuCtxCreate_v2)(pctx, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
                                 unsigned int flags, CUdevice dev)
 {
-    CREATE(dev, false, CB_REAL(cuCtxCreate_v3)(pctx, paramsArray, numParams, flags, dev));
+    CREATE(dev, PLAIN, pctx, CB_REAL(cuCtxCreate_v3)(pctx, paramsArray, numParams, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
                                 CUdevice dev)
 {
-    CREATE(dev, false, CB_REAL(cuCtxCreate_v4)(pctx, ctxCreateParams, flags, dev));
+    CREATE(dev, PLAIN, pctx, CB_REAL(cuCtxCreate_v4)(pctx, ctxCreateParams, flags, dev));
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    CREATE(dev, true, CB_REAL(cuDevicePrimaryCtxRetain)(pctx, dev));
+    CREATE(dev, PRIMARY, pctx, CB_REAL(cuDevicePrimaryCtxRetain)(pctx, dev));
+}
+
+CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice dev)
+{
+    CREATE(dev, PLAIN, pCtx, CB_REAL(cuGLCtxCreate)(pCtx, Flags, dev));
+}
+
+CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice dev)
+{
+    CREATE(dev, PLAIN, pCtx, CB_REAL(cuGLCtxCreate_v2)(pCtx, Flags, dev));
+}
+
+CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
+{
+    CREATE(dev, GREEN, phCtx, CB_REAL(cuGreenCtxCreate)(phCtx, desc, dev, flags));
+}
+
+CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
+{
+    struct context context;
+    CB_ENTER();
+    CUresult result = CB_REAL(cuGreenCtxDestroy)(hCtx);
+    if (result == CUDA_SUCCESS && hCtx != NULL && take(hCtx, -1, true, &context)) ended(&context);
+    return result;
 }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
@@ -196,9 +224,8 @@ static CUcontext primary_ending(int device, bool reset)
 {
     CUcontext handle = NULL;
     cb_lock(&lock);
-    for (struct context *context = contexts; context != NULL; context = context->next)
-        if (context->primary && context->device == device && (reset || context->retained == 1))
-            handle = context->handle;
+    const struct context *context = primary_of(device);
+    if (context != NULL && (reset || context->retained == 1)) handle = context->handle;
     cb_unlock(&lock);
     return handle;
 }
@@ -241,6 +268,4 @@ void cb_contexts_forked(void)
 {
     contexts = NULL;
     lock.held = 0;
-    for (unsigned i = 0; i < CB_DEVICES_MAX; i++)
-        open_count[i] = 0;
 }

@@ -55,7 +55,8 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     struct cb_claim claim;
     CB_ENTER();
     if (!cb_claim_begin(&claim, bytesize)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CB_REAL(cuMemAlloc_v2)(dptr, bytesize);
+    CUresult result;
+    CB_CALL_DRIVER(result, CB_REAL(cuMemAlloc_v2)(dptr, bytesize));
     cb_claim_end(&claim, result, CB_LINEAR, result == CUDA_SUCCESS ? *dptr : 0);
     return result;
 }
@@ -65,7 +66,8 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
     struct cb_claim claim;
     CB_ENTER();
     if (!cb_claim_begin(&claim, bytesize)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CB_REAL(cuMemAlloc)(dptr, bytesize);
+    CUresult result;
+    CB_CALL_DRIVER(result, CB_REAL(cuMemAlloc)(dptr, bytesize));
     cb_claim_end(&claim, result, CB_LINEAR, result == CUDA_SUCCESS ? *dptr : 0);
     return result;
 }
@@ -75,7 +77,8 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
     struct cb_claim claim;
     CB_ENTER();
     if (!cb_claim_begin(&claim, bytesize)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CB_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
+    CUresult result;
+    CB_CALL_DRIVER(result, CB_REAL(cuMemAllocManaged)(dptr, bytesize, flags));
     cb_claim_end(&claim, result, CB_LINEAR, result == CUDA_SUCCESS ? *dptr : 0);
     return result;
 }
@@ -96,7 +99,8 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
     struct cb_claim claim;
     CB_ENTER();
     if (!cb_claim_begin(&claim, pitched(WidthInBytes, Height))) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CB_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    CUresult result;
+    CB_CALL_DRIVER(result, CB_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
     if (result == CUDA_SUCCESS && !cb_claim_resize(&claim, *pPitch * Height)) {
         (void)CB_REAL(cuMemFree_v2)(*dptr);
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -111,7 +115,8 @@ CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, uns
     struct cb_claim claim;
     CB_ENTER();
     if (!cb_claim_begin(&claim, pitched(WidthInBytes, Height))) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CB_REAL(cuMemAllocPitch)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    CUresult result;
+    CB_CALL_DRIVER(result, CB_REAL(cuMemAllocPitch)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
     if (result == CUDA_SUCCESS && !cb_claim_resize(&claim, (uint64_t)*pPitch * Height)) {
         (void)CB_REAL(cuMemFree)(*dptr);
         result = CUDA_ERROR_OUT_OF_MEMORY;

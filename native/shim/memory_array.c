@@ -72,7 +72,8 @@ static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int leve
     do {                                                                                                \
         struct cb_claim claim;                                                                          \
         if (!cb_claim_begin(&claim, size)) return CUDA_ERROR_OUT_OF_MEMORY;                             \
-        CUresult result = call;                                                                         \
+        CUresult result;                                                                                \
+        CB_CALL_DRIVER(result, call);                                                                   \
         cb_claim_end(&claim, result, kind, result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*pHandle : 0); \
         return result;                                                                                  \
     } while (0)

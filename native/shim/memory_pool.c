@@ -198,7 +198,8 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
             !(frees_caught_up(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&                          \
               cb_pool_begin(from, bytesize, false)))                                                     \
             return cb_pool_refused(from);                                                                \
-        CUresult result = call;                                                                          \
+        CUresult result;                                                                                 \
+        CB_CALL_DRIVER(result, call);                                                                    \
         if (!cb_pool_end(from) && result == CUDA_SUCCESS) {                                              \
             (void)CB_REAL(cuMemFree_v2)(*dptr);                                                          \
             cb_pools_trim(from->device);                                                                 \

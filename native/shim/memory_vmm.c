@@ -86,7 +86,8 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                      : -1;
     uint64_t bytes = cb_cost(size);
     if (!cb_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CB_REAL(cuMemCreate)(handle, size, prop, flags);
+    CUresult result;
+    CB_CALL_DRIVER(result, CB_REAL(cuMemCreate)(handle, size, prop, flags));
     if (result != CUDA_SUCCESS) {
         cb_cancel(device, bytes);
         return result;

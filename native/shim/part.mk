@@ -2,8 +2,8 @@
 SHIM_DIR := $(ROOT)/native/shim
 SHIM_BUILD := $(BUILD)/shim
 SHIM_SOURCES := $(wildcard $(SHIM_DIR)/*.c)
-SHIM_HEADERS := $(wildcard $(SHIM_DIR)/*.h $(ROOT)/native/page/*.h)
-SHIM_OBJECTS := $(SHIM_SOURCES:$(SHIM_DIR)/%.c=$(SHIM_BUILD)/%.o) $(BUILD)/api/cuda_resolve.o
+SHIM_HEADERS := $(wildcard $(SHIM_DIR)/*.h $(ROOT)/native/page/*.h $(ROOT)/native/image/*.h)
+SHIM_OBJECTS := $(SHIM_SOURCES:$(SHIM_DIR)/%.c=$(SHIM_BUILD)/%.o) $(BUILD)/api/cuda_resolve.o $(IMAGE_OBJECTS)
 SHIM_GENERATED := $(SHIM_BUILD)/hooks.inc $(SHIM_BUILD)/denied.inc $(SHIM_BUILD)/shim.map
 SHIM := $(OUT)/lib/libcalabash.so
 TARGETS += $(SHIM)

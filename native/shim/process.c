@@ -1,26 +1,32 @@
 /*
  * Process slots: who is in the container, and who has died in it.
  *
- * A slot's (state, generation, pid) moves as one 16-byte word, so a process killed while it claims leaves
- * either a free slot or one that names it. A slot is live when its pid exists and started when the slot says.
- * Only processes of our own PID namespace can be judged; the agent judges the others. A pid that no longer
- * exists has been reaped, hence its files are closed and the driver has freed what it held: the bytes may be
- * taken off.
+ * A slot's (state, generation, pid) moves as one 16-byte word, so a process killed while it takes one leaves
+ * either a free slot or one that names it. A slot is live when its pid exists, started when the slot says, and
+ * has not ended. Only processes of our own PID namespace can be judged; the agent judges the others. A process
+ * that has ended, whether or not its parent has asked for its exit code, has closed its files, so the driver
+ * has freed what it held: the bytes may be taken off.
  */
 #define _GNU_SOURCE
 #include "shim/process.h"
 
-#include "page/reclaim.h"
+#include "page/reap.h"
 #include "shim/shim.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
 
 #define THOROUGH_EVERY_NS 1000000000u
 
@@ -51,6 +57,24 @@ static uint64_t pid_namespace(void)
     return strtoull(text + 5, NULL, 10); /* after "pid:[" */
 }
 
+static uint64_t clock_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* Whether a pid that still exists is of a process whose threads have all ended. */
+static bool has_ended(int32_t pid)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) return errno == EINVAL; /* by now the number is a thread's of another process */
+    struct pollfd poll_for = {.fd = fd, .events = POLLIN};
+    bool ended = poll(&poll_for, 1, 0) == 1;
+    close(fd);
+    return ended;
+}
+
 /* `thorough` finds a pid that another program has got by now as well; it reads a file for each living
  * process. */
 static bool is_dead(const struct cb_usage_proc *proc, uint64_t here, bool thorough)
@@ -58,72 +82,92 @@ static bool is_dead(const struct cb_usage_proc *proc, uint64_t here, bool thorou
     int32_t pid = __atomic_load_n(&proc->pid, __ATOMIC_ACQUIRE);
     uint64_t started = __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE);
     if (pid <= 0) return false;
-    if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE) {
-        if (here == 0 || proc->pid_namespace != here) return false;
-        if (kill(pid, 0) == -1 && errno == ESRCH) return true;
-        uint64_t now = thorough ? cb_process_start_time(pid) : 0;
+    if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE && proc->pid_namespace == here) {
+        if (kill(pid, 0) != 0 && errno == ESRCH) return true;
+        if (has_ended(pid)) return true;
+        if (!thorough) return false;
+        uint64_t now = cb_process_start_time(pid);
         return started != 0 && now != 0 && now != started;
     }
-    /* Claimed and not yet live: it holds nothing, and its namespace is not known; leave it to the agent. */
+    /* Taken and not yet live: it holds nothing, and its namespace is not known; leave it to the agent. */
     return false;
 }
 
-static unsigned reclaim(struct cb_usage *usage, uint64_t here, bool thorough)
+static bool holds_anything(const struct cb_usage_proc *proc, int device)
+{
+    return device < 0 || __atomic_load_n(&proc->share[device].used_bytes, __ATOMIC_RELAXED) != 0;
+}
+
+/* Of those that hold memory of one device, or with device -1 of all. */
+static unsigned reap(struct cb_usage *usage, uint64_t here, int device, bool thorough)
 {
     unsigned freed = 0;
     int saved = errno;
     for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
         struct cb_usage_proc *proc = &usage->proc[slot];
-        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE || proc == cb.proc) continue;
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE || proc == cb.proc ||
+            !holds_anything(proc, device))
+            continue;
         uint32_t generation = cb_generation(proc);
-        if (is_dead(proc, here, thorough) && cb_reclaim_slot(usage, slot, generation)) freed++;
+        if (is_dead(proc, here, thorough) && cb_reap_slot(usage, slot, generation)) freed++;
     }
+    if (freed > 0) __atomic_store_n(&usage->reaped_ns, clock_ns(), __ATOMIC_RELAXED);
     errno = saved;
     return freed;
 }
 
-unsigned cb_processes_reclaim(void)
+unsigned cb_processes_reap(int device)
 {
     static uint64_t looked_ns;
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    uint64_t now = clock_ns();
     bool thorough = now - __atomic_load_n(&looked_ns, __ATOMIC_RELAXED) > THOROUGH_EVERY_NS;
     if (thorough) __atomic_store_n(&looked_ns, now, __ATOMIC_RELAXED);
-    return reclaim(cb.usage, cb.proc->pid_namespace, thorough);
+    return reap(cb.usage, cb.proc->pid_namespace, device, thorough);
 }
 
-static int claim_free(struct cb_usage *usage, int32_t pid)
+uint64_t cb_processes_elsewhere(int device)
+{
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
+        const struct cb_usage_proc *proc = &cb.usage->proc[slot];
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE &&
+            proc->pid_namespace != cb.proc->pid_namespace)
+            bytes += __atomic_load_n(&proc->share[device].used_bytes, __ATOMIC_RELAXED);
+    }
+    return bytes;
+}
+
+static int take_free(struct cb_usage *usage, int32_t pid)
 {
     for (uint32_t i = 0; i < CB_PROCS_MAX; i++) {
         uint32_t slot = ((uint32_t)pid * 31u + i) % CB_PROCS_MAX;
         struct cb_usage_proc *proc = &usage->proc[slot];
         if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE) continue;
         uint32_t generation = cb_generation(proc);
-        if (cb_proc_change(proc, CB_PROC_FREE, generation, CB_PROC_CLAIMED, generation + 1, pid))
+        if (cb_proc_change(proc, CB_PROC_FREE, generation, CB_PROC_TAKEN, generation + 1, pid))
             return (int)slot;
     }
     return -1;
 }
 
 /* A process that used the GPU and then became another program left a slot under this very pid. */
-static void reclaim_own(struct cb_usage *usage, int32_t pid, uint64_t here)
+static void reap_own(struct cb_usage *usage, int32_t pid, uint64_t here)
 {
     for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
         struct cb_usage_proc *proc = &usage->proc[slot];
         if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE && proc->pid == pid &&
             proc->pid_namespace == here)
-            (void)cb_reclaim_slot(usage, slot, cb_generation(proc));
+            (void)cb_reap_slot(usage, slot, cb_generation(proc));
     }
 }
 
-int cb_process_claim(struct cb_usage *usage)
+int cb_process_enter(struct cb_usage *usage)
 {
     int32_t pid = (int32_t)getpid();
     uint64_t here = pid_namespace();
-    reclaim_own(usage, pid, here);
-    int slot = claim_free(usage, pid);
-    if (slot < 0 && reclaim(usage, here, true) > 0) slot = claim_free(usage, pid);
+    reap_own(usage, pid, here);
+    int slot = take_free(usage, pid);
+    if (slot < 0 && reap(usage, here, -1, true) > 0) slot = take_free(usage, pid);
     if (slot < 0) return -1;
     struct cb_usage_proc *proc = &usage->proc[slot];
     memset(proc->reserving_bytes, 0, sizeof(proc->reserving_bytes));

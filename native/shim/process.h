@@ -6,10 +6,13 @@
 
 #include <stdbool.h>
 
-/* Claims a slot for this process; -1: all are held by living processes. */
-int cb_process_claim(struct cb_usage *usage);
+/* Takes a slot for this process; -1: all are held by living processes. */
+int cb_process_enter(struct cb_usage *usage);
 
-/* Frees the slots of dead processes of this PID namespace; how many. */
-unsigned cb_processes_reclaim(void);
+/* Frees the slots of dead processes of this PID namespace that hold memory of the device; how many. */
+unsigned cb_processes_reap(int device);
+
+/* What processes of other PID namespaces, which cannot be judged from here, hold of the device. */
+uint64_t cb_processes_elsewhere(int device);
 
 #endif

@@ -31,6 +31,7 @@ static const struct {
 } helpers[] = {
 #define HELPER(name) {#name, (void **)&cb_real.name}
     HELPER(cuCtxGetDevice),
+    HELPER(cuDeviceGetAttribute),
     HELPER(cuDeviceGetCount),
     HELPER(cuDeviceGetUuid),
     HELPER(cuDeviceGetUuid_v2),

@@ -19,6 +19,12 @@
 
 #include "page/page.h"
 
+/* <cudaGL.h> needs OpenGL's headers. */
+CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device)
+    __attribute__((visibility("default")));
+CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device)
+    __attribute__((visibility("default")));
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,6 +56,7 @@ struct cb_real {
 #include "shim/hooks.inc"
 #undef CB_NAME
     CUresult (*cuCtxGetDevice)(CUdevice *);
+    CUresult (*cuDeviceGetAttribute)(int *, CUdevice_attribute, CUdevice);
     CUresult (*cuDeviceGetCount)(int *);
     CUresult (*cuDeviceGetUuid)(CUuuid *, CUdevice);
     CUresult (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice);
@@ -154,18 +161,28 @@ static inline uint64_t cb_cost(uint64_t bytes)
         return bytes > UINT64_MAX - large ? UINT64_MAX : (bytes + large - 1) & ~(large - 1);
     return bytes == 0 ? 512 : (bytes + 511) & ~511ull;
 }
-void cb_denied(int device);                              /* counts a refusal */
-bool cb_reserve_quietly(int device, uint64_t bytes);     /* as the next, but a refusal is not yet final */
-bool cb_reserve(int device, uint64_t bytes);             /* before the driver is called */
-void cb_commit(int device, uint64_t bytes);              /* the driver has allocated */
-void cb_cancel(int device, uint64_t bytes);              /* the driver has refused */
-void cb_uncharge(int device, uint64_t bytes);            /* the driver has freed */
+void cb_denied(int device);                          /* counts a refusal */
+bool cb_reserve_quietly(int device, uint64_t bytes); /* as the next, but a refusal is not yet final */
+bool cb_reserve(int device, uint64_t bytes);         /* before the driver is called */
+void cb_commit(int device, uint64_t bytes);          /* the driver has allocated */
+void cb_cancel(int device, uint64_t bytes);          /* the driver has refused */
+void cb_uncharge(int device, uint64_t bytes);        /* the driver has freed */
+/* After the driver has refused what was reserved: whether it may still hold the memory of a process that has
+ * just died. Waits for a moment then; call the driver again. `*tries` begins at 0. */
+bool cb_driver_lags(unsigned *tries);
+#define CB_CALL_DRIVER(result, call)                                                          \
+    do {                                                                                      \
+        unsigned tries_ = 0;                                                                  \
+        do {                                                                                  \
+            result = call;                                                                    \
+        } while (CB_UNLIKELY(result == CUDA_ERROR_OUT_OF_MEMORY) && cb_driver_lags(&tries_)); \
+    } while (0)
 bool cb_true_up(int device, uint64_t from, uint64_t to); /* a charge turns out to be another size */
 uint64_t cb_limit_left(int device,
                        uint64_t *limit); /* bytes free under the cap; *limit: the cap, 0 for none */
 
 /* ledger.c: what each pointer or handle was charged. */
-enum cb_kind { CB_LINEAR = 1, CB_ARRAY, CB_MIPMAP, CB_GRAPH_EXEC };
+enum cb_kind { CB_LINEAR = 1, CB_ARRAY, CB_MIPMAP, CB_GRAPH_EXEC, CB_MODULE, CB_LIBRARY };
 struct cb_entry {
     uint64_t key;
     uint64_t bytes;

@@ -94,7 +94,7 @@ static bool begin(void)
         cb.device_count = files.limits->device_count;
         mapped = true; /* the lease's descriptor stays open for the life of the process */
     }
-    int slot = cb_process_claim(cb.usage);
+    int slot = cb_process_enter(cb.usage);
     if (slot < 0) {
         cb_say("%u processes already use this slice", CB_PROCS_MAX);
         return false;

@@ -224,7 +224,7 @@ static void synchronised(void)
 static void dead_sibling(void)
 {
     start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
-    used->inflight_ns = 500 * MS; /* left by a process that was killed and reclaimed by nobody */
+    used->inflight_ns = 500 * MS; /* left by a process that was killed and reaped by nobody */
     uint64_t began = now_ns();
     launch(3, MS);
     launch(3, MS);

@@ -67,11 +67,12 @@ class Slot:
         return self.world.environment() | {"LD_PRELOAD": str(SHIM), "CALABASH_SLOT": str(self.path)} | more
 
     def start(self, *command: str | Path, **more: str) -> subprocess.Popen[str]:
-        """Start a program on this slice; its output is text."""
+        """Start a program on this slice; its input and output are text."""
         return subprocess.Popen(
             [str(c) for c in command],
             env=self.environment(**more),
             text=True,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -104,26 +105,24 @@ class Slot:
     def procs(self) -> list[ProcUsage]:
         return self.usage.procs()
 
-    def reclaim(self, proc: ProcUsage) -> int:
+    def reap(self, proc: ProcUsage) -> int:
         """What the agent does for a dead process."""
         usage = self.usage  # stays mapped during the call
         return int(
-            pagelib().cb_page_reclaim(
+            pagelib().cb_page_reap(
                 ctypes.c_void_p(usage.address), proc.index, proc.generation, proc.pid, ctypes.c_uint64(proc.start_time)
             )
         )
 
-    def reclaim_all(self) -> None:
+    def reap_all(self) -> None:
         for proc in self.procs():
-            assert self.reclaim(proc) == 1, f"slot {proc.index} is not reclaimed"
+            assert self.reap(proc) == 1, f"slot {proc.index} is not reaped"
 
 
 @functools.cache
 def pagelib() -> ctypes.CDLL:
     """The agent's library of atomics."""
-    library = ctypes.CDLL(str(PAGELIB))
-    library.cb_page_settle_context.restype = ctypes.c_uint64
-    return library
+    return ctypes.CDLL(str(PAGELIB))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,7 @@ def test_three_thousand_kills_in_a_storm_of_reservations_leave_exact_books() -> 
 
 @given(st.binary(min_size=512, max_size=4096), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_whatever_a_tenant_writes_into_its_page_the_agents_calls_come_back(
-    noise: bytes, slot: int, device: int
-) -> None:
+def test_whatever_a_tenant_writes_into_its_page_the_agents_calls_come_back(noise: bytes, slot: int, pid: int) -> None:
     raw = (ctypes.c_char * (2 * ctypes.sizeof(UsageStruct)))()
     base = (ctypes.addressof(raw) + 4095) & ~4095
     content = (noise * (ctypes.sizeof(UsageStruct) // len(noise) + 1))[: ctypes.sizeof(UsageStruct)]
@@ -39,7 +37,7 @@ def test_whatever_a_tenant_writes_into_its_page_the_agents_calls_come_back(
     mapped = UsageStruct.from_address(base)
     for index in (slot % 1024, slot):
         proc = mapped.proc[index % 1024]
-        answer = library.cb_page_reclaim(usage, index, proc.generation, proc.pid, ctypes.c_uint64(proc.start_time))
+        answer = library.cb_page_reap(usage, index, proc.generation, proc.pid, ctypes.c_uint64(proc.start_time))
         assert answer in (-1, 0, 1)
-        assert library.cb_page_settle_context(usage, index, proc.generation, device) >= 0
+        assert library.cb_page_set_host_pid(usage, index, proc.generation, pid) in (0, 1)
     assert library.cb_page_recount(usage) in range(-1, 17)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -86,7 +88,7 @@ def test_many_processes_hammering_every_family_never_exceed_the_cap_by_a_byte(wo
     assert device["alloc_peak_bytes"] <= cap
     assert device["alloc_bytes"] == 0
     assert slot.usage.device(0).peak_bytes <= cap
-    slot.reclaim_all()
+    slot.reap_all()
     assert slot.usage.device(0).used_bytes == 0
     assert slot.procs() == []
 
@@ -107,12 +109,12 @@ def test_processes_killed_at_random_leave_nothing_behind(world: World) -> None:
         victim.communicate()
         for proc in slot.procs():
             if proc.pid == victim.pid:
-                assert slot.reclaim(proc) in (0, 1)  # a sibling in need may have been faster
+                assert slot.reap(proc) in (0, 1)  # a sibling in need may have been faster
         running.append(slot.start(program("tenant"), "hammer", "100", str(turn)))
     for process in running:
         process.kill()
         process.communicate()
-    slot.reclaim_all()
+    slot.reap_all()
     assert slot.usage.device(0).used_bytes == 0
     assert slot.procs() == []
     assert slot.usage.device(0).peak_bytes <= 128 * MIB
@@ -129,7 +131,7 @@ def test_a_process_that_becomes_another_program_does_not_pay_for_the_first(slot:
     assert len(slot.procs()) == 1
 
 
-def test_memory_of_a_living_sibling_is_never_reclaimed(slot: Slot) -> None:
+def test_memory_of_a_living_sibling_is_never_reaped(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", str(600 * MIB))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -172,30 +174,95 @@ def test_a_block_of_virtual_memory_lives_until_its_last_reference_and_mapping(sl
     ]
 
 
-def test_contexts_count_until_the_agent_has_measured_them(world: World) -> None:
-    slot = world.slot(cap=GIB, context=300 * MIB)
-    holders = [slot.start(program("tenant"), "hold", str(2 * MIB)) for _ in range(3)]
-    for holder in holders:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
-    fourth = slot.start(program("tenant"), "hold", str(2 * MIB))
-    out, _ = fourth.communicate(timeout=60)
-    assert "answers 2" in out, "a fourth context fits in no 1 GiB"
-    # The agent measures 310 MiB for each: publishes the residual first, then takes the provisional charge back.
-    slot.limits.set_residual(0, 3 * 10 * MIB)
-    usage = slot.usage
-    for proc in slot.procs():
-        if proc.pid == fourth.pid:
-            assert slot.reclaim(proc) == 1
-            continue
-        taken = pagelib().cb_page_settle_context(ctypes.c_void_p(usage.address), proc.index, proc.generation, 0)
-        assert taken == 300 * MIB
-        again = pagelib().cb_page_settle_context(ctypes.c_void_p(usage.address), proc.index, proc.generation, 0)
-        assert again == 0
-    assert usage.device(0).used_bytes == 3 * 2 * MIB
-    for holder in holders:
-        holder.kill()
-        holder.communicate()
+CONTEXT = 414 * MIB  # what one takes of the simulated card
+
+
+def test_every_context_is_charged_before_the_driver_makes_it(world: World) -> None:
+    slot = world.slot(cap=GIB, context=CONTEXT)
+    assert slot.tenant("many-contexts", 60) == f"2 {OUT_OF_MEMORY}"
+    assert world.device()["used_peak_bytes"] == 2 * CONTEXT
+    slot.reap_all()
+    assert slot.usage.device(0).used_bytes == 0
+    assert slot.usage.device(0).denied_count == 1
+
+
+def test_contexts_of_many_processes_fit_exactly(world: World) -> None:
+    slot = world.slot(cap=3 * CONTEXT + 4 * MIB, context=CONTEXT)
+    with slot.holding(2 * MIB), slot.holding(2 * MIB):
+        assert slot.tenant("many-contexts", 60) == f"1 {OUT_OF_MEMORY}"
+        assert world.device()["used_peak_bytes"] <= 3 * CONTEXT + 4 * MIB
+
+
+def test_a_context_that_ends_is_given_back_and_a_second_retain_costs_nothing(world: World) -> None:
+    slot = world.slot(cap=2 * CONTEXT + 8 * MIB, context=CONTEXT)
+    assert slot.tenant("contexts") == f"{CONTEXT + 8 * MIB} 0 0"
+
+
+def test_a_slice_smaller_than_one_context_says_so_once(world: World) -> None:
+    slot = world.slot(cap=100 * MIB, context=CONTEXT)
+    process = slot.start(*slot.tenant_command("many-contexts", 1))
+    out, err = process.communicate(timeout=60)
+    assert out.strip() == f"0 {OUT_OF_MEMORY}"
+    assert err.count("\n") == 1
+    assert "414 MiB" in err
+    assert "100 MiB" in err
+
+
+@pytest.mark.parametrize("way", ["module", "file", "library"])
+def test_the_variables_of_a_module_are_charged_once_from_load_to_unload(slot: Slot, way: str) -> None:
+    taken = 100 * MIB
+    assert slot.tenant("module", taken, way) == f"{SUCCESS} {taken} {taken} 0"
+    assert slot.world.device()["alloc_bytes"] == 0
+
+
+@pytest.mark.parametrize("way", ["module", "file", "library"])
+def test_a_module_whose_variables_exceed_the_cap_is_not_loaded(slot: Slot, way: str) -> None:
+    assert slot.tenant("module", 20 * GIB, way) == f"{OUT_OF_MEMORY} 0 0 0"
+    assert slot.world.device()["alloc_peak_bytes"] == 0
+
+
+def test_memory_of_a_killed_sibling_is_taken_back_inside_the_next_allocation(slot: Slot) -> None:
+    """Without an agent, and although nobody has asked for the exit code of the dead."""
+    survivor = slot.start(*slot.tenant_command("again", 600 * MIB))
+    assert survivor.stdin is not None
+    assert survivor.stdout is not None
+    assert survivor.stdout.readline() == "ready\n"
+
+    def ask() -> str:
+        assert survivor.stdin is not None
+        assert survivor.stdout is not None
+        survivor.stdin.write("\n")
+        survivor.stdin.flush()
+        return survivor.stdout.readline().strip()
+
+    for _ in range(20):
+        sibling = slot.start(*slot.tenant_command("hold", 600 * MIB))
+        assert sibling.stdout is not None
+        assert sibling.stdout.readline() == "ready\n"
+        assert ask() == str(OUT_OF_MEMORY)
+        sibling.kill()
+        os.waitid(os.P_PID, sibling.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert ask() == str(SUCCESS)
+        sibling.communicate()
+    survivor.stdin.close()
+    assert survivor.wait(timeout=30) == 0
+
+
+def test_the_residual_of_a_killed_sibling_is_waited_for(world: World) -> None:
+    """What only the agent can take back: the call waits for its next look, and not when there is no agent."""
+    slot = world.slot(cap=GIB)
+    limits = slot.limits
+    limits.set_residual(0, 600 * MIB)
+    with slot.holding(64 * MIB):
+        pass  # killed: whoever is short of memory next reaps it
+    assert slot.tenant("alloc", 600 * MIB) == str(OUT_OF_MEMORY), "without an agent nobody waits"
+    with slot.holding(64 * MIB):
+        pass
+    limits.beat(time.monotonic_ns())
+    late = threading.Timer(0.15, limits.set_residual, (0, 0))
+    late.start()
+    assert slot.tenant("alloc", 980 * MIB) == str(SUCCESS)
+    late.join()
 
 
 def test_a_damaged_counter_is_rebuilt_from_the_processes(slot: Slot) -> None:

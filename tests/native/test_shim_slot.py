@@ -137,7 +137,7 @@ def test_a_process_is_named_in_the_usage_page_while_it_lives(slot: Slot) -> None
     assert proc.context_count == 1
     process.kill()
     process.communicate()
-    assert slot.reclaim(proc) == 1
+    assert slot.reap(proc) == 1
     assert slot.procs() == []
     assert slot.usage.device(0).used_bytes == 0
 

@@ -17,7 +17,7 @@ from bench._report import ROOT
 from calabash.agent.auditor import Auditor
 from calabash.agent.inventory import Inventory
 from calabash.agent.pages import LimitsPage, UsagePage
-from calabash.agent.reclaim import Keeping
+from calabash.agent.reap import Keeping
 from calabash.agent.residual import Residual
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy

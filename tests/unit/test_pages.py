@@ -47,7 +47,7 @@ CONSTANTS = {
     "CB_GATE_RATE": Gate.RATE,
     "CB_GATE_TURN": Gate.TURN,
     "CB_PROC_FREE": layout.ProcState.FREE,
-    "CB_PROC_CLAIMED": layout.ProcState.CLAIMED,
+    "CB_PROC_TAKEN": layout.ProcState.TAKEN,
     "CB_PROC_LIVE": layout.ProcState.LIVE,
 }
 
@@ -157,7 +157,7 @@ def test_whatever_a_tenant_writes_is_bounded_when_read(tmp_path: Path) -> None:
     assert max(look.used_bytes, look.peak_bytes) <= 1 << 48
     procs = usage.procs()
     assert len(procs) == layout.PROCS_MAX
-    assert {proc.state for proc in procs} == {layout.ProcState.CLAIMED}
+    assert {proc.state for proc in procs} == {layout.ProcState.TAKEN}
     assert max(procs[0].used_bytes) <= 1 << 48
 
 

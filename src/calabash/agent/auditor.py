@@ -11,7 +11,7 @@ from calabash.agent.believed import MS, Believed
 from calabash.agent.inventory import Inventory
 from calabash.agent.pages import LimitsPage
 from calabash.agent.pages_layout import Gate
-from calabash.agent.reclaim import Keeping
+from calabash.agent.reap import Keeping
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId

@@ -11,7 +11,7 @@ from functools import partial
 
 from calabash.agent import pages
 from calabash.agent.inventory import Inventory
-from calabash.agent.reclaim import Keeping
+from calabash.agent.reap import Keeping
 from calabash.agent.residual import Residual
 from calabash.agent.slot_names import LEASE_FILE
 from calabash.agent.slots import Slots

@@ -22,30 +22,23 @@ class PageLibrary:
             raise CalabashError(
                 f"cannot load {path.name}: {error}", reason=Reason.BAD_FILE, hint="build it with: make native"
             ) from error
-        self._reclaim = library.cb_page_reclaim
-        self._reclaim.restype = ctypes.c_int
-        self._reclaim.argtypes = [
+        self._reap = library.cb_page_reap
+        self._reap.restype = ctypes.c_int
+        self._reap.argtypes = [
             ctypes.c_void_p,
             ctypes.c_uint32,
             ctypes.c_uint32,
             ctypes.c_int32,
             ctypes.c_uint64,
         ]
-        self._settle = library.cb_page_settle_context
-        self._settle.restype = ctypes.c_uint64
-        self._settle.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32]
         self._set_host_pid = library.cb_page_set_host_pid
         self._set_host_pid.restype = ctypes.c_int
         self._set_host_pid.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int32]
 
-    def reclaim(self, page: UsagePage, proc: ProcUsage) -> bool:
+    def reap(self, page: UsagePage, proc: ProcUsage) -> bool:
         """Take a dead process off the counters; False: ask again, its tenant keeps changing the page."""
-        answer = self._reclaim(page.address, proc.index, proc.generation, proc.pid, proc.start_time)
+        answer = self._reap(page.address, proc.index, proc.generation, proc.pid, proc.start_time)
         return int(answer) >= 0
-
-    def settle_context(self, page: UsagePage, proc: ProcUsage, device: int) -> int:
-        """Take back the provisional charge of a process on a device; the bytes."""
-        return int(self._settle(page.address, proc.index, proc.generation, device))
 
     def set_host_pid(self, page: UsagePage, proc: ProcUsage, host_pid: int) -> None:
         """Tell the page under which pid the host knows the process."""

@@ -93,6 +93,7 @@ class ProcUsage:
     pid_namespace: int
     context_count: int
     used_bytes: tuple[int, ...]
+    transactions: tuple[int, ...]
     reserving_bytes: tuple[int, ...]
     context_bytes: tuple[int, ...]
 
@@ -293,7 +294,7 @@ class UsagePage:
         return [_proc(i, data[at : at + _PROC_BYTES]) for i, at in enumerate(states) if any(data[at : at + 4])]
 
     def proc(self, index: int) -> ProcUsage:
-        """One bounded look at a process entry; an unknown state reads as claimed."""
+        """One bounded look at a process entry; an unknown state reads as taken."""
         return _proc(index, self._read(_PROCS_OFFSET + index * _PROC_BYTES, _PROC_BYTES))
 
 
@@ -301,7 +302,7 @@ def _proc(index: int, data: bytes) -> ProcUsage:
     raw = UsageProcStruct.from_buffer_copy(data)
     return ProcUsage(
         index=index,
-        state=ProcState(raw.state) if raw.state <= ProcState.LIVE else ProcState.CLAIMED,
+        state=ProcState(raw.state) if raw.state <= ProcState.LIVE else ProcState.TAKEN,
         generation=raw.generation,
         pid=raw.pid,
         host_pid=raw.host_pid,
@@ -309,6 +310,7 @@ def _proc(index: int, data: bytes) -> ProcUsage:
         pid_namespace=raw.pid_namespace,
         context_count=min(raw.context_count, COUNT_MAX),
         used_bytes=tuple(min(share.used_bytes, BYTES_MAX) for share in raw.share),
+        transactions=tuple(share.sequence for share in raw.share),
         reserving_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.reserving_bytes)),
         context_bytes=tuple(min(value, BYTES_MAX) for value in _integers(raw.context_bytes)),
     )

@@ -43,7 +43,7 @@ class ProcState(IntEnum):
     """``enum cb_proc_state``."""
 
     FREE = 0
-    CLAIMED = 1
+    TAKEN = 1
     LIVE = 2
 
 
@@ -165,6 +165,7 @@ class UsageShareStruct(ctypes.Structure):
 
     _fields_: ClassVar = [("used_bytes", ctypes.c_uint64), ("sequence", ctypes.c_uint64)]
     used_bytes: int
+    sequence: int
 
 
 class UsageProcStruct(ctypes.Structure):
@@ -208,7 +209,8 @@ class UsageStruct(ctypes.Structure):
         ("magic", ctypes.c_uint64),
         ("version", ctypes.c_uint32),
         ("device_count", ctypes.c_uint32),
-        ("reserved", ctypes.c_char * (4096 - 16)),
+        ("reaped_ns", ctypes.c_uint64),
+        ("reserved", ctypes.c_char * (4096 - 24)),
         ("device", UsageDeviceStruct * DEVICES_MAX),
         ("proc", UsageProcStruct * PROCS_MAX),
     ]

@@ -1,54 +1,61 @@
-"""Residual memory: what a device holds for an allocation beyond what its ledger counts. Pure.
+"""Residual memory: what a device holds for a process beyond what its ledger counts. Pure.
 
-Theory of operation. The driver's figure and the ledger cannot be read in the same instant. Each look therefore reads
-the ledger before and after the driver and subtracts the smaller value: whatever was allocated in between makes the
-estimate too high, never too low. The residual itself (contexts, modules) moves slowly, so
+Theory of operation. The ledger counts everything that a process asks for, its contexts at their learned cost included,
+*before* the driver is called. So ``driver - ledger`` read at one instant is never more than the residual (code,
+fragmentation, a context that cost more than was known), and lower only by what is being reserved or freed just then.
+The two cannot be read at one instant: each look reads the ledger before and after the driver and subtracts the larger
+value.
 
-* a quiet look (ledger equal before and after, nothing being reserved) is taken as it is;
-* noisy looks are upper bounds: the smallest of the last few is taken;
-* a rise is published at once, a fall only when two looks agree, because a free that the driver has done and the ledger
+* A quiet look (nothing was booked in between, nothing is being reserved) is exact, and taken as it is.
+* From a program that never rests the least of the last few looks is taken.
+* A rise is published at once, a fall only when two looks agree, because a free that the driver has done and the ledger
   has not yet booked makes one look too low.
 
-So the cap may be held too tightly for a moment and, but for that instant twice in a row, never too loosely.
+So nothing is counted twice, not even for a moment: a program is never refused what its slice has left.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 NOISY_LOOKS = 5
 
+ProcessKey = tuple[int, int]  # index and generation of a process entry
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One look at one device of one allocation, in bytes. Ledgers are without reservations and provisional contexts."""
+class ProcessLook:
+    """One look at one process on one device, in bytes. ``transactions`` counts what was booked so far."""
 
     driver_bytes: int
     ledger_before_bytes: int
     ledger_after_bytes: int
+    transactions_before: int
+    transactions_after: int
     reserving: bool
 
     @property
     def quiet(self) -> bool:
         """Nothing moved while we looked."""
-        return not self.reserving and self.ledger_before_bytes == self.ledger_after_bytes
+        return not self.reserving and self.transactions_before == self.transactions_after
 
     @property
     def estimate_bytes(self) -> int:
-        """At least the residual, but for frees in flight."""
-        return max(0, self.driver_bytes - min(self.ledger_before_bytes, self.ledger_after_bytes))
+        """The residual, or a little less."""
+        return max(0, self.driver_bytes - max(self.ledger_before_bytes, self.ledger_after_bytes))
 
 
 @dataclass(slots=True)
-class Residual:
-    """What is published for one device of one allocation."""
+class ProcessResidual:
+    """What is published for one process on one device."""
 
     published_bytes: int = 0
     _last_bytes: int | None = None
     _noisy: deque[int] = field(default_factory=lambda: deque(maxlen=NOISY_LOOKS))
 
-    def see(self, look: Look) -> int:
+    def see(self, look: ProcessLook) -> int:
         """The residual to publish after this look."""
         if look.quiet:
             self._noisy.clear()
@@ -64,3 +71,15 @@ class Residual:
             self.published_bytes = min(self.published_bytes, max(candidate, self._last_bytes))
         self._last_bytes = candidate
         return self.published_bytes
+
+
+@dataclass(slots=True)
+class Residual:
+    """What is published for one device of one allocation: the sum over its processes."""
+
+    _processes: dict[ProcessKey, ProcessResidual] = field(default_factory=dict)
+
+    def see(self, looks: Mapping[ProcessKey, ProcessLook]) -> int:
+        """The residual to publish after a look at all processes; one that is not among them any more has none."""
+        self._processes = {key: self._processes.get(key, ProcessResidual()) for key in looks}
+        return sum(self._processes[key].see(look) for key, look in looks.items())

@@ -10,7 +10,7 @@ from calabash.agent.auditor import Auditor
 from calabash.agent.census import Caps, Census, Events, described
 from calabash.agent.inventory import Inventory
 from calabash.agent.membership import Membership
-from calabash.agent.reclaim import Keeping
+from calabash.agent.reap import Keeping
 from calabash.agent.strangers import OverUse, Stranger, StrangerPolicy
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import Reason

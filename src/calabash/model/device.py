@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from calabash.model.units import MIB
+
 DeviceUuid = NewType("DeviceUuid", str)
 NodeName = NewType("NodeName", str)
 
@@ -46,7 +48,12 @@ class DeviceProcess:
     """A process that holds memory of a device; ``pid`` is in the reader's namespace."""
 
     pid: int
-    used_mib: int
+    used_bytes: int
+
+    @property
+    def used_mib(self) -> int:
+        """The same, rounded up."""
+        return -(-self.used_bytes // MIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

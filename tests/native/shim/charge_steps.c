@@ -4,11 +4,11 @@
  *
  * A traced child runs a few transactions and is killed at instruction n, for n = 1, 2, ... until it gets
  * through. Each time the parent, a living process of the same container, first does a transaction of its own,
- * then reclaims the child: the counter must be exactly the parent's own bytes. Prints the number of
+ * then reaps the child: the counter must be exactly the parent's own bytes. Prints the number of
  * instructions tried.
  */
 #define _GNU_SOURCE
-#include "page/reclaim.h"
+#include "page/reap.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -68,14 +68,14 @@ int main(void)
     for (long last = 1;; last++) {
         uint32_t generation = (uint32_t)last;
         int ended = run_child(last, generation);
-        if (last % 3 == 1) { /* sometimes the reclaim is the first to help, sometimes a living neighbour is */
+        if (last % 3 == 1) { /* sometimes the reap is the first to help, sometimes a living neighbour is */
             if (!cb_charge_add(usage, PARENT, 0, 512, LIMIT)) fail("denied", last, 0, 1);
             mine += 512;
         } else if (last % 3 == 2) {
             mine -= cb_charge_sub(usage, PARENT, 0, 512);
         }
-        if (!cb_reclaim_slot(usage, CHILD, generation) || !cb_reclaim_slot(usage, CHILD, generation))
-            fail("reclaim", last, 0, 1);
+        if (!cb_reap_slot(usage, CHILD, generation) || !cb_reap_slot(usage, CHILD, generation))
+            fail("reap", last, 0, 1);
         if (usage->device[0].used_bytes != mine) fail("container", last, usage->device[0].used_bytes, mine);
         if (usage->proc[CHILD].share[0].used_bytes != 0 || usage->proc[CHILD].state != CB_PROC_FREE)
             fail("child", last, usage->proc[CHILD].share[0].used_bytes, 0);

@@ -2,11 +2,11 @@
  * Many processes hammer the counters of one container while a killer strikes at random: charge_storm KILLS
  * WORKERS SEED.
  *
- * Checks that the counter never exceeds the limit, that every reclaim leaves no byte behind, and that at the
+ * Checks that the counter never exceeds the limit, that every reap leaves no byte behind, and that at the
  * end all counters are zero. Prints the number of transactions done and the highest value seen.
  */
 #define _GNU_SOURCE
-#include "page/reclaim.h"
+#include "page/reap.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -56,10 +56,10 @@ static pid_t spawn(uint32_t slot, unsigned seed)
 }
 
 /* As the agent does: an answer of "ask again later" is one, the tries of a single call are bounded. */
-static bool reclaimed(uint32_t slot)
+static bool reaped(uint32_t slot)
 {
     for (int i = 0; i < RECLAIM_CALLS_MAX; i++)
-        if (cb_reclaim_slot(usage, slot, usage->proc[slot].generation)) return true;
+        if (cb_reap_slot(usage, slot, usage->proc[slot].generation)) return true;
     return false;
 }
 
@@ -87,8 +87,8 @@ int main(int count, char **arguments)
             printf("worker %u ended with status %x\n", slot, (unsigned)status);
             return 1;
         }
-        if (!reclaimed(slot)) {
-            printf("slot %u cannot be reclaimed\n", slot);
+        if (!reaped(slot)) {
+            printf("slot %u cannot be reaped\n", slot);
             return 1;
         }
         if (usage->proc[slot].share[0].used_bytes != 0) {

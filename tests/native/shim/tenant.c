@@ -395,6 +395,79 @@ static int do_contexts(char **numbers)
     return 0;
 }
 
+/* many-contexts COUNT: how many contexts there is room for, and the answer that ended it; then their end gives
+ * everything back. */
+static int do_many_contexts(char **numbers)
+{
+    int wanted = atoi(numbers[0]), made = 0;
+    CUcontext contexts[64];
+    CUresult answer = CUDA_SUCCESS;
+    TRY(cuInit(0));
+    while (made < wanted && made < 64 && (answer = cuCtxCreate(&contexts[made], NULL, 0, 0)) == CUDA_SUCCESS)
+        made++;
+    printf("%d %d\n", made, (int)answer);
+    fflush(stdout);
+    if (numbers[1] != NULL && strcmp(numbers[1], "stay") == 0) pause();
+    while (made > 0)
+        TRY(cuCtxDestroy(contexts[--made]));
+    return 0;
+}
+
+/* module BYTES WAY: free memory that a variable of so many bytes takes from its load to its unload. */
+static int do_module(char **numbers)
+{
+    char text[512];
+    const char *way = numbers[1] != NULL ? numbers[1] : "module";
+    CUmodule module = NULL;
+    CUlibrary library = NULL;
+    CUdeviceptr pointer;
+    size_t bytes;
+    start();
+    snprintf(text, sizeof(text),
+             ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 8 .b8 big[%s];\n", numbers[0]);
+    ssize_t before = (ssize_t)free_bytes();
+    CUresult result;
+    if (strcmp(way, "file") == 0) {
+        char name[] = "/tmp/module-XXXXXX";
+        int fd = mkstemp(name);
+        if (fd < 0 || write(fd, text, strlen(text)) < 0 || close(fd) != 0) return 1;
+        result = cuModuleLoad(&module, name);
+        unlink(name);
+    } else if (strcmp(way, "library") == 0) {
+        result = cuLibraryLoadData(&library, text, NULL, NULL, 0, NULL, NULL, 0);
+    } else {
+        result = cuModuleLoadData(&module, text);
+    }
+    ssize_t loaded = before - (ssize_t)free_bytes();
+    if (result == CUDA_SUCCESS && library != NULL)
+        TRY(cuLibraryGetGlobal(&pointer, &bytes, library, "big"));
+    else if (result == CUDA_SUCCESS)
+        TRY(cuModuleGetGlobal(&pointer, &bytes, module, "big"));
+    ssize_t asked = before - (ssize_t)free_bytes();
+    if (library != NULL) TRY(cuLibraryUnload(library));
+    if (module != NULL) TRY(cuModuleUnload(module));
+    printf("%d %zd %zd %zd\n", (int)result, loaded, asked, before - (ssize_t)free_bytes());
+    return 0;
+}
+
+/* again BYTES: for each line read, one allocation that is freed at once; answers with its result. */
+static int do_again(char **numbers)
+{
+    size_t bytes = strtoull(numbers[0], NULL, 10);
+    char line[16];
+    CUdeviceptr pointer;
+    start();
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof(line), stdin) != NULL) {
+        CUresult result = cuMemAlloc(&pointer, bytes);
+        if (result == CUDA_SUCCESS) TRY(cuMemFree(pointer));
+        printf("%d\n", (int)result);
+        fflush(stdout);
+    }
+    return 0;
+}
+
 /* reuse BYTES: stream-ordered frees that nobody has waited for make room for the next allocation. */
 static int do_reuse(char **numbers)
 {
@@ -539,7 +612,7 @@ static const struct {
     {"families", do_families},   {"fill", do_fill},       {"hammer", do_hammer},     {"hold", do_hold},
     {"alloc", do_alloc},         {"view", do_view},       {"init", do_init},         {"fork", do_fork},
     {"late-fork", do_late_fork}, {"threads", do_threads}, {"contexts", do_contexts}, {"vmm", do_vmm},
-    {"reuse", do_reuse},         {"reset", do_reset},     {"exec", do_exec},         {"graph", do_graph},
+    {"again", do_again}, {"module", do_module}, {"many-contexts", do_many_contexts}, {"reuse", do_reuse},         {"reset", do_reset},     {"exec", do_exec},         {"graph", do_graph},
     {"capture", do_capture},
 };
 

@@ -35,7 +35,7 @@ class Node:
     def processes(self, uuid: DeviceUuid) -> list[DeviceProcess]:
         if not self.answers:
             raise CalabashError("it does not answer", reason=Reason.UNHEALTHY)
-        return [DeviceProcess(pid=pid, used_mib=1) for pid in self.listed]
+        return [DeviceProcess(pid=pid, used_bytes=1 << 20) for pid in self.listed]
 
     def allocation_of(self, pid: int) -> AllocationId | None:
         return self.members.get(pid)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from calabash.agent.inventory import Inventory
-from calabash.agent.reclaim import Keeping
+from calabash.agent.reap import Keeping
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord

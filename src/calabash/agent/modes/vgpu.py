@@ -9,7 +9,7 @@ import structlog
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.probe import try_card
-from calabash.agent.reclaim import Reclaimer
+from calabash.agent.reap import Reaper
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
@@ -28,22 +28,22 @@ class VgpuExecutor(ViewOnly):
 
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
-        self._reclaimer = _reclaimer(tools)
+        self._reaper = _reaper(tools)
 
     def start(self) -> None:
         """One healthy card of each model is tried out: what an empty context costs is charged before it is seen."""
-        reclaimer = self._reclaimer
-        if reclaimer is None:
+        reaper = self._reaper
+        if reaper is None:
             return
         inventory = self._tools.inventory
         models = {d.model: d for d in inventory.devices() if d.health is Health.HEALTHY}
         for model, device in models.items():
             probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
-            reclaimer.learn_context(model, probed.context_bytes)
+            reaper.learn_context(model, probed.context_bytes)
             log.info("tried a card", model=model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        if self._reclaimer is None or not self._tools.library.is_file():
+        if self._reaper is None or not self._tools.library.is_file():
             # Without the library the limits would be words: rather no slice than one that nobody keeps to.
             raise CalabashError(
                 f"{self._tools.library.name} has not been built, so mode {self.name} cannot be enforced",
@@ -63,20 +63,20 @@ class VgpuExecutor(ViewOnly):
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
         del record
-        if self._reclaimer is not None:
-            self._reclaimer.publish_context(pages.limits)
+        if self._reaper is not None:
+            self._reaper.publish_context(pages.limits)
 
     def look(self) -> None:
-        if self._reclaimer is not None:
-            self._reclaimer.tick(self._tools.keepings())
+        if self._reaper is not None:
+            self._reaper.tick(self._tools.keepings())
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Pages are adopted with their slots, and what contexts cost is published at the next look."""
 
 
-def _reclaimer(tools: NodeTools) -> Reclaimer | None:
+def _reaper(tools: NodeTools) -> Reaper | None:
     try:
-        return Reclaimer(tools.inventory, PageLibrary())
+        return Reaper(tools.inventory, PageLibrary())
     except CalabashError as error:
         log.warning("capped slices cannot be granted", error=error.message)
         return None

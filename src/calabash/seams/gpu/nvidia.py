@@ -367,7 +367,7 @@ def _processes(handle: object) -> tuple[DeviceProcess, ...]:
         *_optional(lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle), []),
     ):
         used[process.pid] = max(used.get(process.pid, 0), process.usedGpuMemory or 0)
-    return tuple(DeviceProcess(pid=pid, used_mib=-(-used[pid] // MIB)) for pid in sorted(used))
+    return tuple(DeviceProcess(pid=pid, used_bytes=used[pid]) for pid in sorted(used))
 
 
 def _utilization(handle: object, after_us: int) -> tuple[ProcessUtilization, ...]:

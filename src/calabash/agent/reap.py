@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent import pages
 from calabash.agent.inventory import Inventory
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.pages import ProcUsage
-from calabash.agent.pages_layout import ProcState
-from calabash.agent.residual import Look, Residual
+from calabash.agent.residual import ProcessKey, ProcessLook, Residual
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.units import MIB
@@ -26,6 +25,7 @@ from calabash.seams.host.processes import Process, alive, holders, identify, nam
 CONTEXT_BYTES_MAX = 4096 * MIB
 
 HostBytes = dict[int, int]  # pid in our namespace -> bytes
+Entries = dict[ProcessKey, ProcUsage]
 
 
 @dataclass(slots=True)
@@ -37,10 +37,9 @@ class Keeping:
     lease: Path
     residuals: list[Residual]
     members: Callable[[], list[Process]] | None = None  # who belongs to it, where no lease says so
-    listed: list[set[int]] = field(default_factory=list)  # per device: pids that the driver listed last time
 
 
-class Reclaimer:
+class Reaper:
     """One look at every ledger per call of ``tick``; asks each driver once per device and look."""
 
     def __init__(self, inventory: Inventory, library: PageLibrary) -> None:
@@ -55,19 +54,19 @@ class Reclaimer:
             self._context_bytes[model] = context_bytes
 
     def publish_context(self, limits: pages.LimitsPage) -> None:
-        """Tell a slot what the first context on each of its devices costs."""
+        """Tell a slot what a context on each of its devices costs."""
         for index, uuid in enumerate(limits.uuids):
             limits.set_context_bytes(index, self._context_bytes.get(self._inventory.model_of(uuid), 0))
 
     def tick(self, keepings: Iterable[Keeping]) -> None:
         """Look at all. Drivers are asked for the devices that are used only."""
         everything = list(keepings)
-        before = [self._ledgers(keeping) for keeping in everything]
+        before = [_entries(keeping) for keeping in everything]
         used = {uuid for keeping in everything for uuid in keeping.limits.uuids}
         truth = {uuid: self._driver_bytes(uuid) for uuid in used}
-        for keeping, ledgers in zip(everything, before, strict=True):
+        for keeping, entries in zip(everything, before, strict=True):
             with contextlib.suppress(CalabashError):
-                self._look(keeping, ledgers, truth)
+                self._look(keeping, entries, truth)
 
     def _driver_bytes(self, uuid: DeviceUuid) -> HostBytes | None:
         """Bytes per process of a device; None when it does not answer: then nothing is known, and nothing is held."""
@@ -75,67 +74,38 @@ class Reclaimer:
             found = self._inventory.driver_of(uuid).processes(uuid)
         except (CalabashError, KeyError):
             return None
-        return {p.pid: p.used_mib * MIB for p in found}
+        return {p.pid: p.used_bytes for p in found}
 
-    def _ledgers(self, keeping: Keeping) -> list[int]:
-        procs = keeping.usage.procs()
-        return [_ledger_bytes(keeping, procs, index)[0] for index in range(keeping.limits.device_count)]
-
-    def _look(self, keeping: Keeping, before: list[int], truth: dict[DeviceUuid, HostBytes | None]) -> None:
-        procs = keeping.usage.procs()
-        known = {proc.index: self._host_process(keeping, proc) for proc in procs}
-        listed: list[set[int]] = []
+    def _look(self, keeping: Keeping, before: Entries, truth: dict[DeviceUuid, HostBytes | None]) -> None:
+        after = _entries(keeping)
+        known = {key: self._host_process(keeping, proc) for key, proc in after.items()}
+        self.publish_context(keeping.limits)
+        listed: set[int] = set()
         for index, uuid in enumerate(keeping.limits.uuids):
             driver = truth[uuid]
             if driver is None:
-                listed.append(set())
                 continue
-            pids = {process.pid for process in known.values() if process is not None and process.pid in driver}
-            listed.append(pids)
-            ledger, reserving = _ledger_bytes(keeping, procs, index)
-            look = Look(
-                driver_bytes=sum(driver[pid] for pid in pids),
-                ledger_before_bytes=before[index],
-                ledger_after_bytes=ledger,
-                reserving=reserving > 0,
-            )
-            self.publish_context(keeping.limits)
-            keeping.limits.set_residual(index, keeping.residuals[index].see(look))
-            self._settle(keeping, procs, known, index, driver)
-        for proc in procs:
-            process = known[proc.index]
+            listed |= driver.keys()
+            looks: dict[ProcessKey, ProcessLook] = {}
+            for key, process in known.items():
+                if process is not None and process.pid in driver:
+                    looks[key] = _look_at(before.get(key), after[key], index, driver[process.pid])
+            for key, look in looks.items():
+                self._learn(uuid, after[key], index, look)
+            keeping.limits.set_residual(index, keeping.residuals[index].see(looks))
+        for key, process in known.items():
             gone = process is None or not alive(process)
-            if gone and not any(process is not None and process.pid in pids for pids in listed):
-                self._library.reclaim(keeping.usage, proc)
-        keeping.listed = listed
+            if gone and (process is None or process.pid not in listed):
+                self._library.reap(keeping.usage, after[key])
 
-    def _settle(
-        self,
-        keeping: Keeping,
-        procs: list[ProcUsage],
-        known: dict[int, Process | None],
-        index: int,
-        driver: HostBytes,
-    ) -> None:
-        """Provisional charges of processes whose contexts the published residual covers by now."""
-        uuid = keeping.limits.uuids[index]
+    def _learn(self, uuid: DeviceUuid, proc: ProcUsage, index: int, look: ProcessLook) -> None:
+        """Where no card could be tried out: the least that a process with one context has held beside its own."""
         model = self._inventory.model_of(uuid)
-        settled = [
-            p for p in procs if not p.context_bytes[index] and p.context_count and _listed(known[p.index], driver)
-        ]
-        room = keeping.limits.device(index).residual_bytes - len(settled) * self._context_bytes.get(model, 0)
-        for proc in procs:
-            process = known[proc.index]
-            provisional = proc.context_bytes[index]
-            if proc.state is not ProcState.LIVE or not provisional or process is None:
-                continue
-            seen_before = bool(keeping.listed) and process.pid in keeping.listed[index]
-            if process.pid not in driver or not seen_before or room < provisional:
-                continue
-            room -= provisional
-            own = proc.used_bytes[index] - proc.reserving_bytes[index] - provisional
-            self.learn_context(model, driver[process.pid] - own)
-            self._library.settle_context(keeping.usage, proc, index)
+        if proc.context_count != 1 or not look.quiet or not look.driver_bytes:
+            return
+        cost = look.driver_bytes - (proc.used_bytes[index] - proc.context_bytes[index])
+        if model not in self._context_bytes:
+            self.learn_context(model, cost)
 
     def _host_process(self, keeping: Keeping, proc: ProcUsage) -> Process | None:
         """The process as this namespace knows it; None when it is gone."""
@@ -153,12 +123,17 @@ class Reclaimer:
         return None
 
 
-def _listed(process: Process | None, driver: HostBytes) -> bool:
-    return process is not None and process.pid in driver
+def _entries(keeping: Keeping) -> Entries:
+    return {(proc.index, proc.generation): proc for proc in keeping.usage.procs()}
 
 
-def _ledger_bytes(keeping: Keeping, procs: list[ProcUsage], index: int) -> tuple[int, int]:
-    """What the ledger counts as really allocated on a device, and what is being reserved."""
-    reserving = sum(p.reserving_bytes[index] for p in procs)
-    provisional = sum(p.context_bytes[index] for p in procs)
-    return max(0, keeping.usage.device(index).used_bytes - reserving - provisional), reserving
+def _look_at(before: ProcUsage | None, after: ProcUsage, index: int, driver_bytes: int) -> ProcessLook:
+    first = before if before is not None else after
+    return ProcessLook(
+        driver_bytes=driver_bytes,
+        ledger_before_bytes=first.used_bytes[index],
+        ledger_after_bytes=after.used_bytes[index],
+        transactions_before=first.transactions[index] if before is not None else -1,
+        transactions_after=after.transactions[index],
+        reserving=first.reserving_bytes[index] > 0 or after.reserving_bytes[index] > 0,
+    )

@@ -6,12 +6,12 @@
  * charge.h for why a byte is never taken twice. Every loop is bounded, because a tenant can write this page
  * as it likes and the agent must not spin on it for ever; a false answer means "ask again later".
  */
-#ifndef CALABASH_RECLAIM_H
-#define CALABASH_RECLAIM_H
+#ifndef CALABASH_REAP_H
+#define CALABASH_REAP_H
 
 #include "page/charge.h"
 
-#define CB_RECLAIM_TRIES 100000u
+#define CB_REAP_TRIES 100000u
 
 static inline uint32_t cb_generation(const struct cb_usage_proc *proc)
 {
@@ -19,11 +19,10 @@ static inline uint32_t cb_generation(const struct cb_usage_proc *proc)
 }
 
 /* Takes off everything that this generation of the slot holds of one device. */
-static inline bool cb_reclaim_device(struct cb_usage *usage, uint32_t slot, uint32_t device,
-                                     uint32_t generation)
+static inline bool cb_reap_device(struct cb_usage *usage, uint32_t slot, uint32_t device, uint32_t generation)
 {
     struct cb_usage_proc *proc = &usage->proc[slot];
-    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+    for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
         struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
         cb_charge_help(usage, device, seen.high);
         struct cb_pair share = cb_pair_read(&proc->share[device]);
@@ -46,7 +45,7 @@ static inline bool cb_reclaim_device(struct cb_usage *usage, uint32_t slot, uint
 static inline bool cb_proc_change(struct cb_usage_proc *proc, uint32_t state, uint32_t generation,
                                   uint32_t next_state, uint32_t next_generation, int32_t next_pid)
 {
-    for (unsigned i = 0; i < CB_RECLAIM_TRIES; i++) {
+    for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
         struct cb_pair seen = cb_pair_read(&proc->state);
         if ((uint32_t)seen.low != state || (uint32_t)(seen.low >> 32) != generation) return false;
         struct cb_pair next = {.low = (uint64_t)next_generation << 32 | next_state,
@@ -60,7 +59,7 @@ static inline bool cb_proc_change(struct cb_usage_proc *proc, uint32_t state, ui
 static inline void cb_hint_sub64(uint64_t *counter, uint64_t amount)
 {
     uint64_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
-    for (unsigned i = 0; amount > 0 && i < CB_RECLAIM_TRIES; i++)
+    for (unsigned i = 0; amount > 0 && i < CB_REAP_TRIES; i++)
         if (__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             break;
@@ -69,7 +68,7 @@ static inline void cb_hint_sub64(uint64_t *counter, uint64_t amount)
 static inline void cb_hint_sub32(uint32_t *counter, uint32_t amount)
 {
     uint32_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
-    for (unsigned i = 0; amount > 0 && i < CB_RECLAIM_TRIES; i++)
+    for (unsigned i = 0; amount > 0 && i < CB_REAP_TRIES; i++)
         if (__atomic_compare_exchange_n(counter, &seen, seen > amount ? seen - amount : 0, true,
                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             break;
@@ -77,7 +76,7 @@ static inline void cb_hint_sub32(uint32_t *counter, uint32_t amount)
 
 /* Work of the dead is no longer under way, nor does it wait. Each amount is taken once, whoever comes first.
  */
-static inline void cb_reclaim_work(struct cb_usage *usage, uint32_t slot, uint32_t device)
+static inline void cb_reap_work(struct cb_usage *usage, uint32_t slot, uint32_t device)
 {
     struct cb_usage_proc *proc = &usage->proc[slot];
     cb_hint_sub64(&usage->device[device].inflight_ns,
@@ -87,15 +86,15 @@ static inline void cb_reclaim_work(struct cb_usage *usage, uint32_t slot, uint32
 }
 
 /* Frees slot `slot` if it still is of this generation; the caller knows that its process is dead. */
-static inline bool cb_reclaim_slot(struct cb_usage *usage, uint32_t slot, uint32_t generation)
+static inline bool cb_reap_slot(struct cb_usage *usage, uint32_t slot, uint32_t generation)
 {
     struct cb_usage_proc *proc = &usage->proc[slot];
     uint32_t state = __atomic_load_n(&proc->state, __ATOMIC_ACQUIRE);
     if (state == CB_PROC_FREE || cb_generation(proc) != generation) return true;
     for (uint32_t device = 0; device < CB_DEVICES_MAX; device++)
-        if (!cb_reclaim_device(usage, slot, device, generation)) return false;
+        if (!cb_reap_device(usage, slot, device, generation)) return false;
     for (uint32_t device = 0; device < CB_DEVICES_MAX && cb_generation(proc) == generation; device++)
-        cb_reclaim_work(usage, slot, device);
+        cb_reap_work(usage, slot, device);
     (void)cb_proc_change(proc, state, generation, CB_PROC_FREE, generation, 0);
     return true;
 }

@@ -1,4 +1,4 @@
-"""Reclaim and residual memory over real pages, with a driver that answers what it is told."""
+"""Reaping and residual memory over real pages, with a driver that answers what it is told."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from calabash.agent import pages, slot_content, slot_files
 from calabash.agent.pagelib import LIBRARY, PageLibrary
 from calabash.agent.pages_layout import ProcState
-from calabash.agent.reclaim import Keeping, Reclaimer
+from calabash.agent.reap import Keeping, Reaper
 from calabash.agent.residual import Residual
 from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -31,7 +31,7 @@ class Driver:
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
         if self.lost:
             raise CalabashError("it does not answer", reason=Reason.UNHEALTHY)
-        return tuple(DeviceProcess(pid=p, used_mib=m) for p, m in self.held.items())
+        return tuple(DeviceProcess(pid=p, used_bytes=m * MIB) for p, m in self.held.items())
 
 
 class Inventory:
@@ -59,10 +59,10 @@ class Setup:
         )
         self.inventory = Inventory()
         self.driver = self.inventory.driver
-        self.reclaimer = Reclaimer(cast("Any", self.inventory), PageLibrary())
+        self.reaper = Reaper(cast("Any", self.inventory), PageLibrary())
 
     def tenant(self, index: int, pid: int, *, used_mib: int, context_mib: int = 0) -> None:
-        """What a shim writes: a live process with memory, its provisional context included."""
+        """What a shim writes: a live process with memory, its context included."""
         page = self.keeping.usage._page
         proc = page.proc[index]
         proc.generation = 1
@@ -71,11 +71,12 @@ class Setup:
         proc.pid_namespace = pid_namespace()
         proc.share[0].used_bytes = used_mib * MIB
         proc.context_bytes[0] = context_mib * MIB
+        proc.context_count = int(context_mib > 0)
         proc.state = ProcState.LIVE
         page.device[0].used_bytes += used_mib * MIB
 
     def look(self) -> None:
-        self.reclaimer.tick([self.keeping])
+        self.reaper.tick([self.keeping])
 
     @property
     def used_mib(self) -> int:
@@ -117,7 +118,7 @@ def test_a_dead_process_counts_as_long_as_the_driver_lists_it(setup: Setup) -> N
     assert setup.used_mib == 0
 
 
-def test_the_dead_of_a_lost_card_are_reclaimed_too(setup: Setup) -> None:
+def test_the_dead_of_a_lost_card_are_reaped_too(setup: Setup) -> None:
     setup.tenant(0, _dead_pid(), used_mib=700)
     setup.driver.lost = True
     setup.look()
@@ -138,15 +139,60 @@ def test_what_the_ledger_cannot_see_becomes_residual(setup: Setup) -> None:
     assert setup.residual_mib == 400
 
 
-def test_a_provisional_context_is_exchanged_for_the_residual_that_covers_it(setup: Setup) -> None:
+def test_a_context_is_never_counted_twice(setup: Setup) -> None:
+    """Its charge stays in the ledger; only what it costs beyond that is residual, from the first look on."""
     setup.tenant(0, os.getpid(), used_mib=500 + 300, context_mib=300)
+    for held, residual in ((500, 0), (500 + 300, 0), (500 + 310, 10)):
+        setup.driver.held = {os.getpid(): held}
+        setup.look()
+        assert (setup.used_mib, setup.residual_mib) == (800, residual)
+
+
+def test_what_a_process_is_about_to_get_is_no_residual(setup: Setup) -> None:
+    """The driver has the context, the shim has not yet said so: a look in between must not count it again."""
+    setup.tenant(0, os.getpid(), used_mib=300)
+    setup.keeping.usage._page.proc[0].reserving_bytes[0] = 300 * MIB
+    setup.driver.held = {os.getpid(): 300}
+    for _ in range(10):
+        setup.look()
+        assert setup.residual_mib == 0
+
+
+def test_a_restless_neighbour_in_the_slice_hides_no_residual_and_invents_none(setup: Setup) -> None:
+    setup.tenant(0, os.getpid(), used_mib=500)
+    setup.tenant(1, os.getppid(), used_mib=700)
+    busy = setup.keeping.usage._page.proc[1]
+    setup.driver.held = {os.getpid(): 540, os.getppid(): 700}
+    for transactions in range(1, 10):
+        busy.share[0].sequence = transactions
+        busy.reserving_bytes[0] = 700 * MIB
+        setup.look()
+        assert setup.residual_mib == 40
+
+
+def test_the_residual_of_the_dead_goes_with_them(setup: Setup) -> None:
+    dead = _dead_pid()
+    setup.tenant(0, os.getpid(), used_mib=500)
+    setup.tenant(1, dead, used_mib=100)
+    setup.driver.held = {os.getpid(): 540, dead: 400}
+    setup.look()
+    assert setup.residual_mib == 340
+    setup.driver.held = {os.getpid(): 540}
+    setup.look()
+    assert (setup.used_mib, setup.residual_mib) == (500, 40)
+
+
+def test_where_no_card_was_tried_the_first_context_that_is_seen_tells_the_cost(setup: Setup) -> None:
+    setup.tenant(0, os.getpid(), used_mib=500)
+    setup.keeping.usage._page.proc[0].context_count = 1
     setup.driver.held = {os.getpid(): 500 + 410}
     setup.look()
-    assert (setup.used_mib, setup.residual_mib) == (800, 410), "residual up first"
     setup.look()
-    assert (setup.used_mib, setup.residual_mib) == (500, 410), "provisional down second"
+    assert int(setup.keeping.limits.device(0).context_bytes) == 410 * MIB
+    setup.driver.held = {os.getpid(): 500 + 800}
     setup.look()
-    assert int(setup.keeping.limits.device(0).context_bytes) == 410 * MIB, "and the next one is charged what it cost"
+    setup.look()
+    assert int(setup.keeping.limits.device(0).context_bytes) == 410 * MIB
 
 
 def test_figures_that_a_tenant_invents_only_describe_that_tenant(setup: Setup) -> None:
