@@ -8,7 +8,7 @@ SIM_NODE := $(call SIM_OBJECTS,$(SIM_DIR)/node/*.c)
 SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*.c)
 SIM_NVML := $(call SIM_OBJECTS,$(SIM_DIR)/nvml/*.c)
 SIM_CTL := $(call SIM_OBJECTS,$(SIM_DIR)/ctl/*.c)
-SIM_STATE := $(addprefix $(SIM_BUILD)/node/,state.o engine.o slot.o charge.o queue.o)
+SIM_VERSION := $(shell sed -n 's/^.define SIM_DRIVER_VERSION "\(.*\)"/\1/p' $(SIM_DIR)/node/state.h)
 
 $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 	@mkdir -p $(@D)
@@ -27,11 +27,18 @@ $(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NODE) $(SIM_NVML) $(API_SIM_CARDS) $(API_SIM
 		$(filter %.o,$^) -lm
 	@mv -f $@.new $@ # programs that have the old one mapped keep it
 
-$(SIM_OUT)/libcuda.so.1: $(SIM_STATE) $(SIM_CUDA) $(IMAGE_OBJECTS) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
+$(SIM_OUT)/libcuda.so.1: $(SIM_NODE) $(SIM_CUDA) $(IMAGE_OBJECTS) $(API_SIM_CARDS) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete $(API_SIM_LDFLAGS) \
 		-Wl,--version-script=$(API_SIM_CUDA_MAP) \
 		-o $@.new $(filter %.o,$^)
 	@mv -f $@.new $@
 
-TARGETS += $(addprefix $(SIM_OUT)/,calabash-simctl libnvidia-ml.so.1 libcuda.so.1)
+# The other names of a driver's libraries: without a version, and with the driver's own.
+SIM_NAMES := $(foreach library,libcuda.so libnvidia-ml.so,$(SIM_OUT)/$(library) $(SIM_OUT)/$(library).$(SIM_VERSION))
+$(SIM_OUT)/libcuda.so $(SIM_OUT)/libcuda.so.$(SIM_VERSION): | $(SIM_OUT)/libcuda.so.1
+	ln -sf libcuda.so.1 $@
+$(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/libnvidia-ml.so.$(SIM_VERSION): | $(SIM_OUT)/libnvidia-ml.so.1
+	ln -sf libnvidia-ml.so.1 $@
+
+TARGETS += $(addprefix $(SIM_OUT)/,calabash-simctl libnvidia-ml.so.1 libcuda.so.1) $(SIM_NAMES)

@@ -4,6 +4,8 @@
 #include "image/parse.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static unsigned char source[1 << 22];
 

@@ -32,8 +32,11 @@ def compile_sanitized(directory: Path) -> None:
     sources = [
         *sorted((ROOT / "native" / "sim" / "cuda").glob("*.c")),
         *sorted((ROOT / "native" / "image").glob("*.c")),
-        *(ROOT / "native" / "sim" / "node" / f"{name}.c" for name in ("state", "engine", "slot", "charge", "queue")),
-        *(generated / "api" / f"{name}.c" for name in ("sim_cuda_stubs", "sim_cuda_table", "cuda_resolve")),
+        *sorted((ROOT / "native" / "sim" / "node").glob("*.c")),
+        *(
+            generated / "api" / f"{name}.c"
+            for name in ("sim_cuda_stubs", "sim_cuda_table", "cuda_resolve", "sim_cards")
+        ),
     ]
     include = [f"-I{ROOT / 'native'}", f"-I{generated}"]
     link = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", f"-Wl,--version-script={generated}/api/sim_cuda.map"]

@@ -223,6 +223,73 @@ answer.append(error(nvmlGpuInstanceDestroy, gi))
     assert answer == [names, 23, [0, 1, 2], [0, 1, 2], 19, 0]
 
 
+DEVICES = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+name, sms = ctypes.create_string_buffer(96), ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetName(name, 96, 0) == 0
+assert cuda.cuDeviceGetAttribute(ctypes.byref(sms), 16, 0) == 0  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+print(name.value.decode(), sms.value, sep="|")
+"""
+
+
+def test_a_part_of_a_gpu_instance_has_a_name_and_multiprocessors_of_its_own(node: Node) -> None:
+    """Two and one compute slices of three: 28 and 14 of the 42 multiprocessors."""
+    answer = ask(
+        node,
+        """
+gi = create(h, 9, 0, 4)
+compute(gi, 1); compute(gi, 0)
+migs = [nvmlDeviceGetMigDeviceHandleByIndex(h, i) for i in range(2)]
+answer = [[nvmlDeviceGetUUID(m), nvmlDeviceGetName(m), nvmlDeviceGetAttributes(m).multiprocessorCount,
+           nvmlDeviceGetAttributes(m).computeInstanceSliceCount] for m in migs]
+""",
+    )
+    card = "NVIDIA A100-SXM4-40GB"
+    assert [rest for _, *rest in answer] == [[f"{card} MIG 2c.3g.20gb", 28, 2], [f"{card} MIG 1c.3g.20gb", 14, 1]]
+    for uuid, name, sms, _ in answer:
+        environment = node.environment | {"CUDA_VISIBLE_DEVICES": uuid}
+        done = subprocess.run(
+            [sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == f"{name}|{sms}"
+
+
+def test_a_process_of_one_compute_instance_is_not_listed_by_another_of_the_same_gpu_instance(node: Node) -> None:
+    uuids = ask(
+        node,
+        """
+gi = create(h, 9, 0, 4)
+made = [compute(gi, 0) for _ in range(2)]
+answer = [nvmlDeviceGetUUID(nvmlDeviceGetMigDeviceHandleByIndex(h, i)) for i in range(2)]
+""",
+    )
+    program = subprocess.Popen(
+        [sys.executable, "-c", HOLD_ALL_BUT_NOT_MORE],
+        env=node.environment | {"CUDA_VISIBLE_DEVICES": uuids[1]},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline()
+        seen = ask(
+            node,
+            """
+migs = [nvmlDeviceGetMigDeviceHandleByIndex(h, i) for i in range(2)]
+gi = nvmlDeviceGetGpuInstanceById(h, nvmlDeviceGetGpuInstanceId(migs[0]))
+answer = [[[p.pid for p in nvmlDeviceGetComputeRunningProcesses(m)] for m in migs],
+          [error(nvmlComputeInstanceDestroy, nvmlGpuInstanceGetComputeInstanceById(gi, i)) for i in (1, 0)]]
+""",
+            enable=False,
+        )
+        assert seen == [[[], [program.pid]], [19, 0]]  # 19: in use
+    finally:
+        program.kill()
+        program.wait()
+
+
 def test_the_mode_of_a_card_in_use_stays_pending(node: Node) -> None:
     holder = node.hold(0)
     change = """

@@ -16,6 +16,7 @@ HEADERS = next((ROOT / ".venv").glob("lib/python3*/site-packages/nvidia/cu13/inc
 def fuzzer() -> Path:
     source = ROOT / "native/sim"
     files = [*source.glob("node/*.c"), *(f for f in source.glob("nvml/*.c") if f.name != "unserved.c")]
+    files.append(ROOT / "build/native/api/sim_cards.c")
     return compiled(
         "sim_nvml_fuzz",
         [

@@ -3,6 +3,7 @@
  */
 #include "sim/cuda/call.h"
 #include "sim/cuda/process.h"
+#include "sim/node/mig.h"
 
 static int shared_bytes_of_multiprocessor(const struct sim_profile *p)
 {
@@ -45,7 +46,7 @@ static int threads_of_multiprocessor(const struct sim_profile *p)
 static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
 {
     const struct sim_profile *p = &d->shared->profile;
-    uint32_t sms = d->instance >= 0 ? d->shared->mig.gi[d->instance].sm_count : p->sm_count;
+    uint32_t sms = d->ci ? sim_ci_sm_count(d->shared, d->ci) : p->sm_count;
     uint32_t clock_mhz = p->sm_clock_max_mhz ? p->sm_clock_max_mhz : p->sm_clock_mhz;
     const struct {
         CUdevice_attribute attribute;

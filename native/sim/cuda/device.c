@@ -4,6 +4,7 @@
 #include "sim/cuda/array.h"
 #include "sim/cuda/call.h"
 #include "sim/cuda/process.h"
+#include "sim/node/mig.h"
 
 #include <stdio.h>
 
@@ -28,7 +29,11 @@ EXPORT CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
 {
     DEVICE_OR_RETURN(d, dev);
     if (!name || len <= 0) return CUDA_ERROR_INVALID_VALUE;
-    snprintf(name, (size_t)len, "%s", d->shared->profile.name);
+    char profile[24];
+    if (d->ci && sim_ci_name(d->shared, d->ci, profile, sizeof profile))
+        snprintf(name, (size_t)len, "%s MIG %s", d->shared->profile.name, profile);
+    else
+        snprintf(name, (size_t)len, "%s", d->shared->profile.name);
     return CUDA_SUCCESS;
 }
 

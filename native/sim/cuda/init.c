@@ -151,6 +151,7 @@ static void set_device(int ordinal, const struct choice *c)
     d->index = c->index;
     d->shared = &process.sim.node->device[c->index];
     d->instance = c->instance;
+    d->ci = c->ci;
     d->primary = context_of_primary(d);
     memcpy(d->uuid.bytes, d->shared->profile.uuid_bytes, sizeof d->uuid.bytes);
     if (c->instance >= 0) {

@@ -13,6 +13,7 @@ struct device { /* a device as this process sees it */
     uint32_t index; /* in the node file */
     struct sim_device *shared;
     int instance;            /* MIG: place of its GPU instance in the node file, or -1 */
+    const struct sim_ci *ci; /* MIG: its compute instance */
     struct context *primary; /* from cuInit on; active while it is retained */
     uint32_t primary_references;
     uint32_t primary_flags;

@@ -98,11 +98,11 @@ static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to
          t < to_ns;) {
         uint64_t tick = t / SIM_PROC_TICK_NS, end = min64(to_ns, (tick + 1) * SIM_PROC_TICK_NS);
         uint64_t i = tick % SIM_PROC_TICKS;
-        if (p->tick[i] != tick) {
-            p->tick[i] = tick;
-            p->tick_busy_ns[i] = 0;
+        if (p->ticks.tick[i] != tick) {
+            p->ticks.tick[i] = tick;
+            p->ticks.busy_ns[i] = 0;
         }
-        p->tick_busy_ns[i] += end - t;
+        p->ticks.busy_ns[i] += end - t;
         t = end;
     }
 }

@@ -34,6 +34,19 @@ static bool slot_is_held(struct sim *s, uint32_t slot)
     return l.l_type != F_UNLCK;
 }
 
+/* Keep the last seconds of a process that ends, for NVML tells of them. The caller holds the node's lock. */
+static void keep_ticks(struct sim_node *n, const struct sim_proc *p, uint32_t device)
+{
+    const struct sim_ticks *ticks = &p->device[device].ticks;
+    uint64_t oldest = sim_now() / SIM_PROC_TICK_NS - SIM_PROC_TICKS;
+    bool recent = false;
+    for (uint32_t i = 0; i < SIM_PROC_TICKS; i++)
+        recent = recent || (ticks->tick[i] > oldest && ticks->busy_ns[i] > 0);
+    if (!recent) return;
+    n->departed[n->departed_count++ % SIM_DEPARTED_MAX] = (struct sim_departed){
+        .used = 1, .device = device, .pid = p->pid, .pid_namespace = p->pid_namespace, .ticks = *ticks};
+}
+
 /* Drop all that a slot holds. The caller holds the node's lock. */
 static void free_slot(struct sim *s, uint32_t slot)
 {
@@ -47,6 +60,7 @@ static void free_slot(struct sim *s, uint32_t slot)
             uint64_t held = p->alloc_bytes + p->context_bytes;
             g->used_bytes -= held < g->used_bytes ? held : g->used_bytes;
         }
+        keep_ticks(n, &n->proc[slot], i);
         memset(p, 0, sizeof *p);
         sim_recount(n, i);
         sim_unlock_device(s, i);

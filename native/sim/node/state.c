@@ -63,6 +63,7 @@ static void reset_dynamic(struct sim_node *n)
     for (uint32_t i = 0; i < sim_queues_used(n); i++) {
         if (n->queue[i].state != SIM_SLOT_FREE) n->queue[i].state = SIM_SLOT_FREE;
     }
+    memset(n->departed, 0, sizeof n->departed);
     n->swept_ns = 0;
     sim_read_line("/proc/sys/kernel/random/boot_id", n->boot_id, sizeof n->boot_id);
 }
@@ -87,8 +88,8 @@ int sim_create(const char *path, const char *name, const struct sim_device *devi
         n->device_count = count;
         n->size_bytes = sizeof *n;
         n->driver_cuda = 13000;
-        snprintf(n->driver_version, sizeof n->driver_version, "580.95.05");
-        snprintf(n->nvml_version, sizeof n->nvml_version, "13.580.95.05");
+        snprintf(n->driver_version, sizeof n->driver_version, SIM_DRIVER_VERSION);
+        snprintf(n->nvml_version, sizeof n->nvml_version, "13." SIM_DRIVER_VERSION);
         snprintf(n->name, sizeof n->name, "%s", name ? name : "sim");
         n->created_ns = sim_realtime();
         for (uint32_t i = 0; i < count; i++) {

@@ -26,7 +26,8 @@
 #include <time.h>
 
 #define SIM_MAGIC          0x3145444F4E4D4953ull /* "SIMNODE1" */
-#define SIM_VERSION        1u
+#define SIM_VERSION        2u
+#define SIM_DRIVER_VERSION "580.95.05"
 #define SIM_DEVICES_MAX    16u
 #define SIM_PROCS_MAX      1024u
 #define SIM_QUEUES_MAX     1024u
@@ -39,6 +40,7 @@
 #define SIM_TICK_NS        20000000ull /* one history tick is 20 ms: 10 s of device history */
 #define SIM_PROC_TICKS     64u
 #define SIM_PROC_TICK_NS   100000000ull /* one process tick is 100 ms: 6.4 s of process history */
+#define SIM_DEPARTED_MAX   256u
 #define SIM_GI_MAX         16u
 #define SIM_CI_MAX         16u
 #define SIM_SLICE_NS       1000000ull
@@ -171,6 +173,12 @@ struct sim_device {
     uint64_t spare[64];
 };
 
+/* Kernel time of a process on a device by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
+struct sim_ticks {
+    uint64_t tick[SIM_PROC_TICKS];
+    uint64_t busy_ns[SIM_PROC_TICKS];
+};
+
 /* What one process has on one device; guarded by that device's lock. */
 struct sim_proc_device {
     uint64_t alloc_bytes;
@@ -181,8 +189,14 @@ struct sim_proc_device {
     uint32_t context_count;
     uint32_t mig_gi_id, mig_ci_id; /* valid when mig_used */
     uint32_t mig_used;
-    uint64_t tick[SIM_PROC_TICKS];
-    uint64_t tick_busy_ns[SIM_PROC_TICKS];
+    struct sim_ticks ticks;
+};
+
+/* The last seconds on a device of a process that has ended; guarded by the node's lock. */
+struct sim_departed {
+    uint32_t used, device;
+    uint64_t pid, pid_namespace;
+    struct sim_ticks ticks;
 };
 
 enum sim_slot { SIM_SLOT_FREE = 0, SIM_SLOT_LIVE = 1 };
@@ -255,6 +269,8 @@ struct sim_node {
     struct sim_device device[SIM_DEVICES_MAX];
     struct sim_proc proc[SIM_PROCS_MAX];
     struct sim_queue queue[SIM_QUEUES_MAX];
+    uint64_t departed_count; /* ever; the last SIM_DEPARTED_MAX are kept, as xid of sim_faults */
+    struct sim_departed departed[SIM_DEPARTED_MAX];
 };
 
 _Static_assert(SIM_QUEUES_MAX <= UINT16_MAX, "active[] holds 16-bit indices");

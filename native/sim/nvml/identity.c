@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "sim/node/mig.h"
 #include "sim/nvml/core.h"
 
 #include <stdio.h>
@@ -131,14 +132,11 @@ NVML_API nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
     char text[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
 
     if (!t.mig) return nv_copy(name, length, t.device->profile.name);
-    uint32_t profile = t.device->mig.gi[t.gi].profile;
+    char profile[24];
 
-    for (uint32_t i = 0; i < t.card->mig_count; i++) {
-        if (t.card->mig[i].nvml_enum != profile) continue;
-        snprintf(text, sizeof text, "%s MIG %s", t.device->profile.name, t.card->mig[i].name);
-        return nv_copy(name, length, text);
-    }
-    return NVML_ERROR_UNKNOWN;
+    if (!sim_ci_name(t.device, &t.device->mig.ci[t.ci], profile, sizeof profile)) return NVML_ERROR_UNKNOWN;
+    snprintf(text, sizeof text, "%s MIG %s", t.device->profile.name, profile);
+    return nv_copy(name, length, text);
 }
 
 NVML_API nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)

@@ -233,7 +233,8 @@ NVML_API nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance)
         const struct sim_proc *p = &t.sim->node->proc[i];
 
         if (p->state == SIM_SLOT_LIVE && p->device[t.index].context_count > 0 &&
-            p->device[t.index].mig_used && p->device[t.index].mig_gi_id == t.gi)
+            p->device[t.index].mig_used && p->device[t.index].mig_gi_id == t.gi &&
+            p->device[t.index].mig_ci_id == t.device->mig.ci[t.ci].id)
             result = NVML_ERROR_IN_USE;
     }
     if (result == NVML_SUCCESS) {

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#define TICKS_MAX (SIM_PROC_TICKS - 1) /* the running tick is not complete */
-
 /* Fills the next entry of a caller's array from one process. */
 typedef void (*put_process)(void *array, unsigned int index, unsigned int pid,
                             const struct sim_proc_device *p);
@@ -47,10 +45,12 @@ static void put_detail(void *array, unsigned int index, unsigned int pid, const 
 static unsigned int visible_pid(const struct nv_target *t, uint32_t slot)
 {
     const struct sim_proc *p = &t->sim->node->proc[slot];
+    const struct sim_proc_device *d = &p->device[t->index];
 
     if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) != SIM_SLOT_LIVE) return 0;
-    if (p->device[t->index].context_count == 0) return 0;
-    if (t->mig && (!p->device[t->index].mig_used || p->device[t->index].mig_gi_id != t->gi)) return 0;
+    if (d->context_count == 0) return 0;
+    if (t->mig && (!d->mig_used || d->mig_gi_id != t->gi || d->mig_ci_id != t->device->mig.ci[t->ci].id))
+        return 0;
     return (unsigned int)sim_process_pid(t->sim, slot);
 }
 
@@ -147,90 +147,4 @@ NVML_API nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessD
     if (result->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (result->mode != 0) return list_none(device, &result->numProcArrayEntries);
     return list(device, &result->numProcArrayEntries, result->procArray, put_detail);
-}
-
-/* Share of the time after `since_ns` in which the process's kernels ran, in percent: whole ticks of 100 ms, at
- * least the last one, at most the 6.3 s that are kept. A sample is stamped with the end of its last tick, so the
- * samples of a reader who hands in the stamp of the last one join without gap or overlap. */
-static unsigned int process_percent(const struct sim_proc_device *p, uint64_t now, uint64_t since_ns)
-{
-    uint64_t last = now / SIM_PROC_TICK_NS, first = (since_ns + SIM_PROC_TICK_NS / 2) / SIM_PROC_TICK_NS,
-             busy = 0;
-
-    if (first >= last) first = last - 1;
-    if (last - first > TICKS_MAX) first = last - TICKS_MAX;
-    for (uint64_t tick = first; tick < last; tick++)
-        if (p->tick[tick % SIM_PROC_TICKS] == tick) busy += p->tick_busy_ns[tick % SIM_PROC_TICKS];
-    uint64_t percent =
-        (busy * 100 + (last - first) * SIM_PROC_TICK_NS / 2) / ((last - first) * SIM_PROC_TICK_NS);
-
-    return percent < 100 ? (unsigned int)percent : 100;
-}
-
-/* Where a reader's time stamp lies on the state file's clock; without one, a second ago. */
-static uint64_t since(uint64_t now, unsigned long long last_seen_us)
-{
-    uint64_t offset = nv_realtime_ns() - now, seen = last_seen_us * 1000;
-
-    if (last_seen_us == 0 || seen < offset) return now - NVML_SECOND_NS;
-    return seen - offset < now ? seen - offset : now;
-}
-
-static unsigned long long tick_end_us(uint64_t now)
-{
-    return (now / SIM_PROC_TICK_NS * SIM_PROC_TICK_NS + (nv_realtime_ns() - sim_now())) / 1000;
-}
-
-NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
-                                         unsigned int *count, unsigned long long last_seen_us)
-{
-    NV_TARGET(t, device, NV_CARD);
-    NV_NEED(count);
-    unsigned int room = samples != NULL ? *count : 0, used = 0;
-
-    nv_refresh(&t);
-    uint64_t now = sim_now(), from = since(now, last_seen_us);
-
-    for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
-        unsigned int pid = visible_pid(&t, i);
-
-        if (pid == 0) continue;
-        if (used < room)
-            samples[used] = (nvmlProcessUtilizationSample_t){
-                .pid = pid,
-                .timeStamp = tick_end_us(now),
-                .smUtil = process_percent(&t.sim->node->proc[i].device[t.index], now, from),
-            };
-        used++;
-    }
-    *count = used;
-    if (used == 0) return NVML_ERROR_NOT_FOUND;
-    return used > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
-}
-
-NVML_API nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
-{
-    NV_TARGET(t, device, NV_CARD);
-    NV_NEED(info);
-    if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    unsigned int room = info->procUtilArray != NULL ? info->processSamplesCount : 0, used = 0;
-
-    nv_refresh(&t);
-    uint64_t now = sim_now(), from = since(now, info->lastSeenTimeStamp);
-
-    for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
-        unsigned int pid = visible_pid(&t, i);
-
-        if (pid == 0) continue;
-        if (used < room)
-            info->procUtilArray[used] = (nvmlProcessUtilizationInfo_v1_t){
-                .pid = pid,
-                .timeStamp = tick_end_us(now),
-                .smUtil = process_percent(&t.sim->node->proc[i].device[t.index], now, from),
-            };
-        used++;
-    }
-    info->processSamplesCount = used;
-    if (used == 0) return NVML_ERROR_NOT_FOUND;
-    return used > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }

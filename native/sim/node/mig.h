@@ -1,0 +1,14 @@
+/* What a compute instance is, as NVML and CUDA both report it. */
+#ifndef CALABASH_SIM_MIG_H
+#define CALABASH_SIM_MIG_H
+
+#include "sim/node/state.h"
+
+/* Its name: "3g.20gb", or "1c.3g.20gb" when it has one of three compute slices of its GPU instance. False when
+ * its GPU instance is of no profile of this card. */
+bool sim_ci_name(const struct sim_device *d, const struct sim_ci *ci, char *out, size_t size);
+
+/* Its share of the multiprocessors of its GPU instance. */
+uint32_t sim_ci_sm_count(const struct sim_device *d, const struct sim_ci *ci);
+
+#endif
