@@ -38,7 +38,10 @@ def test_a_daemon_without_descriptors_holds_its_slice_until_it_is_released(world
 def test_a_program_starts_others_while_no_pool_runs(make_world: Callable[..., World], hold: str) -> None:
     world = make_world()
     world.up()
-    program, allocation = world.running("sh", "-c", f"read line; exec {hold} 700 100", memory_mib=2048, cores=10)
+    program, allocation = world.running(
+        "sh", "-c", f"echo ready; read line; exec {hold} 700 100", memory_mib=2048, cores=10
+    )
+    until(lambda: program.says("ready"), what="the program to run")
     world.kill()
     os.write(program.stdin, b"\n")
     until(lambda: program.says("held 700"), what="memory to be held while the pool is down")

@@ -28,6 +28,16 @@ class Events:
         self._clock = clock
         self._waiting: deque[dict[str, Any]] = deque(maxlen=EVENTS_WAITING_MAX)
         self._failure = ""
+        self._subscribers: list[Callable[[], None]] = []
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have it called, without any lock, whenever room may have appeared."""
+        self._subscribers.append(changed)
+
+    def changed(self) -> None:
+        """Room may have appeared. Not to be called under a lock."""
+        for changed in self._subscribers:
+            changed()
 
     def tell(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
         """Log it and write it into the journal as soon as that is possible; the oldest are lost when too many wait."""

@@ -14,6 +14,7 @@ from calabash.agent.parts import build_parts
 from calabash.agent.room import require_room, require_served
 from calabash.agent.slot_content import SlotSpec
 from calabash.agent.snapshot import NodeSnapshot
+from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.watching import Watching
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, NodeName
@@ -43,6 +44,7 @@ class NodeAgent:
         library: the shim.
         environment: what leads a program to the simulated node; empty on a machine with cards.
         one_process: cards that are given out exclusively take one process only (the driver's compute mode).
+        strangers: what happens to processes on a card that have no slice of it.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class NodeAgent:
         library: Path,
         environment: Mapping[str, str] | None = None,
         one_process: bool = False,
+        strangers: StrangerPolicy = StrangerPolicy.TELL,
     ) -> None:
         self.node = NodeName(socket.gethostname())
         self._library = library
@@ -66,9 +69,9 @@ class NodeAgent:
             library=library,
             environment=dict(environment or {}),
             one_process=one_process,
+            strangers=strangers,
         )
-        self._subscribers: list[Callable[[], None]] = []
-        self._watching = Watching(self._parts, home, changed=self._tell)
+        self._watching = Watching(self._parts, home)
 
     def start(self) -> None:
         """Learn what the modes must know, adopt what is there, then watch."""
@@ -171,11 +174,7 @@ class NodeAgent:
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Have it called, without any lock, whenever room may have appeared."""
-        self._subscribers.append(changed)
-
-    def _tell(self) -> None:
-        for changed in self._subscribers:
-            changed()
+        self._parts.events.subscribe(changed)
 
 
 def _not_held(allocation: str) -> CalabashError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calabash.agent.allocations import Allocations
+from calabash.agent.allocations import Allocations, slices_on
 from calabash.agent.events import Events
 from calabash.agent.inventory import Inventory
 from calabash.agent.ledgers import Ledgers
@@ -17,8 +17,10 @@ from calabash.agent.modes.registry import open_modes
 from calabash.agent.occupancy import Occupancy
 from calabash.agent.probe import try_card
 from calabash.agent.slots import Slots, choose_slots
+from calabash.agent.strangers import StrangerPolicy
+from calabash.agent.truth import Hooks, Truth
 from calabash.model.device import Device
-from calabash.model.request import ModeName
+from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
 from calabash.seams.store import Store
@@ -39,6 +41,7 @@ class NodeParts:
     allocations: Allocations
     modes: Mapping[ModeName, ModeExecutor]
     events: Events
+    truth: Truth
 
 
 def build_parts(
@@ -50,17 +53,42 @@ def build_parts(
     library: Path,
     environment: Mapping[str, str],
     one_process: bool,
+    strangers: StrangerPolicy,
 ) -> NodeParts:
     """Build and join them. ``environment``: what leads a program to the simulated node; empty on a machine of cards."""
 
     def probe(driver: GpuDriver, device: Device) -> bool:
         return try_card(driver, device, environment).passed
 
+    lock = threading.RLock()
+    events = Events(store, clock)
     membership = choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
     inventory = Inventory(drivers, probe=probe)
     ledgers = Ledgers(slots, clock, members=membership.processes)
     occupancy = Occupancy(inventory, membership, clock)
+    allocations = Allocations(
+        store=store,
+        slots=slots,
+        membership=membership,
+        clock=clock,
+        occupancy=occupancy,
+        usage_of=ledgers.close,
+    )
+
+    def end(allocation: AllocationId, reason: str, explanation: str) -> None:
+        with lock:
+            allocations.end(allocation, reason=reason, explanation=explanation)
+
+    hooks = Hooks(
+        keepings=ledgers.keepings,
+        entitled=lambda device: {*slices_on(allocations.records(), device)[1], *allocations.orphaned(device)},
+        tell=lambda kind, reason, allocation, device, message: events.tell(
+            kind, reason=reason, allocation=allocation, device=device, message=message
+        ),
+        end=end,
+        changed=events.changed,
+    )
     tools = NodeTools(
         home=home,
         inventory=inventory,
@@ -71,7 +99,7 @@ def build_parts(
         one_process=one_process,
     )
     return NodeParts(
-        lock=threading.RLock(),
+        lock=lock,
         store=store,
         clock=clock,
         membership=membership,
@@ -79,14 +107,8 @@ def build_parts(
         inventory=inventory,
         ledgers=ledgers,
         occupancy=occupancy,
-        allocations=Allocations(
-            store=store,
-            slots=slots,
-            membership=membership,
-            clock=clock,
-            occupancy=occupancy,
-            usage_of=ledgers.close,
-        ),
+        allocations=allocations,
         modes=open_modes(tools),
-        events=Events(store, clock),
+        events=events,
+        truth=Truth(inventory, membership, clock, hooks, policy=strangers),
     )

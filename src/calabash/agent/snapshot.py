@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from calabash.agent.strangers import Stranger
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ModeName
@@ -30,6 +31,7 @@ class DeviceSnapshot:
         reading: None when it does not answer.
         cause: why it is not healthy; "" when it is.
         orphans: allocations in use that the journal does not know; it takes no new work before they are gone.
+        strangers: processes on it that have no slice of it; what they hold is not granted to anybody.
     """
 
     device: Device
@@ -39,6 +41,7 @@ class DeviceSnapshot:
     reading: DeviceReading | None = None
     cause: str = ""
     orphans: tuple[AllocationId, ...] = ()
+    strangers: tuple[Stranger, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

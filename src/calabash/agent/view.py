@@ -38,6 +38,7 @@ def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
         reading=parts.inventory.reading(device.uuid),
         cause=parts.inventory.cause(device.uuid),
         orphans=tuple(parts.allocations.orphaned(device.uuid)),
+        strangers=parts.truth.strangers(device.uuid),
     )
 
 

@@ -17,6 +17,7 @@ from calabash.agent.inventory import HealthChange
 from calabash.agent.loops import Loops
 from calabash.agent.parts import NodeParts
 from calabash.agent.terminator import Terminator
+from calabash.agent.truth import ROUND_S
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -31,11 +32,11 @@ log = structlog.get_logger(__name__)
 
 
 class Watching:
-    """The rounds of one node. ``changed`` is called, without the lock, whenever room may have appeared."""
+    """The rounds of one node."""
 
-    def __init__(self, parts: NodeParts, home: Path, *, changed: Callable[[], None]) -> None:
+    def __init__(self, parts: NodeParts, home: Path) -> None:
         self._parts = parts
-        self._changed = changed
+        self._changed = parts.events.changed
         self._terminator = Terminator(parts.membership)
         self._arbiter = ArbiterProcess(home, parts.clock)
         self._next_read_ns = 0
@@ -43,6 +44,7 @@ class Watching:
         parts.occupancy.asked = lambda: self._loops.wake("look")
         self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
         self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
+        self._loops.add("truth", parts.truth.round, every_s=ROUND_S)
         for driver in parts.inventory.drivers:
             self._loops.add("events", _waiting_for(driver, self._health, parts), every_s=0.0)
 
@@ -55,6 +57,7 @@ class Watching:
 
     def stop(self) -> None:
         self._loops.stop()
+        self._parts.truth.close()
         self._arbiter.stop()
 
     @property
