@@ -15,8 +15,8 @@ from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Request, Running
 from calabash.sched.queues.fairshare import ZERO, Amount
-from calabash.sched.queues.tree import UNLIMITED, QueueSpec
-from calabash.sched.scheduler import Snapshot
+from calabash.sched.queues.spec import UNLIMITED, QueueSpec
+from calabash.sched.snapshot import Snapshot
 
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-]")
 

@@ -33,7 +33,7 @@ from calabash.scenario.statements import (
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import ZERO, Amount
-from calabash.sched.queues.tree import UNLIMITED, QueueSpec
+from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import DEFAULT_POLICY
 
 CARD_MEMORY_MIB = {

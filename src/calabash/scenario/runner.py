@@ -31,7 +31,7 @@ from calabash.scenario.statements import (
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
-from calabash.sched.queues.tree import QueueSpec
+from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 
 _SHARE_TOLERANCE = 0.005
@@ -209,7 +209,7 @@ class _Run:
 
     def _shares(self, number: int, statement: SharesLine) -> None:
         tree = self.scheduler.tree
-        tree.require_leaf(statement.queue)
+        tree.form.require_leaf(statement.queue)
         tree.advance(self.now_s)
         values = {
             "guaranteed": tree.guaranteed(statement.queue)[0] / 1000,
@@ -228,9 +228,9 @@ class _Run:
 
 _VERBS: dict[str, Callable[[Scheduler, str], object]] = {
     "ends": Scheduler.finished,
-    "cancel": Scheduler.cancel,
+    "cancel": Scheduler.finished,
     "cordon": Scheduler.cordon,
-    "uncordon": Scheduler.uncordon,
+    "uncordon": lambda scheduler, name: scheduler.cordon(name, schedulable=True),
     "remove": Scheduler.remove_node,
 }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError
 from calabash.sched.decisions import Options, Request
-from calabash.sched.queues.tree import QueueSpec
+from calabash.sched.queues.spec import QueueSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,22 +17,12 @@ argument. The binder, the planner of Kubernetes and the simulator use it unchang
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
-from calabash.sched.decisions import (
-    Bind,
-    Cause,
-    Decision,
-    Defer,
-    Evict,
-    Explanation,
-    Move,
-    Options,
-    Request,
-    Running,
-    State,
-)
+from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explanation, Move, Options, Request, Running
 from calabash.sched.queues.fairshare import ZERO, Amount
-from calabash.sched.queues.tree import UNLIMITED, OverLimit, QueueSpec
-from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler, Snapshot
+from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
+from calabash.sched.restart import restore
+from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
+from calabash.sched.snapshot import Snapshot
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -59,6 +49,6 @@ __all__ = [
     "Scheduler",
     "Shape",
     "Snapshot",
-    "State",
     "Topology",
+    "restore",
 ]

@@ -8,11 +8,13 @@ all, members beyond that are elastic: they come and go one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.queues.fairshare import ZERO, Amount
+
+GangKey = tuple[str, str, str]
+"""Owner, queue and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +55,14 @@ class Request:
             raise CalabashError(f"{self.id}: run time {self.run_time_s} s is out of range", hint="more than 0 or none")
 
     @property
-    def gang_key(self) -> tuple[str, str, str]:
+    def behalf(self) -> str:
+        """Who takes turns with others: the owner, else the tenant."""
+        return self.owner or self.tenant
+
+    @property
+    def gang_key(self) -> GangKey:
         """Names the gang: members have one owner and one queue; a request without a gang is a gang of its own."""
-        return (self.owner or self.tenant, self.queue, self.gang or "\0" + self.id)
+        return (self.behalf, self.queue, self.gang or "\0" + self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +91,7 @@ class Explanation:
         summary: one line, "0/1213 nodes are available: 549 insufficient GPU fraction, ...".
         causes: per node class, most nodes first.
         changes: what would make it start, the smallest change first: "would fit if memory <= 12GiB".
+        blocked_by: ids of the requests for which devices that would do are reserved.
         estimated_start_s: when its reservation begins, on the caller's clock; None without one.
     """
 
@@ -91,6 +99,7 @@ class Explanation:
     summary: str
     causes: tuple[Cause, ...] = ()
     changes: tuple[str, ...] = ()
+    blocked_by: tuple[str, ...] = ()
     estimated_start_s: float | None = None
 
 
@@ -135,13 +144,6 @@ class Defer:
 Decision = Bind | Evict | Move | Defer
 
 
-class State(StrEnum):
-    """Where a request stands."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How the scheduler decides.
@@ -154,6 +156,9 @@ class Options:
         preempt: higher priority replaces lower within a queue.
         evict_ratio_max: evicted over asked device milli that a borrower's claim may cost.
         reservations: blocked gangs at the head of the line that are promised a start.
+        reservation_hold_s: how long a reservation may hold idle devices whose start is not known, because something that
+            must end first gave no run time or has exceeded it.
+        reservation_pause_s: how long others may then pass before the gang is promised a start again.
         default_run_time_s: assumed where a request gives no estimate.
         defragment_moves_max: moves per request; 0 switches defragmentation off.
         defragment_cost_max_milli: most occupied device milli that is moved for one request.
@@ -170,6 +175,8 @@ class Options:
     preempt: bool = True
     evict_ratio_max: float = 1.2
     reservations: int = 1
+    reservation_hold_s: float = 600.0
+    reservation_pause_s: float = 600.0
     default_run_time_s: float = 86_400.0
     defragment_moves_max: int = 0
     defragment_cost_max_milli: int = 16_000

@@ -17,13 +17,13 @@ import numpy as np
 
 from calabash.model.errors import CalabashError
 from calabash.sched.actions.defragment import Occupant, find_moves
-from calabash.sched.actions.room import ClusterRoom
 from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.room import ClusterRoom
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
-from calabash.sched.queues.registry import Board
 from calabash.sim.arrivals import Tally
 from calabash.sim.failures import Change, Failures, draw
 from calabash.sim.results import RunResult

@@ -130,7 +130,7 @@ class Queueing:
             elif isinstance(decision, Evict):
                 self._stop(decision.id)
         for name in requesters:
-            self._claimed_milli += self.scheduler.charge_of(self.jobs[name].request.shape).gpu_milli
+            self._claimed_milli += self.scheduler.state.charges.of(self.jobs[name].request.shape).gpu_milli
 
     def _start(self, name: str) -> None:
         if name not in self._started_at_s:
@@ -142,7 +142,7 @@ class Queueing:
 
     def _stop(self, name: str) -> None:
         self._evictions += 1
-        self._evicted_milli += self.scheduler.charge_of(self.jobs[name].request.shape).gpu_milli
+        self._evicted_milli += self.scheduler.state.charges.of(self.jobs[name].request.shape).gpu_milli
         del self._generation[name]
         if self.keep_progress:
             self._left_s[name] = max(1e-9, self._left_s[name] - (self.now_s - self._started_at_s[name]))
@@ -155,7 +155,7 @@ class Queueing:
         entitled = tree.entitled() if to_s > self.now_s else {}
         while self.now_s < to_s:
             step_s = min(to_s, self._window.began_s + self.window_s) - self.now_s
-            for queue in tree.leaves():
+            for queue in tree.form.leaves:
                 share = tree.used(queue).gpu_milli / capacity
                 window = self._window
                 window.used[queue] = window.used.get(queue, 0.0) + share * step_s
@@ -180,7 +180,7 @@ class Queueing:
     def _result(self) -> QueueingResult:
         span_s = max(self.now_s, 1e-9)
         figures = []
-        for queue in self.scheduler.tree.leaves():
+        for queue in self.scheduler.tree.form.leaves:
             waits = sorted(self._waited_s.get(queue, ()))
             figures.append(
                 QueueFigures(

@@ -10,7 +10,7 @@ from calabash.sched.cluster.shape import Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.tree import UNLIMITED, QueueSpec
+from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
 
 
@@ -90,4 +90,4 @@ def test_every_request_and_shape_survives_the_round_trip() -> None:
     assert again["b/r3"].owner == "o"
     assert {card for s in read if isinstance(s, NodesLine) for _, _, card in s.models} == {"Z9", ""}
     assert again["a/g0"].shape.selector == ("zone!=b",)
-    assert parse_scenario(text).options == scheduler.options
+    assert parse_scenario(text).options == scheduler.state.options

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.actions.reserve import estimated_end_s
+from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Options, Request, Running
-from calabash.sched.queues.tree import QueueSpec
+from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 
 NEVER_EVICT = Options(preempt=False, reclaim=False, reclaim_fair_share=False)
@@ -61,7 +61,7 @@ def check_line(seed: int) -> tuple[int, int]:
         if waiting:
             first = min(a.submitted_at_s for a in waiting)
             overtakers += sum(requests[name].submitted_at_s > first for name in started)
-        for reservation in scheduler.reservations:
+        for reservation in scheduler.state.reservations:
             for request in (a for group in reservation.requests_on.values() for a in group):
                 # A promise may be renewed for an earlier start, never for a later one.
                 assert reservation.start_s <= promised.get(request.id, reservation.start_s)
@@ -125,7 +125,7 @@ def test_cordons_of_held_nodes_do_not_outlive_the_cycle() -> None:
         scheduler.adopt(Request(id=f"r{i}", shape=whole(3), queue="q", run_time_s=50.0 + i), started_at_s=0.0)
     scheduler.submit(Request(id="big", shape=whole(4), queue="q", submitted_at_s=1.0))
     scheduler.cycle(2.0)
-    assert scheduler.reservations
+    assert scheduler.state.reservations
     assert scheduler.cluster.schedulable.all()
     assert scheduler.why("big", 2.0).estimated_start_s == pytest.approx(50.0)
     assert scheduler.cluster.schedulable.all()

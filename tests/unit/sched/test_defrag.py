@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.sched.actions.defragment import Moves, Occupant, find_moves
-from calabash.sched.actions.room import ClusterRoom
 from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.room import ClusterRoom
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.queues.registry import Board
 
 MOVES_MAX = 4
 

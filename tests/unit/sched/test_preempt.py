@@ -10,16 +10,19 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched.actions.preempt import find_victims, mark_in_quota
-from calabash.sched.actions.room import ClusterRoom
+from calabash.sched.actions.plan import place_together
+from calabash.sched.actions.quota import mark_in_quota
+from calabash.sched.actions.search import find_victims
 from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
+from calabash.sched.cluster.room import ClusterRoom
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Request, Running
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.registry import Board, Gang, Unit, place_together, units_of
+from calabash.sched.queues.gang import Gang, Unit, units_of
 
 SHAPES = [
     *[Shape(gpu_count=n, gpu_milli=1000) for n in (1, 1, 2, 2, 4)],

@@ -20,7 +20,7 @@ from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Evict, Options, Request
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.tree import UNLIMITED, QueueSpec
+from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
 
 DEFAULT_CASES = 5000
@@ -91,9 +91,9 @@ def assert_books_agree(scheduler: Scheduler) -> None:
         for device, milli in enumerate(devices[: int(cluster.gpu_count[row])]):
             assert milli <= 1000
             assert int(cluster.gpu_free_milli[row, device]) == 1000 - milli
-    for queue in scheduler.tree.leaves():
+    for queue in scheduler.tree.form.leaves:
         assert scheduler.tree.used(queue).gpu_milli == charged[queue]
-    for spec in scheduler.tree.specs:
+    for spec in scheduler.tree.form.specs:
         assert scheduler.tree.used(spec.name).gpu_milli <= spec.limit.gpu_milli
     assert all(bool(s) for s in cluster.schedulable)
 
@@ -108,11 +108,11 @@ def check_world(seed: int) -> int:
     evictions = 0
     for cycle in range(CYCLES_MAX):
         now_s = 200.0
-        claims = VictimRules(scheduler.tree, scheduler.registry, scheduler.options, now_s)
+        rules = VictimRules(scheduler.state)
         in_quota = {
             m.request.id: (u.queue, u.priority)
-            for q in scheduler.tree.leaves()
-            for u in claims.units(q)
+            for q in scheduler.tree.form.leaves
+            for u in rules.units(q)
             if u.in_quota
             for m in u.members
         }
@@ -144,15 +144,15 @@ def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
     asked: Counter[str] = Counter()
     for d in decisions:  # type: ignore[attr-defined]
         if isinstance(d, Evict):
-            evicted[d.by] += scheduler.charge_of(scheduler.registry.request(d.id).shape).gpu_milli
+            evicted[d.by] += scheduler.state.charges.of(scheduler.registry.request(d.id).shape).gpu_milli
         elif isinstance(d, Bind):
-            asked[d.id] += scheduler.charge_of(scheduler.registry.request(d.id).shape).gpu_milli
+            asked[d.id] += scheduler.state.charges.of(scheduler.registry.request(d.id).shape).gpu_milli
     for requester, milli in evicted.items():
         gang = scheduler.registry.gang_of(requester)
         together = sum(asked[i] for i in (*gang.running, *gang.waiting) if i in asked)
         if milli > 1.2 * together:
-            claims = VictimRules(scheduler.tree, scheduler.registry, scheduler.options, 200.0)
-            mine = [u for u in claims.units(gang.queue) if u.gang == gang.key]
+            rules = VictimRules(scheduler.state)
+            mine = [u for u in rules.units(gang.queue) if u.gang == gang.key]
             assert any(u.in_quota for u in mine), f"seed {seed}: borrowed room for {together} cost {milli}"
 
 

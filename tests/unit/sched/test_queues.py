@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.queues.fairshare import Amount, Tree, corrected_weights, divide, pour
-from calabash.sched.queues.tree import QueueSpec, QueueTree
+from calabash.sched.queues.spec import QueueSpec
+from calabash.sched.queues.tree import QueueTree
 
 amounts = st.integers(0, 64)
 
@@ -97,25 +98,31 @@ def tree_of(*specs: QueueSpec, gpus: int = 8, half_life_s: float = 0.0) -> Queue
     return tree
 
 
+def run(tree: QueueTree, name: str, amount: Amount) -> None:
+    """So much runs in the queue."""
+    tree.use.wait(name, amount)
+    tree.use.start(name, amount)
+
+
 def test_use_is_counted_in_all_ancestors_and_returned_exactly() -> None:
     tree = tree_of(QueueSpec(name="org"), QueueSpec(name="a", parent="org"), QueueSpec(name="b", parent="org"))
-    tree.wait("a", Amount(3000, 5, 7))
-    tree.start("a", Amount(3000, 5, 7))
-    tree.charge("b", Amount(1000, 1, 1))
+    tree.use.wait("a", Amount(3000, 5, 7))
+    tree.use.start("a", Amount(3000, 5, 7))
+    run(tree, "b", Amount(1000, 1, 1))
     assert tree.used("org") == Amount(4000, 6, 8)
-    tree.stop("a", Amount(3000, 5, 7))
+    tree.use.stop("a", Amount(3000, 5, 7))
     assert (tree.used("org"), tree.waiting("org")) == (Amount(1000, 1, 1), Amount(3000, 5, 7))
-    tree.unwait("a", Amount(3000, 5, 7))
-    tree.refund("b", Amount(1000, 1, 1))
+    tree.use.leave("a", Amount(3000, 5, 7))
+    tree.use.end("b", Amount(1000, 1, 1))
     assert tree.used("org") == tree.waiting("org") == Amount()
 
 
 def test_the_decayed_past_halves_in_a_half_life() -> None:
     tree = tree_of(QueueSpec(name="a"), half_life_s=100.0)
-    tree.charge("a", Amount(8000))
+    run(tree, "a", Amount(8000))
     tree.advance(100.0)
     once = dict(tree.past())["a"]
-    tree.refund("a", Amount(8000))
+    tree.use.end("a", Amount(8000))
     tree.advance(200.0)
     assert dict(tree.past())["a"] == pytest.approx(once / 2)
 
@@ -123,7 +130,7 @@ def test_the_decayed_past_halves_in_a_half_life() -> None:
 def test_advancing_in_one_step_or_in_many_is_the_same() -> None:
     one, many = (tree_of(QueueSpec(name="a"), half_life_s=50.0) for _ in range(2))
     for tree in (one, many):
-        tree.charge("a", Amount(4000))
+        run(tree, "a", Amount(4000))
     one.advance(120.0)
     for i in range(1, 13):
         many.advance(10.0 * i)
@@ -133,9 +140,9 @@ def test_advancing_in_one_step_or_in_many_is_the_same() -> None:
 def test_a_queue_that_borrows_comes_after_one_in_its_quota() -> None:
     tree = tree_of(QueueSpec(name="a", deserved=Amount(4000)), QueueSpec(name="b", deserved=Amount(4000)))
     for name in ("a", "b"):
-        tree.wait(name, Amount(8000))
-    tree.start("a", Amount(4000))
-    tree.start("b", Amount(3000))
+        tree.use.wait(name, Amount(8000))
+    tree.use.start("a", Amount(4000))
+    tree.use.start("b", Amount(3000))
     assert tree.pressure("b", Amount(1000)) < tree.pressure("a", Amount(1000))
 
 
@@ -163,7 +170,7 @@ def test_bad_amounts_of_a_queue_are_refused() -> None:
 
 def test_a_queue_with_jobs_cannot_vanish_and_a_changed_tree_keeps_its_books() -> None:
     tree = tree_of(QueueSpec(name="a"), QueueSpec(name="b"))
-    tree.charge("a", Amount(1000))
+    run(tree, "a", Amount(1000))
     with pytest.raises(CalabashError) as caught:
         tree.replace([QueueSpec(name="b")])
     assert caught.value.reason is Reason.CONFLICT
@@ -178,7 +185,7 @@ def test_a_queue_with_jobs_cannot_vanish_and_a_changed_tree_keeps_its_books() ->
 def test_jobs_go_to_leaves_only() -> None:
     tree = tree_of(QueueSpec(name="org"), QueueSpec(name="a", parent="org"))
     with pytest.raises(CalabashError, match="is a parent"):
-        tree.require_leaf("org")
+        tree.form.require_leaf("org")
     with pytest.raises(CalabashError, match="does not exist"):
-        tree.require_leaf("z")
-    tree.require_leaf("a")
+        tree.form.require_leaf("z")
+    tree.form.require_leaf("a")

@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
-from calabash.sched.decisions import Bind, Defer, Evict, Options, Request, State
+from calabash.sched.decisions import Bind, Defer, Evict, Options, Request
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.tree import QueueSpec
+from calabash.sched.queues.spec import QueueSpec
+from calabash.sched.restart import restore
 from calabash.sched.scheduler import Scheduler
 
 MANY = 1 << 30
@@ -83,7 +84,7 @@ class Life(RuleBasedStateMachine):
                 assert d.by in bound
             if isinstance(d, Defer):
                 assert d.explanation.summary
-                assert self.scheduler.state_of(d.id) is State.WAITING
+                assert d.id in self.scheduler.registry.gang_of(d.id).waiting
 
     def known(self) -> list[str]:
         return sorted(i for g in self.scheduler.registry.gangs.values() for i in (*g.waiting, *g.running))
@@ -100,7 +101,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["n0", "n1"]), on=st.booleans())
     def cordon(self, name: str, on: bool) -> None:
-        (self.scheduler.cordon if on else self.scheduler.uncordon)(name)
+        self.scheduler.cordon(name, schedulable=not on)
 
     @invariant()
     def arrays_hold_exactly_what_runs(self) -> None:
@@ -122,10 +123,10 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def queues_are_charged_exactly_what_runs_and_waits(self) -> None:
-        for queue in self.scheduler.tree.leaves():
+        for queue in self.scheduler.tree.form.leaves:
             gangs = [g for g in self.scheduler.registry.gangs.values() if g.queue == queue]
             running = sum(r.charge.gpu_milli for g in gangs for r in g.running.values())
-            waiting = sum(self.scheduler.charge_of(a.shape).gpu_milli for g in gangs for a in g.waiting.values())
+            waiting = sum(self.scheduler.state.charges.of(a.shape).gpu_milli for g in gangs for a in g.waiting.values())
             assert self.scheduler.tree.used(queue).gpu_milli == running
             assert self.scheduler.tree.waiting(queue).gpu_milli == waiting
         assert self.scheduler.tree.used("b").gpu_milli <= 4000
@@ -147,7 +148,7 @@ def test_a_restored_snapshot_decides_the_same() -> None:
     scheduler.cycle(10.0)
     scheduler.submit(Request(id="a0", queue="a", shape=whole(4), submitted_at_s=20.0))
     scheduler.submit(Request(id="b9", queue="b", shape=whole(4), submitted_at_s=20.0))
-    twin = Scheduler.restore(scheduler.snapshot())
+    twin = restore(scheduler.snapshot())
     twin.advance(20.0)
     scheduler.advance(20.0)
     assert twin.tree.past() == scheduler.tree.past()
@@ -164,7 +165,7 @@ def test_adopting_the_impossible_changes_nothing() -> None:
         scheduler.adopt(
             Request(id="y", queue="a", shape=whole(1)), placement=NodePlacement(node=0, devices=(0,)), started_at_s=0.0
         )
-    assert scheduler.state_of("y") is None
+    assert "y" not in scheduler.registry
     assert scheduler.tree.used("a") == Amount(1000, 0, 0)
     assert scheduler.tree.waiting("a") == Amount()
 
@@ -175,7 +176,7 @@ def test_an_id_is_unique_while_it_lives() -> None:
     with pytest.raises(CalabashError) as caught:
         scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
     assert caught.value.reason is Reason.CONFLICT
-    scheduler.cancel("x")
+    scheduler.finished("x")
     scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
 
 
@@ -204,7 +205,7 @@ def test_a_removed_node_is_no_capacity_any_more() -> None:
     scheduler.remove_node("n1")
     assert scheduler.tree.capacity.gpu_milli == 4000
     with pytest.raises(CalabashError, match="was removed"):
-        scheduler.uncordon("n1")
+        scheduler.cordon("n1", schedulable=True)
 
 
 def test_a_gang_of_512_is_placed_well_below_a_second() -> None:

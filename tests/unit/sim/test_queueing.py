@@ -8,7 +8,7 @@ from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.tree import QueueSpec
+from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sim.queueing import Job, Load, Queueing, QueueingResult, random_jobs
 

@@ -12,17 +12,20 @@ admit nearly all 8-device requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from calabash.sched.actions.plan import Plan
 from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.fit import Compiled
+from calabash.sched.cluster.room import ClusterRoom
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
-from calabash.sched.queues.registry import Board
+from calabash.sched.decisions import Request, Running
+from calabash.sched.state import SchedulerState
 
 NODES_TRIED = 4
 NODES_LOOKED_AT = 64
@@ -46,18 +49,6 @@ class Moves:
     placement: NodePlacement
     moved: tuple[tuple[Occupant, NodePlacement], ...]
     cost_milli: int
-
-
-class MovingRoom(Protocol):
-    """The room of a board, with the arrays below it."""
-
-    cluster: Cluster
-
-    def compiled(self, shape: Shape) -> Compiled: ...
-
-    def choose_on(self, shape: Shape, node: int) -> NodePlacement | None: ...
-
-    def choose(self, shape: Shape) -> NodePlacement | None: ...
 
 
 def node_costs(cluster: Cluster, compiled: Compiled, *, moves_max: int, move_cost_milli: int) -> npt.NDArray[np.int64]:
@@ -85,7 +76,7 @@ def node_costs(cluster: Cluster, compiled: Compiled, *, moves_max: int, move_cos
 
 def find_moves(
     board: Board,
-    room: MovingRoom,
+    room: ClusterRoom,
     shape: Shape,
     occupants: Callable[[int], Iterable[Occupant]],
     *,
@@ -130,7 +121,7 @@ def _host_has_room(cluster: Cluster, shape: Shape, row: int, leaving: list[Occup
 
 
 def _empty(
-    board: Board, room: MovingRoom, shape: Shape, row: int, leaving: list[Occupant]
+    board: Board, room: ClusterRoom, shape: Shape, row: int, leaving: list[Occupant]
 ) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
     mark = board.mark()
     for occupant in leaving:
@@ -167,3 +158,47 @@ def _leaving(cluster: Cluster, compiled: Compiled, row: int, here: list[Occupant
 
 def _may_move(occupant: Occupant, shape: Shape) -> bool:
     return occupant.movable and (occupant.shape.gpu_count < shape.gpu_count or not occupant.shape.whole)
+
+
+class Defragment:
+    """The action for one cycle; what no moves help stays so until something is freed."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._hopeless: set[tuple[int, Shape]] = set()
+
+    def forget(self) -> None:
+        """Places changed hands."""
+        self._hopeless.clear()
+
+    def plan(self, requests: Sequence[Request]) -> Plan | None:
+        """Room for one request for whole devices by moving others."""
+        state, options, request = self._state, self._state.options, requests[0]
+        if len(requests) != 1 or options.defragment_moves_max < 1 or not request.shape.whole:
+            return None
+        key = (request.priority, request.shape)
+        if request.shape.gpu_count < options.defragment_gpu_count_min or key in self._hopeless:
+            return None
+        moves = find_moves(
+            state.board,
+            state.room,
+            request.shape,
+            lambda row: [self._occupant(r, request) for r in state.registry.on_node.get(row, {}).values()],
+            moves_max=options.defragment_moves_max,
+            cost_max_milli=options.defragment_cost_max_milli,
+            move_cost_milli=options.move_cost_milli,
+        )
+        if moves is None:
+            self._hopeless.add(key)
+            return None
+        moved = tuple((state.registry.gang_of(o.id).running[o.id], placement) for o, placement in moves.moved)
+        return Plan(placed=((request, moves.placement),), moved=moved)
+
+    def _occupant(self, running: Running, request: Request) -> Occupant:
+        ripe = running.started_at_s + self._state.options.min_run_time_s <= self._state.now_s
+        return Occupant(
+            id=running.request.id,
+            shape=running.request.shape,
+            placement=running.placement,
+            movable=running.request.movable and ripe and running.request.priority <= request.priority,
+        )

@@ -18,7 +18,7 @@ Amounts are floats inside, because shares divide; they are compared with a toler
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,15 +34,22 @@ class Amount(NamedTuple):
     cpu_milli: int = 0
     host_memory_mib: int = 0
 
-    def plus(self, other: Amount) -> Amount:
-        return Amount(self[0] + other[0], self[1] + other[1], self[2] + other[2])
-
     def minus(self, other: Amount) -> Amount:
         return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
     def within(self, bound: Sequence[float]) -> bool:
         """No resource that is asked for exceeds the bound; what is not asked for cannot exceed anything."""
         return all(mine <= most + EPSILON for mine, most in zip(self, bound, strict=True) if mine > 0)
+
+
+def total(amounts: Iterable[Amount]) -> Amount:
+    """The sum."""
+    gpu_milli = cpu_milli = host_memory_mib = 0
+    for amount in amounts:
+        gpu_milli += amount[0]
+        cpu_milli += amount[1]
+        host_memory_mib += amount[2]
+    return Amount(gpu_milli, cpu_milli, host_memory_mib)
 
 
 ZERO = Amount()
@@ -131,10 +138,10 @@ def divide(tree: Tree, capacity: Sequence[float]) -> QueueShares:
 def _divide_level(tree: Tree, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
     kids = tree.children[parent]
     demand = [tree.demand[k][resource] for k in kids]
-    claims = [min(tree.deserved[k][resource], d) for k, d in zip(kids, demand, strict=True)]
+    due = [min(tree.deserved[k][resource], d) for k, d in zip(kids, demand, strict=True)]
     promised = guaranteed[parent][resource]
     # More deserved than there is: everybody gets the same proportion of it.
-    sure = claims if sum(claims) <= promised + EPSILON else pour(promised, claims, claims)
+    sure = due if sum(due) <= promised + EPSILON else pour(promised, due, due)
     weights = [tree.weights[k] for k in kids]
     unmet = [d - s for d, s in zip(demand, sure, strict=True)]
     if parent != 0:

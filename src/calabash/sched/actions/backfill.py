@@ -1,0 +1,117 @@
+"""Backfill: others may use what is held for a reserved gang, as long as they do not delay it.
+
+While nodes are held they are cordoned, so that the engine looks elsewhere at full speed; only when it finds nothing are the
+held nodes tried one by one. A newcomer is admitted there when it ends before the start, or when the reserved members still
+fit on that node at the start with the newcomer in place. So with run times that are not under-estimated, no backfilled
+request moves the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from calabash.sched.actions.estimate import estimated_end_s
+from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.decisions import Request
+from calabash.sched.queues.reservation import Reservation
+from calabash.sched.state import SchedulerState
+
+HELD_NODES_TRIED_MAX = 32
+
+
+def ends_at_s(requests: Sequence[Request], now_s: float) -> float | None:
+    """When the last of them would end if they started now; None when one gives no run time."""
+    times = [r.run_time_s for r in requests]
+    known = [t for t in times if t is not None]
+    return now_s + max(known) if len(known) == len(times) else None
+
+
+class HeldNodes:
+    """The reservations that bind those who come later in this cycle, and the nodes held for them."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self.reservations: list[Reservation] = []
+        self._cordoned: list[int] = []
+
+    def add(self, reservation: Reservation) -> None:
+        """Hold its nodes from now on."""
+        self.reservations.append(reservation)
+        self._cordon()
+
+    def release(self) -> None:
+        """Hold nothing any more; the reservations stay known."""
+        for node in self._cordoned:
+            self._state.cluster.cordon(node, schedulable=True)
+        self._cordoned = []
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Nothing is held inside: for what is stronger than a promise, and to look at a promise itself."""
+        self.release()
+        try:
+            yield
+        finally:
+            self._cordon()
+
+    def choose(self, shape: Shape, ends_at_s: float | None) -> NodePlacement | None:
+        """The best place for what would end then (None: unknown), on a held node only if it delays nobody there."""
+        placement = self._state.room.choose(shape)
+        if placement is None:
+            for node in self._cordoned[:HELD_NODES_TRIED_MAX]:
+                placement = self._choose_on_held(shape, node, ends_at_s)
+                if placement is not None:
+                    break
+        return placement
+
+    def can_keep(self, reservation: Reservation) -> bool:
+        """Whether the reserved members would still fit on their nodes at the start. Nothing must be held there."""
+        return all(self._room_at_start(reservation, node) for node in reservation.requests_on)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _cordon(self) -> None:
+        cluster = self._state.cluster
+        for node in dict.fromkeys(node for r in self.reservations for node in r.requests_on):
+            if cluster.schedulable[node]:
+                cluster.cordon(node)
+                self._cordoned.append(node)
+
+    def _choose_on_held(self, shape: Shape, node: int, ends_at_s: float | None) -> NodePlacement | None:
+        self._state.cluster.cordon(node, schedulable=True)
+        placement = self._state.room.choose_on(shape, node)
+        if placement is not None and not all(
+            self._admits(r, shape, placement, ends_at_s) for r in self.reservations if node in r.requests_on
+        ):
+            placement = None
+        self._state.cluster.cordon(node)
+        return placement
+
+    def _admits(
+        self, reservation: Reservation, shape: Shape, placement: NodePlacement, ends_at_s: float | None
+    ) -> bool:
+        if ends_at_s is not None and ends_at_s <= reservation.start_s:
+            return True
+        board = self._state.board
+        mark = board.mark()
+        board.place(shape, placement)
+        admitted = self._room_at_start(reservation, placement.node)
+        board.rollback(mark)
+        return admitted
+
+    def _room_at_start(self, reservation: Reservation, node: int) -> bool:
+        state = self._state
+        mark = state.board.mark()
+        for running in state.registry.on_node.get(node, {}).values():
+            if estimated_end_s(running, state.now_s, state.options.default_run_time_s) <= reservation.start_s:
+                state.board.release(running.request.shape, running.placement)
+        fits = True
+        for request in reservation.requests_on[node]:
+            place = state.room.choose_on(request.shape, node)
+            if place is None:
+                fits = False
+                break
+            state.board.place(request.shape, place)
+        state.board.rollback(mark)
+        return fits

@@ -1,0 +1,95 @@
+"""Evict: the fewest victims that reclaim and preempt allow, the strongest right first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from calabash.sched.actions.backfill import HeldNodes
+from calabash.sched.actions.plan import Plan, place_together, shapes_of
+from calabash.sched.actions.preempt import below_limit, lower_priority
+from calabash.sched.actions.reclaim import above_fair_share, deserved_back
+from calabash.sched.actions.search import find_victims
+from calabash.sched.actions.victims import VictimPool, VictimRules, paused
+from calabash.sched.cluster.shape import Shape
+from calabash.sched.decisions import Request
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.gang import Gang
+from calabash.sched.state import SchedulerState
+
+
+class Evict:
+    """The action for one cycle; what no victims help stays so until something is freed."""
+
+    def __init__(self, state: SchedulerState, held: HeldNodes) -> None:
+        self._state = state
+        self._held = held
+        self._rules = VictimRules(state)
+        self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
+
+    def touch(self, queue: str) -> None:
+        """Something in the queue started or stopped."""
+        self._rules.touch(queue)
+
+    def forget(self) -> None:
+        """Places changed hands."""
+        self._hopeless.clear()
+
+    def plan(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
+        """Room for the portion by evicting others."""
+        options = self._state.options
+        if not (options.reclaim or options.preempt or options.reclaim_fair_share):
+            return None
+        key = (gang.queue, max(r.priority for r in requests), shapes_of(requests))
+        if key in self._hopeless:
+            return None
+        pool = self._pool(gang, requests, need)
+        plan = self._fewest(pool, requests, need) if pool else None
+        if plan is None:
+            self._hopeless.add(key)
+        return plan
+
+    def plan_below_limit(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
+        """At a limit, lower priority of the same queue makes way, even where devices are free."""
+        units = below_limit(self._state, self._rules, gang, requests, need)
+        if not units:
+            return None
+        board = self._state.board
+        mark = board.mark()
+        for member in (m for unit in units for m in unit.members):
+            board.release(member.request.shape, member.placement)
+        placed = place_together(board, requests)
+        if placed is None:
+            board.rollback(mark)
+            return None
+        return Plan(placed=tuple(placed), evicted=tuple(units))
+
+    def _fewest(self, pool: VictimPool, requests: Sequence[Request], need: Amount) -> Plan | None:
+        def search() -> Plan | None:
+            return find_victims(
+                self._state.board, requests, pool.eligible, budgets=pool.budgets, asked=need, ratio_max=pool.ratio_max
+            )
+
+        if not pool.in_quota:
+            return search()
+        with self._held.lifted():  # what is deserved is stronger than a promise
+            return search()
+
+    def _pool(self, gang: Gang, requests: Sequence[Request], need: Amount) -> VictimPool | None:
+        """The victims that the gang may have, by the strongest right that it has."""
+        state, rules = self._state, self._rules
+        priority = max(r.priority for r in requests)
+        in_quota = rules.would_be_in_quota(gang.queue, priority, need)
+        own = lower_priority(state, rules, gang, priority, in_quota=in_quota)
+        budgets: dict[str, float] = {}
+        if in_quota:
+            units, ratio_max = [*deserved_back(state, rules, gang, need), *own], math.inf
+        elif paused(gang, state.now_s):
+            return None
+        else:
+            others, budgets = above_fair_share(state, rules, gang, need)
+            units, ratio_max = [*own, *others], state.options.evict_ratio_max
+        eligible = rules.ripe(units, gang)
+        if not eligible:
+            return None
+        return VictimPool(in_quota=in_quota, eligible=tuple(eligible), budgets=budgets, ratio_max=ratio_max)

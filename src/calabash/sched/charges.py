@@ -1,0 +1,50 @@
+"""What a queue is charged for a shape: the larger of its compute and memory shares, per device, and its host resources."""
+
+from __future__ import annotations
+
+from calabash.sched.cluster.arrays import Cluster
+from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.queues.fairshare import Amount
+
+
+class Charges:
+    """Charges on one cluster.
+
+    Args:
+        card_memory_mib: card memory at which a memory-only slice counts as a whole device; 0 takes the smallest card.
+    """
+
+    def __init__(self, cluster: Cluster, card_memory_mib: int) -> None:
+        self._cluster = cluster
+        self._card_memory_mib = card_memory_mib
+        self._known: dict[Shape, Amount] = {}
+
+    def of(self, shape: Shape) -> Amount:
+        charge = self._known.get(shape)
+        if charge is None:
+            charge = self._known[shape] = Amount(
+                shape.gpu_count * self._device_milli(shape), shape.cpu_milli, shape.memory_mib
+            )
+        return charge
+
+    def _device_milli(self, shape: Shape) -> int:
+        if not shape.gpu_count or shape.whole:
+            return WHOLE_MILLI if shape.gpu_count else 0
+        if shape.mig_profile:
+            return _mig_milli(shape.mig_profile)
+        memory_milli = 0
+        if shape.gpu_memory_mib and self._whole_card_mib():
+            memory_milli = min(WHOLE_MILLI, -(-shape.gpu_memory_mib * WHOLE_MILLI // self._whole_card_mib()))
+        return max(shape.gpu_milli, memory_milli)
+
+    def _whole_card_mib(self) -> int:
+        """Fixed by the first cards that there are: what is charged must be what is given back."""
+        if not self._card_memory_mib:
+            cards = self._cluster.gpu_mib[self._cluster.gpu_mib > 0]
+            self._card_memory_mib = int(cards.min()) if len(cards) else 0
+        return self._card_memory_mib
+
+
+def _mig_milli(profile: str) -> int:
+    """``3g.40gb`` is three of seven compute slices."""
+    return min(WHOLE_MILLI, -(-int(profile.partition("g")[0]) * WHOLE_MILLI // 7))

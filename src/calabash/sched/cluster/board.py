@@ -1,0 +1,65 @@
+"""Placing as a transaction: everything since a mark can be undone, so what-if questions cost no copy.
+
+Members of a gang are placed one after another on the resident arrays; if one finds no room the log is played backwards, and
+the arrays are what they were to the last integer.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from calabash.sched.cluster.shape import NodePlacement, Shape
+
+
+class Room(Protocol):
+    """What is needed of the cluster and its engine."""
+
+    def choose(self, shape: Shape) -> NodePlacement | None:
+        """The best place for the shape now, not taken yet."""
+        ...
+
+    def choose_on(self, shape: Shape, node: int) -> NodePlacement | None:
+        """The same on one node."""
+        ...
+
+    def place(self, shape: Shape, placement: NodePlacement) -> None:
+        """Take the place."""
+        ...
+
+    def release(self, shape: Shape, placement: NodePlacement) -> None:
+        """Give the place back."""
+        ...
+
+    def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
+        """Whether exactly this place could be taken now."""
+        ...
+
+
+class Board:
+    """A ``Room`` with a log: everything since a mark can be undone."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self._log: list[tuple[bool, Shape, NodePlacement]] = []
+
+    def mark(self) -> int:
+        return len(self._log)
+
+    def place(self, shape: Shape, placement: NodePlacement) -> None:
+        self.room.place(shape, placement)
+        self._log.append((True, shape, placement))
+
+    def release(self, shape: Shape, placement: NodePlacement) -> None:
+        self.room.release(shape, placement)
+        self._log.append((False, shape, placement))
+
+    def rollback(self, mark: int) -> None:
+        while len(self._log) > mark:
+            placed, shape, placement = self._log.pop()
+            if placed:
+                self.room.release(shape, placement)
+            else:
+                self.room.place(shape, placement)
+
+    def commit(self) -> None:
+        self._log.clear()

@@ -1,0 +1,122 @@
+"""Gangs: what starts together, and what can only be evicted as a whole.
+
+A request without a gang is a gang of one. A gang has a *core* of ``min_member`` members that start together and die
+together, and *surplus* members beyond it that come and go singly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from calabash.sched.decisions import GangKey, Request, Running
+from calabash.sched.queues.fairshare import Amount, total
+
+
+@dataclass(slots=True)
+class Gang:
+    """Members of one gang that wait and that run."""
+
+    key: GangKey
+    queue: str
+    min_member: int = 1
+    waiting: dict[str, Request] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    evicted_at_s: float | None = None
+    priority: int = 0
+    submitted_at_s: float = 0.0
+    portions: list[Portion] | None = None
+    ended: int = 0
+
+    @property
+    def required(self) -> int:
+        """How many members must run together; those that have run and ended need not come back."""
+        return max(1, self.min_member - self.ended)
+
+    @property
+    def missing(self) -> int:
+        """How many members must still start before the core is complete."""
+        return max(0, self.required - len(self.running))
+
+    @property
+    def incomplete(self) -> int:
+        """How many members have not even been submitted yet."""
+        return max(0, self.required - len(self.running) - len(self.waiting))
+
+    def refresh(self) -> None:
+        """Compute again what depends on the members."""
+        self.portions = None
+        requests = [*self.waiting.values(), *(r.request for r in self.running.values())]
+        if requests:
+            self.priority = max(a.priority for a in requests)
+            self.submitted_at_s = min(a.submitted_at_s for a in requests)
+            self.min_member = max(a.min_member for a in requests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What can only be evicted as a whole: the core of a gang, or one surplus member.
+
+    ``order`` sorts units by how soon they go: lower priority first, then surplus, then the youngest.
+    """
+
+    gang: GangKey
+    queue: str
+    members: tuple[Running, ...]
+    core: bool
+    priority: int
+    started_at_s: float
+    sequence: int
+    amount: Amount
+    in_quota: bool = False
+
+    @property
+    def order(self) -> tuple[int, int, float, int]:
+        return (self.priority, int(self.core), -self.started_at_s, -self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What of a gang is started at once: its core together, surplus members singly."""
+
+    gang: Gang
+    requests: tuple[Request, ...]
+    rank: tuple[int, bool, float, GangKey, str]
+
+
+def portions_of(gang: Gang) -> list[Portion]:
+    """The portions that wait, kept until the gang changes."""
+    if gang.portions is None:
+        waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
+        core, surplus = tuple(waiting[: gang.missing]), waiting[gang.missing :]
+        gang.portions = [Portion(gang, (r,), (-r.priority, True, r.submitted_at_s, gang.key, r.id)) for r in surplus]
+        if core:
+            place = (-gang.priority, False, gang.submitted_at_s, gang.key, core[0].id)
+            gang.portions.append(Portion(gang, core, place))
+    return gang.portions
+
+
+def portion_of(gang: Gang, request_id: str) -> Portion | None:
+    """What would be started together with a waiting member; None when it does not wait."""
+    return next((p for p in portions_of(gang) if any(r.id == request_id for r in p.requests)), None)
+
+
+def units_of(gang: Gang) -> list[Unit]:
+    """The gang's running members as units; the core keeps the oldest members."""
+    members = sorted(gang.running.values(), key=lambda r: (r.started_at_s, r.sequence))
+    if not members:
+        return []
+    core, surplus = members[: gang.required], members[gang.required :]
+    return [_unit(gang, tuple(core), core=True), *(_unit(gang, (m,), core=False) for m in surplus)]
+
+
+def _unit(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
+    return Unit(
+        gang=gang.key,
+        queue=gang.queue,
+        members=members,
+        core=core,
+        priority=gang.priority if core else members[0].request.priority,
+        started_at_s=max(m.started_at_s for m in members),
+        sequence=max(m.sequence for m in members),
+        amount=total(m.charge for m in members),
+    )

@@ -1,0 +1,23 @@
+"""Everything needed to go on elsewhere, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calabash.sched.cluster.spec import NodeSpec
+from calabash.sched.decisions import Options, Request, Running
+from calabash.sched.queues.spec import QueueSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The caller's nodes, the queues, and who waits and runs."""
+
+    nodes: tuple[NodeSpec, ...]
+    cordoned: tuple[str, ...]
+    queues: tuple[QueueSpec, ...]
+    past: tuple[tuple[str, float], ...]
+    options: Options
+    waiting: tuple[Request, ...]
+    running: tuple[Running, ...]
+    now_s: float
