@@ -109,7 +109,7 @@ class LocalScheduler:
         """Join the order of ``request.queue``. Raises CalabashError: see ``shapes_of``, and unknown queues.
 
         Args:
-            owner: whose request it is; with its tenant it names who takes turns and whose gang it is.
+            owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
         """
         shapes = shapes_of(request, self.devices)
         with_room = [s for s in shapes if self.scheduler.room.choose(s) is not None]
@@ -168,7 +168,7 @@ class LocalScheduler:
         """A device that is not healthy takes nothing new."""
         device = self._number[uuid]
         self.devices = tuple(replace(d, health=health) if d.uuid == uuid else d for d in self.devices)
-        self.scheduler.cluster.set_health(0, device, healthy=health is Health.HEALTHY)
+        self.scheduler.set_health(self.node, device, healthy=health is Health.HEALTHY)
 
     def set_queues(self, queues: Iterable[QueueSpec]) -> None:
         self.scheduler.set_queues(queues)
@@ -221,7 +221,7 @@ class LocalScheduler:
             run_time_s=run_time_s,
             tenant=request.tenant,
             submitted_at_s=submitted_at_s,
-            owner=f"{owner}:{request.tenant}",
+            owner=owner,
             gang=request.gang,
             min_member=request.gang_size if request.gang else 1,
             movable=False,

@@ -14,7 +14,7 @@ from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.queues.fairshare import ZERO, Amount
 
 GangKey = tuple[str, str, str]
-"""Owner, queue and name."""
+"""Owner and tenant, queue, name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Request:
         id: unique among everything that waits or runs.
         queue: a leaf of the queue tree.
         priority: larger goes first within its queue.
-        tenant, owner: on whose behalf; owners of one queue and priority take turns, and gangs of two owners are two.
+        tenant, owner: on whose behalf; owners of one queue and priority take turns, and a gang is of one owner and tenant.
         run_time_s: estimate of how long it will run; None when unknown.
         submitted_at_s: when it joined the line, on the caller's clock.
         gang, min_member: name of its gang and how many members must start together; "" stands alone.
@@ -61,8 +61,8 @@ class Request:
 
     @property
     def gang_key(self) -> GangKey:
-        """Names the gang: members have one owner and one queue; a request without a gang is a gang of its own."""
-        return (self.behalf, self.queue, self.gang or "\0" + self.id)
+        """Names the gang: members have one owner, tenant and queue; a request without a gang is a gang of its own."""
+        return (":".join(filter(None, (self.owner, self.tenant))), self.queue, self.gang or "\0" + self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

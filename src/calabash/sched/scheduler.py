@@ -58,8 +58,8 @@ class Scheduler:
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         options: Options | None = None,
     ) -> None:
-        chosen = policy_named(policy) if isinstance(policy, str) else policy
-        self.state = SchedulerState(nodes, queues, policy=chosen, options=options or Options())
+        self.policy = policy_named(policy) if isinstance(policy, str) else policy
+        self.state = SchedulerState(nodes, queues, policy=self.policy, options=options or Options())
         self.cluster = self.state.cluster
         self.room = self.state.room
         self.tree = self.state.tree

@@ -101,8 +101,7 @@ class Why:
             until = f"which starts in {max(0.0, reservation.start_s - state.now_s):.0f} s"
         else:
             until = f"for at most {max(0.0, lapses_at_s - state.now_s):.0f} s more"
-        owner = f" of {reservation.gang[0]}" if reservation.gang[0] else ""
-        return f"held for a reserved gang: {nodes}, for {_some(reservation.ids)}{owner}, {until}"
+        return f"held for a reserved gang: {nodes}, for {_some(reservation.ids)}, {until}"
 
     def _over_deserved(self, gang: Gang, need: Amount) -> bool:
         """Whether the queue would hold more than it is guaranteed: then it waits for something to borrow."""

@@ -18,6 +18,7 @@ class Gang:
 
     key: GangKey
     queue: str
+    owner: str = ""
     min_member: int = 1
     waiting: dict[str, Request] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class OwnerTurns:
     def place(self, portion: Portion) -> tuple[object, ...]:
         """Where a portion stands in its queue: priority, cores before surplus, turn of the owner, submission."""
         priority, surplus, *submitted = portion.rank
-        return (priority, surplus, self.turn(portion.gang.queue, portion.gang.key[0]), submitted)
+        return (priority, surplus, self.turn(portion.gang.queue, portion.gang.owner), submitted)
 
 
 class QueueOrder:
@@ -82,7 +82,7 @@ class QueueOrder:
         self._turns = turns
         self._of: dict[str, list[Portion]] = {}
         for portion in portions:
-            self._of.setdefault(portion.gang.key[0], []).append(portion)
+            self._of.setdefault(portion.gang.owner, []).append(portion)
         for waiting in self._of.values():
             waiting.sort(key=_rank, reverse=True)
         self._heap = [(turns.place(waiting[-1]), owner) for owner, waiting in self._of.items()]
@@ -104,7 +104,7 @@ class QueueOrder:
     def pop(self) -> Portion:
         """Take the next one."""
         portion = self.head()
-        owner = portion.gang.key[0]
+        owner = portion.gang.owner
         waiting = self._of[owner]
         waiting.pop()
         if waiting:
