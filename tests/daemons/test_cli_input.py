@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,18 @@ def test_a_long_command_line_is_no_reason_to_refuse(terminal: Terminal) -> None:
 
 def test_memory_without_a_unit_is_asked_for_one(terminal: Terminal) -> None:
     assert "8GiB" in terminal.refused(2, "run", "--memory", "8", "--", "true")
+
+
+def test_a_slice_that_is_smaller_than_a_context_is_given_with_a_warning_that_has_the_number(
+    terminal: Terminal, world: World
+) -> None:
+    done = terminal("run", "--memory", "100MiB", "--cores", "10", "--", "echo", "goes on")
+    assert done.stdout == "goes on\n"
+    (line,) = done.stderr.splitlines()
+    found = re.search(r"^warning: the slice of 100MiB is smaller than an empty CUDA context on .*, (\d+)MiB:", line)
+    assert found, line
+    assert 100 < int(found[1]) < 1024
+    assert terminal("run", "--memory", f"{found[1]}MiB", "--cores", "10", "--", "true").stderr == ""
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------

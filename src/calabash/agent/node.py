@@ -30,10 +30,11 @@ from calabash.sharing.registry import mode_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A journalled allocation, and what its program needs to use it."""
+    """A journalled allocation, what its program needs to use it, and what its user should know, one line each."""
 
     record: AllocationRecord
     edits: Edits
+    warnings: tuple[str, ...] = ()
 
 
 class NodeAgent:
@@ -125,7 +126,7 @@ class NodeAgent:
         slot = str(self._parts.slots.path(record.id))
         edits = mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
         self.event("granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices()))
-        return Grant(record=granted, edits=edits)
+        return Grant(record=granted, edits=edits, warnings=executor.warnings(granted))
 
     def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
         """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.

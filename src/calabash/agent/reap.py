@@ -53,10 +53,14 @@ class Reaper:
         if 0 < context_bytes <= CONTEXT_BYTES_MAX:
             self._context_bytes[model] = context_bytes
 
+    def context_bytes_of(self, uuid: DeviceUuid) -> int:
+        """What an empty context costs on that device; 0 while it is not known."""
+        return self._context_bytes.get(self._inventory.model_of(uuid), 0)
+
     def publish_context(self, limits: pages.LimitsPage) -> None:
         """Tell a slot what a context on each of its devices costs."""
         for index, uuid in enumerate(limits.uuids):
-            limits.set_context_bytes(index, self._context_bytes.get(self._inventory.model_of(uuid), 0))
+            limits.set_context_bytes(index, self.context_bytes_of(uuid))
 
     def tick(self, keepings: Iterable[Keeping]) -> None:
         """Look at all. Drivers are asked for the devices that are used only."""

@@ -142,6 +142,7 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
         slot=record.slot,
         lease=str(lease) if lease.exists() else "",
         mode=record.placement.mode,
+        warnings=list(answer.warnings),
         slices=[
             replies.Slice(device=part.device, memory_mib=part.memory_mib, core_percent=part.core_percent)
             for part in record.placement.slices

@@ -58,6 +58,10 @@ class ModeExecutor(Protocol):
         """It is journalled and its slot stands: do what the mode needs. Raises CalabashError; then it is released."""
         ...
 
+    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+        """What its user should know of what was granted, one line each."""
+        ...
+
     def leave(self, record: AllocationRecord) -> None:
         """It is over: undo ``enter``; harmless when there is nothing to undo."""
         ...
@@ -91,6 +95,10 @@ class ViewOnly:
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
         """The slot is all there is."""
+
+    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+        del record
+        return ()
 
     def leave(self, record: AllocationRecord) -> None:
         """The slot is all there was."""

@@ -15,7 +15,7 @@ from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.units import MIB
+from calabash.model.units import MIB, format_mib
 from calabash.sharing import vgpu
 
 log = structlog.get_logger(__name__)
@@ -65,6 +65,20 @@ class VgpuExecutor(ViewOnly):
         del record
         if self._reaper is not None:
             self._reaper.publish_context(pages.limits)
+
+    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+        """Slices in which not even an empty context has room: programs that do not ask how much they have fail oddly."""
+        if self._reclaimer is None:
+            return ()
+        smaller = []
+        for part in record.placement.slices:
+            context_mib = -(-self._reclaimer.context_bytes_of(part.device) // MIB)
+            if part.memory_mib < context_mib:
+                smaller.append(
+                    f"the slice of {format_mib(part.memory_mib)} is smaller than an empty CUDA context"
+                    f" on {self._tools.inventory.model_of(part.device)}, {format_mib(context_mib)}: ask for more"
+                )
+        return tuple(smaller)
 
     def look(self) -> None:
         if self._reaper is not None:
