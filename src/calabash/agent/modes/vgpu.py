@@ -68,11 +68,11 @@ class VgpuExecutor(ViewOnly):
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
         """Slices in which not even an empty context has room: programs that do not ask how much they have fail oddly."""
-        if self._reclaimer is None:
+        if self._reaper is None:
             return ()
         smaller = []
         for part in record.placement.slices:
-            context_mib = -(-self._reclaimer.context_bytes_of(part.device) // MIB)
+            context_mib = -(-self._reaper.context_bytes_of(part.device) // MIB)
             if part.memory_mib < context_mib:
                 smaller.append(
                     f"the slice of {format_mib(part.memory_mib)} is smaller than an empty CUDA context"
