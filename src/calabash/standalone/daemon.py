@@ -119,8 +119,8 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
         fairness=fairness,
     )
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
-    stack.callback(address.unlink, missing_ok=True)
     listening(address, listener)
+    stack.callback(address.unlink, missing_ok=True)  # ours from here on, and never what stood there before
     keeper = Housekeeper(store=store, clock=SystemClock(), kept=settings.journal.retention(), log_file=home / LOG_FILE)
     keeper.start()
     stack.callback(keeper.stop)
