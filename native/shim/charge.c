@@ -17,7 +17,6 @@
 #include "page/reap.h"
 #include "shim/process.h"
 
-#include <sched.h>
 #include <time.h>
 
 #define AGENT_ALIVE_NS 1000000000u
@@ -25,22 +24,6 @@
 #define FUTILE_NS      5000000000u /* after a wait in vain there is none for so long */
 #define DRIVER_LAGS_NS 200000000u  /* a driver frees what the dead held within this, if not at once */
 #define PAUSE_NS       2000000u
-
-void cb_spin_wait(cb_spin *spin)
-{
-    const struct timespec pause = {.tv_sec = 0, .tv_nsec = 50000};
-    for (unsigned turn = 0;; turn++) {
-        if (__atomic_load_n(&spin->held, __ATOMIC_RELAXED) == 0 &&
-            !__atomic_exchange_n(&spin->held, 1, __ATOMIC_ACQUIRE))
-            return;
-        if (turn < 100)
-            __builtin_ia32_pause();
-        else if (turn < 1000)
-            sched_yield();
-        else
-            nanosleep(&pause, NULL); /* the holder may be of lower real-time priority than we */
-    }
-}
 
 static uint64_t ceiling(int device)
 {

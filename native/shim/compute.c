@@ -19,12 +19,15 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shim/compute_measure.h"
+#include "shim/elf.h"
+#include "shim/spin.h"
 
 #define CB_BURST_NS     20000000 /* GPU time saved up at most */
 #define CB_BATCH_NS     1000000  /* a waiting launch resumes when this much is there */
@@ -69,6 +72,7 @@ void cb_compute_init(const struct cb_limits *limits, struct cb_usage *usage, str
 void cb_compute_after_fork(struct cb_usage_proc *proc)
 {
     own = proc;
+    memset(&cb_advance, 0, sizeof(cb_advance)); /* the parent's launches are the parent's to book */
     cb_measure_reset();
 }
 
@@ -183,6 +187,7 @@ static bool bucket_take(struct cb_usage_device *usage, uint64_t cost_ns)
 
 struct look {
     struct order order;
+    uint64_t heartbeat_ns;
     struct window window;
     uint64_t inflight_ns;
     uint64_t resume_ns; /* when a wait for the bucket is over */
@@ -209,6 +214,7 @@ static bool inflight_allows(const struct cb_launch *launch, uint64_t inflight_ns
 static enum verdict look_at_gate(const struct cb_device_view *view, const struct cb_launch *launch,
                                  bool waited, bool stuck, uint64_t now_ns, struct look *look)
 {
+    look->heartbeat_ns = LOAD(&cb_compute_limits->heartbeat_ns);
     read_order(view->limits, now_ns, &look->order);
     look->inflight_ns = LOAD(&view->usage->inflight_ns);
     uint64_t ahead = remaining(view, look->inflight_ns, now_ns);
@@ -324,6 +330,133 @@ static void wait_at_gate(const struct cb_device_view *view, const struct cb_laun
 
 /* ---- launches ---- */
 
+/* Books launches of `cost_ns` together in flight; the card is expected to be done with them when? */
+static uint64_t book(const struct cb_device_view *view, uint64_t cost_ns, uint64_t launches, uint64_t now_ns,
+                     uint64_t *until_ns)
+{
+    ADD(view->own_inflight_ns, cost_ns);
+    uint64_t inflight = ADD(&view->usage->inflight_ns, cost_ns); /* without these launches */
+    uint64_t count = ADD(&view->usage->launch_count, launches) + launches;
+    STORE(&own_launches[view->index],
+          LOAD(&own_launches[view->index]) + launches); /* a lost count costs a look at the siblings */
+    uint64_t until = LOAD(&view->usage->busy_until_ns), next;
+    do {
+        uint64_t ahead = until > now_ns ? until - now_ns : 0;
+        next = now_ns + (ahead < inflight ? ahead : inflight) + cost_ns;
+    } while (!__atomic_compare_exchange_n(&view->usage->busy_until_ns, &until, next, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    STORE(view->own_until_ns, next);
+    *until_ns = until;
+    return count;
+}
+
+static void book_stream(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches)
+{
+    ADD(&entry->inflight_ns, cost_ns);
+    ADD(&entry->unfenced_ns, cost_ns);
+    STORE(&entry->unfenced_count, LOAD(&entry->unfenced_count) + launches); /* a lost count does no harm */
+    STORE(&entry->launch_count, LOAD(&entry->launch_count) + launches);
+}
+
+/*
+ * Launches in advance. A look at the gate costs several atomic operations on shared lines and a reading of the
+ * clock, far more than the launch of a small kernel can bear. So a thread that launches quickly, and is the
+ * only one of its container that does, is granted the next few launches with one look: as many as it is
+ * expected to make within half a millisecond, of at most CB_ADVANCE_NS of GPU time, taken from the bucket
+ * beforehand where there is one. They are booked together at its next look, wait or end. The grant dies with
+ * the order that it was made under, with the agent's next sign of life, with a capture, and with a change of
+ * stream. Turns and kernels that were never measured are looked at one by one. A process that is killed takes
+ * at most CB_ADVANCE_NS of each of its threads along unbooked.
+ */
+#define CB_ADVANCE_NS       100000u
+#define CB_ADVANCE_LAUNCHES 32u
+#define CB_ADVANCE_SPAN_NS  500000u
+
+__thread struct cb_advance cb_advance;
+
+void cb_advance_book(void)
+{
+    struct cb_advance *advance = &cb_advance;
+    uint32_t launches = advance->launches - advance->launches_left;
+    uint64_t ns = advance->ns - advance->ns_left, until;
+    if (advance->launches == 0) return;
+    struct cb_device_view view = cb_compute_view(0);
+    if (advance->taken_ns > ns) ADD(&view.usage->bucket_ns, (int64_t)(advance->taken_ns - ns));
+    advance->launches = advance->launches_left = 0;
+    advance->ns = advance->ns_left = advance->taken_ns = 0;
+    if (launches == 0) return;
+    book_stream(advance->entry, ns, launches);
+    advance->seen_count += launches;
+    (void)book(&view, ns, launches, advance->since_ns, &until);
+}
+
+static void at_thread_end(void *unused)
+{
+    (void)unused;
+    cb_advance_book();
+}
+
+/* Lets at_thread_end() be called for this thread. The functions are asked for at run time because they have
+ * moved from one library to another, with new versions; without them a thread takes its last few along. */
+static void book_at_thread_end(void)
+{
+    static int (*set_specific)(unsigned, const void *);
+    static unsigned end_key;
+    static cb_spin making;
+    static bool made;
+    static __thread bool registered;
+    if (registered) return;
+    registered = true;
+    cb_lock(&making);
+    if (!made) {
+        int (*create)(unsigned *, void (*)(void *)) =
+            (int (*)(unsigned *, void (*)(void *)))cb_libc_symbol("pthread_key_create");
+        set_specific = (int (*)(unsigned, const void *))cb_libc_symbol("pthread_setspecific");
+        if (create == NULL || create(&end_key, at_thread_end) != 0) set_specific = NULL;
+        made = true;
+    }
+    cb_unlock(&making);
+    if (set_specific != NULL) (void)set_specific(end_key, &cb_advance);
+}
+
+/* After a look that let a launch pass at once. */
+static void advance_grant(const struct cb_device_view *view, const struct cb_launch *launch,
+                          const struct look *look, uint64_t count, uint64_t key)
+{
+    struct cb_advance *advance = &cb_advance;
+    bool alone = count == advance->seen_count + 1;
+    uint64_t passed = launch->begin_ns - advance->last_ns;
+    advance->seen_count = count;
+    advance->last_ns = launch->begin_ns;
+    advance->known[(key >> 20) % CB_ADVANCE_KEYS].key = key;
+    advance->known[(key >> 20) % CB_ADVANCE_KEYS].mean_ns = &launch->estimate->mean_ns;
+    if (!alone || passed > CB_ADVANCE_SPAN_NS) {
+        advance->appetite = 1;
+        return;
+    }
+    if (advance->appetite < CB_ADVANCE_LAUNCHES) advance->appetite = 2 * advance->appetite + 1;
+    /* Not always the same number: every kernel of a loop is looked at, and measured, now and then. */
+    uint32_t launches = advance->appetite - (uint32_t)(count & 3u) % advance->appetite;
+    uint64_t ns = CB_ADVANCE_NS;
+    if (look->order.gate == CB_GATE_TURN || look->inflight_ns > CB_INFLIGHT_NS / 2 ||
+        LOAD(&launch->estimate->mean_ns) == 0)
+        return;
+    if (look->order.gate == CB_GATE_RATE && look->order.core_percent < 100) {
+        int64_t bucket = LOAD(&view->usage->bucket_ns);
+        if (bucket < 8 * (int64_t)CB_ADVANCE_NS) return; /* about to be throttled */
+        if (!bucket_take(view->usage, ns)) return;
+        advance->taken_ns = ns;
+    }
+    advance->ns = advance->ns_left = ns;
+    advance->since_ns = launch->begin_ns;
+    advance->entry = launch->entry;
+    advance->stream = cb_advance_stream(launch->stream, launch->per_thread);
+    advance->word = look->order.word;
+    advance->heartbeat_ns = look->heartbeat_ns;
+    advance->launches = advance->launches_left = launches;
+    book_at_thread_end();
+}
+
 /* Until when a sample that starts now is certain to be our own time; 0: it is not. */
 static uint64_t own_time_until(const struct look *look, uint64_t cost_ns, uint64_t now_ns)
 {
@@ -341,6 +474,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
         return;
     if (cb_stream_captures(stream, per_thread)) return;
 
+    cb_advance_book();
     struct cb_device_view view = cb_compute_view((uint32_t)device);
     uint64_t now = cb_clock_ns();
     launch->device = (uint32_t)device;
@@ -363,42 +497,35 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
         now = cb_clock_ns();
     }
     launch->begin_ns = now;
-    launch->tracked = 1 + (look.order.gate == CB_GATE_RATE && look.order.core_percent < 100);
-    ADD(view.own_inflight_ns, launch->cost_ns);
-    uint64_t inflight = ADD(&view.usage->inflight_ns, launch->cost_ns); /* without this launch */
-    ADD(&view.usage->launch_count, 1);
-    STORE(&own_launches[device],
-          LOAD(&own_launches[device]) + 1); /* a lost count costs a look at the siblings */
-    uint64_t until = LOAD(&view.usage->busy_until_ns), next;
-    do {
-        uint64_t ahead = until > now ? until - now : 0;
-        next = now + (ahead < inflight ? ahead : inflight) + launch->cost_ns;
-    } while (!__atomic_compare_exchange_n(&view.usage->busy_until_ns, &until, next, false, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    STORE(view.own_until_ns, next);
+    launch->tracked =
+        look.order.gate == CB_GATE_RATE && look.order.core_percent < 100 ? CB_TRACKED_RATE : CB_TRACKED;
+    uint64_t until, count = book(&view, launch->cost_ns, 1, now, &until);
     uint64_t ours_until = own_time_until(&look, launch->cost_ns, now);
     if (cb_sample_due(launch->estimate, until <= now || ours_until == 0, now))
-        launch->fence =
-            cb_sample_begin(launch, ours_until, look.order.word,
-                            launch->tracked == 2 ? (uint32_t)CB_GATE_RATE : (uint32_t)CB_GATE_OPEN);
+        launch->fence = cb_sample_begin(launch, ours_until, look.order.word,
+                                        launch->tracked == CB_TRACKED_RATE ? (uint32_t)CB_GATE_RATE
+                                                                           : (uint32_t)CB_GATE_OPEN);
+    if (verdict == PASS && cb_compute_limits->device_count == 1)
+        advance_grant(&view, launch, &look, count, key);
 }
 
 void cb_launch_end_tracked(struct cb_launch *launch, CUresult result)
 {
+    if (launch->tracked == CB_TRACKED_ADVANCE) { /* it failed */
+        if (cb_advance.launches != 0) cb_advance.ns_left += launch->cost_ns;
+        return;
+    }
     struct cb_device_view view = cb_compute_view(launch->device);
     if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
         if (launch->fence != NULL) cb_fence_drop(launch->fence);
         cb_inflight_drop(launch->device, launch->cost_ns);
         ADD(&view.usage->launch_count, (uint64_t)-1);
-        if (launch->tracked == 2) ADD(&view.usage->bucket_ns, (int64_t)launch->cost_ns);
+        if (launch->tracked == CB_TRACKED_RATE) ADD(&view.usage->bucket_ns, (int64_t)launch->cost_ns);
         return;
     }
     struct cb_stream *entry = launch->entry;
     STORE(&entry->last_ns, launch->begin_ns);
     STORE(&entry->device, launch->device);
-    ADD(&entry->inflight_ns, launch->cost_ns);
-    ADD(&entry->unfenced_ns, launch->cost_ns);
-    STORE(&entry->unfenced_count, LOAD(&entry->unfenced_count) + 1); /* a lost count does no harm */
-    STORE(&entry->launch_count, LOAD(&entry->launch_count) + 1);
+    book_stream(entry, launch->cost_ns, 1);
     cb_fence_end(launch);
 }

@@ -55,9 +55,17 @@ void cb_compute_init(const struct cb_limits *limits, struct cb_usage *usage, str
 /* In a forked child: forget the parent's launches and events. `proc` is the child's own entry. */
 void cb_compute_after_fork(struct cb_usage_proc *proc);
 
+/* How a launch is accounted; in struct cb_launch. */
+enum cb_tracked {
+    CB_UNTRACKED = 0, /* passes without charge */
+    CB_TRACKED = 1,
+    CB_TRACKED_RATE = 2,    /* charged to the bucket, too */
+    CB_TRACKED_ADVANCE = 3, /* part of what its thread may launch in advance */
+};
+
 /* What begin() tells end(). Lives on the hook's stack; its content is private. */
 struct cb_launch {
-    uint32_t tracked; /* 0: this launch passes without charge */
+    uint32_t tracked; /* enum cb_tracked */
     uint32_t device;
     uint64_t cost_ns; /* what it was charged */
     uint64_t begin_ns;
@@ -67,6 +75,33 @@ struct cb_launch {
     CUstream stream;
     bool per_thread;
 };
+
+/*
+ * What a thread may launch without a further look at the gate: a few launches of known kernels into one
+ * stream, booked together afterwards. Granted by cb_launch_begin_tracked(); see there.
+ */
+#define CB_ADVANCE_KEYS 16u
+struct cb_advance {
+    uint32_t launches_left; /* 0: none */
+    uint32_t word;          /* limits.device[0].word when it was granted: another word, another order */
+    uint64_t heartbeat_ns;  /* the same: it does not outlive the agent's next sign of life */
+    uint64_t stream;
+    uint64_t ns_left;
+    struct {
+        uint64_t key;
+        const uint64_t *mean_ns;
+    } known[CB_ADVANCE_KEYS];
+    uint32_t launches; /* granted */
+    uint64_t ns;       /* granted */
+    uint64_t taken_ns; /* from the bucket */
+    uint64_t since_ns; /* when it was granted */
+    struct cb_stream *entry;
+    uint64_t seen_count; /* launches of the whole container when this thread last looked */
+    uint64_t last_ns;    /* when it last looked */
+    uint32_t appetite;   /* launches to grant next */
+};
+extern __thread struct cb_advance cb_advance __attribute__((visibility("hidden"), tls_model("initial-exec")));
+extern uint32_t cb_captures __attribute__((visibility("hidden"))); /* streams under capture */
 
 /* private to the inline functions below */
 extern const struct cb_limits *cb_compute_limits __attribute__((visibility("hidden")));
@@ -92,6 +127,32 @@ static inline bool cb_compute_passes(void)
     return true;
 }
 
+static inline uint64_t cb_advance_stream(CUstream stream, bool per_thread)
+{
+    return (uint64_t)(uintptr_t)stream << 1 | per_thread;
+}
+
+/* Whether this launch is part of what its thread may launch in advance. */
+static inline bool cb_launch_in_advance(struct cb_launch *launch, uint64_t key, CUstream stream,
+                                        bool per_thread)
+{
+    struct cb_advance *advance = &cb_advance;
+    const struct cb_limits *limits = cb_compute_limits;
+    uint32_t at = (uint32_t)(key >> 20) % CB_ADVANCE_KEYS;
+    if (advance->known[at].key != key || advance->stream != cb_advance_stream(stream, per_thread) ||
+        advance->word != __atomic_load_n(&limits->device[0].word, __ATOMIC_RELAXED) ||
+        advance->heartbeat_ns != __atomic_load_n(&limits->heartbeat_ns, __ATOMIC_RELAXED) ||
+        __atomic_load_n(&cb_captures, __ATOMIC_RELAXED) != 0)
+        return false;
+    uint64_t cost = __atomic_load_n(advance->known[at].mean_ns, __ATOMIC_RELAXED);
+    if (cost == 0 || cost > advance->ns_left) return false;
+    advance->ns_left -= cost;
+    advance->launches_left--;
+    launch->tracked = CB_TRACKED_ADVANCE;
+    launch->cost_ns = cost;
+    return true;
+}
+
 /*
  * Before a kernel or a graph is launched; may sleep until the share allows it. `per_thread`: the entry point
  * is a _ptsz variant, or the stream is CU_STREAM_PER_THREAD. The current context must be the one of the
@@ -99,14 +160,18 @@ static inline bool cb_compute_passes(void)
  */
 static inline void cb_launch_begin(struct cb_launch *launch, uint64_t key, CUstream stream, bool per_thread)
 {
-    launch->tracked = 0;
+    launch->tracked = CB_UNTRACKED;
+    if (cb_advance.launches_left != 0 && cb_launch_in_advance(launch, key, stream, per_thread)) return;
     if (__builtin_expect(!cb_compute_passes(), 0)) cb_launch_begin_tracked(launch, key, stream, per_thread);
 }
 
 /* After the driver has answered. A launch that failed is given back. */
 static inline void cb_launch_end(struct cb_launch *launch, CUresult result)
 {
-    if (__builtin_expect(launch->tracked, 0)) cb_launch_end_tracked(launch, result);
+    if (launch->tracked == CB_UNTRACKED ||
+        __builtin_expect(launch->tracked == CB_TRACKED_ADVANCE && result == CUDA_SUCCESS, 1))
+        return;
+    cb_launch_end_tracked(launch, result);
 }
 
 static inline uint64_t cb_key_mix(uint64_t hash, uint64_t value)

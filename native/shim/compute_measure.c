@@ -29,7 +29,7 @@ static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
 static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a look last found work unfinished */
 static uint64_t last_sample_ns;
-static uint32_t captures;
+uint32_t cb_captures;
 
 uint64_t cb_clock_ns(void)
 {
@@ -72,6 +72,7 @@ struct cb_stream *cb_stream_find(CUstream stream, bool per_thread)
 
 void cb_compute_forget_graph(CUgraphExec graph)
 {
+    cb_advance_book();
     struct cb_estimate *estimate = cb_estimate_find(cb_graph_key(graph));
     STORE(&estimate->mean_ns, 0);
     STORE(&estimate->clean, 0);
@@ -81,20 +82,20 @@ void cb_compute_forget_graph(CUgraphExec graph)
 
 void cb_compute_capture_begun(void)
 {
-    ADD(&captures, 1);
+    ADD(&cb_captures, 1);
 }
 
 void cb_compute_capture_ended(void)
 {
-    uint32_t count = LOAD(&captures);
-    while (count > 0 && !__atomic_compare_exchange_n(&captures, &count, count - 1, false, __ATOMIC_RELAXED,
+    uint32_t count = LOAD(&cb_captures);
+    while (count > 0 && !__atomic_compare_exchange_n(&cb_captures, &count, count - 1, false, __ATOMIC_RELAXED,
                                                      __ATOMIC_RELAXED))
         ;
 }
 
 bool cb_stream_captures(CUstream stream, bool per_thread)
 {
-    if (LOAD(&captures) == 0) return false;
+    if (LOAD(&cb_captures) == 0) return false;
     CUresult(CUDAAPI * ask)(CUstream, CUstreamCaptureStatus *) =
         per_thread && cb_compute_driver.stream_is_capturing_ptsz ? cb_compute_driver.stream_is_capturing_ptsz
                                                                  : cb_compute_driver.stream_is_capturing;
@@ -108,7 +109,7 @@ bool cb_stream_captures(CUstream stream, bool per_thread)
 static CUstreamCaptureMode relax(bool *changed)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    *changed = LOAD(&captures) != 0 && cb_compute_driver.thread_exchange_capture_mode != NULL &&
+    *changed = LOAD(&cb_captures) != 0 && cb_compute_driver.thread_exchange_capture_mode != NULL &&
                cb_compute_driver.thread_exchange_capture_mode(&mode) == CUDA_SUCCESS;
     return mode;
 }
@@ -441,6 +442,7 @@ uint64_t cb_fences_expected(uint32_t device)
 
 void cb_compute_forget_context(CUcontext context)
 {
+    cb_advance_book();
     for (uint32_t at = 0; at < CB_FENCES; at++) {
         struct cb_fence *fence = &fences[at];
         uint8_t expected = CB_FENCE_FREE;
@@ -473,7 +475,9 @@ static void flush(struct cb_stream *entry, uint64_t before_ns)
 
 uint64_t cb_compute_mark(void)
 {
-    return cb_compute_passes() ? 0 : cb_clock_ns();
+    if (cb_compute_passes()) return 0;
+    cb_advance_book(); /* what is launched after the mark is not known to be done after the wait */
+    return cb_clock_ns();
 }
 
 void cb_compute_synchronized(uint64_t mark, CUstream stream, bool per_thread, bool all)
@@ -492,6 +496,7 @@ void cb_compute_synchronized(uint64_t mark, CUstream stream, bool per_thread, bo
 
 void cb_compute_forget_stream(CUstream stream)
 {
+    cb_advance_book();
     flush(cb_stream_find(stream, false), UINT64_MAX);
 }
 
@@ -509,5 +514,5 @@ void cb_measure_reset(void)
     memset(fences, 0, sizeof(fences));
     memset(fence_state, 0, sizeof(fence_state));
     memset(pending_count, 0, sizeof(pending_count));
-    captures = 0;
+    cb_captures = 0;
 }

@@ -125,6 +125,9 @@ uint64_t cb_fences_expected(uint32_t device);
 /* Take up to `amount_ns` out of the books of this process and its container. */
 void cb_inflight_drop(uint32_t device, uint64_t amount_ns);
 
+/* Books what the calling thread has launched in advance, and ends what it may launch so; compute.c. */
+void cb_advance_book(void);
+
 void cb_measure_age(uint64_t now_ns, uint64_t age_ns);
 void cb_measure_reset(void);
 

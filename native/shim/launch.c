@@ -14,15 +14,16 @@ static inline bool is_per_thread(CUstream stream)
     return stream == CU_STREAM_PER_THREAD;
 }
 
-#define LAUNCH(key, stream, per_thread, call)                                                     \
-    do {                                                                                          \
-        struct cb_launch launch;                                                                  \
-        CB_ENTER();                                                                               \
-        launch.tracked = 0;                                                                       \
-        if (CB_UNLIKELY(!cb_compute_passes())) cb_launch_begin(&launch, key, stream, per_thread); \
-        CUresult result = call;                                                                   \
-        cb_launch_end(&launch, result);                                                           \
-        return result;                                                                            \
+#define LAUNCH(key, stream, per_thread, call)                                   \
+    do {                                                                        \
+        struct cb_launch launch;                                                \
+        CB_ENTER();                                                             \
+        launch.tracked = CB_UNTRACKED;                                          \
+        if (CB_UNLIKELY(cb_advance.launches_left != 0 || !cb_compute_passes())) \
+            cb_launch_begin(&launch, key, stream, per_thread);                  \
+        CUresult result = call;                                                 \
+        cb_launch_end(&launch, result);                                         \
+        return result;                                                          \
     } while (0)
 
 #define KEY(f) cb_kernel_key(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ)

@@ -18,6 +18,7 @@
 #pragma GCC visibility pop
 
 #include "page/page.h"
+#include "shim/spin.h"
 
 /* <cudaGL.h> needs OpenGL's headers. */
 CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device)
@@ -227,19 +228,5 @@ static inline void cb_pools_settle(void) /* the GPU has caught up: pools may hav
 void cb_vmm_forked(void);
 void cb_graphs_forked(void);
 void cb_contexts_forked(void);
-
-/* A lock of one process for a few instructions; a child starts with all of them open. */
-typedef struct {
-    int held;
-} cb_spin;
-void cb_spin_wait(cb_spin *spin);
-static inline void cb_lock(cb_spin *spin)
-{
-    if (CB_UNLIKELY(__atomic_exchange_n(&spin->held, 1, __ATOMIC_ACQUIRE))) cb_spin_wait(spin);
-}
-static inline void cb_unlock(cb_spin *spin)
-{
-    __atomic_store_n(&spin->held, 0, __ATOMIC_RELEASE);
-}
 
 #endif

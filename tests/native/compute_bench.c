@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "shim/compute.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -265,6 +266,70 @@ static void cost(void)
     printf("\n");
 }
 
+static uint64_t advance_key(void)
+{
+    return cb_kernel_key("a", 1, 1, 1, 1, 1, 1);
+}
+
+/* Known kernels of 2 us, with a wait for every few of them so that nothing piles up. */
+static void *quick(void *count)
+{
+    for (long i = 0; i < (long)count; i++) {
+        launch(advance_key(), 2000);
+        if (i % 50 == 49)
+            while (now_ns() < free_at_ns)
+                ;
+    }
+    return NULL;
+}
+
+/* What is launched in advance is charged to the nanosecond once it is booked: at a wait, at a thread's end. */
+static void advance(void)
+{
+    const long count = 20000;
+    pthread_t thread;
+    start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    quick((void *)count);
+    uint64_t looked = used->launch_count;
+    uint64_t mark = cb_compute_mark();
+    while (now_ns() < free_at_ns)
+        ;
+    cb_compute_synchronized(mark, NULL, false, true);
+    printf("looked %llu launches %llu charged %.4f ", (unsigned long long)looked,
+           (unsigned long long)used->launch_count, (double)used->charged_ns / (double)busy_ns);
+    pthread_create(&thread, NULL, quick, (void *)1017l);
+    pthread_join(thread, NULL);
+    printf("ended %llu inflight %d\n", (unsigned long long)used->launch_count, used->inflight_ns > 0);
+}
+
+/* How many launches pass after the agent has closed the gate of a thread that could launch in advance. */
+static void recalled(void)
+{
+    start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    quick((void *)2000l);
+    unsigned granted = cb_advance.launches_left;
+    device->gate = CB_GATE_RATE;
+    device->core_percent = 1;
+    device->word += 2;
+    used->bucket_ns = -200 * (int64_t)MS;
+    used->bucket_time_ns = now_ns();
+    uint64_t began = now_ns();
+    launch(advance_key(), 2000);
+    printf("granted %u waited_ms %.1f\n", granted, (double)(now_ns() - began) / 1e6);
+}
+
+/* Two threads launch at once: each is looked at, and their counts stay exact. */
+static void together(void)
+{
+    pthread_t one, two;
+    start(CB_POLICY_FIXED, CB_GATE_RATE, 90);
+    pthread_create(&one, NULL, quick, (void *)3000l);
+    pthread_create(&two, NULL, quick, (void *)3000l);
+    pthread_join(one, NULL);
+    pthread_join(two, NULL);
+    printf("launches %llu\n", (unsigned long long)used->launch_count);
+}
+
 int main(int argc, char **argv)
 {
     usage = mmap(NULL, sizeof(*usage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -288,6 +353,12 @@ int main(int argc, char **argv)
         forked();
     else if (strcmp(command, "cost") == 0)
         cost();
+    else if (strcmp(command, "advance") == 0)
+        advance();
+    else if (strcmp(command, "recalled") == 0)
+        recalled();
+    else if (strcmp(command, "together") == 0)
+        together();
     else
         return 64;
     return 0;

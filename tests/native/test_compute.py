@@ -16,6 +16,7 @@ def limiter() -> Path:
     """The test program, with sanitizers: time is generous everywhere."""
     include = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
     sources = [ROOT / "tests/native/compute_bench.c", *sorted((ROOT / "native/shim").glob("compute*.c"))]
+    sources += [ROOT / "native/shim/elf.c", ROOT / "native/shim/spin.c"]
     command = ["gcc", "-std=gnu11", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"]
     command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     command += [f"-I{ROOT / 'native'}", "-isystem", str(include), *map(str, sources)]
@@ -90,3 +91,21 @@ def test_work_of_a_killed_sibling_holds_nobody_back_for_long(limiter: Path) -> N
 
 def test_a_forked_child_starts_with_books_and_events_of_its_own(limiter: Path) -> None:
     assert _run(limiter, "forked") == {"fresh_events": 1, "own": 1}
+
+
+def test_what_is_launched_in_advance_is_counted_and_charged_exactly(limiter: Path) -> None:
+    got = _run(limiter, "advance")
+    assert got["looked"] <= got["launches"] == 20_000
+    assert got["charged"] == pytest.approx(1, abs=0.05)
+    assert got["ended"] == 21_017, "a thread that ends books what it has launched"
+    assert got["inflight"] == 1
+
+
+def test_a_new_order_of_the_agent_holds_for_the_very_next_launch(limiter: Path) -> None:
+    got = _run(limiter, "recalled")
+    assert got["granted"] > 0, "nothing could be launched in advance, so nothing was tried"
+    assert got["waited_ms"] > 100
+
+
+def test_threads_that_launch_at_once_lose_no_count(limiter: Path) -> None:
+    assert _run(limiter, "together")["launches"] == 6_000
