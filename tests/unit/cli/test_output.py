@@ -13,7 +13,7 @@ from calabash.cli import output
 from calabash.cli.failure import exit_code, report
 from calabash.cli.output import Column
 from calabash.cli.run import _environment
-from calabash.cli.top import bar
+from calabash.cli.top import bar, screen
 from calabash.model.errors import CalabashError, Reason
 
 ROWS = [{"id": "a1", "n": 3}, {"id": "longer", "n": 12}]
@@ -31,6 +31,17 @@ def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:
 def test_a_cell_cannot_break_its_line_or_send_control_characters() -> None:
     rows = [{"id": "a\nb\t c", "n": 1}, {"id": "\x1b[31mred\x07", "n": 2}]
     assert output.table(COLUMNS[:2], rows).splitlines() == ["ID         N", "a b c      1", "?[31mred?  2"]
+
+
+def test_a_terminal_cuts_lines_at_its_width_and_a_pipe_cuts_nothing() -> None:
+    command = ["python", "train.py", "--data", "/a/long/path/to/some/place"]
+    slices = [{"device_index": 0, "core_percent": 30, "memory_mib": 8192}]
+    rows = [{"id": "a1", "tenant": "vision", "state": "running", "slices": slices, "command": command}]
+    assert " ".join(command) in screen([], rows)
+    assert " ".join(command) in screen([], rows, 200)
+    narrow = screen([], rows, 60).splitlines()
+    assert max(map(len, narrow)) == 60
+    assert narrow[-1].endswith("…")
 
 
 def test_wide_shows_more_columns_than_table(capsys: pytest.CaptureFixture[str]) -> None:
