@@ -103,6 +103,7 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
         drivers=drivers,
         library=_NATIVE / "lib" / "libcalabash.so",
         environment=simulation,
+        one_process=settings.devices.one_process,
     )
     agent.start()
     stack.callback(agent.stop)

@@ -40,11 +40,22 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
         return Retention(**msgspec.structs.asdict(self))
 
 
+class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How cards are given out.
+
+    ``one_process``: a card that is given out exclusively takes one process only (the driver's compute mode
+    EXCLUSIVE_PROCESS); programs of several processes then fail.
+    """
+
+    one_process: bool = False
+
+
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file: sections ``[user]`` and ``[journal]``."""
+    """The whole file: sections ``[user]``, ``[journal]`` and ``[devices]``."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
+    devices: Devices = Devices()
 
 
 def read_settings(home: Path) -> Settings:
