@@ -125,9 +125,12 @@ def _become(home: Path, command: list[str], body: dict[str, Any]) -> None:
 
 
 class World:
-    """One pool. ``gpus`` is the simulated node, "" for none."""
+    """One pool. ``gpus`` is the simulated node, "" for none; ``options`` are more words for the daemon."""
 
-    def __init__(self, home: Path, gpus: str = "2xA100-40GB", *, database: str = "") -> None:
+    def __init__(
+        self, home: Path, gpus: str = "2xA100-40GB", *, database: str = "", options: tuple[str, ...] = ()
+    ) -> None:
+        self.options = options
         self.home = home
         self.database = database
         self.sim = SIM if gpus else ""
@@ -149,7 +152,7 @@ class World:
             words += ["--sim", self.sim]
         if self.database:
             words += ["--db", self.database]
-        return words
+        return [*words, *self.options]
 
     def up(self) -> dict[str, Any]:
         """Start the daemon and wait until it answers."""

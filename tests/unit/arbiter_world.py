@@ -1,5 +1,8 @@
 """A small world in virtual time for the arbiter's policy: tenants behind the shim's gate, and a time-sliced card.
 
+Tenants may lie: hide what they charge, forge their bucket, or run past every gate; the agent audits them and stops by
+force whoever runs while it is suspended.
+
 It repeats the rules of ``native/shim/compute.c`` in a few lines: turns with the half-kernel rule, a rate bucket, little
 work in flight. A step is 100 microseconds; nothing here demands at a clock.
 """
@@ -10,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from calabash.agent.arbiter_accounts import Demand
-from calabash.agent.arbiter_policy import Order, SharedDevice, decide
+from calabash.agent.arbiter_policy import NEVER, Order, SharedDevice, decide
+from calabash.agent.audit import Audit, Throttle, Window, check, throttle
+from calabash.agent.auditor import WINDOW_NS
 from calabash.agent.believed import MS
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
@@ -37,6 +42,16 @@ class Tenant:
     bucket_ns: int = 0
     busy_until_ns: int = 0
     busy_at: list[tuple[int, int]] = field(default_factory=list)
+    hides: bool = False  # its page tells nothing
+    rich: bool = False  # its bucket is never empty
+    ungated: bool = False  # no library in front of the driver: no gate, no page
+    depth_ns: int = INFLIGHT_NS
+    hidden_ns: int = 0
+    audit: Audit = field(default_factory=Audit)
+    throttle: Throttle = field(default_factory=Throttle)
+    seen_ns: int = 0
+    unreported_ns: int = 0
+    told_ns: int = 0
 
     def demand(self) -> Demand:
         """What the agent would read from its pages."""
@@ -46,8 +61,10 @@ class Tenant:
             priority=self.priority,
             waiting_count=int(self.waiting),
             inflight_ns=sum(self.queue),
-            demand_ns=self.demand_ns,
-            charged_ns=self.charged_ns,
+            demand_ns=0 if self.ungated else self.demand_ns,
+            charged_ns=self.charged_ns - self.hidden_ns,
+            unreported_ns=self.unreported_ns,
+            seen_ns=self.seen_ns,
             kernel_ns=self.kernel_ns if self.charged_ns else 0,
             busy_until_ns=self.busy_until_ns,
         )
@@ -55,8 +72,10 @@ class Tenant:
     def passes(self, order: Order, now_ns: int) -> bool:
         """The gate of the shim."""
         inflight = sum(self.queue)
-        if inflight >= INFLIGHT_NS:
+        if inflight >= self.depth_ns:
             return False
+        if self.ungated:
+            return True
         if order.gate is Gate.TURN:
             assert order.turn is not None
             assert order.round is not None
@@ -67,7 +86,7 @@ class Tenant:
             return inflight + self.kernel_ns // 2 <= left or (
                 inflight == 0 and left > length // 2 and self.kernel_ns > length
             )
-        return order.gate is Gate.OPEN or self.core_percent >= 100 or self.bucket_ns > 0
+        return order.gate is Gate.OPEN or self.core_percent >= 100 or self.bucket_ns > 0 or self.rich
 
 
 class World:
@@ -81,6 +100,7 @@ class World:
         self.orders: dict[AllocationId, Order] = {}
         self.pending: dict[AllocationId, Order] = {}
         self._next_tick = self.now_ns
+        self._next_window = self.now_ns
 
     def run(self, duration_ns: int) -> None:
         """Let virtual time pass."""
@@ -89,6 +109,12 @@ class World:
             if self.now_ns >= self._next_tick:
                 self._arbitrate()
                 self._next_tick = self.now_ns + self.tick_ns
+            if self.now_ns >= self._next_window:
+                self._audit()
+                self._next_window = self.now_ns + WINDOW_NS
+            if self.now_ns % (50 * MS) == 0:
+                for name in self.tenants:
+                    self._hold(name, None)
             for name, order in list(self.pending.items()):
                 if order.round is None or order.round.start_ns <= self.now_ns:
                     self.orders[name] = self.pending.pop(name)
@@ -111,10 +137,28 @@ class World:
             if name not in self.orders or order.gate is not Gate.TURN or self.orders[name].gate is not Gate.TURN:
                 self.orders[name] = order
 
+    def _audit(self) -> None:
+        """What the agent does four times a second."""
+        for name, tenant in self.tenants.items():
+            seen_ns = tenant.busy_ns - tenant.seen_ns
+            charged_ns = tenant.demand().charged_ns
+            window = Window(
+                now_ns=self.now_ns, elapsed_ns=WINDOW_NS, seen_ns=seen_ns, told_ns=charged_ns - tenant.told_ns
+            )
+            tenant.audit, owed_ns = check(tenant.audit, window)
+            tenant.seen_ns, tenant.told_ns = tenant.busy_ns, charged_ns
+            tenant.unreported_ns += owed_ns
+            self._hold(name, seen_ns / WINDOW_NS)
+
+    def _hold(self, name: AllocationId, seen_ratio: float | None) -> None:
+        order, tenant = self.orders[name], self.tenants[name]
+        suspended = order.gate is Gate.TURN and order.turn == NEVER
+        tenant.throttle = throttle(tenant.throttle, suspended=suspended, seen_ratio=seen_ratio, now_ns=self.now_ns)
+
     def _launch(self, tenant: Tenant, order: Order) -> None:
         tenant.bucket_ns = min(BURST_NS, tenant.bucket_ns + STEP_NS * tenant.core_percent // 100)
         tenant.waiting = False
-        while tenant.wants(self.now_ns):
+        while tenant.wants(self.now_ns) and not tenant.throttle.frozen:
             tenant.demand_ns = self.now_ns
             if not tenant.passes(order, self.now_ns):
                 tenant.waiting = True
@@ -122,6 +166,8 @@ class World:
             tenant.queue.append(tenant.kernel_ns)
             tenant.busy_until_ns = max(tenant.busy_until_ns, self.now_ns) + tenant.kernel_ns
             tenant.charged_ns += tenant.kernel_ns
+            if tenant.hides or tenant.ungated:
+                tenant.hidden_ns += tenant.kernel_ns
             if order.gate is Gate.RATE:
                 tenant.bucket_ns -= tenant.kernel_ns
 

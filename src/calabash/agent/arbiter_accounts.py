@@ -25,6 +25,8 @@ ROBBED_CREDIT_NS = 500 * MS  # beside somebody who is held strictly, one may be 
 OVERDRAFT_NS = 300 * MS
 OVERDRAFT_LEAK_RATIO = 0.01  # an overdraft that grows more slowly than this is a measuring error
 STRICT_NS = 3_000 * MS
+SUSPENDED_NS = 50 * MS  # a window of the driver holds more than its turns, or less, by so much
+INDEBTED_NS = 250 * MS  # who owes more than this is held on
 HOLD_NS = 1_200 * MS  # the agent publishes at least once a second
 DEBT_NS_MAX = 5_000 * MS
 IDLE_RATIO = 0.001  # less than this is not planned as idle time
@@ -90,7 +92,7 @@ class Account:
 
     def is_suspended(self, now_ns: int) -> bool:
         """Whether it must pay before it runs again."""
-        return self.is_strict(now_ns) and self.balance_ns < -CREDIT_NS
+        return self.is_strict(now_ns) and self.balance_ns < -SUSPENDED_NS
 
     def is_silent_user(self, now_ns: int) -> bool:
         """Whether it used the device a moment ago and did not tell."""
@@ -171,7 +173,7 @@ def _witnessed(account: Account, now_ns: int) -> Account:
     if account.is_strict(now_ns):
         credit_ns = max(-DEBT_NS_MAX, min(CREDIT_NS, account.credit_ns))
         account = replace(account, credit_ns=credit_ns, overdraft_ns=0)
-        return replace(account, strict_until_ns=now_ns + STRICT_NS) if account.balance_ns < -CREDIT_NS else account
+        return replace(account, strict_until_ns=now_ns + STRICT_NS) if account.credit_ns < -INDEBTED_NS else account
     if account.credit_ns < -ROBBED_CREDIT_NS:
         return replace(account, strict_until_ns=now_ns + STRICT_NS)
     return replace(account, credit_ns=min(ROBBED_CREDIT_NS, account.credit_ns), strict_until_ns=0)

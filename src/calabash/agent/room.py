@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from calabash.agent.census import described
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -25,9 +26,19 @@ def require_room(record: AllocationRecord, devices: Iterable[DeviceSnapshot]) ->
                 reason=Reason.UNHEALTHY,
                 hint="it takes new work when those programs have ended",
             )
-        answer = fits(state.device, state.mode, state.held, record.request)
+        if not state.takes_work:
+            raise CalabashError(
+                f"device {index}: {described(state.strangers[0])} and has no slice of it",
+                reason=Reason.UNHEALTHY,
+                hint="it takes new work when that process has left it",
+            )
+        answer = fits(state.device, *state.counted, record.request)
         if isinstance(answer, Misfit):
-            raise CalabashError(f"device {index} {answer.message}", reason=answer.reason)
+            raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
+
+
+def _beside(state: DeviceSnapshot) -> str:
+    return "".join(f"; {described(stranger)} without a slice" for stranger in state.strangers[:2])
 
 
 def require_served(record: AllocationRecord, *, membership: str, own_uid: int) -> None:

@@ -9,6 +9,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.host.processes import Process
+from calabash.sharing.foreign import beside_foreign
 from calabash.sharing.protocol import HeldSlice
 
 
@@ -32,6 +33,7 @@ class DeviceSnapshot:
         cause: why it is not healthy; "" when it is.
         orphans: allocations in use that the journal does not know; it takes no new work before they are gone.
         strangers: processes on it that have no slice of it; what they hold is not granted to anybody.
+        drained: it takes no new work as long as there are strangers.
     """
 
     device: Device
@@ -42,6 +44,22 @@ class DeviceSnapshot:
     cause: str = ""
     orphans: tuple[AllocationId, ...] = ()
     strangers: tuple[Stranger, ...] = ()
+    drained: bool = False
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether anything new may be granted on it, room or not."""
+        return not self.orphans and not (self.strangers and self.drained)
+
+    @property
+    def foreign_mib(self) -> int:
+        """Memory that its strangers hold; at least 1 when there are any."""
+        return sum(max(1, stranger.used_mib) for stranger in self.strangers)
+
+    @property
+    def counted(self) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
+        """Mode and slices beside which anything new must fit, what strangers hold included."""
+        return beside_foreign(self.device.uuid, self.mode, self.held, self.foreign_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from calabash.agent.allocations import slices_on
 from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
+from calabash.agent.strangers import StrangerPolicy
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, NodeName
 
@@ -39,6 +40,7 @@ def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
         cause=parts.inventory.cause(device.uuid),
         orphans=tuple(parts.allocations.orphaned(device.uuid)),
         strangers=parts.truth.strangers(device.uuid),
+        drained=parts.truth.policy is not StrangerPolicy.TELL,
     )
 
 

@@ -37,8 +37,19 @@ class Status(Reply, kw_only=True, frozen=True):
     serves: str
 
 
+class Stranger(Reply, kw_only=True, frozen=True):
+    """A process that holds memory of a device and has no slice of it; ``allocation`` when it has slices elsewhere."""
+
+    pid: int
+    uid: int
+    command: str
+    memory_mib: int
+    allocation: str
+
+
 class Device(Reply, kw_only=True, frozen=True):
-    """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's."""
+    """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's. What ``strangers`` hold
+    is granted to nobody."""
 
     uuid: str
     index: int
@@ -56,6 +67,7 @@ class Device(Reply, kw_only=True, frozen=True):
     cause: str
     mode: str
     allocations: list[str]
+    strangers: list[Stranger]
 
 
 class DeviceList(Reply, kw_only=True, frozen=True):

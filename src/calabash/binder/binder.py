@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from calabash.agent.census import described
 from calabash.agent.node import NodeAgent
+from calabash.agent.snapshot import DeviceSnapshot
 from calabash.binder.admission import WINDOW, Admission
-from calabash.binder.local import LocalScheduler, Start, Stop
+from calabash.binder.local import Foreign, LocalScheduler, Start, Stop
 from calabash.binder.requests import (
     GangKey,
     Requester,
@@ -30,7 +32,7 @@ from calabash.binder.requests import (
 from calabash.binder.starts import Starts
 from calabash.binder.tracking import Tracker
 from calabash.model.allocation import AllocationState
-from calabash.model.device import Device, Health
+from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.sched import Explanation, Options, QueueSpec
@@ -63,6 +65,7 @@ class Binder:
         self._asked = 0  # how often a decision was asked for, and up to which of them it has been taken
         self._decided = 0
         self._closed = False
+        self._foreign: dict[DeviceUuid, Foreign] = {}  # what strangers hold, as last seen
         self._admission = Admission(window)
         self._tracker = Tracker(
             agent.node, self._devices(), agent.records(), queues=queues, options=OPTIONS, clock=clock
@@ -173,13 +176,14 @@ class Binder:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _devices(self) -> list[Device]:
-        """All devices; one that somebody unknown is on takes no new work."""
+        """All devices; one that somebody unknown is on may take no new work."""
         found = self._agent.snapshot().devices
-        return [replace(d.device, health=Health.DRAINING) if d.orphans else d.device for d in found]
+        self._foreign = {d.device.uuid: _foreign(d) for d in found if d.strangers}
+        return [d.device if d.takes_work else replace(d.device, health=Health.DRAINING) for d in found]
 
     def _decide(self) -> list[tuple[WaitingRequest, Start]]:
         """Those that can be granted now."""
-        if not self._tracker.follow(self._devices(), self._agent.records):
+        if not self._tracker.follow(self._devices(), self._agent.records, foreign=self._foreign):
             self._starts.clear()
         for decision in self._tracker.decide():
             if isinstance(decision, Start):
@@ -271,3 +275,11 @@ class Binder:
                 waiting.resolve(error)
                 joined += self._admission.leave(waiting)
         return bool(joined)
+
+
+def _foreign(state: DeviceSnapshot) -> Foreign:
+    """What strangers hold of a device, and what would give it back."""
+    whose = "; ".join(described(stranger) for stranger in state.strangers[:3])
+    more = f" and {len(state.strangers) - 3} more" if len(state.strangers) > 3 else ""
+    remedy = f"would have more room without who has no slice of device {state.device.index}: {whose}{more}"
+    return Foreign(memory_mib=state.foreign_mib, remedy=remedy)

@@ -7,13 +7,14 @@ it is told, so that nothing is ever bound that the mode refuses. How much a slic
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from calabash.binder.shapes import amounts, node_of, shapes_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
-from calabash.model.errors import Reason
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.sched import (
     DEFAULT_POLICY,
@@ -30,6 +31,7 @@ from calabash.sched import (
     Scheduler,
     Shape,
 )
+from calabash.sharing.foreign import FOREIGN_MODE, beside_foreign
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
@@ -68,6 +70,14 @@ class Wait:
 LocalDecision = Start | Stop | Wait
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """Memory of a device that processes without a slice hold; ``remedy`` tells people how to get it back."""
+
+    memory_mib: int
+    remedy: str = ""
+
+
 class LocalScheduler:
     """A ``Scheduler`` over the devices of one machine, in model nouns.
 
@@ -96,6 +106,8 @@ class LocalScheduler:
         self.scheduler = Scheduler([spec], queues, policy=policy, options=options)
         self._requests: dict[str, GpuRequest] = {}
         self._slices: dict[str, Placement] = {}
+        self._foreign: dict[DeviceUuid, Foreign] = {}
+        self._occupied: dict[DeviceUuid, Shape] = {}
 
     def submit(
         self,
@@ -170,6 +182,27 @@ class LocalScheduler:
         self.devices = tuple(replace(d, health=health) if d.uuid == uuid else d for d in self.devices)
         self.scheduler.set_health(self.node, device, healthy=health is Health.HEALTHY)
 
+    def set_foreign(self, foreign: Mapping[DeviceUuid, Foreign]) -> None:
+        """What nobody was given and somebody holds: it is not granted, and its device is granted to nobody alone."""
+        self._foreign = dict(foreign)
+        cluster = self.scheduler.cluster
+        for uuid, shape in list(self._occupied.items()):
+            cluster.release(shape, NodePlacement(node=0, devices=(self._number[uuid],)))
+            del self._occupied[uuid]
+        for uuid, found in foreign.items():
+            place = NodePlacement(node=0, devices=(self._number[uuid],))
+            free_mib = int(cluster.gpu_free_mib[0, self._number[uuid]])
+            if free_mib > 0:
+                shape = Shape(gpu_count=1, gpu_memory_mib=min(free_mib, found.memory_mib), mode=FOREIGN_MODE)
+                with contextlib.suppress(CalabashError):  # it is in another mode: full, or not divided by memory
+                    cluster.place(shape, place)
+                    self._occupied[uuid] = shape
+
+    @property
+    def foreign_is_counted(self) -> bool:
+        """Whether all of it is; what came to a device in another mode is counted when that mode has ended."""
+        return self._occupied.keys() == self._foreign.keys()
+
     def set_queues(self, queues: Iterable[QueueSpec]) -> None:
         self.scheduler.set_queues(queues)
 
@@ -199,7 +232,8 @@ class LocalScheduler:
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
         """Why it waits. Raises CalabashError when it does not wait."""
-        return self._readable(self.scheduler.why(allocation, now_s))
+        reported = self._readable(self.scheduler.why(allocation, now_s))
+        return replace(reported, changes=(*reported.changes, *(f.remedy for f in self._foreign.values() if f.remedy)))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -262,7 +296,9 @@ class LocalScheduler:
                 if s.device == uuid and name != but:
                     mode = placement.mode
                     held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
-        return mode, held
+        foreign = self._foreign.get(uuid)
+        mode, counted = beside_foreign(uuid, mode, held, foreign.memory_mib if foreign else 0)
+        return mode, list(counted)
 
     def _readable(self, reported: Explanation) -> Explanation:
         """Device UUIDs, which stand for models here, as the models that people know."""

@@ -7,11 +7,11 @@ scheduler is built anew from what is held and who waits, each with the place it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
-from calabash.binder.local import LocalDecision, LocalScheduler
+from calabash.binder.local import Foreign, LocalDecision, LocalScheduler
 from calabash.binder.requests import WaitingRequest
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
@@ -19,6 +19,8 @@ from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.sched import Options, QueueSpec
 from calabash.seams.clock import Clock
+
+NOTHING_FOREIGN: Mapping[DeviceUuid, Foreign] = {}
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +47,7 @@ class Tracker:
         self._options = options
         self._clock = clock
         self._health: dict[DeviceUuid, Health] = {}
+        self._foreign: Mapping[DeviceUuid, Foreign] = NOTHING_FOREIGN
         self._running: set[AllocationId] = set()
         self._submitted: dict[AllocationId, tuple[WaitingRequest, float]] = {}
         self.scheduler = self._build(devices, held)
@@ -80,11 +83,18 @@ class Tracker:
         """Decide everything that can be decided now."""
         return self.scheduler.cycle(self.now_s())
 
-    def follow(self, devices: Sequence[Device], held: Callable[[], Sequence[AllocationRecord]]) -> bool:
+    def follow(
+        self,
+        devices: Sequence[Device],
+        held: Callable[[], Sequence[AllocationRecord]],
+        *,
+        foreign: Mapping[DeviceUuid, Foreign] = NOTHING_FOREIGN,
+    ) -> bool:
         """Take over health and what has ended; False when the scheduler had to be built anew and no decision holds.
 
         Args:
             held: what is held now; asked after the devices.
+            foreign: what processes without a slice hold of the devices.
         """
         known = {d.uuid: d.memory_mib for d in self.scheduler.devices}
         if any(known.get(d.uuid) != d.memory_mib for d in devices):
@@ -98,11 +108,15 @@ class Tracker:
             for allocation in self._running - {r.id for r in held()}:
                 self._running.discard(allocation)
                 self.scheduler.finished(allocation)
+        if foreign != self._foreign or not self.scheduler.foreign_is_counted:
+            self._foreign = dict(foreign)
+            self.scheduler.set_foreign(self._foreign)
         return True
 
     def _build(self, devices: Sequence[Device], held: Iterable[AllocationRecord]) -> LocalScheduler:
         scheduler = LocalScheduler(self._node, devices, self._queues(), options=self._options)
         self._health = {d.uuid: d.health for d in devices}
+        self._foreign = NOTHING_FOREIGN
         self._running = set()
         for record in held:
             if self._adopt(scheduler, record):

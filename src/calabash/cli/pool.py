@@ -24,11 +24,18 @@ READY_TIMEOUT_S = 30.0
 @click.command()
 @click.option("--sim", metavar="NAME", help="Use a simulated node (see `calabash sim create`).")
 @click.option("--db", metavar="URL", help="Journal: sqlite:///path or postgresql://...; default: a file in the home.")
+@click.option(
+    "--strangers",
+    type=click.Choice(["tell", "drain", "kill"]),
+    default="tell",
+    show_default=True,
+    help="What happens to processes that are on a card without a slice: told of, the card drained, or killed.",
+)
 @click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
-def up(sim: str | None, db: str | None, foreground: bool) -> None:
+def up(sim: str | None, db: str | None, strangers: str, foreground: bool) -> None:
     """Start the pool of this machine, with its real cards or with a simulated node."""
     directory = home()
-    command = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(directory)]
+    command = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(directory), "--strangers", strangers]
     if sim:
         command += ["--sim", sim]
     if foreground:

@@ -21,6 +21,7 @@ import structlog
 import calabash
 from calabash.agent.inventory import no_devices
 from calabash.agent.node import NodeAgent
+from calabash.agent.strangers import StrangerPolicy
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.protocol import DriverOptions
@@ -53,11 +54,17 @@ def main() -> int:
     parser.add_argument("--home", type=Path, required=True, help="directory of the pool's state")
     parser.add_argument("--sim", metavar="NAME", default="", help="use the simulated node of that name")
     parser.add_argument("--db", metavar="URL", default="", help="journal; - reads the URL from standard input")
+    parser.add_argument(
+        "--strangers",
+        choices=[policy.value for policy in StrangerPolicy],
+        default=StrangerPolicy.TELL.value,
+        help="what happens to processes that are on a card without a slice",
+    )
     arguments = parser.parse_args()
     configure()
     try:
         with ExitStack() as stack:
-            _run(arguments.home.absolute(), arguments.sim, _database(arguments), stack)
+            _run(arguments, _database(arguments), stack)
     except CalabashError as error:
         print(f"error [{error.reason}]: {error.message}", file=sys.stderr)
         if error.hint:
@@ -73,7 +80,8 @@ def _database(arguments: argparse.Namespace) -> str:
     return url or f"sqlite:///{arguments.home.absolute() / DATABASE_FILE}"
 
 
-def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
+def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
+    home, sim = arguments.home.absolute(), arguments.sim
     address = Path(socket_path(home))
     stack.enter_context(own_home(home))
     settings = read_settings(home)
@@ -104,6 +112,7 @@ def _run(home: Path, sim: str, url: str, stack: ExitStack) -> None:
         library=_NATIVE / "lib" / "libcalabash.so",
         environment=simulation,
         one_process=settings.devices.one_process,
+        strangers=StrangerPolicy(arguments.strangers),
     )
     agent.start()
     stack.callback(agent.stop)

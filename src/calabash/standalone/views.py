@@ -42,7 +42,7 @@ def _device(state: DeviceSnapshot) -> replies.Device:
         memory_mib=device.memory_mib,
         memory_used_mib=reading.memory_used_mib if reading else 0,
         memory_allocated_mib=division.memory_mib if division else 0,
-        memory_free_mib=division.memory_free_mib if division else device.memory_mib,
+        memory_free_mib=max(0, (division.memory_free_mib if division else device.memory_mib) - state.foreign_mib),
         core_allocated_percent=division.core_percent if division else 0,
         utilization_percent=reading.utilization_percent if reading else 0,
         temperature_c=reading.temperature_c if reading else 0,
@@ -51,6 +51,12 @@ def _device(state: DeviceSnapshot) -> replies.Device:
         cause=state.cause,
         mode=state.mode or "",
         allocations=list(state.allocations),
+        strangers=[
+            replies.Stranger(
+                pid=s.process.pid, uid=s.uid, command=s.command, memory_mib=s.used_mib, allocation=s.allocation or ""
+            )
+            for s in state.strangers
+        ],
     )
 
 
