@@ -367,7 +367,10 @@ def test_status_tells_where_the_pool_is_and_how_it_is(terminal: Terminal, world:
     assert (body["home"], body["sim"], body["devices"]) == (str(world.home), "lab", 2)
     assert body["kind"] == terminal.yaml("status")["kind"] == "Status"
     assert terminal("status", "-o", "name").stdout.strip() == body["node"]
-    assert f"pid {body['pid']}" in terminal("status").stdout
+    text = terminal("status").stdout
+    assert f"pid {body['pid']}" in text
+    assert body["serves"] in text
+    assert ("control groups" in text) == (body["membership"] == "kernel")
 
 
 def test_top_shows_who_asked_for_what_and_what_they_got(terminal: Terminal, world: World) -> None:

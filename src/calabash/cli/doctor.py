@@ -6,15 +6,17 @@ import ctypes
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from calabash.cli import output
 from calabash.cli.home import client, home
 from calabash.cli.output import Column
+from calabash.cli.pool import MEMBERSHIP
 from calabash.model.errors import CalabashError
 
 _DISK_FREE_MIB_MIN = 64
@@ -117,6 +119,17 @@ def _home() -> Iterator[Finding]:
     )
 
 
+def membership(status: Mapping[str, Any]) -> Finding:
+    """A pool that has to believe its programs serves their own user only."""
+    kernel = status["membership"] == "kernel"
+    return Finding(
+        check="membership",
+        result="ok" if kernel else "warn",
+        text=f"serves {status['serves']}: {MEMBERSHIP.get(status['membership'], status['membership'])}",
+        hint="" if kernel else "to serve others too, run it as root, or give it a control group that it may write to",
+    )
+
+
 def _pool() -> Iterator[Finding]:
     try:
         status = client().get("/v1/status")
@@ -124,6 +137,7 @@ def _pool() -> Iterator[Finding]:
         yield Finding(check="pool", result="warn", text=error.message, hint=error.hint or "calabash up")
         return
     yield Finding(check="pool", result="ok", text=f"pid {status['pid']}, {status['devices']} devices")
+    yield membership(status)
     arbiter = status.get("arbiter_pid")
     alive = bool(arbiter) and Path(f"/proc/{arbiter}").exists()
     yield Finding(

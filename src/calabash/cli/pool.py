@@ -19,6 +19,11 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
 
 READY_TIMEOUT_S = 30.0
+# How the pool knows which processes belong to an allocation.
+MEMBERSHIP = {
+    "kernel": "the kernel knows who belongs to a slice (control groups)",
+    "lease": "who belongs to a slice is known by a lock that its programs hold",
+}
 
 
 @click.command()
@@ -142,6 +147,7 @@ def status(fmt: str) -> None:
         ("node", f"{body['node']}" + (f" (simulated: {body['sim']})" if body.get("sim") else "")),
         ("devices", str(body["devices"])),
         ("allocations", str(body["allocations"])),
+        ("serves", f"{body['serves']}; {MEMBERSHIP.get(body['membership'], body['membership'])}"),
         ("driver", str(body.get("driver") or "-")),
         ("store", str(body["db"])),
         ("home", str(body["home"])),

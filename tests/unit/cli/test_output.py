@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from calabash.cli import output
+from calabash.cli.doctor import membership
 from calabash.cli.failure import exit_code, report
 from calabash.cli.output import Column
 from calabash.cli.run import _environment
@@ -117,3 +118,13 @@ def test_an_unknown_command_is_wrong_usage() -> None:
     )
     assert done.returncode == 2
     assert "No such command 'dance'" in done.stderr
+
+
+def test_doctor_warns_of_a_pool_that_has_to_believe_its_programs() -> None:
+    kernel = membership({"membership": "kernel", "serves": "every user"})
+    assert (kernel.result, kernel.hint) == ("ok", "")
+    assert "every user" in kernel.text
+    lease = membership({"membership": "lease", "serves": "user ada only"})
+    assert lease.result == "warn"
+    assert "user ada only" in lease.text
+    assert "root" in lease.hint
