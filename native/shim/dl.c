@@ -27,7 +27,7 @@ void *cb_filter_symbol(void *handle, const char *name) __attribute__((used, visi
 void *cb_filter_version(void *handle, const char *name, const char *version)
     __attribute__((used, visibility("hidden")));
 int cb_filter_open(const char *name, int flags) __attribute__((used, visibility("hidden")));
-long cb_filter_namespace(long space, const char *name) __attribute__((used, visibility("hidden")));
+void *cb_open_elsewhere(long space, const char *name, int flags) __attribute__((used, visibility("hidden")));
 
 struct cb_dl cb_dl;
 
@@ -58,10 +58,39 @@ static bool in_driver(const struct cb_hook *hook, const void *address)
     return cb_object_is(address, hook->name[0] == 'c' ? "libcuda.so.1" : "libnvidia-ml.so.1");
 }
 
+/* Our own names: who asks for the look-up itself, in whatever way, gets ours. */
+static void *own_name(const char *name)
+{
+    if (name[0] != 'd' || name[1] != 'l') return NULL;
+    if (strcmp(name, "dlsym") == 0) return (void *)dlsym;
+    if (strcmp(name, "dlvsym") == 0) return (void *)dlvsym;
+    if (strcmp(name, "dlopen") == 0) return (void *)dlopen;
+    if (strcmp(name, "dlmopen") == 0) return (void *)dlmopen;
+    return NULL;
+}
+
+static void *look_up(void *handle, const char *name, const char *version)
+{
+    return version == NULL
+               ? cb_real_symbol(handle, name)
+               : ((void *(*)(void *, const char *, const char *))cb_dl.dlvsym)(handle, name, version);
+}
+
+static bool in_c_library(const void *address)
+{
+    return cb_object_is(address, "libc.so.6") || cb_object_is(address, "libdl.so.2");
+}
+
 /* NULL: not for us, jump to the real one. `version` NULL: any. */
 static void *filter(void *handle, const char *name, const char *version)
 {
     cb_dl_find();
+    void *own = name != NULL ? own_name(name) : NULL;
+    if (own != NULL) {
+        if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) return own;
+        void *found = look_up(handle, name, version);
+        return found != NULL && in_c_library(found) ? own : NULL;
+    }
     if (name == NULL || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
         return NULL;
     const struct cb_hook *hook = cb_hook_named(name);
@@ -71,9 +100,7 @@ static void *filter(void *handle, const char *name, const char *version)
         if (!(name[0] == 'c' ? cb_load_cuda() : cb_load_nvml())) return NULL;
         return cb_hook_served(hook) ? hook->hook : NULL;
     }
-    void *real = version == NULL
-                     ? cb_real_symbol(handle, name)
-                     : ((void *(*)(void *, const char *, const char *))cb_dl.dlvsym)(handle, name, version);
+    void *real = look_up(handle, name, version);
     if (real == NULL || real == hook->hook) return real;
     return in_driver(hook, real) ? hook->hook : NULL;
 }
@@ -96,16 +123,24 @@ int cb_filter_open(const char *name, int flags)
     return flags & ~RTLD_DEEPBIND;
 }
 
-/* A driver in a namespace of its own would have a second state beside the one we watch: open it in the first.
+/*
+ * A driver in a namespace of its own would have a second state beside the one we watch, and its functions
+ * would not be met by our hooks. Whatever brings one along is opened in the first namespace instead, whether
+ * it is the driver by its name, a copy under another name, or a library that needs it.
+ *
+ * What to open is tried out in the namespace that was asked for. NULL: nothing of ours, jump to the real one.
  */
-long cb_filter_namespace(long space, const char *name)
+void *cb_open_elsewhere(long space, const char *name, int flags)
 {
     cb_dl_find();
-    const char *slash = name != NULL ? strrchr(name, '/') : NULL;
-    const char *file = slash != NULL ? slash + 1 : name;
-    if (file != NULL && (strncmp(file, "libcuda.so", 10) == 0 || strncmp(file, "libnvidia-ml.so", 15) == 0))
-        return LM_ID_BASE;
-    return space;
+    if (space == LM_ID_BASE || name == NULL) return NULL;
+    void *(*real)(long, const char *, int) = (void *(*)(long, const char *, int))cb_dl.dlmopen;
+    void *handle = real(space, name, flags & ~RTLD_DEEPBIND);
+    if (handle == NULL) return NULL;                /* the real one will say why */
+    if (!cb_list_has_driver(handle)) return handle; /* a handle of glibc is the object's link map */
+    int (*done)(void *) = (int (*)(void *))cb_libc_symbol("dlclose");
+    if (done != NULL) (void)done(handle);
+    return real(LM_ID_BASE, name, flags & ~RTLD_DEEPBIND);
 }
 
 /* clang-format off */
@@ -165,15 +200,17 @@ __asm__(
     "dlmopen:\n"
     "    .cfi_startproc\n"
     "    endbr64\n"
+    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
     "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
     "    push %rdx\n    .cfi_adjust_cfa_offset 8\n"
-    "    sub $8, %rsp\n    .cfi_adjust_cfa_offset 8\n"
-    "    call cb_filter_namespace\n"
-    "    add $8, %rsp\n    .cfi_adjust_cfa_offset -8\n"
+    "    call cb_open_elsewhere\n"
     "    pop %rdx\n    .cfi_adjust_cfa_offset -8\n"
     "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
-    "    mov %rax, %rdi\n"
-    "    and $~8, %edx\n" /* RTLD_DEEPBIND */
+    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
+    "    test %rax, %rax\n"
+    "    jz 1f\n"
+    "    ret\n"
+    "1:  and $~8, %edx\n" /* RTLD_DEEPBIND */
     "    jmp *cb_dl+24(%rip)\n"
     "    .cfi_endproc\n"
     ".size dlmopen,.-dlmopen\n"

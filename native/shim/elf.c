@@ -54,14 +54,9 @@ static const void *locate(uintptr_t base, ElfW(Addr) pointer)
     return (const void *)(pointer < base ? base + pointer : pointer);
 }
 
-static int read_object(const struct dl_phdr_info *info, struct object *object)
+/* `dynamic` of an object that lies at `object->base`. */
+static int read_dynamic(const ElfW(Dyn) * dynamic, struct object *object)
 {
-    const ElfW(Dyn) *dynamic = NULL;
-    object->base = info->dlpi_addr;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    if (dynamic == NULL) return 0;
     ElfW(Xword) soname = 0;
     for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; entry++) {
         switch (entry->d_tag) {
@@ -88,6 +83,36 @@ static int read_object(const struct dl_phdr_info *info, struct object *object)
     if (object->symbols == NULL || object->strings == NULL) return 0;
     object->soname = soname != 0 ? object->strings + soname : NULL;
     return 1;
+}
+
+static int read_object(const struct dl_phdr_info *info, struct object *object)
+{
+    const ElfW(Dyn) *dynamic = NULL;
+    object->base = info->dlpi_addr;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    return dynamic != NULL && read_dynamic(dynamic, object);
+}
+
+static int is_driver(const char *soname)
+{
+    return same(soname, "libcuda.so.1") || same(soname, "libnvidia-ml.so.1");
+}
+
+int cb_list_has_driver(const struct link_map *any)
+{
+    if (any == NULL) return 0;
+    while (any->l_prev != NULL)
+        any = any->l_prev;
+    for (; any != NULL; any = any->l_next) {
+        struct object object = {.base = any->l_addr};
+        if (any->l_ld != NULL && read_dynamic(any->l_ld, &object) && object.soname != NULL
+                ? is_driver(object.soname)
+                : any->l_name != NULL && is_driver(file_of(any->l_name)))
+            return 1;
+    }
+    return 0;
 }
 
 static int matches(const struct object *object, uint32_t index, const char *name)

@@ -8,6 +8,7 @@
 #include "shim/shim.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #define ENTRIES_MAX 4096u
 
@@ -77,6 +78,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (result == NVML_SUCCESS) {
         KEEP_OURS(all, found, kept)
         HAND_OVER(kept, all, room, utilization, processSamplesCount);
+        if (kept == 0) result = NVML_ERROR_NOT_FOUND; /* as the driver says it when nobody has worked */
     }
     free(all);
     return result;
@@ -98,6 +100,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
         procesesUtilInfo->lastSeenTimeStamp = request.lastSeenTimeStamp;
         KEEP_OURS(all, request.processSamplesCount, kept)
         HAND_OVER(kept, all, room, procesesUtilInfo->procUtilArray, &procesesUtilInfo->processSamplesCount);
+        if (kept == 0) result = NVML_ERROR_NOT_FOUND;
     }
     free(all);
     return result;
@@ -120,4 +123,45 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     }
     free(all);
     return result;
+}
+
+/* The last second, by the real-time clock, of which NVML counts the microseconds. */
+static unsigned long long a_second_ago(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (unsigned long long)(now.tv_sec - 1) * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
+}
+
+/* What the processes of the slice had of the card in the last second, in percent: the sum over them of the mean
+ * of their samples. */
+static nvmlReturn_t slice_utilization(nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+    unsigned int found = ENTRIES_MAX, kept = 0;
+    nvmlProcessUtilizationSample_t *all = calloc(found, sizeof(*all));
+    if (all == NULL) return NVML_ERROR_MEMORY;
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetProcessUtilization)(device, all, &found, a_second_ago());
+    double sm = 0, memory = 0;
+    if (result == NVML_SUCCESS) KEEP_OURS(all, found, kept)
+    for (unsigned int i = 0; i < kept; i++) {
+        unsigned int samples = 0;
+        for (unsigned int k = 0; k < kept; k++)
+            samples += all[k].pid == all[i].pid;
+        sm += (double)all[i].smUtil / samples;
+        memory += (double)all[i].memUtil / samples;
+    }
+    free(all);
+    if (result != NVML_SUCCESS && result != NVML_ERROR_NOT_FOUND) return result;
+    utilization->gpu = sm < 100 ? (unsigned int)(sm + 0.5) : 100;
+    utilization->memory = memory < 100 ? (unsigned int)(memory + 0.5) : 100;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+    CB_ENTER_NVML();
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetUtilizationRates)(device, utilization);
+    if (result != NVML_SUCCESS || cb_device_charged(cb_device_of_nvml(device)) < 0) return result;
+    nvmlReturn_t own = slice_utilization(device, utilization);
+    return own == NVML_ERROR_NOT_SUPPORTED || own == NVML_ERROR_FUNCTION_NOT_FOUND ? result : own;
 }

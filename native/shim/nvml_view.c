@@ -165,3 +165,43 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     }
     return result;
 }
+
+/* Keeps the handles of the slice, in their order; the caller has room for `room`. */
+static nvmlReturn_t hand_over(nvmlDevice_t *all, unsigned int found, unsigned int room, unsigned int *count,
+                              nvmlDevice_t *devices)
+{
+    unsigned int kept = 0;
+    for (unsigned int i = 0; i < found; i++) {
+        if (cb_device_of_nvml(all[i]) < 0) continue;
+        if (devices != NULL && kept < room) devices[kept] = all[i];
+        kept++;
+    }
+    *count = devices != NULL && kept > room ? room : kept;
+    return NVML_SUCCESS;
+}
+
+#define NEIGHBOURS_MAX 256u
+
+nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level,
+                                              unsigned int *count, nvmlDevice_t *deviceArray)
+{
+    nvmlDevice_t all[NEIGHBOURS_MAX];
+    unsigned int found = NEIGHBOURS_MAX;
+    CB_ENTER_NVML();
+    if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t result = CB_REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, &found, all);
+    if (result != NVML_SUCCESS) return result;
+    return hand_over(all, found, *count, count, deviceArray);
+}
+
+nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *count,
+                                         nvmlDevice_t *deviceArray)
+{
+    nvmlDevice_t all[NEIGHBOURS_MAX];
+    unsigned int found = NEIGHBOURS_MAX;
+    CB_ENTER_NVML();
+    if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t result = CB_REAL(nvmlSystemGetTopologyGpuSet)(cpuNumber, &found, all);
+    if (result != NVML_SUCCESS) return result;
+    return hand_over(all, found, *count, count, deviceArray);
+}

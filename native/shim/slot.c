@@ -6,6 +6,12 @@
  * program. The limits must be nobody else's to write. Whatever is missing or does not look right is refused:
  * a tenant without limits does not run. Nothing here waits for what a file is: a pipe or a device in its
  * place is refused as well.
+ *
+ * A process that the kernel counts to an allocation of a pool (its control group is
+ * .../calabash-XXXXXXXX/ALLOCATION) takes limits from that pool alone: the slot, and each directory above it up
+ * to the root, belongs to whom that group belongs to, or to root, nobody else can write there, and the limits
+ * name that very allocation. So a member of root's pool cannot forge a slot. The control group is looked for
+ * below the mounts that /proc/self/mountinfo shows; one that cannot be seen is taken for root's.
  */
 #define _GNU_SOURCE
 #include "shim/shim.h"
@@ -13,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -27,10 +34,18 @@
 #define WAIT_NS         1000000l
 #define WAITS_MAX       100
 
+/* The control group of this process in a pool: its allocation's name, and who owns it. */
+struct membership {
+    char allocation[64];
+    uid_t owner;
+};
+
 struct slot {
     char path[4096];
     int directory;
     bool fixed;
+    bool member;
+    struct membership membership; /* where `member` */
 };
 
 /* fstat() got its present symbol in glibc 2.33 only. */
@@ -47,6 +62,80 @@ static int visit_for_owner(struct dl_phdr_info *info, size_t size, void *argumen
     if (slash == NULL || strcmp(slash + 1, "libcalabash.so") != 0) return 0;
     if (syscall(SYS_stat, info->dlpi_name, &status) == 0) *(uid_t *)argument = status.st_uid;
     return 1;
+}
+
+/* The line of a text file that has `wanted` in it, into `line`; false: none has. */
+static bool find_line(const char *path, const char *wanted, char *line, size_t size)
+{
+    char text[16384];
+    size_t length = 0;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return false;
+    for (ssize_t got;
+         length < sizeof(text) - 1 && (got = read(fd, text + length, sizeof(text) - 1 - length)) > 0;)
+        length += (size_t)got;
+    close(fd);
+    text[length] = 0;
+    char *found = strstr(text, wanted);
+    if (found == NULL) return false;
+    char *begin = found, *end = strchr(found, '\n');
+    while (begin > text && begin[-1] != '\n')
+        begin--;
+    length = end != NULL ? (size_t)(end - begin) : strlen(begin);
+    if (length >= size) return false;
+    memcpy(line, begin, length);
+    line[length] = 0;
+    return true;
+}
+
+static bool is_member(struct membership *member)
+{
+    char line[4096], mount[4096], path[8192];
+    struct stat status;
+    if (!find_line("/proc/self/cgroup", "/calabash-", line, sizeof(line))) return false;
+    const char *group = strchr(line, '/'), *pool = strstr(line, "/calabash-");
+    const char *allocation = strchr(pool + 1, '/');
+    if (allocation == NULL || allocation - pool != 18 || strspn(pool + 10, "0123456789abcdef") != 8)
+        return false;
+    size_t length = strcspn(allocation + 1, "/");
+    if (length == 0 || length >= sizeof(member->allocation)) return false;
+    memcpy(member->allocation, allocation + 1, length);
+    member->allocation[length] = 0;
+    member->owner = 0;
+    char *point = NULL, *position = NULL;
+    if (find_line("/proc/self/mountinfo", " - cgroup2 ", mount, sizeof(mount)))
+        for (int field = 0; field < 5; field++)
+            point = strtok_r(field == 0 ? mount : NULL, " ", &position);
+    if (point != NULL &&
+        snprintf(path, sizeof(path), "%s%.*s", point, (int)(allocation + 1 + length - group), group) <
+            (int)sizeof(path) &&
+        syscall(SYS_stat, path, &status) == 0)
+        member->owner = status.st_uid;
+    return true;
+}
+
+static bool writable_by_others(const struct stat *status)
+{
+    return (status->st_mode & S_IWOTH) != 0 && (status->st_mode & S_ISVTX) == 0;
+}
+
+/* From the slot up to the root: owned by the pool's owner or by root, and nobody else's to write. */
+static bool belongs_to_pool(int directory, uid_t owner)
+{
+    struct stat status, above;
+    bool fine = true;
+    int at = fcntl(directory, F_DUPFD_CLOEXEC, 0);
+    for (int depth = 0; at >= 0 && fine && depth < 256; depth++) {
+        int up = openat(at, "..", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
+        if (up < 0) up = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC); /* may be passed, not listed */
+        fine = up >= 0 && status_of(at, &status) == 0 && status_of(up, &above) == 0 &&
+               (status.st_uid == owner || status.st_uid == 0) && !writable_by_others(&status);
+        close(at);
+        at = up;
+        if (fine && status.st_dev == above.st_dev && status.st_ino == above.st_ino) break;
+    }
+    if (at >= 0) close(at);
+    return fine;
 }
 
 static bool trusted_owner(const struct slot *slot, uid_t owner)
@@ -80,6 +169,13 @@ static bool open_directory(struct slot *slot)
         (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
         cb_say("the slot %s is not to be trusted: owner %u, mode %o", path, (unsigned)status.st_uid,
                (unsigned)status.st_mode & 07777u);
+        return false;
+    }
+    slot->member = is_member(&slot->membership);
+    if (slot->member && !slot->fixed && !belongs_to_pool(slot->directory, slot->membership.owner)) {
+        cb_say("the slot %s is not of the pool that this process belongs to; "
+               "hint: leave CALABASH_SLOT as `calabash run` has set it",
+               path);
         return false;
     }
     return true;
@@ -161,6 +257,12 @@ static bool check_pages(const struct slot *slot, const struct cb_limits *limits,
                "be of one "
                "release",
                slot->path, limits->version, usage->version, CB_PAGE_VERSION);
+        return false;
+    }
+    if (slot->member && !slot->fixed &&
+        strncmp(limits->allocation, slot->membership.allocation, sizeof(limits->allocation)) != 0) {
+        cb_say("the slot %s is of another allocation than %s, to which this process belongs", slot->path,
+               slot->membership.allocation);
         return false;
     }
     if (limits->device_count == 0 || limits->device_count > CB_DEVICES_MAX ||

@@ -6,13 +6,14 @@ import fcntl
 import os
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.native.shim_world import GIB, NOT_PERMITTED, SUCCESS, Slot, World, program
 
 from calabash.agent.pages_layout import LIMITS_LEASELESS, LimitsStruct
+from calabash.seams.host.cgroups import find_hierarchy
 
 
 @pytest.fixture
@@ -188,3 +189,50 @@ def test_a_lease_that_is_a_pipe_refuses_the_gpu_instead_of_waiting_for_a_writer(
     answer, message = init(slot)
     assert answer == str(NOT_PERMITTED)
     assert "lease" in message
+
+
+@pytest.fixture
+def member() -> Iterator[list[str]]:
+    """A command prefix that makes a program a member of allocation ``slot`` of a pool of root."""
+    hierarchy = find_hierarchy()
+    if os.geteuid() != 0 or hierarchy is None:
+        pytest.skip("control groups can be made by root, where there is a hierarchy of version 2")
+    pool = hierarchy.directory / f"calabash-{os.getpid():08x}"
+    group = pool / "slot"
+    group.mkdir(parents=True)
+    yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+    group.rmdir()
+    pool.rmdir()
+
+
+def refusal(slot: Slot, member: list[str]) -> str:
+    process = slot.start(*member, program("tenant"), "init")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    assert err.count("\n") == (out.strip() != str(SUCCESS))
+    return err if out.strip() == str(NOT_PERMITTED) else out.strip()
+
+
+def test_a_member_of_roots_pool_runs_in_its_own_slot(slot: Slot, member: list[str]) -> None:
+    assert refusal(slot, member) == str(SUCCESS)
+
+
+def test_a_member_of_roots_pool_cannot_take_the_slot_of_another_allocation(slot: Slot, member: list[str]) -> None:
+    larger = slot.world.slot("larger", cap=8 * GIB)
+    assert init(larger) == (str(SUCCESS), ""), "whoever is no member may"
+    assert "another allocation" in refusal(larger, member)
+
+
+def test_a_member_of_roots_pool_cannot_forge_a_slot_where_it_can_write(
+    slot: Slot, member: list[str], tmp_path: Path
+) -> None:
+    """The slot itself is as it should be; but somebody could have put it there."""
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    forged = open_to_all / "slot"
+    slot.path.rename(forged)
+    moved = Slot(world=slot.world, path=forged)
+    assert "not of the pool" in refusal(moved, member)
+    open_to_all.chmod(0o755)
+    assert refusal(moved, member) == str(SUCCESS)

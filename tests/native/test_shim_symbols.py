@@ -44,7 +44,20 @@ def test_the_library_needs_no_other_library_than_the_c_library() -> None:
 
 @pytest.mark.parametrize(
     "way",
-    ["handle", "default", "next", "versioned", "deepbind", "namespace", "address_v1", "address", "address_ptsz"],
+    [
+        "handle",
+        "default",
+        "next",
+        "versioned",
+        "deepbind",
+        "namespace",
+        "address_v1",
+        "address",
+        "address_ptsz",
+        "lookup_versioned",
+        "lookup_next",
+        "lookup_libc",
+    ],
 )
 def test_a_program_that_looks_the_driver_up_is_held_to_its_cap(slot: Slot, way: str) -> None:
     assert slot.run(program("finder"), way, str(2 * GIB)) == str(OUT_OF_MEMORY)
@@ -62,6 +75,19 @@ def test_a_program_that_opens_a_copy_of_the_driver_is_held_to_its_cap(slot: Slot
     copy.parent.mkdir()
     shutil.copy(SIMGPU / "libcuda.so.1", copy)
     assert slot.run(program("finder"), "handle", str(2 * GIB), str(copy)) == str(OUT_OF_MEMORY)
+    assert slot.run(program("finder"), "namespace", str(2 * GIB), str(copy)) == str(OUT_OF_MEMORY)
+
+
+def test_what_is_no_driver_is_opened_in_the_namespace_that_was_asked_for(slot: Slot) -> None:
+    """The program itself is not in it, so a name that only the program has is not found there."""
+    script = (
+        "import ctypes; libc = ctypes.CDLL(None); libc.dlmopen.restype = ctypes.c_void_p;"
+        "libc.dlsym.restype = ctypes.c_void_p; libc.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p];"
+        "libc.dlmopen.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_int];"
+        "other = libc.dlmopen(-1, b'libm.so.6', 2); here = ctypes.CDLL('libm.so.6');"
+        "print(libc.dlsym(other, b'cos') != libc.dlsym(here._handle, b'cos'), libc.dlmopen(-1, b'/nowhere.so', 2))"
+    )
+    assert slot.run("python3", "-c", script) == "True None"
 
 
 def test_a_linked_program_is_held_to_its_cap(slot: Slot) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,66 @@ def test_a_program_without_a_slot_gets_no_device(world: World) -> None:
     environment = world.slot().environment() | {"CALABASH_SLOT": "/nowhere"}
     done = subprocess.run([str(program("tenant")), "init"], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(NOT_PERMITTED)
+
+
+NEIGHBOURS = """
+import ctypes, json, sys
+import pynvml as nvml
+
+nvml.nvmlInit()
+own = nvml.nvmlDeviceGetHandleByIndex(0)
+found = []
+for level in (0, 10, 20, 30, 40, 50):
+    found += nvml.nvmlDeviceGetTopologyNearestGpus(own, level)
+everywhere = nvml.nvmlSystemGetTopologyGpuSet(0)
+print(json.dumps([sorted(nvml.nvmlDeviceGetUUID(h) for h in handles) for handles in (found, everywhere)]))
+"""
+
+UTILIZATION = """
+import sys
+import pynvml as nvml
+
+nvml.nvmlInit()
+handle = nvml.nvmlDeviceGetHandleByIndex(0)
+code = 0
+try:
+    samples = nvml.nvmlDeviceGetProcessUtilization(handle, 0)
+except nvml.NVMLError as error:
+    samples, code = [], error.value
+print(nvml.nvmlDeviceGetUtilizationRates(handle).gpu, len(samples), code)
+"""
+
+
+def site_packages() -> str:
+    return os.pathsep.join(p for p in sys.path if p.endswith("site-packages"))
+
+
+def test_no_way_through_the_topology_leads_to_a_card_outside_the_slice(world: World) -> None:
+    uuids = world.uuids()
+    slot = world.slot(devices=(3, 1))
+    nearest, everywhere = json.loads(slot.run(sys.executable, "-c", NEIGHBOURS, PYTHONPATH=site_packages()))
+    assert nearest == [uuids[1]]
+    assert everywhere
+    assert set(everywhere) <= {uuids[1], uuids[3]}
+
+
+def test_utilisation_is_the_slices_own_and_an_idle_slice_has_no_samples(world: World) -> None:
+    mine, other = world.slot("mine"), world.slot("other")
+    busy = other.start(*other.tenant_command("spin", 100_000))
+    assert busy.stdout is not None
+    assert busy.stdout.readline() == "ready\n"
+
+    def seen(slot: Slot) -> tuple[int, int, int]:
+        used, samples, code = slot.run(sys.executable, "-c", UTILIZATION, PYTHONPATH=site_packages()).split()
+        return int(used), int(samples), int(code)
+
+    deadline = time.monotonic() + 20
+    while seen(other)[0] < 50 and time.monotonic() < deadline:
+        pass
+    assert seen(other)[0] >= 50
+    assert seen(mine) == (0, 0, 6), "NVML_ERROR_NOT_FOUND"
+    busy.kill()
+    busy.communicate()
 
 
 def test_a_slice_without_a_cap_or_a_policy_narrows_the_view_of_devices_and_charges_nothing(world: World) -> None:

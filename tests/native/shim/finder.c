@@ -40,6 +40,18 @@ static void *find(const char *exported, const char *base, int version)
             return NULL;
         return function;
     }
+    if (strcmp(way, "lookup_versioned") == 0 || strcmp(way, "lookup_libc") == 0 ||
+        strcmp(way, "lookup_next") == 0) {
+        void *libc = dlopen("libc.so.6", RTLD_NOW);
+        void *(*look)(void *, const char *);
+        if (strcmp(way, "lookup_versioned") == 0)
+            look = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+        else if (strcmp(way, "lookup_next") == 0)
+            look = (void *(*)(void *, const char *))dlsym(RTLD_NEXT, "dlsym");
+        else
+            look = (void *(*)(void *, const char *))dlsym(libc, "dlsym");
+        return look != NULL ? look(library, exported) : NULL;
+    }
     return dlsym(library, exported);
 }
 
@@ -51,7 +63,7 @@ int main(int count, char **arguments)
     way = arguments[1];
     size_t bytes = strtoull(arguments[2], NULL, 10);
     const char *file = count > 3 ? arguments[3] : "libcuda.so.1";
-    if (strcmp(way, "namespace") == 0)
+    if (strncmp(way, "namespace", 9) == 0)
         library = dlmopen(LM_ID_NEWLM, file, RTLD_NOW);
     else
         library = dlopen(file, RTLD_NOW | RTLD_GLOBAL | (strcmp(way, "deepbind") == 0 ? RTLD_DEEPBIND : 0));

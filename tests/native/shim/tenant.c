@@ -450,6 +450,27 @@ static int do_module(char **numbers)
     return 0;
 }
 
+/* spin SECONDS: one kernel after the other. */
+static int do_spin(char **numbers)
+{
+    static const char text[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+                               ".visible .entry spin_ns(.param .u64 ns)\n{\nret;\n}\n";
+    CUmodule module;
+    CUfunction function;
+    unsigned long long ns = 2000000;
+    void *arguments[] = {&ns};
+    start();
+    TRY(cuModuleLoadData(&module, text));
+    TRY(cuModuleGetFunction(&function, module, "spin_ns"));
+    printf("ready\n");
+    fflush(stdout);
+    for (long i = 0; i < 500 * atol(numbers[0]); i++) {
+        TRY(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
+        if (i % 8 == 7) TRY(cuCtxSynchronize());
+    }
+    return 0;
+}
+
 /* again BYTES: for each line read, one allocation that is freed at once; answers with its result. */
 static int do_again(char **numbers)
 {
@@ -612,7 +633,7 @@ static const struct {
     {"families", do_families},   {"fill", do_fill},       {"hammer", do_hammer},     {"hold", do_hold},
     {"alloc", do_alloc},         {"view", do_view},       {"init", do_init},         {"fork", do_fork},
     {"late-fork", do_late_fork}, {"threads", do_threads}, {"contexts", do_contexts}, {"vmm", do_vmm},
-    {"again", do_again}, {"module", do_module}, {"many-contexts", do_many_contexts}, {"reuse", do_reuse},         {"reset", do_reset},     {"exec", do_exec},         {"graph", do_graph},
+    {"again", do_again}, {"spin", do_spin}, {"module", do_module}, {"many-contexts", do_many_contexts}, {"reuse", do_reuse},         {"reset", do_reset},     {"exec", do_exec},         {"graph", do_graph},
     {"capture", do_capture},
 };
 
