@@ -7,6 +7,7 @@
 #include "sim/ctl/create.h"
 #include "sim/ctl/inject.h"
 #include "sim/ctl/open.h"
+#include "sim/ctl/root.h"
 #include "sim/ctl/show.h"
 #include "sim/ctl/show_json.h"
 #include "sim/node/build.h"
@@ -45,6 +46,7 @@ static void destroy(const char *path, int force)
                         live == 1 ? "" : "es", live == 1 ? "s" : "");
     }
     if (unlink(path) != 0) simctl_fail(NULL, "cannot remove %s: %s", path, strerror(errno));
+    simctl_remove_root(path);
     printf("destroyed %s\n", path);
 }
 
@@ -52,6 +54,7 @@ static _Noreturn void usage(int code)
 {
     fprintf(code == EXIT_OK ? stdout : stderr,
             "usage: calabash-simctl create NODE --gpus 4xA100-40GB,2xT4 [--name NAME] [--seed N]\n"
+            "       calabash-simctl root NODE\n"
             "       calabash-simctl show NODE [--all|--json]\n"
             "       calabash-simctl inject NODE --gpu N|UUID|all WHAT [VALUE]\n"
             "       calabash-simctl unserved NODE\n"
@@ -144,6 +147,9 @@ int main(int argc, char **argv)
     } else if (strcmp(verb, "show") == 0 && a.count == 2) {
         simctl_open(&s, path);
         return a.json ? simctl_show_json(&s) : simctl_show(&s, a.all);
+    } else if (strcmp(verb, "root") == 0 && a.count == 2) {
+        simctl_open(&s, path);
+        return simctl_root(&s);
     } else if (strcmp(verb, "unserved") == 0 && a.count == 2) {
         simctl_open(&s, path);
         return simctl_unserved(&s);

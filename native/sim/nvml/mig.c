@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "sim/node/root.h"
 #include "sim/nvml/load.h"
 #include "sim/nvml/mig_geometry.h"
 
@@ -239,6 +240,7 @@ static nvmlReturn_t create_at(nvmlDevice_t device, unsigned int id,
     sim_lock_device(t.sim, t.index);
     nvmlReturn_t result = create(&t, p, placement != NULL ? placement->start : UINT32_MAX, out);
     sim_unlock_device(t.sim, t.index);
+    if (result == NVML_SUCCESS) root_refresh(t.sim, t.index);
     return result;
 }
 
@@ -280,6 +282,7 @@ NVML_API nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance)
         m->generation++;
     }
     sim_unlock_device(t.sim, t.index);
+    if (result == NVML_SUCCESS) root_refresh(t.sim, t.index);
     return result;
 }
 

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "sim/node/root.h"
 #include "sim/nvml/load.h"
 #include "sim/nvml/mig_geometry.h"
 
@@ -203,6 +204,7 @@ static nvmlReturn_t create_at(nvmlGpuInstance_t instance, unsigned int profile, 
     sim_lock_device(t.sim, t.index);
     result = create(&t, profile, slices, wanted, out);
     sim_unlock_device(t.sim, t.index);
+    if (result == NVML_SUCCESS) root_refresh(t.sim, t.index);
     return result;
 }
 
@@ -242,6 +244,7 @@ NVML_API nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance)
         t.device->mig.generation++;
     }
     sim_unlock_device(t.sim, t.index);
+    if (result == NVML_SUCCESS) root_refresh(t.sim, t.index);
     return result;
 }
 

@@ -182,7 +182,10 @@ def find_node(home: Path, name: str) -> NodeFile:
 
 
 def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> NodeFile:
-    """Makes a node of these cards, like ``4xA100-40GB,2xT4``; the same seed gives the same UUIDs."""
+    """Makes a node of these cards, like ``4xA100-40GB,2xT4``, with a root of its own beside the state file.
+
+    The same seed gives the same UUIDs.
+    """
     node = node_file(home, name)
     existed = node.state.parent.exists()
     try:
@@ -207,6 +210,7 @@ def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> No
                 hint=f"remove it first: calabash sim destroy {name}",
             ) from error
         raise
+    _run("root", str(node.state))
     return node
 
 
