@@ -1,10 +1,11 @@
-"""Writes docs/reference/driver-api.md: what becomes of every function of the driver API and of NVML.
+"""Writes the reference of both interfaces: docs/reference/driver-api.md, what becomes of every function of the driver API
+and of NVML; docs/reference/pool-api.md and openapi.json, the pool's HTTP API.
 
     python -m tools.reference_api [--check]
 
 Nothing is written by hand: the functions come from native/api, what the simulator serves from the symbols of the built
 libraries (a function that nobody serves is a weak stub there), what the shim does from native/shim/hooks.txt and
-denied.txt.
+denied.txt, the HTTP API from the shapes and routes of calabash.api (tools/reference_http.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from tools import reference_http
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "driver-api.md"
@@ -110,18 +113,20 @@ def driver_api_page() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="reference_api", description="write docs/reference/driver-api.md")
-    parser.add_argument("--check", action="store_true", help="exit 1 when the page is not current; write nothing")
+    parser = argparse.ArgumentParser(prog="reference_api", description="write the reference of both interfaces")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a page is not current; write nothing")
     check = parser.parse_args().check
-    text = driver_api_page()
-    if PAGE.exists() and PAGE.read_text() == text:
-        return 0
-    if check:
-        print(f"error: {PAGE.relative_to(ROOT)} is not current\nhint: make docs", file=sys.stderr)
-        return 1
-    PAGE.write_text(text)
-    print(f"wrote {PAGE.relative_to(ROOT)}")
-    return 0
+    stale = 0
+    for path, text in ((PAGE, driver_api_page()), *reference_http.pages(ROOT / "docs" / "reference")):
+        if path.exists() and path.read_text() == text:
+            continue
+        stale += 1
+        if check:
+            print(f"error: {path.relative_to(ROOT)} is not current\nhint: make docs", file=sys.stderr)
+            continue
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if check and stale else 0
 
 
 if __name__ == "__main__":

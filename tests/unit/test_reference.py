@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from pathlib import Path
 
 import click
-from tools import reference
+from tools import reference, reference_http
 
+from calabash.api.requests import AllocationRequest
+from calabash.api.routes import ROUTES
 from calabash.cli.commands import cli
 from calabash.model.errors import Reason
 
@@ -17,6 +21,27 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
 def test_the_pages_are_what_the_product_says_now() -> None:
     assert (PAGES / "cli.md").read_text() == reference.cli_page(), "run: make docs"
     assert (PAGES / "reasons.md").read_text() == reference.reasons_page(), "run: make docs"
+
+
+def test_the_pages_of_the_http_api_are_what_its_shapes_say_now() -> None:
+    for path, text in reference_http.pages(PAGES):
+        assert path.read_text() == text, f"{path.name} is not current; run: make docs"
+
+
+def test_the_openapi_document_refers_only_to_what_it_has() -> None:
+    document = json.loads((PAGES / "openapi.json").read_text())
+    assert document["openapi"].startswith("3.1")
+    names = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))
+    assert len(set(names)) > 20
+    assert set(names) <= set(document["components"]["schemas"])
+    operations = [o["operationId"] for path in document["paths"].values() for o in path.values()]
+    assert len(operations) == len(set(operations)) == len(ROUTES)
+
+
+def test_every_field_of_a_request_for_a_slice_has_a_meaning() -> None:
+    section = (PAGES / "pool-api.md").read_text().partition("## Asking for a slice")[2].partition("## What")[0]
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", section, re.MULTILINE)
+    assert {name for name, meaning in rows if meaning.strip()} == set(AllocationRequest.__struct_fields__)
 
 
 def test_every_command_has_a_heading_and_every_reason_a_row() -> None:

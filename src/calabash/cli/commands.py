@@ -23,6 +23,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("view:release", "Take a slice back; its programs are ended."),
     "why": ("view:why", "Explain why a request waits, or where it was placed."),
     "queue": ("queue:queue", "Create, change and list queues."),
+    "tenant": ("queue:tenant", "Say who may ask on whose account."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
     "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
 }

@@ -1,4 +1,4 @@
-"""``calabash queue``: who deserves how many devices, and who may borrow."""
+"""``calabash queue`` and ``calabash tenant``: who deserves how many devices, who may borrow, on whose account."""
 
 from __future__ import annotations
 
@@ -26,7 +26,17 @@ COLUMNS = (
     _gpus("weight"),
     _gpus("allocated"),
     _gpus("pending"),
+    Column(title="USERS", text=lambda r: dash(",".join(r["users"]))),
+    Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
 )
+TENANT_COLUMNS = (COLUMNS[0], *COLUMNS[-2:])
+
+_users = click.option("--users", default="", metavar="NAMES", help="Users that may use it, separated by commas.")
+_groups = click.option("--groups", default="", metavar="NAMES", help="Groups whose members may use it.")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @click.group()
@@ -47,11 +57,17 @@ def list_queues(fmt: str) -> None:
 @click.option("--deserved", type=click.FloatRange(0), default=0.0, help="Devices guaranteed.")
 @click.option("--limit", type=click.FloatRange(0), help="Devices at most. Default: no limit.")
 @click.option("--weight", type=click.FloatRange(0), default=1.0, show_default=True, help="Share of what is over quota.")
-def set_queue(name: str, parent: str, deserved: float, limit: float | None, weight: float) -> None:
-    """Create or change a queue."""
-    client().put(
-        f"/v1/queues/{quoted(name)}", {"parent": parent, "deserved": deserved, "limit": limit, "weight": weight}
-    )
+@_users
+@_groups
+def set_queue(
+    name: str, parent: str, deserved: float, limit: float | None, weight: float, users: str, groups: str
+) -> None:
+    """Create or change a queue; what is not named is set to its default.
+
+    The queue `default` is everybody's. Another is for administrators and for those named here.
+    """
+    body = {"parent": parent, "deserved": deserved, "limit": limit, "weight": weight}
+    client().put(f"/v1/queues/{quoted(name)}", body | {"users": _names(users), "groups": _names(groups)})
     click.echo(name)
 
 
@@ -60,4 +76,35 @@ def set_queue(name: str, parent: str, deserved: float, limit: float | None, weig
 def delete_queue(name: str) -> None:
     """Delete an empty queue."""
     client().delete(f"/v1/queues/{quoted(name)}")
+    click.echo(name)
+
+
+@click.group()
+def tenant() -> None:
+    """Say who may ask on a tenant's account besides the user of that name."""
+
+
+@tenant.command("list")
+@output.option
+def list_tenants(fmt: str) -> None:
+    """List tenants that have an access list."""
+    output.emit("TenantList", client().get("/v1/tenants")["items"], TENANT_COLUMNS, fmt, name="name")
+
+
+@tenant.command("set")
+@click.argument("name")
+@_users
+@_groups
+def set_tenant(name: str, users: str, groups: str) -> None:
+    """Create or change a tenant's access list."""
+    body = {"users": _names(users), "groups": _names(groups)}
+    client().put(f"/v1/tenants/{quoted(name)}", body)
+    click.echo(name)
+
+
+@tenant.command("delete")
+@click.argument("name")
+def delete_tenant(name: str) -> None:
+    """Delete a tenant's access list."""
+    client().delete(f"/v1/tenants/{quoted(name)}")
     click.echo(name)

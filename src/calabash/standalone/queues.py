@@ -89,7 +89,7 @@ class Queues:
         """The tenant is only its own user's again."""
         with self._lock:
             if self._tenants.get(name) is None:
-                raise _unknown("tenant", name, "see `calabash queue tenants`")
+                raise _unknown("tenant", name, "see `calabash tenant list`")
             self._stored.delete_tenant(name)
             del self._tenants[name]
 
