@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord, UsageRecord
+from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord, TenantRecord, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice
-from calabash.seams.store import Store, open_store, public_url, tables
+from calabash.seams.store import Retention, Store, open_store, public_url, tables
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -286,3 +286,74 @@ def test_a_full_disk_is_a_reason_and_loses_nothing(tmp_path: Path) -> None:
     reader = open_store(f"sqlite:///{path}")
     assert reader.allocations()[0].id == "before"
     reader.close()
+
+
+def test_a_database_of_the_first_version_is_upgraded_and_keeps_what_it_has(url: str) -> None:
+    from calabash.seams.store.database import Database
+
+    old = Database(url)
+    old.migrate("0001")
+    assert old.schema_version() == 1
+    with old.transaction() as connection:
+        connection.execute(
+            sa.text("INSERT INTO queues (name, parent, deserved, \"limit\", weight) VALUES ('prod', '', 2, NULL, 1)")
+        )
+    old.close()
+    store = open_store(url)
+    assert store.administration.queues() == [QueueRecord(name="prod", deserved=2.0)]
+    store.administration.put_queue(QueueRecord(name="prod", deserved=2.0, users=("ann",), groups=("lab",)))
+    store.administration.put_tenant(TenantRecord(name="vision", users=("ann", "bob")))
+    store.close()
+    again = open_store(url)
+    assert again.administration.queues() == [QueueRecord(name="prod", deserved=2.0, users=("ann",), groups=("lab",))]
+    assert again.administration.tenants() == [TenantRecord(name="vision", users=("ann", "bob"))]
+    assert again.administration.delete_tenant("vision")
+    assert not again.administration.delete_tenant("vision")
+    again.close()
+
+
+def test_the_past_is_trimmed_by_age_and_by_count_and_what_is_held_stays(store: Store) -> None:
+    for number in range(10):
+        name = AllocationId(f"a{number}")
+        store.grant(_record(name, created_at=float(number)))
+        store.add_usage([_usage(name, from_s=float(number))])
+        store.add_event(at=float(number), kind="granted", allocation=name)
+        if number:
+            store.release(name, at=1000.0 + number, reason="done", explanation="")
+    kept = Retention(allocations=6, allocation_days=1, usage=100, usage_days=1, events=3, event_days=1000)
+    while store.trim(kept, now_s=1005.5 + 86_400):
+        pass
+    ended = [r.id for r in store.allocations(ended=True)]
+    assert ended == ["a0", "a6", "a7", "a8", "a9"], "five are too old; a0 is held"
+    assert [u.allocation for u in store.usage()] == ["a0"], "the intervals of what is held stay"
+    assert [e.allocation for e in store.events()] == ["a7", "a8", "a9"]
+    assert store.trim(Retention(), now_s=1005.5) == 0
+
+
+def test_a_long_past_is_trimmed_in_small_batches(store: Store) -> None:
+    store.add_events([{"at": float(n), "kind": "k"} for n in range(450)])
+    kept = Retention(events=10, event_days=1000)
+    assert [store.trim(kept, now_s=1.0) for _ in range(4)] == [200, 200, 40, 0]
+
+
+def test_what_ended_is_read_page_by_page_newest_first(store: Store) -> None:
+    for number in range(5):
+        store.grant(_record(f"a{number}"))
+        store.release(AllocationId(f"a{number}"), at=float(number // 2), reason="done", explanation="")
+    store.grant(_record("held"))
+    pages, after = [], AllocationId("")
+    while found := store.ended_before(after, limit=2):
+        pages.append([r.id for r in found])
+        after = found[-1].id
+    assert pages == [["a4", "a3"], ["a2", "a1"], ["a0"]]
+
+
+def test_the_files_of_a_database_are_their_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "pool.db"
+    path.touch(mode=0o666)
+    path.chmod(0o666)
+    store = open_store(f"sqlite:///{path}")
+    store.grant(_record())
+    found = {p.name: oct(p.stat().st_mode & 0o777) for p in tmp_path.iterdir()}
+    assert found == dict.fromkeys(("pool.db", "pool.db-wal", "pool.db-shm"), "0o600")
+    store.close()

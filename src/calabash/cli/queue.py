@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from calabash.cli import output
@@ -59,15 +61,13 @@ def list_queues(fmt: str) -> None:
 @click.option("--weight", type=click.FloatRange(0), default=1.0, show_default=True, help="Share of what is over quota.")
 @_users
 @_groups
-def set_queue(
-    name: str, parent: str, deserved: float, limit: float | None, weight: float, users: str, groups: str
-) -> None:
+def set_queue(name: str, users: str, groups: str, **amounts: Any) -> None:
     """Create or change a queue; what is not named is set to its default.
 
     The queue `default` is everybody's. Another is for administrators and for those named here.
     """
-    body = {"parent": parent, "deserved": deserved, "limit": limit, "weight": weight}
-    client().put(f"/v1/queues/{quoted(name)}", body | {"users": _names(users), "groups": _names(groups)})
+    body = amounts | {"users": _names(users), "groups": _names(groups)}
+    client().put(f"/v1/queues/{quoted(name)}", body)
     click.echo(name)
 
 

@@ -81,8 +81,8 @@ class Database:
                 hint="it is not a Calabash database, or it was changed by hand",
             ) from None
 
-    def migrate(self) -> None:
-        """Apply the missing revisions; all or nothing."""
+    def migrate(self, revision: str = "head") -> None:
+        """Apply the missing revisions up to that one; all or nothing."""
         # Alembic takes a third of a second to import and is needed only here.
         from alembic import command  # noqa: PLC0415
         from alembic.config import Config  # noqa: PLC0415
@@ -92,7 +92,7 @@ class Database:
         config.set_main_option("path_separator", "os")
         with self.transaction() as connection:
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
 
     def check_writable(self) -> None:
         """Prove by a committed write that grants could be journalled."""

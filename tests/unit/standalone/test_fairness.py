@@ -1,0 +1,32 @@
+"""What one user may take of the pool's attention."""
+
+from __future__ import annotations
+
+import pytest
+
+from calabash.standalone.fairness import Fairness
+from calabash.standalone.settings import Limits
+
+ANN, EVE = 1, 2
+
+
+def fairness(now: list[float], **limits: int) -> Fairness:
+    return Fairness(Limits(**limits), exempt=lambda uid: uid == 0, clock=lambda: now[0])
+
+
+def test_connections_are_counted_per_user() -> None:
+    fair = fairness([0.0], connections=2)
+    assert [fair.connect(EVE) for _ in range(3)] == [True, True, False]
+    assert fair.connect(ANN)
+    fair.disconnect(EVE)
+    assert fair.connect(EVE)
+
+
+def test_who_comes_too_fast_waits_for_its_own_tokens_only() -> None:
+    now = [0.0]
+    fair = fairness(now, requests_per_second=10, requests_at_once=2)
+    assert [fair.delay_s(EVE) for _ in range(4)] == pytest.approx([0.0, 0.0, 0.1, 0.2])
+    assert fair.delay_s(ANN) == 0.0
+    assert fair.delay_s(0) == 0.0
+    now[0] = 10.0
+    assert fair.delay_s(EVE) == 0.0, "the tokens have come back"
