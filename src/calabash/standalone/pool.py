@@ -80,6 +80,10 @@ class Pool:
             told = self._refusal(waiting)
         except CalabashError:  # it was granted in this moment
             return waiting
+        if told.overtaken and wanted.wait_s <= 0:
+            self.binder.schedule()
+            if waiting.answer.done() or self.binder.bound(waiting):
+                return waiting
         if wanted.wait_s <= 0 and self.binder.withdraw(waiting, why="it did not want to wait"):
             raise told.error()
         self.agent.event("pending", reason=told.reason, allocation=waiting.id, message=told.message)

@@ -45,12 +45,16 @@ _HINT = "wait for room with --wait 60s, or ask for less; see `calabash smi`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The reason, one line with the numbers, what each device says, and what would change it."""
+    """The reason, one line with the numbers, what each device says, and what would change it.
+
+    ``overtaken``: by now there are devices enough; what was in the way left after the decision.
+    """
 
     reason: Reason
     message: str
     details: tuple[str, ...] = ()
     suggestions: tuple[str, ...] = ()
+    overtaken: bool = False
 
     def error(self) -> CalabashError:
         """For a requester that does not wait."""
@@ -69,4 +73,5 @@ def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuReq
     room = len(answers) - len(said)
     shown = "; ".join(said[:DETAILS_MAX]) + (f"; and {len(said) - DETAILS_MAX} more" if len(said) > DETAILS_MAX else "")
     message = f"{room} of {len(answers)} devices have room, asked {request.count}" + (f": {shown}" if shown else "")
-    return Refusal(reason=told.reason, message=message, details=said, suggestions=suggestions)
+    overtaken = room >= request.count
+    return Refusal(reason=told.reason, message=message, details=said, suggestions=suggestions, overtaken=overtaken)
