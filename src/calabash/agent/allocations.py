@@ -38,6 +38,7 @@ class _Held:
     expires_ns: int
     ending: tuple[str, str] | None = None  # reason, explanation
     gently: bool = False  # its programs are not to be ended, only waited for
+    start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
     final_usage: list[UsageRecord] = field(default_factory=list)
 
 
@@ -140,10 +141,7 @@ class Allocations:
         return True
 
     def started(self, allocation: AllocationId, program: Process | None) -> AllocationRecord | None:
-        """The program is a member and runs.
-
-        None when the allocation is not held any more.
-        """
+        """The program is a member and runs; None when the allocation is not held any more."""
         entry = self._held.get(allocation)
         if entry is None or entry.ending:
             return None
@@ -152,7 +150,9 @@ class Allocations:
                 self._store.set_program(allocation, pid=program.pid, start_time=program.start_time)
             entry.record = replace(entry.record, program_pid=program.pid, program_start_time=program.start_time)
         if entry.record.state is AllocationState.GRANTED:
-            self._mark_running(entry)
+            # Whoever starts does not wait for the disk: that it runs is seen again after a crash.
+            entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=self._clock.now_s())
+            entry.start_unwritten = True
         return entry.record
 
     # -- keeping -----------------------------------------------------------------------------------------------
@@ -183,6 +183,9 @@ class Allocations:
         return changes
 
     def _settle(self, entry: _Held, changes: Changes) -> None:
+        if entry.start_unwritten:
+            self._store.start(entry.record.id, at=entry.record.started_at)
+            entry.start_unwritten = False
         while True:
             step = next_step(self._look(entry))
             if step is LifecycleStep.MARK_RUNNING:

@@ -12,7 +12,6 @@ import hashlib
 import os
 import signal
 from collections.abc import Collection, Iterable
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -23,13 +22,6 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
 from calabash.seams.host.cgroups import Hierarchy, find_hierarchy, mount_hierarchy
 from calabash.seams.host.processes import Process
-
-
-class MembershipForm(StrEnum):
-    """How a pool knows who belongs to an allocation."""
-
-    KERNEL = "kernel"
-    LEASE = "lease"
 
 
 class Membership(Protocol):

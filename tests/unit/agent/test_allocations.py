@@ -21,6 +21,7 @@ from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.seams.clock import VirtualClock
+from calabash.seams.host.processes import Process
 
 
 class Crash(BaseException):
@@ -371,3 +372,29 @@ def test_the_last_interval_is_written_with_the_release() -> None:
     allocations.end(AllocationId("a1"), reason="released", explanation="")
     allocations.sweep()
     assert written == [interval]
+
+
+def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_loses_nothing() -> None:
+    world = World()
+    store, slots, membership = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots, FakeMembership))
+
+    def pool() -> Allocations:
+        return Allocations(
+            store=store, slots=slots, membership=membership, clock=VirtualClock(), occupancy=NothingListed()
+        )
+
+    allocations = pool()
+    name = AllocationId("a1")
+    allocations.grant(_record(name), _spec(name))
+    world.holders[name] = 1
+    program = Process(pid=1, start_time=1)
+    started = allocations.started(name, program)
+    assert started is not None
+    assert started.state is AllocationState.RUNNING
+    assert world.journal[name].state is AllocationState.GRANTED
+    again = pool()
+    again.recover()
+    assert world.journal[name].state is AllocationState.RUNNING
+    world.journal[name] = replace(world.journal[name], state=AllocationState.GRANTED)
+    allocations.sweep()
+    assert world.journal[name].started_at == started.started_at
