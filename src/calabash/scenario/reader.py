@@ -164,6 +164,8 @@ OPTION_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "preempt": ("preempt", _ON_OFF),
     "evict_ratio_max": ("evict_ratio_max", float),
     "reservations": ("reservations", int),
+    "reservation_hold": ("reservation_hold_s", parse_duration_s),
+    "reservation_pause": ("reservation_pause_s", parse_duration_s),
     "moves": ("defragment_moves_max", int),
     "move_gpus_max": ("defragment_cost_max_milli", lambda v: int(float(v) * WHOLE_MILLI)),
 }

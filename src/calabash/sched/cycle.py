@@ -37,6 +37,7 @@ from calabash.sched.actions.victims import paused
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
 from calabash.sched.explain.why import Why
 from calabash.sched.queues.gang import Gang, Portion, portion_of, portions_of
+from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.turns import QueueOrder
 from calabash.sched.state import SchedulerState
 
@@ -76,16 +77,30 @@ class Cycle:
         """Decide about one portion; reservations of gangs before it in the order bind it."""
         state = self._state
         promised = [r for r in state.reservations if self._reserve.binding(r) and r.gang != portion.gang.key]
-        binding = [r for r in promised if self._place(portion) > self._place_of(state.registry.gangs[r.gang])]
+        behind = [r for r in promised if self._is_before(portion, state.registry.gangs[r.gang])]
         try:
-            for reservation in binding:
-                self._held.add(reservation)
+            for reservation in promised:
+                if reservation not in behind:
+                    self._held.add(reservation)
             self._turn(portion)
+            if self._blocked and self._blocked[0][1] is Reason.NO_CAPACITY:
+                self._reserve.consider(portion.gang, portion.requests)  # it may be the first of those that find no room
+            for reservation in behind:
+                self._keep(reservation)
         finally:
             self._held.release()
-        others = [r for r in promised if r not in binding and r.gang in state.registry.queued]
-        state.reservations = [*self._held.reservations, *others][: max(state.options.reservations, len(binding))]
+        kept = {r.gang for r in self._held.reservations}
+        state.unsettled |= any(r.gang not in kept for r in promised)  # what it held is open to others
+        state.reservations = list(self._held.reservations)
         return self._reported()
+
+    def _keep(self, reservation: Reservation) -> None:
+        """A promise to a gang behind the portion: as it was, or made anew when the portion has taken something."""
+        gang = self._state.registry.gangs[reservation.gang]
+        if self._starts:
+            self._reserve.consider(gang, _first(gang).requests)
+        elif len(self._held.reservations) < self._state.options.reservations:
+            self._held.add(reservation)
 
     # ---- the order ------------------------------------------------------------------------------------------------
 
@@ -106,7 +121,9 @@ class Cycle:
                 continue
             # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
             starts, need = self._starts, self._state.need(order.head().requests)
-            while order and starts == self._starts and self._state.need(order.head().requests) == need:
+            while order and starts == self._starts:
+                if self._state.need(order.head().requests) != need:
+                    break
                 yield order.pop()
             if order:
                 heapq.heappush(heap, (self._pressure(order.head()), queue))
@@ -114,12 +131,12 @@ class Cycle:
     def _pressure(self, portion: Portion) -> tuple[float, ...]:
         return self._state.tree.pressure(portion.gang.queue, self._state.need(portion.requests))
 
-    def _place(self, portion: Portion) -> tuple[object, ...]:
-        """Where the portion stands among all that wait."""
-        return (self._pressure(portion), portion.gang.queue, self._state.turns.place(portion))
-
-    def _place_of(self, gang: Gang) -> tuple[object, ...]:
-        return self._place(min(portions_of(gang), key=lambda p: p.rank))
+    def _is_before(self, portion: Portion, gang: Gang) -> bool:
+        """Whether a walk would come to the portion before it comes to the gang."""
+        other = _first(gang)
+        if portion.gang.queue == gang.queue:
+            return self._state.turns.place(portion) < self._state.turns.place(other)
+        return (self._pressure(portion), portion.gang.queue) < (self._pressure(other), gang.queue)
 
     # ---- one turn -------------------------------------------------------------------------------------------------
 
@@ -226,3 +243,8 @@ class Cycle:
                     reported[request.id] = reason
                     explanation = why.blocked(portion.gang, portion.requests, request, reason)
                     yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)
+
+
+def _first(gang: Gang) -> Portion:
+    """What of a waiting gang is tried first."""
+    return min(portions_of(gang), key=lambda portion: portion.rank)

@@ -169,7 +169,10 @@ class Scheduler:
         return Cycle(self.state).run_one(portion) if portion else ()
 
     def wake_at_s(self) -> float | None:
-        """When time alone may change a decision: a reservation starts or lapses, or a gang is no longer passed."""
+        """When a cycle is due at the latest: now if something was freed, else when time alone may change a decision, because
+        a reservation starts or lapses or a gang is no longer passed. None: when something happens."""
+        if self.state.unsettled:
+            return self.state.now_s
         hold_s = self.state.options.reservation_hold_s
         times = [r.start_s for r in self.state.reservations]
         times += [at_s for r in self.state.reservations if (at_s := r.lapses_at_s(hold_s)) is not None]

@@ -40,7 +40,10 @@ class Reserve:
     def consider(self, gang: Gang, requests: Sequence[Request]) -> None:
         """Promise the gang a start if one more promise is allowed and there will be a start."""
         state = self._state
-        if len(self._held.reservations) >= state.options.reservations or not gang.missing or self.is_passed(gang):
+        held = self._held.reservations
+        if len(held) >= state.options.reservations or not gang.missing or self.is_passed(gang):
+            return
+        if any(r.gang == gang.key for r in held):
             return
         key = shapes_of(requests)
         if key in self._hopeless:

@@ -30,10 +30,11 @@ class _Owner:
 
 
 class OwnerTurns:
-    """What every owner holds per queue; owners with nothing there are forgotten."""
+    """What every owner holds per queue; owners with nothing there are forgotten. ``version`` changes with any turn."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[str, str], _Owner] = {}
+        self.version = 0
         self._starts = 0
 
     def join(self, queue: str, owner: str) -> None:
@@ -50,12 +51,14 @@ class OwnerTurns:
     def start(self, queue: str, owner: str, amount: Amount) -> None:
         entry = self._owners[queue, owner]
         self._starts += 1
+        self.version += 1
         entry.start_before, entry.last_start = entry.last_start, self._starts
         entry.gpu_milli += amount.gpu_milli
         entry.cpu_milli += amount.cpu_milli
 
     def stop(self, queue: str, owner: str, amount: Amount) -> None:
         entry = self._owners[queue, owner]
+        self.version += 1
         entry.gpu_milli -= amount.gpu_milli
         entry.cpu_milli -= amount.cpu_milli
 
@@ -87,6 +90,7 @@ class QueueOrder:
             waiting.sort(key=_rank, reverse=True)
         self._heap = [(turns.place(waiting[-1]), owner) for owner, waiting in self._of.items()]
         heapq.heapify(self._heap)
+        self._true_at = turns.version
 
     def __bool__(self) -> bool:
         return bool(self._heap)
@@ -96,8 +100,11 @@ class QueueOrder:
         while True:
             place, owner = self._heap[0]
             portion = self._of[owner][-1]
+            if self._true_at == self._turns.version or len(self._heap) == 1:
+                return portion
             now = self._turns.place(portion)
             if now == place:
+                self._true_at = self._turns.version
                 return portion
             heapq.heapreplace(self._heap, (now, owner))
 
@@ -107,9 +114,9 @@ class QueueOrder:
         owner = portion.gang.owner
         waiting = self._of[owner]
         waiting.pop()
-        if waiting:
+        if waiting and len(self._heap) > 1:
             heapq.heapreplace(self._heap, (self._turns.place(waiting[-1]), owner))
-        else:
+        elif not waiting:
             heapq.heappop(self._heap)
         return portion
 
