@@ -36,6 +36,7 @@ class _Ledger:
     """One allocation. Marks are per device index within the allocation."""
 
     keeping: Keeping
+    told_ns: list[int]  # GPU time by the tenant's page; it never runs backwards
     sampled_ns: list[int]  # GPU time by the driver's utilisation, where no library measures it
     sampled_mib: list[int]
     sampled_at_ns: int
@@ -135,7 +136,7 @@ class Ledgers:
         for index, part in enumerate(record.placement.slices):
             used_s = sum(u.used_gpu_s for u in written if u.device == part.device)
             ledger.billed_ns[index] = int(used_s * 1e9)
-            if not ledger.keeping.usage.device(index).charged_ns:
+            if not _charged_ns(ledger, index):
                 ledger.sampled_ns[index] = ledger.billed_ns[index]  # measured from outside, by the pool before us
 
     def _ledger(self, record: AllocationRecord) -> _Ledger | None:
@@ -158,6 +159,7 @@ class Ledgers:
             )
             ledger = _Ledger(
                 keeping=keeping,
+                told_ns=[0] * count,
                 sampled_ns=[0] * count,
                 sampled_mib=[0] * count,
                 sampled_at_ns=self._clock.monotonic_ns(),
@@ -215,5 +217,8 @@ class Ledgers:
 
 
 def _charged_ns(ledger: _Ledger, index: int) -> int:
-    """GPU time so far: measured inside the tenant, or sampled from outside."""
-    return ledger.keeping.usage.device(index).charged_ns + ledger.sampled_ns[index]
+    """GPU time so far: what the tenant's page has told, at its highest, and what the driver saw beyond that; or sampled
+    from outside."""
+    ledger.told_ns[index] = max(ledger.told_ns[index], ledger.keeping.usage.device(index).charged_ns)
+    unreported_ns = ledger.keeping.limits.device(index).unreported_ns
+    return ledger.told_ns[index] + unreported_ns + ledger.sampled_ns[index]

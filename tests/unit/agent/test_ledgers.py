@@ -145,3 +145,21 @@ def test_checkpoints_come_once_a_minute(tmp_path: Path) -> None:
         clock.advance(1)
         ledgers.checkpoint([record], cast("Any", written))
     assert len(written.all) == 3
+
+
+def test_a_tenant_that_writes_over_its_page_is_billed_what_the_driver_saw(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    slots = _slot(tmp_path)
+    page, limits = pages.UsagePage.of_slot(slots.path(NAME)), pages.LimitsPage.of_slot(slots.path(NAME))
+    record = _record(clock)
+    ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
+    page._page.device[0].charged_ns = 4_000_000_000
+    clock.advance(10)
+    ledgers.tick([record])
+    page._page.device[0].charged_ns = 0
+    limits.add_seen(0, 7_000_000_000, unreported_ns=3_000_000_000)
+    clock.advance(10)
+    ledgers.tick([record])
+    assert ledgers.use(record)[0].core_used_percent == pytest.approx(30.0)
+    assert [r.used_gpu_s for r in ledgers.close(record)] == [pytest.approx(7.0)]
