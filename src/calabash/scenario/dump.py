@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from calabash.scenario.reader import CARD_MEMORY_MIB, OPTION_READERS
+from calabash.scenario.clusters import CARD_MEMORY_MIB, OPTION_READERS
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Request, Running

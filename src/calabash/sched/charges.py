@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calabash.sched.cluster.arrays import Cluster
-from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.queues.fairshare import Amount
 
 
@@ -22,6 +22,8 @@ class Charges:
     def of(self, shape: Shape) -> Amount:
         charge = self._known.get(shape)
         if charge is None:
+            if len(self._known) >= SHAPES_KEPT_MAX:
+                self._known.clear()
             charge = self._known[shape] = Amount(
                 shape.gpu_count * self._device_milli(shape), shape.cpu_milli, shape.memory_mib
             )

@@ -1,8 +1,8 @@
-"""What the scheduler is asked and what it answers: asks in, decisions out, all of them frozen values.
+"""What the scheduler is asked and what it answers: requests in, decisions out, all of them frozen values.
 
-An ``Ask`` is one container's or program's request as the scheduler sees it: its shape, its queue and its place in
-line. Members of a gang are asks that share ``queue`` and ``gang``; the first ``min_member`` start together or not at
-all, members beyond that are elastic: they come and go one by one.
+A ``Request`` is what one container or program wants, as the scheduler sees it: its shape, its queue and when it came.
+Members of a gang are requests that share owner, tenant, ``queue`` and ``gang``; the first ``min_member`` start together or
+not at all, members beyond that are elastic: they come and go one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GangKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request in line.
+    """One request that waits or runs.
 
     Args:
         id: unique among everything that waits or runs.
@@ -27,7 +27,7 @@ class Request:
         priority: larger goes first within its queue.
         tenant, owner: on whose behalf; owners of one queue and priority take turns, and a gang is of one owner and tenant.
         run_time_s: estimate of how long it will run; None when unknown.
-        submitted_at_s: when it joined the line, on the caller's clock.
+        submitted_at_s: when it joined its queue, on the caller's clock.
         gang, min_member: name of its gang and how many members must start together; "" stands alone.
         movable: may be placed elsewhere while it runs (defragmentation).
         evictable: may be evicted for others; False for what must never stop.
@@ -134,7 +134,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defer:
-    """It waits. Told when the reason changes, not every cycle."""
+    """It waits. Reported when the reason changes, not every cycle."""
 
     id: str
     reason: Reason
@@ -154,8 +154,8 @@ class Options:
         reclaim: queues below what they deserve take it back from borrowers.
         reclaim_fair_share: queues below their fair share take surplus from queues above theirs.
         preempt: higher priority replaces lower within a queue.
-        evict_ratio_max: evicted over asked device milli that a borrower's claim may cost.
-        reservations: blocked gangs at the head of the line that are promised a start.
+        evict_ratio_max: evicted over asked device milli that borrowed room may cost.
+        reservations: gangs that find no room and are promised a start.
         reservation_hold_s: how long a reservation may hold idle devices whose start is not known, because something that
             must end first gave no run time or has exceeded it.
         reservation_pause_s: how long others may then pass before the gang is promised a start again.

@@ -1,7 +1,7 @@
 """Queues with run times on a virtual clock: jobs arrive, wait, run, are evicted, end; the scheduler is the real one.
 
 Theory of operation. Events (an arrival, an end) sit in a heap; time jumps from one to the next. All events of one
-instant are told to the scheduler, then one cycle runs and its decisions become new ends. Between events nothing
+instant are reported to the scheduler, then one cycle runs and its decisions become new ends. Between events nothing
 changes, so shares and utilisation are integrated exactly. An evicted job starts over unless ``keep_progress``.
 
 Fairness is measured in windows of one half-life: for every queue that was backlogged during the whole window (it had
@@ -49,7 +49,7 @@ class QueueingResult:
     Args:
         utilization_ratio: device milli in use over capacity, time-averaged.
         fairness_error_ratio: see the module's description; 0 when no queue was backlogged for a window.
-        evicted_over_asked_ratio: device milli evicted over device milli that claimants asked for; 0 without claims.
+        evicted_over_asked_ratio: device milli evicted over device milli asked for by those who evicted; 0 without evictions.
     """
 
     queues: tuple[QueueFigures, ...]
@@ -94,7 +94,7 @@ class Queueing:
         self._used_s = 0.0
         self._errors: list[float] = []
         self._finished = self._cycles = self._evictions = 0
-        self._evicted_milli = self._claimed_milli = 0
+        self._evicted_milli = self._asked_milli = 0
         self.now_s = 0.0
         for job in self.jobs.values():
             heapq.heappush(self._events, (job.request.submitted_at_s, 0, job.request.id, 0))
@@ -130,7 +130,7 @@ class Queueing:
             elif isinstance(decision, Evict):
                 self._stop(decision.id)
         for name in requesters:
-            self._claimed_milli += self.scheduler.state.charges.of(self.jobs[name].request.shape).gpu_milli
+            self._asked_milli += self.scheduler.state.charges.of(self.jobs[name].request.shape).gpu_milli
 
     def _start(self, name: str) -> None:
         if name not in self._started_at_s:
@@ -199,7 +199,7 @@ class Queueing:
             utilization_ratio=self._used_s / span_s,
             fairness_error_ratio=max(self._errors, default=0.0),
             windows=len(self._errors),
-            evicted_over_asked_ratio=self._evicted_milli / self._claimed_milli if self._claimed_milli else 0.0,
+            evicted_over_asked_ratio=self._evicted_milli / self._asked_milli if self._asked_milli else 0.0,
             evictions=self._evictions,
             span_s=span_s,
         )

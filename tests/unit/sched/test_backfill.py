@@ -1,4 +1,4 @@
-"""Reservation and backfill: who waits at the head of the line is never delayed by who ran ahead."""
+"""Reservation and backfill: who waits at the first that found no room is never delayed by who ran ahead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster_of(*devices: int) -> list[NodeSpec]:
     ]
 
 
-def check_line(seed: int) -> tuple[int, int]:
+def check_order(seed: int) -> tuple[int, int]:
     """One queue, first come first served with backfill, exact run times; returns (promises, overtakers)."""
     rng = random.Random(seed)
     scheduler = Scheduler(
@@ -75,8 +75,8 @@ def check_line(seed: int) -> tuple[int, int]:
     return len(promised), overtakers
 
 
-def test_no_backfilled_request_delays_the_head_of_the_line() -> None:
-    outcomes = [check_line(seed) for seed in range(150)]
+def test_no_backfilled_request_delays_the_first_that_found_no_room() -> None:
+    outcomes = [check_order(seed) for seed in range(150)]
     assert sum(promises for promises, _ in outcomes) > 150
     assert sum(overtakers for _, overtakers in outcomes) > 50
 
@@ -84,7 +84,7 @@ def test_no_backfilled_request_delays_the_head_of_the_line() -> None:
 @given(st.integers(0, 10**9))
 @settings(max_examples=40, deadline=None)
 def test_the_same_for_any_line(seed: int) -> None:
-    check_line(seed)
+    check_order(seed)
 
 
 def test_a_large_gang_does_not_starve_behind_a_stream_of_small_ones() -> None:

@@ -32,7 +32,7 @@ SHAPES = [
 
 
 def world(rng: random.Random) -> tuple[Scheduler, list[Request]]:
-    """A few nodes, two or three queues, things that run, and asks that wait."""
+    """A few nodes, two or three queues, things that run, and requests that wait."""
     nodes = [
         NodeSpec(name=f"n{i}", cpu_milli=1 << 30, memory_mib=1 << 30, gpus=(GpuSpec(),) * rng.choice((1, 2, 4)))
         for i in range(rng.randint(1, 3))
@@ -139,7 +139,7 @@ def check_world(seed: int) -> int:
 
 
 def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
-    """Per claimant: what it evicted is at most 1.2 times what it asked, or it is in quota."""
+    """Per requester: what it evicted is at most 1.2 times what it asked, or it is in quota."""
     evicted: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     for d in decisions:  # type: ignore[attr-defined]

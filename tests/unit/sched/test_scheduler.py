@@ -190,7 +190,7 @@ def test_nobody_explains_what_runs_or_is_unknown() -> None:
         scheduler.why("z", 0.0)
 
 
-def test_a_bind_that_failed_waits_again_and_keeps_its_place_in_line() -> None:
+def test_a_bind_that_failed_waits_again_and_keeps_its_place_in_the_order() -> None:
     scheduler = Scheduler([node("n0", gpus=1)], [QueueSpec(name="a")])
     scheduler.submit(Request(id="x", queue="a", shape=whole(1), submitted_at_s=1.0))
     scheduler.submit(Request(id="y", queue="a", shape=whole(1), submitted_at_s=2.0))

@@ -8,8 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.sched import Bind, Decision, Defer, GpuSpec, NodeSpec, Options, QueueSpec, Request, Scheduler, Shape
+from calabash.sched import (
+    Bind,
+    Decision,
+    Defer,
+    GpuSpec,
+    NodeSpec,
+    Options,
+    QueueSpec,
+    Request,
+    Scheduler,
+    Shape,
+    charges,
+)
+from calabash.sched.cluster import engine, room
 from calabash.sched.cluster.shape import NodePlacement
+from calabash.sched.explain import why
 
 ONE = Shape(gpu_count=1, gpu_milli=1000)
 MANY = 4000
@@ -145,3 +159,18 @@ def test_deciding_one_by_one_with_the_cycles_that_are_due_starts_what_whole_cycl
                 by_one += one.cycle(now_s)
         assert sorted(bound(by_one)) == sorted(bound(by_whole))
         running.extend(bound(by_one))
+
+
+def test_shapes_that_nobody_asks_for_again_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_max = 20
+    for module in (charges, engine, room, why):
+        monkeypatch.setattr(module, "SHAPES_KEPT_MAX", kept_max)
+    scheduler = scheduler_of(1)
+    scheduler.adopt(ask("r", "ann"), started_at_s=0.0)
+    scheduler.cycle(1.0)
+    for i in range(3 * kept_max):
+        scheduler.submit(ask("w", "bob", shape=Shape(gpu_count=1, gpu_milli=1000, memory_mib=i)))
+        scheduler.decide("w", 2.0)
+        scheduler.finished("w")
+    assert scheduler.room.engine.memory_bytes <= 100 * kept_max
+    assert len(scheduler.state.verdicts) <= kept_max

@@ -1,6 +1,7 @@
 """Ways to start something, one module each: each asks the board what would fit and returns a plan.
 
-What lives here: the room that gangs are placed in (``room``), reservations (``reserve``), who may evict whom (``victims``), the
-fewest that must go (``preempt``), moves (``defragment``). What never lives here: the order of the queue, and the registry's
-changes; a plan is carried out by the cycle.
+What lives here: free room (``allocate``), others' victims (``evict``, by the rules of ``reclaim``, ``preempt``, ``victims``
+and ``quota``, and the search for the fewest in ``search``), moves (``defragment``), promises (``reserve``, ``estimate``)
+and who may pass them (``backfill``). What never lives here: the order of the queues, and changes of the registry: a plan
+(``plan``) is carried out by the cycle.
 """

@@ -206,7 +206,7 @@ def find_victims(
     asked: Amount,
     ratio_max: float = math.inf,
 ) -> Plan | None:
-    """Make room for all of ``asks`` by evicting the fewest of ``eligible`` that are found.
+    """Make room for all of ``requests`` by evicting the fewest of ``eligible`` that are found.
 
     Args:
         board: on success it holds the requests and no longer the evicted; on None it is as it was.

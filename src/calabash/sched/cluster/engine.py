@@ -17,7 +17,7 @@ from calabash.sched.cluster.choose import choose
 from calabash.sched.cluster.columns import Floats, Rows
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.scoring import PlacementPolicy, Scorer
-from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, NodePlacement, Shape
 
 _DECIMALS = 9
 _NOWHERE = -np.inf
@@ -96,6 +96,8 @@ class Engine:
         cluster = self.cluster
         entry = self._entries.get(shape)
         if entry is None or len(entry.scores) != cluster.node_count:
+            if len(self._entries) >= SHAPES_KEPT_MAX:
+                self._entries.clear()
             entry = self._entries[shape] = _Entry(Compiled(cluster, shape), cluster.node_count)
         version = self.scorer.version
         if entry.cursor == cluster.position and entry.version == version:

@@ -7,7 +7,7 @@ from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.choose import choose
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.fit import Compiled
-from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, NodePlacement, Shape
 
 
 class ClusterRoom:
@@ -42,6 +42,8 @@ class ClusterRoom:
         """The shape's masks on this cluster."""
         found = self._compiled.get(shape)
         if found is None:
+            if len(self._compiled) >= SHAPES_KEPT_MAX:
+                self._compiled.clear()
             found = self._compiled[shape] = Compiled(self.cluster, shape)
         found.renew()
         return found

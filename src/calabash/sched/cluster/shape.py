@@ -16,6 +16,8 @@ from calabash.model.errors import CalabashError, Reason
 
 WHOLE_MILLI = 1000
 KINDS = 5
+# Caches per shape are emptied at so many: shapes are chosen by who submits, and must not fill the memory.
+SHAPES_KEPT_MAX = 16_384
 _IN_EXPRESSION = re.compile(r"^(?P<key>[^\s=!(),]+)\s+(?P<op>in|notin)\s+\((?P<values>[^()]*)\)$")
 _EQUALITY = re.compile(r"^(?P<key>[^\s=!(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s=!(),]*)$")
 _EXISTENCE = re.compile(r"^(?P<absent>!?)(?P<key>[^\s=!(),]+)$")

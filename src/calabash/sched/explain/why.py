@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from calabash.model.errors import Reason
 from calabash.model.units import format_mib
-from calabash.sched.cluster.shape import Shape
+from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
 from calabash.sched.decisions import Explanation, Request
 from calabash.sched.explain.nodes import PASSING, NodeVerdict, changes_for, explanation, judge
 from calabash.sched.queues.fairshare import Amount
@@ -56,6 +56,8 @@ class Why:
         state = self._state
         found = state.verdicts.get(shape)
         if found is None:
+            if len(state.verdicts) >= SHAPES_KEPT_MAX:
+                state.verdicts.clear()
             verdict = judge(state.room.compiled(shape))
             found = (verdict, () if verdict.fitting else changes_for(state.cluster, shape))
             state.verdicts[shape] = found

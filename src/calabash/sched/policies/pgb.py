@@ -29,7 +29,7 @@ from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.scoring import Devices, Scored, Scorer
-from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.policies.base import Maker, ScorerBase
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
 
@@ -98,6 +98,8 @@ class _PgbScorer(ScorerBase):
     def observe(self, shape: Shape) -> None:
         if not self._learning:
             return
+        if len(self._seen) >= SHAPES_KEPT_MAX:
+            self._seen.clear()
         self._seen[shape] = self._seen.get(shape, 0) + 1
         self._seen_count += 1
         if self._seen_count >= self._next_look:

@@ -1,5 +1,6 @@
-"""Whose turn it is: the tree of queues, fair shares, and the registry of gangs that wait and run.
+"""Whose turn it is: the tree of queues, fair shares, turns of owners, and the registry of gangs that wait and run.
 
-What lives here: the tree with its amounts (``tree``), the division of what there is (``fairshare``), gangs and where every
-request is (``registry``). What never lives here: devices, nodes, or a decision.
+What lives here: the tree with its amounts (``tree``, ``use``), the division of what there is (``fairshare``), turns of owners
+(``turns``), gangs (``gang``) and where every request is (``registry``), promises (``reservation``).
+What never lives here: devices, nodes, or a decision.
 """

@@ -8,7 +8,7 @@ from calabash.sched.queues.gang import Gang
 
 
 class GangRegistry:
-    """Every gang, those that have members in line, and where every id is."""
+    """Every gang, those that have members waiting (``queued``), and where every id is."""
 
     def __init__(self) -> None:
         self.gangs: dict[GangKey, Gang] = {}
