@@ -6,13 +6,13 @@
  * reaping the process takes them off: an over-count while it is dying, never an under-count.
  * reserving_bytes only tells the agent which part of the counter NVML may not show yet.
  *
- * A denial is final only after this process' pools have been trimmed and dead siblings have been reaped: a
+ * A denial is final only after what this process keeps unused (its pools) has been given back and dead siblings have been reaped: a
  * script's next program must not fail because the agent has not yet noticed the end of the previous one. Where
  * only the agent can tell (processes of another PID namespace, the residual of one that has just died), the
  * call waits for a few of its looks, if there is an agent, and not again soon when that was in vain.
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
+#include "shim/charge.h"
 
 #include "page/reap.h"
 #include "shim/process.h"
@@ -89,7 +89,7 @@ static bool add_with_the_agent(int device, uint64_t bytes)
 
 static bool add_after_cleaning(int device, uint64_t bytes)
 {
-    cb_pools_trim(device);
+    cb_run_on_shortage(device);
     if (add(device, bytes)) return true;
     if (cb_processes_reap(device) > 0 && add(device, bytes)) return true;
     return add_with_the_agent(device, bytes);

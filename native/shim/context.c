@@ -6,7 +6,15 @@
  * green one. So a slice cannot be overrun by contexts. A context's allocations are freed by the driver
  * together with it: the ledger's entries of that context are uncharged then.
  */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/charge.h"
+#include "shim/device.h"
+#include "shim/ledger.h"
+#include "shim/pool.h"
+#include "shim/real.h"
+#include "shim/spin.h"
+#include "shim/start.h"
 
 #include "shim/compute.h"
 
@@ -264,8 +272,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
     return leave_primary(CB_REAL(cuDevicePrimaryCtxReset_v2), dev, true);
 }
 
-void cb_contexts_forked(void)
+static void forked(void)
 {
     contexts = NULL;
     lock.held = 0;
 }
+CB_AT_FORK(forked);

@@ -7,7 +7,9 @@
  * machine. Whatever ordinal still turns out to be foreign gets no context (context.c).
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
+#include "shim/device.h"
+
+#include "shim/real.h"
 
 #include <ctype.h>
 #include <stdio.h>

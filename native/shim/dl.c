@@ -11,10 +11,10 @@
  * driver.
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
-
-#include "shim/dl.h"
+#include "shim/dlreal.h"
 #include "shim/elf.h"
+#include "shim/hook.h"
+#include "shim/real.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -28,29 +28,6 @@ void *cb_filter_version(void *handle, const char *name, const char *version)
     __attribute__((used, visibility("hidden")));
 int cb_filter_open(const char *name, int flags) __attribute__((used, visibility("hidden")));
 void *cb_open_elsewhere(long space, const char *name, int flags) __attribute__((used, visibility("hidden")));
-
-struct cb_dl cb_dl;
-
-void cb_dl_find(void)
-{
-    if (__atomic_load_n(&cb_dl.dlsym, __ATOMIC_ACQUIRE) != NULL) return;
-    void *sym = cb_libc_symbol("dlsym");
-    if (sym == NULL) {
-        /* glibc before 2.34 in a program without libdl: the C library can load it for us. */
-        void *(*open_mode)(const char *, int) =
-            (void *(*)(const char *, int))cb_libc_symbol("__libc_dlopen_mode");
-        if (open_mode != NULL && open_mode("libdl.so.2", RTLD_NOW | RTLD_GLOBAL) != NULL)
-            sym = cb_libc_symbol("dlsym");
-    }
-    if (sym == NULL) {
-        cb_say("cannot find the C library's dlsym; refusing to run");
-        __builtin_trap();
-    }
-    cb_dl.dlvsym = cb_libc_symbol("dlvsym");
-    cb_dl.dlopen = cb_libc_symbol("dlopen");
-    cb_dl.dlmopen = cb_libc_symbol("dlmopen");
-    __atomic_store_n(&cb_dl.dlsym, sym, __ATOMIC_RELEASE);
-}
 
 static bool in_driver(const struct cb_hook *hook, const void *address)
 {

@@ -5,7 +5,13 @@
  * it is instantiated), so both calls run like an allocation from that pool, with the sum of the graph's
  * allocation nodes as the most it may grow. The sum is counted once, at instantiation.
  */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/charge.h"
+#include "shim/ledger.h"
+#include "shim/pool.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 #include "shim/compute.h"
 
@@ -220,7 +226,8 @@ CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hN
     return changed(hGraphExec, CB_REAL(cuGraphExecNodeSetParams)(hGraphExec, hNode, nodeParams));
 }
 
-void cb_graphs_forked(void)
+static void forked(void)
 {
     memory_used = 0;
 }
+CB_AT_FORK(forked);

@@ -5,7 +5,11 @@
  * Nothing else happens here: no lock, no driver call of our own. Waits tell the limiter that work has
  * finished and let pools settle.
  */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/pool.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 #include "shim/compute.h"
 

@@ -6,7 +6,10 @@
  * allocations are not its own. What is not found here passes through uncharged: memory from before us, or
  * imported.
  */
-#include "shim/shim.h"
+#include "shim/ledger.h"
+
+#include "shim/charge.h"
+#include "shim/spin.h"
 
 #include <stdlib.h>
 
@@ -105,7 +108,7 @@ void cb_ledger_drop_context(int device, uint64_t context)
     if (context != 0) drop(device, context);
 }
 
-void cb_ledger_forked(void)
+static void forked(void)
 {
     /* Whatever another thread was doing to a chain when the process forked, it is not followed here: the
      * parent's nodes are left alone, in pages the child never writes. */
@@ -114,3 +117,4 @@ void cb_ledger_forked(void)
         shards[i].lock.held = 0;
     }
 }
+CB_AT_FORK(forked);

@@ -6,7 +6,13 @@
  * their memory comes from cuMemCreate. For all others the size follows from the descriptor; what tiling adds
  * is in the agent's residual.
  */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/allocation.h"
+#include "shim/charge.h"
+#include "shim/ledger.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 static uint64_t format_bytes(CUarray_format format)
 {
@@ -68,14 +74,15 @@ static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int leve
     return total;
 }
 
-#define CREATE(kind, size, call)                                                                        \
-    do {                                                                                                \
-        struct cb_claim claim;                                                                          \
-        if (!cb_claim_begin(&claim, size)) return CUDA_ERROR_OUT_OF_MEMORY;                             \
-        CUresult result;                                                                                \
-        CB_CALL_DRIVER(result, call);                                                                   \
-        cb_claim_end(&claim, result, kind, result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*pHandle : 0); \
-        return result;                                                                                  \
+#define CREATE(kind, size, call)                                                       \
+    do {                                                                               \
+        struct cb_allocation allocation;                                               \
+        if (!cb_allocation_begin(&allocation, size)) return CUDA_ERROR_OUT_OF_MEMORY;  \
+        CUresult result;                                                               \
+        CB_CALL_DRIVER(result, call);                                                  \
+        cb_allocation_end(&allocation, result, kind,                                   \
+                          result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*pHandle : 0); \
+        return result;                                                                 \
     } while (0)
 
 CUresult CUDAAPI cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)

@@ -1,173 +1,13 @@
 /*
- * Memory that the driver keeps in pools: stream-ordered allocations and the memory nodes of graphs.
- *
- * Theory of operation. What a pool costs is what it has reserved from the card, not what the program holds of
- * it, and only the driver knows: it grows in its own steps, keeps what is freed, and gives back at
- * synchronisation. So each pool is charged RESERVED_MEM_CURRENT. A call that may make it grow first reserves
- * the request as if the pool were empty, calls, then reads the attribute and settles the charge to it, all
- * but the reservation under the pool's own lock: the growth seen is this call's. The reservation bounds it,
- * so the cap holds while the driver works; a pool that grows in larger steps than the request teaches its
- * step, which the next reservations use.
- *
- * Near the cap a request may be refused although the pool has room for it; then the pools are trimmed to what
- * is in use, which turns their free room into free cap, and the reservation is tried again. Pools shrink
- * without a call of ours when the GPU catches up, so charges are read again after every synchronisation and
- * before any view of them.
+ * Stream-ordered allocations and the pools of the program; what they cost is the business of pool.c.
  */
-#include "shim/shim.h"
+#include "shim/base.h"
 
-#include "page/charge.h"
-
-#include <stdlib.h>
-
-struct cb_pool {
-    struct cb_pool *next;
-    CUmemoryPool handle; /* NULL: the graphs' memory of `ordinal` */
-    CUdevice ordinal;
-    int device;
-    int gone; /* destroyed; a new pool may get the same handle */
-    cb_spin lock;
-    uint64_t charged;
-    uint64_t step; /* least growth seen that exceeded its request: how the driver rounds; 0: none did */
-};
-
-int cb_pools_used;
-static struct cb_pool *pools; /* grows at the front, never shrinks: read without a lock */
-static cb_spin adding;
-
-static uint64_t reserved_now(const struct cb_pool *pool)
-{
-    cuuint64_t bytes = 0;
-    CUresult result;
-    if (__atomic_load_n(&pool->gone, __ATOMIC_RELAXED)) return 0;
-    if (pool->handle != NULL)
-        result = CB_REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
-    else
-        result = CB_REAL(cuDeviceGetGraphMemAttribute)(pool->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-                                                       &bytes);
-    return result == CUDA_SUCCESS ? (bytes + 511) & ~511ull : 0;
-}
-
-static struct cb_pool *find(CUmemoryPool handle, CUdevice ordinal, int device)
-{
-    struct cb_pool *pool;
-    for (pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next)
-        if (pool->handle == handle && pool->ordinal == ordinal &&
-            !__atomic_load_n(&pool->gone, __ATOMIC_RELAXED))
-            return pool;
-    cb_lock(&adding);
-    for (pool = pools; pool != NULL; pool = pool->next)
-        if (pool->handle == handle && pool->ordinal == ordinal) break;
-    if (pool != NULL) {
-        __atomic_store_n(&pool->gone, 0, __ATOMIC_RELEASE);
-    } else if ((pool = calloc(1, sizeof(*pool))) != NULL) {
-        pool->handle = handle;
-        pool->ordinal = ordinal;
-        pool->device = device;
-        pool->next = pools;
-        __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
-        __atomic_store_n(&cb_pools_used, 1, __ATOMIC_RELEASE);
-    }
-    cb_unlock(&adding);
-    return pool;
-}
-
-struct cb_pool *cb_pool_of_graphs(CUdevice ordinal)
-{
-    int device = cb_device_charged(cb_device_of(ordinal));
-    return CB_REAL(cuDeviceGetGraphMemAttribute) != NULL && device >= 0 ? find(NULL, ordinal, device) : NULL;
-}
-
-/* The caller holds the pool's lock; the pool can only have shrunk since the last look. */
-static void settle(struct cb_pool *pool)
-{
-    uint64_t now = reserved_now(pool);
-    if (cb_true_up(pool->device, pool->charged, now)) pool->charged = now;
-}
-
-static __thread uint64_t reservation; /* of the call between cb_pool_begin and cb_pool_end */
-
-/* Bytes that the pool has reserved and nobody holds. */
-static uint64_t room(const struct cb_pool *pool)
-{
-    cuuint64_t used = 0;
-    CUresult result;
-    if (pool->handle != NULL)
-        result = CB_REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-    else
-        result =
-            CB_REAL(cuDeviceGetGraphMemAttribute)(pool->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
-    uint64_t charged = __atomic_load_n(&pool->charged, __ATOMIC_RELAXED);
-    return result == CUDA_SUCCESS && charged > used ? charged - used : 0;
-}
-
-bool cb_pool_begin(struct cb_pool *pool, uint64_t bytes, bool may_reuse)
-{
-    uint64_t cost = cb_cost(bytes), step = __atomic_load_n(&pool->step, __ATOMIC_RELAXED);
-    reservation = cost;
-    if (step != 0 && cost <= CB_CHARGE_MAX - step) reservation = (cost + step - 1) / step * step;
-    if (!cb_reserve_quietly(pool->device, reservation)) {
-        /* Not enough for another step of growth, but what the pool keeps may do without one. */
-        bool fits = reservation != cost && room(pool) >= cost;
-        reservation = cost;
-        if (!fits || !cb_reserve_quietly(pool->device, reservation)) {
-            if (!may_reuse || __atomic_load_n(&pool->charged, __ATOMIC_RELAXED) < bytes) return false;
-            reservation = 0;
-        }
-    }
-    cb_lock(&pool->lock);
-    return true;
-}
-
-CUresult cb_pool_refused(const struct cb_pool *pool)
-{
-    cb_denied(pool->device);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-bool cb_pool_end(struct cb_pool *pool)
-{
-    uint64_t now = reserved_now(pool), had = pool->charged + reservation;
-    uint64_t grown = now > pool->charged ? now - pool->charged : 0;
-    if (now > had && reservation != 0 && (pool->step == 0 || grown < pool->step))
-        __atomic_store_n(&pool->step, grown, __ATOMIC_RELAXED);
-    bool within = cb_true_up(pool->device, had, now);
-    pool->charged = within ? now : had;
-    cb_commit(pool->device, reservation);
-    cb_unlock(&pool->lock);
-    return within;
-}
-
-void cb_pools_refresh(int device)
-{
-    for (struct cb_pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next) {
-        if (device >= 0 && pool->device != device) continue;
-        cb_lock(&pool->lock);
-        settle(pool);
-        cb_unlock(&pool->lock);
-    }
-}
-
-void cb_pools_trim(int device)
-{
-    for (struct cb_pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next) {
-        if (pool->device != device || __atomic_load_n(&pool->gone, __ATOMIC_RELAXED)) continue;
-        cb_lock(&pool->lock);
-        if (pool->handle != NULL)
-            (void)CB_REAL(cuMemPoolTrimTo)(pool->handle, 0);
-        else
-            (void)CB_REAL(cuDeviceGraphMemTrim)(pool->ordinal);
-        settle(pool);
-        cb_unlock(&pool->lock);
-    }
-}
-
-void cb_pools_forked(void)
-{
-    pools = NULL;
-    adding.held = 0;
-    cb_pools_used = 0;
-}
+#include "shim/charge.h"
+#include "shim/device.h"
+#include "shim/pool.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 /* An allocation that becomes a node of a graph under capture takes no memory now. */
 static bool capturing(CUstream stream, CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *))
@@ -193,7 +33,7 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
 #define ALLOCATE(pool, suffix, call)                                                                     \
     do {                                                                                                 \
         struct cb_pool *from = capturing(hStream, CB_REAL(cuStreamIsCapturing##suffix)) ? NULL : (pool); \
-        if (from == NULL || from->device < 0) return call;                                               \
+        if (from == NULL || cb_pool_device(from) < 0) return call;                                       \
         if (!cb_pool_begin(from, bytesize, false) &&                                                     \
             !(frees_caught_up(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&                          \
               cb_pool_begin(from, bytesize, false)))                                                     \
@@ -202,7 +42,7 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
         CB_CALL_DRIVER(result, call);                                                                    \
         if (!cb_pool_end(from) && result == CUDA_SUCCESS) {                                              \
             (void)CB_REAL(cuMemFree_v2)(*dptr);                                                          \
-            cb_pools_trim(from->device);                                                                 \
+            cb_pools_trim(cb_pool_device(from));                                                         \
             result = cb_pool_refused(from);                                                              \
         }                                                                                                \
         return result;                                                                                   \
@@ -221,19 +61,19 @@ static struct cb_pool *current_pool(void)
     if (ordinal < 0 || CB_REAL(cuDeviceGetMemPool) == NULL ||
         CB_REAL(cuDeviceGetMemPool)(&handle, ordinal) != CUDA_SUCCESS || handle == NULL)
         return NULL;
-    return find(handle, ordinal, cb_device_charged(cb_device_of(ordinal)));
+    return cb_pool_of(handle, ordinal, cb_device_charged(cb_device_of(ordinal)));
 }
 
 /* A pool by its handle: as cuMemPoolCreate noted it, else (a default or imported one) of the current device.
  */
 static struct cb_pool *named_pool(CUmemoryPool handle)
 {
-    for (struct cb_pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next)
-        if (pool->handle == handle && handle != NULL && !__atomic_load_n(&pool->gone, __ATOMIC_RELAXED))
-            return pool;
+    struct cb_pool *known = cb_pool_known(handle);
+    if (known != NULL) return known;
     CUdevice ordinal = current_ordinal();
-    return handle != NULL && ordinal >= 0 ? find(handle, ordinal, cb_device_charged(cb_device_of(ordinal)))
-                                          : NULL;
+    return handle != NULL && ordinal >= 0
+               ? cb_pool_of(handle, ordinal, cb_device_charged(cb_device_of(ordinal)))
+               : NULL;
 }
 
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
@@ -269,9 +109,9 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     if (result == CUDA_SUCCESS) {
         bool on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
         int ordinal = poolProps->location.id;
-        (void)find(*pool, ordinal,
-                   on_device ? cb_device_charged(cb_device_of(ordinal))
-                             : -1); /* pools of host memory cost nothing */
+        (void)cb_pool_of(*pool, ordinal,
+                         on_device ? cb_device_charged(cb_device_of(ordinal))
+                                   : -1); /* pools of host memory cost nothing */
     }
     return result;
 }
@@ -289,15 +129,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
     CB_ENTER();
     CUresult result = CB_REAL(cuMemPoolDestroy)(pool);
     if (result != CUDA_SUCCESS) return result;
-    for (struct cb_pool *known = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); known != NULL;
-         known = known->next) {
-        if (known->handle != pool || __atomic_load_n(&known->gone, __ATOMIC_RELAXED)) continue;
-        /* Allocations that outlive their pool are in the agent's residual from here on. */
-        cb_lock(&known->lock);
-        __atomic_store_n(&known->gone, 1, __ATOMIC_RELEASE);
-        settle(known);
-        cb_unlock(&known->lock);
-    }
+    cb_pool_gone(pool);
     return result;
 }
 

@@ -7,7 +7,13 @@
  * memory. Each block holds its counts under one lock: these calls map pages in the driver and are no hot
  * path.
  */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/charge.h"
+#include "shim/device.h"
+#include "shim/real.h"
+#include "shim/spin.h"
+#include "shim/start.h"
 
 #include <stdlib.h>
 
@@ -221,7 +227,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
     return result;
 }
 
-void cb_vmm_forked(void)
+static void forked(void)
 {
     for (unsigned i = 0; i < BUCKETS; i++) {
         blocks[i] = NULL;
@@ -229,3 +235,4 @@ void cb_vmm_forked(void)
     }
     lock.held = 0;
 }
+CB_AT_FORK(forked);

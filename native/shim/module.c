@@ -9,7 +9,14 @@
  * itself takes is in the agent's residual, as are the variables of an image that cannot be read here.
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/allocation.h"
+#include "shim/charge.h"
+#include "shim/device.h"
+#include "shim/ledger.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 #include "image/image.h"
 #include "image/parse.h"
@@ -68,17 +75,18 @@ static CUdevice ordinal_now(void)
     return CB_REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? ordinal : 0;
 }
 
-#define LOAD_MODULE(bytes, call)                                                                            \
-    do {                                                                                                    \
-        CB_ENTER();                                                                                         \
-        struct cb_claim claim = {.device = cb_device_charged(cb_device_current())};                         \
-        uint64_t cost = claim.device >= 0 ? bytes : 0;                                                      \
-        if (cost == 0) return call;                                                                         \
-        if (!cb_claim_begin(&claim, cost)) return CUDA_ERROR_OUT_OF_MEMORY;                                 \
-        CUresult result;                                                                                    \
-        CB_CALL_DRIVER(result, call);                                                                       \
-        cb_claim_end(&claim, result, CB_MODULE, result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*module : 0); \
-        return result;                                                                                      \
+#define LOAD_MODULE(bytes, call)                                                              \
+    do {                                                                                      \
+        CB_ENTER();                                                                           \
+        struct cb_allocation allocation = {.device = cb_device_charged(cb_device_current())}; \
+        uint64_t cost = allocation.device >= 0 ? bytes : 0;                                   \
+        if (cost == 0) return call;                                                           \
+        if (!cb_allocation_begin(&allocation, cost)) return CUDA_ERROR_OUT_OF_MEMORY;         \
+        CUresult result;                                                                      \
+        CB_CALL_DRIVER(result, call);                                                         \
+        cb_allocation_end(&allocation, result, CB_MODULE,                                     \
+                          result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*module : 0);         \
+        return result;                                                                        \
     } while (0)
 
 CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *fname)

@@ -5,7 +5,12 @@
  * sees; the list then shows the pid here. The driver writes into a buffer of ours, because the tenant's may
  * be too small for the neighbours it must not see.
  */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/device.h"
+#include "shim/nvml_view.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -5,7 +5,12 @@
  * slice; a device that is not of the slice cannot be found. What would change a card is refused.
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
+#include "shim/nvml_view.h"
+
+#include "shim/charge.h"
+#include "shim/pool.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 #include <string.h>
 

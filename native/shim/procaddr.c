@@ -7,7 +7,10 @@
  * private entry to a function that we hook), the name decides, by the rule that the driver itself follows
  * (native/api).
  */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/hook.h"
+#include "shim/real.h"
 
 #include "api/cuda_resolve.h"
 

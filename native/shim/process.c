@@ -11,7 +11,8 @@
 #include "shim/process.h"
 
 #include "page/reap.h"
-#include "shim/shim.h"
+#include "shim/base.h"
+#include "shim/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

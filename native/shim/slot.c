@@ -14,7 +14,9 @@
  * below the mounts that /proc/self/mountinfo shows; one that cannot be seen is taken for root's.
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
+#include "shim/slot.h"
+
+#include "shim/base.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,54 +7,30 @@
  * claims a process slot of its own on its first call; the parent's allocations are none of its own.
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
+#include "shim/start.h"
 
 #include "shim/compute.h"
+#include "shim/device.h"
 #include "shim/process.h"
+#include "shim/real.h"
+#include "shim/slot.h"
+#include "shim/spin.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-struct cb_shim cb;
 
 static bool handlers_registered, mapped; /* guarded by the BUSY phase */
 static bool limiter_started;
 static cb_spin limiter;
 
-void cb_say(const char *format, ...)
-{
-    static int said;
-    char line[1024] = "calabash: ";
-    size_t length = strlen(line);
-    va_list arguments;
-    int saved = errno;
-    if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)) return; /* the first reason is the one to mend */
-    va_start(arguments, format);
-    int more = vsnprintf(line + length, sizeof(line) - length - 1, format, arguments);
-    va_end(arguments);
-    length += more < 0 ? 0 : (size_t)more;
-    if (length > sizeof(line) - 2) length = sizeof(line) - 2;
-    line[length++] = '\n';
-    if (write(STDERR_FILENO, line, length) < 0) {
-        /* nobody to tell */
-    }
-    errno = saved;
-}
-
 static void in_child(void)
 {
     cb.proc = NULL;
-    cb_ledger_forked();
-    cb_pools_forked();
-    cb_vmm_forked();
-    cb_graphs_forked();
-    cb_contexts_forked();
+    cb_run_at_fork();
     cb.cuda_ready = cb.nvml_ready = 0;
     limiter.held = 0;
     if (cb.phase == CB_PHASE_READY || cb.phase == CB_PHASE_BUSY) cb.phase = CB_PHASE_NEW;

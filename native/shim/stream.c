@@ -1,5 +1,9 @@
 /* Streams: priorities within the tenant's class, captures that the limiter must not disturb. */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/device.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 #include "shim/compute.h"
 

@@ -1,5 +1,11 @@
 /* What a program is told about its device's memory: the slice, not the card. */
-#include "shim/shim.h"
+#include "shim/base.h"
+
+#include "shim/charge.h"
+#include "shim/device.h"
+#include "shim/pool.h"
+#include "shim/real.h"
+#include "shim/start.h"
 
 #include <limits.h>
 

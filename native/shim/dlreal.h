@@ -1,6 +1,6 @@
 /* The real dynamic-linking functions, reached by the trampolines of dl.c. Valid after cb_dl_find(). */
-#ifndef CALABASH_SHIM_DL_H
-#define CALABASH_SHIM_DL_H
+#ifndef CALABASH_SHIM_DLREAL_H
+#define CALABASH_SHIM_DLREAL_H
 
 struct cb_dl {
     void *dlsym, *dlvsym, *dlopen, *dlmopen;

@@ -6,29 +6,22 @@
  * that library and its dependencies only, hence never found in ourselves; that is checked all the same.
  */
 #define _GNU_SOURCE
-#include "shim/shim.h"
+#include "shim/real.h"
 
-#include "shim/dl.h"
+#include "shim/dlreal.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
 struct cb_real cb_real;
 
-const struct cb_hook cb_hooks[] = {
-#define CB_NAME(name) {#name, (void *)name, (void **)&cb_real.name},
-#include "shim/hooks.inc"
-#undef CB_NAME
-#define CB_NAME(name) {#name, (void *)cb_nvml_denied, NULL},
-#include "shim/denied.inc"
-#undef CB_NAME
-};
-const unsigned cb_hook_count = sizeof(cb_hooks) / sizeof(cb_hooks[0]);
-
 static const struct {
     const char *name;
     void **real;
-} helpers[] = {
+} functions[] = {
+#define CB_NAME(name) {#name, (void **)&cb_real.name},
+#include "shim/hooks.inc"
+#undef CB_NAME
 #define HELPER(name) {#name, (void **)&cb_real.name}
     HELPER(cuCtxGetDevice),
     HELPER(cuDeviceGetAttribute),
@@ -58,7 +51,23 @@ static const struct {
 #undef HELPER
 };
 
+/* As many as there are hooks: what stands first among the functions. */
+static const char hooked_names[] = {
+#define CB_NAME(name) 0,
+#include "shim/hooks.inc"
+#undef CB_NAME
+};
+
 static int cuda_loaded, nvml_loaded;
+
+/* This very library, as the linker lays it out. */
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char _end[] __attribute__((visibility("hidden")));
+
+static bool is_ours(const void *address)
+{
+    return (const char *)address >= __ehdr_start && (const char *)address < _end;
+}
 
 /* What stands for a function that this driver does not have. Its hook is never handed out; a program that is
  * linked with the name and calls it all the same gets an answer instead of a crash. */
@@ -72,10 +81,9 @@ static int absent_nvml(void)
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-bool cb_hook_served(const struct cb_hook *hook)
+bool cb_real_is_absent(const void *function)
 {
-    return hook->real == NULL ||
-           (*hook->real != NULL && *hook->real != (void *)absent_cuda && *hook->real != (void *)absent_nvml);
+    return function == NULL || function == (const void *)absent_cuda || function == (const void *)absent_nvml;
 }
 
 void *cb_real_symbol(void *handle, const char *name)
@@ -96,19 +104,17 @@ static bool load(int *loaded, const char *soname, const char *prefix)
     void *handle = ((void *(*)(const char *, int))cb_dl.dlopen)(soname, RTLD_LAZY | RTLD_LOCAL);
     if (handle == NULL) return false;
     size_t length = strlen(prefix);
-    for (unsigned i = 0; i < sizeof(helpers) / sizeof(helpers[0]); i++)
-        if (strncmp(helpers[i].name, prefix, length) == 0)
-            *helpers[i].real = cb_real_symbol(handle, helpers[i].name);
-    for (unsigned i = 0; i < cb_hook_count; i++) {
-        if (cb_hooks[i].real == NULL || strncmp(cb_hooks[i].name, prefix, length) != 0) continue;
-        void *real = cb_real_symbol(handle, cb_hooks[i].name);
-        if (real == cb_hooks[i].hook) {
+    for (unsigned i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        if (strncmp(functions[i].name, prefix, length) != 0) continue;
+        void *real = cb_real_symbol(handle, functions[i].name);
+        if (is_ours(real)) {
             cb_say("%s resolves to the shim itself", soname);
             return false;
         }
-        *cb_hooks[i].real = real != NULL       ? real
-                            : prefix[0] == 'c' ? (void *)absent_cuda
-                                               : (void *)absent_nvml;
+        bool hooked = i < sizeof(hooked_names) / sizeof(hooked_names[0]);
+        *functions[i].real = real != NULL || !hooked ? real
+                             : prefix[0] == 'c'      ? (void *)absent_cuda
+                                                     : (void *)absent_nvml;
     }
     __atomic_store_n(loaded, 1, __ATOMIC_RELEASE);
     return true;
@@ -122,38 +128,4 @@ bool cb_load_cuda(void)
 bool cb_load_nvml(void)
 {
     return load(&nvml_loaded, "libnvidia-ml.so.1", "nvml");
-}
-
-const struct cb_hook *cb_hook_named(const char *name)
-{
-    for (unsigned i = 0; i < cb_hook_count; i++)
-        if (strcmp(cb_hooks[i].name, name) == 0) return &cb_hooks[i];
-    return NULL;
-}
-
-/* The plain name that cuGetProcAddress is asked for: no version, no per-thread suffix. */
-static bool same_base(const char *exported, const char *base)
-{
-    size_t length = strlen(base);
-    if (strncmp(exported, base, length) != 0) return false;
-    const char *rest = exported + length;
-    if (rest[0] == '_' && rest[1] == 'v' && rest[2] >= '1' && rest[2] <= '9' &&
-        (rest[3] == 0 || rest[3] == '_'))
-        rest += 3;
-    return *rest == 0 || strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0;
-}
-
-/*
- * The hook in front of a real function. Two exports may share one body (an alias): then the one whose name
- * was asked for is meant, and among versions of that name any is right because one body has one ABI.
- */
-const struct cb_hook *cb_hook_of_real(const void *address, const char *name)
-{
-    const struct cb_hook *found = NULL;
-    for (unsigned i = 0; i < cb_hook_count; i++) {
-        if (cb_hooks[i].real == NULL || *cb_hooks[i].real != address) continue;
-        if (name == NULL || same_base(cb_hooks[i].name, name)) return &cb_hooks[i];
-        if (found == NULL) found = &cb_hooks[i];
-    }
-    return found;
 }
