@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -28,9 +29,12 @@ def test_a_pool_keeps_its_journal_in_postgresql_and_survives_its_absence(
     world = make_world(database=postgres.url())
     assert world.up()["db"] == f"postgresql://calabash@127.0.0.1:{postgres.port}/postgres"
     program, allocation = world.running(memory_mib=1000, cores=10)
-    with psycopg.connect(postgres.url()) as connection:
-        rows = connection.execute("SELECT id, state FROM allocations").fetchall()
-    assert rows == [(allocation["id"], "running")]
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+
+        def journalled() -> list[Any]:
+            return connection.execute("SELECT id, state FROM allocations").fetchall()
+
+        until(lambda: journalled() == [(allocation["id"], "running")], what="the start to be journalled")
 
     postgres.stop()
     with pytest.raises(CalabashError) as caught:

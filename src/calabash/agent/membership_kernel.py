@@ -119,6 +119,8 @@ class KernelMembership:
                 with contextlib.suppress(OSError):
                     group.remove()
             elif is_slot_name(name):
+                with contextlib.suppress(OSError):
+                    group.freeze(False)  # whoever stopped it is not there to continue it
                 found.add(AllocationId(name))
         return found
 

@@ -260,6 +260,18 @@ def test_a_pool_that_starts_again_finds_its_members(kernel: KernelMembership, en
     assert KernelMembership(found, group_name(tmp_path)).adopt([]) == {A}
 
 
+def test_what_a_dead_pool_has_stopped_goes_on_when_the_next_one_starts(
+    kernel: KernelMembership, entered: Process, tmp_path: Path
+) -> None:
+    kernel.freeze(A, True)
+    until(lambda: "frozen 1" in (_directory(kernel, A) / "cgroup.events").read_text())
+    found = find_hierarchy()
+    assert found is not None
+    KernelMembership(found, group_name(tmp_path)).adopt([])
+    until(lambda: "frozen 0" in (_directory(kernel, A) / "cgroup.events").read_text())
+    assert alive(entered)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "a\n", "A"])
 def test_a_name_that_leads_elsewhere_is_no_group(kernel: KernelMembership, name: str) -> None:
     with pytest.raises(CalabashError):
