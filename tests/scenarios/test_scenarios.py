@@ -81,6 +81,8 @@ def test_a_wrong_share_fails() -> None:
         ("asks nobody/a: 1 gpu\nthen nothing\n", ":4:", "does not exist"),
         ("has team/a: 3 gpu\nthen nothing\n", ":4:", "no room"),
         ("ends team/z\nthen nothing\n", ":4:", "not known"),
+        ("nodes gpu-2: 2 x X1@40960\n", ":4:", "has no unit"),
+        ("asks team/a: 0.5 gpu 4000\n", ":4:", "has no unit"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(text: str, where: str, what: str) -> None:

@@ -112,7 +112,7 @@ def _card(reader: ScenarioReader, text: str) -> tuple[str, int]:
     """``T4``, or ``name@MEMORY`` for a card that is not in the table (``@0``: memory is not tracked)."""
     model, at, size = text.partition("@")
     if at:
-        return model, int(size) if size.isdigit() else parse_memory_mib(size)
+        return model, 0 if size == "0" else parse_memory_mib(size)
     if model not in CARD_MEMORY_MIB:
         raise reader.fail(
             f"card {model!r} is unknown", hint=f"write {model}@MEMORY, or one of: {', '.join(CARD_MEMORY_MIB)}"

@@ -89,7 +89,8 @@ def _node_kind(node: NodeSpec) -> str:
 
 def _card(gpu: GpuSpec) -> str:
     model = _name(gpu.model or "card")
-    sized = model if CARD_MEMORY_MIB.get(model) == gpu.memory_mib else f"{model}@{gpu.memory_mib}"
+    size = _size(gpu.memory_mib) if gpu.memory_mib else "0"
+    sized = model if CARD_MEMORY_MIB.get(model) == gpu.memory_mib else f"{model}@{size}"
     return f"{sized} is {_name(gpu.card)}" if gpu.card else sized
 
 
