@@ -27,23 +27,8 @@
 #include <stdint.h>
 
 #include "page/page.h"
-
-/* The real driver, as the limiter needs it. Functions that the driver does not have are NULL. */
-struct cb_compute_driver {
-    CUresult(CUDAAPI *ctx_get_current)(CUcontext *);
-    CUresult(CUDAAPI *event_create)(CUevent *, unsigned int);
-    CUresult(CUDAAPI *event_destroy)(CUevent); /* cuEventDestroy_v2 */
-    CUresult(CUDAAPI *event_record)(CUevent, CUstream);
-    CUresult(CUDAAPI *event_record_ptsz)(CUevent, CUstream);
-    CUresult(CUDAAPI *event_query)(CUevent);
-    CUresult(CUDAAPI *event_elapsed_time)(float *, CUevent, CUevent);
-    CUresult(CUDAAPI *stream_is_capturing)(CUstream, CUstreamCaptureStatus *);
-    CUresult(CUDAAPI *stream_is_capturing_ptsz)(CUstream, CUstreamCaptureStatus *);
-    CUresult(CUDAAPI *thread_exchange_capture_mode)(CUstreamCaptureMode *);
-    /* Index in limits->device of the calling thread's current device; -1: none. Not called with one device.
-     */
-    int (*current_device)(void);
-};
+#include "shim/compute_fence.h"
+#include "shim/compute_limiter.h"
 
 /*
  * Start limiting. `limits`, `usage` and `proc` (this process's entry in `usage`) stay mapped for the life of
@@ -54,27 +39,6 @@ void cb_compute_init(const struct cb_limits *limits, struct cb_usage *usage, str
 
 /* In a forked child: forget the parent's launches and events. `proc` is the child's own entry. */
 void cb_compute_after_fork(struct cb_usage_proc *proc);
-
-/* How a launch is accounted; in struct cb_launch. */
-enum cb_tracked {
-    CB_UNTRACKED = 0, /* passes without charge */
-    CB_TRACKED = 1,
-    CB_TRACKED_RATE = 2,    /* charged to the bucket, too */
-    CB_TRACKED_ADVANCE = 3, /* part of what its thread may launch in advance */
-};
-
-/* What begin() tells end(). Lives on the hook's stack; its content is private. */
-struct cb_launch {
-    uint32_t tracked; /* enum cb_tracked */
-    uint32_t device;
-    uint64_t cost_ns; /* what it was charged */
-    uint64_t begin_ns;
-    struct cb_estimate *estimate;
-    struct cb_stream *entry;
-    struct cb_fence *fence; /* measures this launch; NULL: not measured */
-    CUstream stream;
-    bool per_thread;
-};
 
 /*
  * What a thread may launch without a further look at the gate: a few launches of known kernels into one
@@ -101,31 +65,11 @@ struct cb_advance {
     uint32_t appetite;   /* launches to grant next */
 };
 extern __thread struct cb_advance cb_advance __attribute__((visibility("hidden"), tls_model("initial-exec")));
-extern uint32_t cb_captures __attribute__((visibility("hidden"))); /* streams under capture */
 
 /* private to the inline functions below */
-extern const struct cb_limits *cb_compute_limits __attribute__((visibility("hidden")));
 void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream stream, bool per_thread)
     __attribute__((visibility("hidden")));
 void cb_launch_end_tracked(struct cb_launch *launch, CUresult result) __attribute__((visibility("hidden")));
-
-/* Whether a device is under no compute limit at all right now. */
-static inline bool cb_device_passes(const struct cb_limits_device *device)
-{
-    return device->policy == CB_POLICY_NONE ||
-           (device->core_percent >= 100 &&
-            __atomic_load_n(&device->gate, __ATOMIC_RELAXED) == (uint32_t)CB_GATE_OPEN);
-}
-
-static inline bool cb_compute_passes(void)
-{
-    const struct cb_limits *limits = cb_compute_limits;
-    if (__builtin_expect(limits == NULL, 0)) return true;
-    if (!cb_device_passes(&limits->device[0])) return false;
-    for (uint32_t i = 1; i < limits->device_count && i < CB_DEVICES_MAX; i++)
-        if (!cb_device_passes(&limits->device[i])) return false;
-    return true;
-}
 
 static inline uint64_t cb_advance_stream(CUstream stream, bool per_thread)
 {
@@ -172,12 +116,6 @@ static inline void cb_launch_end(struct cb_launch *launch, CUresult result)
         __builtin_expect(launch->tracked == CB_TRACKED_ADVANCE && result == CUDA_SUCCESS, 1))
         return;
     cb_launch_end_tracked(launch, result);
-}
-
-static inline uint64_t cb_key_mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-    return hash ^ (hash >> 29);
 }
 
 /* The identity under which launches are expected to take the same time. `function` may be a CUkernel. */

@@ -1,204 +1,22 @@
-#include "shim/compute_measure.h"
+/* Fences and samples; compute_fence.h has the theory. */
+#include "shim/compute_fence.h"
 
-#include <pthread.h>
+#include "shim/compute_estimate.h"
+#include "shim/compute_inflight.h"
+#include "shim/compute_limiter.h"
+#include "shim/compute_words.h"
+
+#include <stddef.h>
 #include <string.h>
-#include <time.h>
 
-#define PROBES        16u
-#define CLEAN_MAX     255u
-#define OUTLIER_RUN   4u /* clean samples far above the mean in a row that make them the new mean */
-#define UNCLEAN_RUN   64u
-#define LOWER_RUN     6u
-#define MINIMUM_RUN   32u
-#define EARLY         16u /* samples until an estimate that began among siblings is taken for good */
-#define EARLY_RUN     3u
-#define SAMPLE_GAP_NS 100000u
+#define CB_FENCES 256u
 
-#define LOAD(p)     __atomic_load_n((p), __ATOMIC_RELAXED)
-#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
-#define ADD(p, v)   __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
-
-struct cb_compute_driver cb_compute_driver;
-
-static struct cb_estimate estimates[CB_ESTIMATES + 1]; /* the last one serves all keys that found no room */
-static struct cb_stream streams[CB_STREAMS + 1];
 static struct cb_fence fences[CB_FENCES];
 static uint8_t
     fence_state[CB_FENCES]; /* enum cb_fence_state, apart from the rest so that a scan touches few lines */
 static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
 static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a look last found work unfinished */
-static uint64_t last_sample_ns;
-uint32_t cb_captures;
-
-uint64_t cb_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* ---- tables: open addressing, fixed size, entries are never freed ---- */
-
-static bool claim(uint64_t *slot, uint64_t key)
-{
-    uint64_t found = LOAD(slot);
-    if (found == key) return true;
-    if (found != 0) return false;
-    return __atomic_compare_exchange_n(slot, &found, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
-           found == key;
-}
-
-struct cb_estimate *cb_estimate_find(uint64_t key)
-{
-    for (uint32_t i = 0; i < PROBES; i++) {
-        struct cb_estimate *estimate = &estimates[((key >> 20) + i) % CB_ESTIMATES];
-        if (claim(&estimate->key, key)) return estimate;
-    }
-    return &estimates[CB_ESTIMATES];
-}
-
-struct cb_stream *cb_stream_find(CUstream stream, bool per_thread)
-{
-    uint64_t key = (uint64_t)(uintptr_t)stream;
-    if (per_thread && (stream == NULL || stream == CU_STREAM_PER_THREAD)) key = (uint64_t)pthread_self();
-    key = cb_key_mix(key, 0x73747265616Dull) | 1;
-    for (uint32_t i = 0; i < PROBES; i++) {
-        struct cb_stream *entry = &streams[((key >> 20) + i) % CB_STREAMS];
-        if (claim(&entry->key, key)) return entry;
-    }
-    return &streams[CB_STREAMS];
-}
-
-void cb_compute_forget_graph(CUgraphExec graph)
-{
-    cb_advance_book();
-    struct cb_estimate *estimate = cb_estimate_find(cb_graph_key(graph));
-    STORE(&estimate->mean_ns, 0);
-    STORE(&estimate->clean, 0);
-}
-
-/* ---- captures ---- */
-
-void cb_compute_capture_begun(void)
-{
-    ADD(&cb_captures, 1);
-}
-
-void cb_compute_capture_ended(void)
-{
-    uint32_t count = LOAD(&cb_captures);
-    while (count > 0 && !__atomic_compare_exchange_n(&cb_captures, &count, count - 1, false, __ATOMIC_RELAXED,
-                                                     __ATOMIC_RELAXED))
-        ;
-}
-
-bool cb_stream_captures(CUstream stream, bool per_thread)
-{
-    if (LOAD(&cb_captures) == 0) return false;
-    CUresult(CUDAAPI * ask)(CUstream, CUstreamCaptureStatus *) =
-        per_thread && cb_compute_driver.stream_is_capturing_ptsz ? cb_compute_driver.stream_is_capturing_ptsz
-                                                                 : cb_compute_driver.stream_is_capturing;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    /* An error here means that the legacy stream is caught in somebody's capture: touch nothing then. */
-    return ask == NULL || ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* While a thread captures in global mode, asking about events would break its capture; relaxed mode allows
- * it. */
-static CUstreamCaptureMode relax(bool *changed)
-{
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    *changed = LOAD(&cb_captures) != 0 && cb_compute_driver.thread_exchange_capture_mode != NULL &&
-               cb_compute_driver.thread_exchange_capture_mode(&mode) == CUDA_SUCCESS;
-    return mode;
-}
-
-static void restore(bool changed, CUstreamCaptureMode mode)
-{
-    if (changed) cb_compute_driver.thread_exchange_capture_mode(&mode);
-}
-
-/* ---- work in flight ---- */
-
-static uint64_t drop(uint64_t *counter, uint64_t amount)
-{
-    uint64_t old = LOAD(counter);
-    uint64_t left;
-    do {
-        left = old > amount ? old - amount : 0;
-    } while (!__atomic_compare_exchange_n(counter, &old, left, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    return old - left;
-}
-
-void cb_inflight_drop(uint32_t device, uint64_t amount_ns)
-{
-    struct cb_device_view view = cb_compute_view(device);
-    amount_ns = drop(view.own_inflight_ns, amount_ns);
-    drop(&view.usage->inflight_ns, amount_ns);
-    if (LOAD(view.own_inflight_ns) == 0) STORE(view.own_until_ns, 0);
-}
-
-/* ---- estimates ---- */
-
-bool cb_sample_due(struct cb_estimate *estimate, bool poor, uint64_t now_ns)
-{
-    uint64_t mean = LOAD(&estimate->mean_ns);
-    if (mean == 0) return LOAD(&estimate->pending) < CB_UNKNOWN_PENDING;
-    if (mean >= CB_LONG_NS) return true;
-    uint32_t clean = LOAD(&estimate->clean);
-    uint64_t interval = clean < 4 ? 200000u : clean < 16 ? 2000000u : 10000000u;
-    if (poor) interval *= 4;
-    if (now_ns - LOAD(&estimate->sampled_ns) < interval) return false;
-    return now_ns - LOAD(&last_sample_ns) >= SAMPLE_GAP_NS;
-}
-
-/* False: the sample is so far off that it is not believed, unless more of its kind follow. */
-static bool learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
-{
-    uint32_t clean = LOAD(&estimate->clean);
-    if (clean > 0 && measured > 4 * mean && ADD(&estimate->outliers, 1) < OUTLIER_RUN) return false;
-    uint32_t outliers = LOAD(&estimate->outliers);
-    STORE(&estimate->outliers, 0);
-    if (clean == 0 || outliers >= OUTLIER_RUN)
-        mean = measured;
-    else {
-        int64_t weight = clean < 8 ? clean + 1 : 8;
-        mean = (uint64_t)((int64_t)mean + ((int64_t)measured - (int64_t)mean) / weight);
-    }
-    STORE(&estimate->mean_ns, mean ? mean : 1);
-    STORE(&estimate->clean, clean < CLEAN_MAX ? clean + 1 : CLEAN_MAX);
-    STORE(&estimate->unclean, 0);
-    STORE(&estimate->run, 0);
-    return true;
-}
-
-static void learn_unclean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
-{
-    uint32_t unclean = ADD(&estimate->unclean, 1);
-    if (mean != 0 && LOAD(&estimate->clean) > 0 && unclean < UNCLEAN_RUN) {
-        /* What we know is better than one such sample; but a run of them clearly below it cannot be wrong. */
-        if (measured + mean / 10 > mean) {
-            STORE(&estimate->run, 0);
-            return;
-        }
-        if (LOAD(&estimate->run) == 0 || measured > LOAD(&estimate->run_ns))
-            STORE(&estimate->run_ns, measured);
-        if (ADD(&estimate->run, 1) + 1 < LOWER_RUN) return;
-        STORE(&estimate->run, 0);
-        mean = LOAD(&estimate->run_ns);
-    } else if (mean == 0 || measured <= mean) {
-        mean = measured;
-        STORE(&estimate->run, 0);
-    } else { /* the minimum of the last few, so that it can rise again */
-        if (LOAD(&estimate->run) == 0 || measured < LOAD(&estimate->run_ns))
-            STORE(&estimate->run_ns, measured);
-        if (ADD(&estimate->run, 1) + 1 < (unclean < EARLY ? EARLY_RUN : MINIMUM_RUN)) return;
-        STORE(&estimate->run, 0);
-        mean = LOAD(&estimate->run_ns);
-    }
-    STORE(&estimate->mean_ns, mean ? mean : 1);
-}
 
 /* A launch turned out to be longer or shorter than charged. */
 static void correct(const struct cb_fence *fence, uint64_t measured)
@@ -237,9 +55,9 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
         measured /= sharers > fence->sharers ? sharers : fence->sharers;
     }
     if (clean)
-        clean = learn_clean(estimate, mean, measured);
+        clean = cb_estimate_learn_clean(estimate, mean, measured);
     else
-        learn_unclean(estimate, mean, measured);
+        cb_estimate_learn_unclean(estimate, mean, measured);
     if (clean || first || measured < fence->cost_ns) correct(fence, measured);
     uint64_t longest = LOAD(&view.usage->kernel_ns_max);
     uint64_t known = LOAD(&estimate->mean_ns), shown = measured < known ? measured : known;
@@ -268,13 +86,13 @@ static struct cb_fence *fence_take(uint32_t device)
                 fence->context = NULL;
             }
             bool relaxed;
-            CUstreamCaptureMode mode = relax(&relaxed);
+            CUstreamCaptureMode mode = cb_capture_relax(&relaxed);
             bool made = cb_compute_driver.event_create(&fence->start, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
             if (made && cb_compute_driver.event_create(&fence->end, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
                 cb_compute_driver.event_destroy(fence->start);
                 made = false;
             }
-            restore(relaxed, mode);
+            cb_capture_restore(relaxed, mode);
             if (!made) {
                 cb_fence_drop(fence);
                 return NULL;
@@ -330,8 +148,7 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
         cb_fence_drop(fence);
         return NULL;
     }
-    STORE(&launch->estimate->sampled_ns, launch->begin_ns);
-    STORE(&last_sample_ns, launch->begin_ns);
+    cb_sample_taken(launch->estimate, launch->begin_ns);
     return fence;
 }
 
@@ -391,8 +208,7 @@ static void resynchronise(const struct cb_fence *fence, uint64_t now_ns)
 static void complete(struct cb_fence *fence, bool measured, uint64_t now_ns)
 {
     if (measured && fence->estimate != NULL) evaluate(fence, now_ns);
-    drop(&fence->entry->inflight_ns, fence->amount_ns);
-    cb_inflight_drop(fence->device, fence->amount_ns);
+    cb_stream_drop(fence->entry, fence->device, fence->amount_ns);
     if (measured) resynchronise(fence, now_ns);
     __atomic_fetch_sub(&pending_count[fence->device], 1, __ATOMIC_RELAXED);
     cb_fence_drop(fence);
@@ -402,7 +218,7 @@ bool cb_fences_poll(uint32_t device, unsigned misses)
 {
     if (LOAD(&pending_count[device]) == 0) return false;
     bool any = false, relaxed;
-    CUstreamCaptureMode mode = relax(&relaxed);
+    CUstreamCaptureMode mode = cb_capture_relax(&relaxed);
     uint32_t cursor = LOAD(&fence_cursor);
     for (uint32_t i = 0; i < CB_FENCES && misses > 0 && LOAD(&pending_count[device]) > 0; i++) {
         uint32_t at = (cursor + i) % CB_FENCES;
@@ -422,7 +238,7 @@ bool cb_fences_poll(uint32_t device, unsigned misses)
         complete(&fences[at], result == CUDA_SUCCESS, cb_clock_ns());
         any = true;
     }
-    restore(relaxed, mode);
+    cb_capture_restore(relaxed, mode);
     return any;
 }
 
@@ -438,11 +254,8 @@ uint64_t cb_fences_expected(uint32_t device)
     return first;
 }
 
-/* ---- news from the hooks ---- */
-
-void cb_compute_forget_context(CUcontext context)
+void cb_fences_forget(CUcontext context)
 {
-    cb_advance_book();
     for (uint32_t at = 0; at < CB_FENCES; at++) {
         struct cb_fence *fence = &fences[at];
         uint8_t expected = CB_FENCE_FREE;
@@ -462,57 +275,9 @@ void cb_compute_forget_context(CUcontext context)
     }
 }
 
-static void flush(struct cb_stream *entry, uint64_t before_ns)
+void cb_fences_reset(void)
 {
-    if (LOAD(&entry->key) == 0 || LOAD(&entry->last_ns) >= before_ns) return;
-    uint64_t amount = __atomic_exchange_n(&entry->unfenced_ns, 0, __ATOMIC_RELAXED);
-    STORE(&entry->unfenced_count, 0);
-    if (amount == 0) return;
-    ADD(&cb_compute_view(entry->device).usage->charged_ns, amount);
-    drop(&entry->inflight_ns, amount);
-    cb_inflight_drop(entry->device, amount);
-}
-
-uint64_t cb_compute_mark(void)
-{
-    if (cb_compute_passes()) return 0;
-    cb_advance_book(); /* what is launched after the mark is not known to be done after the wait */
-    return cb_clock_ns();
-}
-
-void cb_compute_synchronized(uint64_t mark, CUstream stream, bool per_thread, bool all)
-{
-    if (mark == 0) return;
-    for (uint32_t device = 0; device < CB_DEVICES_MAX; device++)
-        while (cb_fences_poll(device, 1))
-            ;
-    if (all) {
-        for (uint32_t i = 0; i <= CB_STREAMS; i++)
-            flush(&streams[i], mark);
-    } else {
-        flush(cb_stream_find(stream, per_thread), mark);
-    }
-}
-
-void cb_compute_forget_stream(CUstream stream)
-{
-    cb_advance_book();
-    flush(cb_stream_find(stream, false), UINT64_MAX);
-}
-
-/* Launches without a fence behind them, of streams that fell silent: by now they are done. */
-void cb_measure_age(uint64_t now_ns, uint64_t age_ns)
-{
-    for (uint32_t i = 0; i <= CB_STREAMS; i++)
-        flush(&streams[i], now_ns - age_ns);
-}
-
-void cb_measure_reset(void)
-{
-    memset(estimates, 0, sizeof(estimates));
-    memset(streams, 0, sizeof(streams));
     memset(fences, 0, sizeof(fences));
     memset(fence_state, 0, sizeof(fence_state));
     memset(pending_count, 0, sizeof(pending_count));
-    cb_captures = 0;
 }

@@ -1,0 +1,37 @@
+/* Work in flight, by stream, by process and in the whole container. */
+#ifndef CALABASH_SHIM_COMPUTE_INFLIGHT_H
+#define CALABASH_SHIM_COMPUTE_INFLIGHT_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cb_stream {
+    uint64_t key; /* 0: free */
+    uint64_t unfenced_ns;
+    uint64_t unfenced_count;
+    uint64_t inflight_ns; /* fenced and not fenced */
+    uint64_t launch_count;
+    uint64_t last_ns;
+    uint32_t device; /* of its last launch */
+    uint32_t spare[3];
+};
+
+struct cb_stream *cb_stream_find(CUstream stream, bool per_thread);
+
+/* Launches of one stream, together. */
+void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches);
+
+/* Takes what no fence stands behind out of the books, of a stream that has been silent since `before_ns`. */
+void cb_stream_flush(struct cb_stream *entry, uint64_t before_ns);
+void cb_streams_flush(uint64_t before_ns);
+
+/* Takes fenced work of a stream out of the books of all. */
+void cb_stream_drop(struct cb_stream *entry, uint32_t device, uint64_t amount_ns);
+
+/* Take up to `amount_ns` out of the books of this process and its container. */
+void cb_inflight_drop(uint32_t device, uint64_t amount_ns);
+
+void cb_streams_reset(void);
+
+#endif
