@@ -13,7 +13,7 @@ from calabash.agent.modes.registry import executor_of
 from calabash.agent.parts import build_parts
 from calabash.agent.room import require_room, require_served
 from calabash.agent.slot_content import SlotSpec
-from calabash.agent.snapshot import NodeSnapshot
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.watching import Watching
 from calabash.model.allocation import AllocationRecord
@@ -160,6 +160,10 @@ class NodeAgent:
     def snapshot(self, *, processes: bool = False) -> NodeSnapshot:
         """Everything about the node now. ``processes``: with the processes of each allocation, which takes longer."""
         return view.snapshot(self._parts, self.node, processes=processes)
+
+    def devices(self) -> tuple[DeviceSnapshot, ...]:
+        """Its devices and what is on them, without a look at anybody's pages: for whoever asks often."""
+        return view.devices(self._parts)
 
     def record(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held; None when it is not, or not any more."""

@@ -177,7 +177,7 @@ class Binder:
 
     def _devices(self) -> list[Device]:
         """All devices; one that somebody unknown is on may take no new work."""
-        found = self._agent.snapshot().devices
+        found = self._agent.devices()
         self._foreign = {d.device.uuid: _foreign(d) for d in found if d.strangers}
         return [d.device if d.takes_work else replace(d.device, health=Health.DRAINING) for d in found]
 

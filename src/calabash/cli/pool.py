@@ -34,7 +34,7 @@ MEMBERSHIP = {
     type=click.Choice(["tell", "drain", "kill"]),
     default="tell",
     show_default=True,
-    help="What happens to processes that are on a card without a slice: reported, the card drained, or killed.",
+    help="What happens to processes that are on a card without a slice: told of, the card drained, or killed.",
 )
 @click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
 def up(sim: str | None, db: str | None, strangers: str, foreground: bool) -> None:

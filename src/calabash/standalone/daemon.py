@@ -39,6 +39,7 @@ from calabash.standalone.pool import Pool
 from calabash.standalone.serving import Listener, Server
 from calabash.standalone.settings import Limits, read_settings
 
+SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
 FREE_BYTES_MIN = 16 << 20
 _NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 
@@ -47,6 +48,7 @@ log = structlog.get_logger(__name__)
 
 def main() -> int:
     """Run the pool until it is told to stop."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every waiting request is a connection

@@ -159,7 +159,7 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
             ) from None
         return await asyncio.wrap_future(waiting.answer)
     except (_GoneError, asyncio.CancelledError):
-        if not await asyncio.to_thread(pool.cancel, waiting, why="the asker went away"):
+        if not await _work(request, pool.cancel, waiting, why="the asker went away"):
             pool.give_back(waiting, why="the asker went away")
         raise CalabashError("the asker went away", reason=Reason.CONFLICT) from None
 

@@ -240,7 +240,7 @@ class Pool:
         return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
 
     def _refusal(self, waiting: WaitingRequest) -> Refusal:
-        return refusal(self.binder.why(waiting), self.agent.snapshot().devices, waiting.request)
+        return refusal(self.binder.why(waiting), self.agent.devices(), waiting.request)
 
     # -- administration ----------------------------------------------------------------------------------------
 

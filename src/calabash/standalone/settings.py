@@ -22,8 +22,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
     waiting: Count = 1000
     connections: Count = 1200
-    requests_per_second: Count = 200
-    requests_at_once: Count = 400
+    requests_per_second: Count = 50
+    requests_at_once: Count = 200
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

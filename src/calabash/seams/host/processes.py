@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pwd
 import signal
@@ -164,8 +165,9 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(pid=pid, uid=uid, gid=gid)
 
 
+@functools.lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
-    """The login name, or the number."""
+    """The login name, or the number; asked of the host once, because a name service may be slow."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
