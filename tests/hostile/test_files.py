@@ -1,0 +1,219 @@
+"""Attacks on the files of the pool's home and of a tenant's own slot."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.daemons.world import until
+from tests.hostile.people import User
+from tests.hostile.world import HostileWorld
+
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _may_open(paths: list[str]) -> list[str]:
+    """Those that this user can open in any way."""
+    found = []
+    for path in paths:
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, flags | os.O_NONBLOCK))
+                found.append(path)
+                break
+    return found
+
+
+def _lock_for_ever(paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(os.open(path, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
+            fcntl.lockf(os.open(path, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
+            fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(1, b"locked\n")
+    signal.pause()
+
+
+def _private_files(home: Path) -> list[str]:
+    return sorted(str(p) for p in home.iterdir() if p.name.startswith("pool.") and not p.name.endswith(".sock"))
+
+
+def test_locks_on_the_journal_and_on_the_pools_lock_are_out_of_reach(world: HostileWorld, mallory: User) -> None:
+    files = _private_files(world.home)
+    assert {"pool.db", "pool.lock", "pool.log"} <= {Path(f).name for f in files}
+    with world.unharmed():
+        assert mallory.keeps(_lock_for_ever, files).line() == "locked"
+    assert mallory.does(_may_open, files) == []
+
+
+@pytest.mark.parametrize("mask", [0, 0o777, 0o022])
+def test_files_of_the_home_are_private_whatever_the_umask(make_world: Callable[..., HostileWorld], mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        world = make_world()
+    finally:
+        os.umask(before)
+    world.user().runs("/bin/cat", memory_mib=512, cores=10)
+    until(world.allocations, what="a slice to be held")
+    for path in [world.home, *world.home.rglob("*")]:
+        mode = path.lstat().st_mode
+        relative = str(path.relative_to(world.home))
+        if relative.startswith("sim"):  # the simulated hardware is everybody's, and the tests made it
+            continue
+        if stat.S_ISDIR(mode):
+            assert not mode & 0o022, f"{relative} is writable by others: {mode:o}"
+        elif relative.startswith("pool.") and not stat.S_ISSOCK(mode):
+            assert stat.S_IMODE(mode) == 0o600, f"{relative} has mode {mode:o}"
+    assert stat.S_IMODE(world.home.stat().st_mode) in {0o700, 0o711}
+
+
+def _lease_everything(slot: str) -> None:
+    """A lease on whatever the slot has: every opening of it would wait until we are asked to let go."""
+    got = 0
+    for entry in sorted(Path(slot).iterdir()):
+        for flags, kind in ((os.O_RDONLY, fcntl.F_RDLCK), (os.O_RDWR, fcntl.F_WRLCK), (os.O_RDONLY, fcntl.F_WRLCK)):
+            try:
+                fcntl.fcntl(os.open(entry, flags | os.O_NONBLOCK), fcntl.F_SETLEASE, kind)
+                got += 1
+            except OSError:
+                continue
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    os.write(1, f"leases {got}\n".encode())
+    signal.pause()
+
+
+def _slot_of(world: HostileWorld, user: User) -> Path:
+    """The slot of a new program of this user."""
+    child = user.runs("/bin/cat", memory_mib=512, cores=10)
+    return world.slot_of(child)
+
+
+def test_no_lease_can_be_taken_on_a_slot(world: HostileWorld, mallory: User) -> None:
+    slot = _slot_of(world, mallory)
+    with world.unharmed():
+        assert mallory.keeps(_lease_everything, str(slot)).line() == "leases 0"
+        begun = time.monotonic()
+        _slot_of(world, world.user())
+        assert time.monotonic() - begun < 2
+
+
+def test_the_pool_starts_again_while_a_tenant_clings_to_its_slot(world: HostileWorld, mallory: User) -> None:
+    slot = _slot_of(world, mallory)
+    clinging = mallory.keeps(_lease_everything, str(slot))
+    assert clinging.line().startswith("leases")
+    world.kill()
+    begun = time.monotonic()
+    world.up()
+    assert time.monotonic() - begun < 10
+    with world.unharmed():
+        assert clinging.alive()
+
+
+def _grow(slot: str) -> list[list[object]]:
+    """Everything that could make a file of the slot larger, or the disk fuller, and how it went."""
+    found: list[list[object]] = []
+
+    def tried(what: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+            found.append([what, 0])
+        except OSError as error:
+            found.append([what, error.errno])
+
+    def append() -> None:
+        file = os.open(f"{slot}/usage", os.O_WRONLY | os.O_APPEND)
+        for _ in range(64):
+            os.write(file, bytes(1 << 20))
+
+    def writing() -> int:
+        return os.open(f"{slot}/usage", os.O_RDWR)
+
+    tried("append", append)
+    tried("truncate up", lambda: os.ftruncate(writing(), 1 << 30))
+    tried("allocate", lambda: os.posix_fallocate(writing(), 0, 1 << 30))
+    tried("pwrite far", lambda: os.pwrite(writing(), b"x", 1 << 30))
+    tried("new file", lambda: os.open(f"{slot}/more", os.O_CREAT | os.O_WRONLY, 0o600))
+    tried("new directory", lambda: os.mkdir(f"{slot}/more"))
+    tried("hard link", lambda: os.link(f"{slot}/usage", f"{slot}/link"))
+    tried("rename", lambda: os.rename(f"{slot}/usage", f"{slot}/other"))
+    tried("unlink", lambda: os.unlink(f"{slot}/limits"))
+    tried("chmod", lambda: os.chmod(f"{slot}/usage", 0o777))
+    tried("write limits", lambda: os.open(f"{slot}/limits", os.O_WRONLY))
+    return found
+
+
+def test_a_usage_page_cannot_be_grown_until_the_disk_is_full(world: HostileWorld, mallory: User) -> None:
+    slot = _slot_of(world, mallory)
+    size = (slot / "usage").stat().st_size
+    before = os.statvfs(world.home).f_bavail * os.statvfs(world.home).f_frsize
+    with world.unharmed():
+        tried = dict(mallory.does(_grow, str(slot)))
+    for what in ("new file", "rename", "unlink", "chmod", "write limits"):
+        assert tried[what], f"{what} was let through"
+    assert tried["append"] in {errno.ENOSPC, errno.EFBIG, errno.EPERM, errno.EACCES}
+    if slot.exists():  # a page of another size may have ended the allocation
+        assert sum(p.stat().st_blocks * 512 for p in slot.iterdir()) <= size + 64 * 1024
+    after = os.statvfs(world.home).f_bavail * os.statvfs(world.home).f_frsize
+    assert before - after < 64 << 20
+
+
+def _shrink(slot: str) -> None:
+    file = os.open(f"{slot}/usage", os.O_RDWR)
+    with contextlib.suppress(OSError):
+        os.ftruncate(file, 0)
+
+
+def _punch(slot: str) -> None:
+    file = os.open(f"{slot}/usage", os.O_RDWR)
+    _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(os.fstat(file).st_size))
+
+
+def _zero(slot: str) -> None:
+    file = os.open(f"{slot}/usage", os.O_RDWR)
+    os.pwrite(file, bytes(os.fstat(file).st_size), 0)
+
+
+@pytest.mark.parametrize("damage", [_shrink, _punch, _zero])
+def test_a_damaged_usage_page_ends_its_own_allocation_at_most(
+    world: HostileWorld, mallory: User, damage: Callable[[str], None]
+) -> None:
+    slot = _slot_of(world, mallory)
+    with world.unharmed():
+        mallory.does(damage, str(slot))
+    assert world.client.get("/v1/status")["devices"] == 2
+    assert world.client.delete(f"/v1/allocations/{slot.name}?force=1") if slot.exists() else True
+
+
+def test_other_tenants_slots_and_pages_are_out_of_reach(world: HostileWorld, mallory: User, eve: User) -> None:
+    slot = _slot_of(world, mallory)
+    assert eve.does(_may_open, [str(slot / "usage"), str(slot / "lease")]) == []
+    assert mallory.does(_may_open, [str(slot / "usage")]) == [str(slot / "usage")]
+
+
+def test_root_inside_a_container_holds_nothing_up(world: HostileWorld) -> None:
+    """Root's files are its own there: what it may do to its slot must not stop the pool."""
+    root = User(0, world.home)
+    try:
+        slot = _slot_of(world, root)
+        clinging = root.keeps(_lease_everything, str(slot))
+        assert clinging.line().startswith("leases")
+        with world.unharmed(seconds=2.0):
+            begun = time.monotonic()
+            _slot_of(world, world.user())
+            assert time.monotonic() - begun < 2
+            world.client.delete(f"/v1/allocations/{slot.name}?force=1")
+            until(lambda: not slot.exists(), within_s=8, what="the slot to be gone")
+    finally:
+        root.vanish()

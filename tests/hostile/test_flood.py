@@ -1,0 +1,176 @@
+"""Attacks by number: requests, connections, answers that nobody reads, lines in the log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from tests.daemons.world import until
+from tests.hostile.people import User
+from tests.hostile.world import HostileWorld
+
+from calabash.model.errors import CalabashError
+from calabash.standalone.client import PoolClient
+
+pytestmark = pytest.mark.alone
+
+REQUESTS = 4000
+CONNECTIONS = 20_000
+MEMORY_MIB = 200
+LOG_BYTES = 8 << 20
+
+
+def _request(method: str, path: str, body: object = None) -> bytes:
+    data = b"" if body is None else json.dumps(body).encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def _connected(home: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(2)
+    sock.connect(f"{home}/pool.sock")
+    return sock
+
+
+def _open_many(home: str, data: bytes, number: int) -> None:
+    """So many connections as can be had, each with this data; those that the pool closes are opened again."""
+    held: list[socket.socket] = []
+    told = False
+    tried = 0
+    while True:
+        tried += 1
+        with contextlib.suppress(OSError):
+            sock = _connected(home)
+            sock.setblocking(False)
+            held.append(sock)
+            with contextlib.suppress(OSError):
+                sock.send(data)
+        if tried >= number and not told:
+            told = True
+            os.write(1, f"opened {tried}\n".encode())
+        if len(held) > 800:
+            held.pop(0).close()
+        time.sleep(0.005 if told else 0.001)  # the pool is the target here, and not the machine's processors
+
+
+def _memory_mib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) // 1024
+
+
+def test_thousands_of_waiting_requests_of_one_user_delay_nobody(world: HostileWorld, mallory: User) -> None:
+    data = _request("POST", "/v1/allocations", {"gpus": 2, "mode": "exclusive", "wait_s": 3600})
+    flood = [mallory.keeps(_open_many, str(world.home), data, REQUESTS // 2) for _ in range(2)]
+    with world.unharmed(seconds=3.0):
+        for child in flood:
+            assert child.line(within_s=60).startswith("opened")
+    waiting = [a for a in world.allocations() if a["state"] == "pending" and a["uid"] == mallory.uid]
+    assert len(waiting) <= 1000
+
+
+def test_requests_that_are_refused_at_once_delay_nobody(world: HostileWorld, mallory: User) -> None:
+    data = _request("POST", "/v1/allocations", {"gpus": 2, "mode": "exclusive"}) * 50
+    for _ in range(2):
+        mallory.keeps(_open_many, str(world.home), data, REQUESTS)
+    with world.unharmed(seconds=3.0):
+        pass
+
+
+def test_half_open_connections_delay_nobody(world: HostileWorld, mallory: User) -> None:
+    assert world.daemon is not None
+    before = _memory_mib(world.daemon.pid)
+    for half in (
+        b"",
+        b"GET /v1/status HTTP/1.1\r\nX: ",
+        b"POST /v1/allocations HTTP/1.1\r\nContent-Length: 60000\r\n\r\n{",
+    ):
+        mallory.keeps(_open_many, str(world.home), half, CONNECTIONS // 10)
+    with world.unharmed(seconds=3.0):
+        pass
+    assert _memory_mib(world.daemon.pid) - before < MEMORY_MIB
+
+
+def _never_read(home: str) -> None:
+    """Ask for long lists and read none of them."""
+    held = []
+    data = _request("GET", "/v1/events?after=0") * 200 + _request("GET", "/v1/allocations?all=1") * 200
+    for _ in range(200):
+        with contextlib.suppress(OSError):
+            sock = _connected(home)
+            sock.setblocking(False)
+            held.append(sock)
+            with contextlib.suppress(OSError):
+                sock.send(data)
+    os.write(1, b"asked\n")
+    signal.pause()
+
+
+def test_answers_that_nobody_reads_take_no_memory(world: HostileWorld, mallory: User) -> None:
+    assert world.daemon is not None
+    before = _memory_mib(world.daemon.pid)
+    with world.unharmed(seconds=3.0):
+        assert mallory.keeps(_never_read, str(world.home)).line(within_s=60) == "asked"
+    assert _memory_mib(world.daemon.pid) - before < MEMORY_MIB
+
+
+def _chatter(home: str) -> None:
+    """Whatever might write a line into the pool's log or its journal, as often as it goes."""
+    long = "x" * 15_000
+    bodies = [
+        _request("POST", "/v1/allocations", {"gpus": 64}),
+        _request("POST", "/v1/allocations", {"command": [long], "memory_mib": 16, "cores": 1, "policy": "best-effort"}),
+        _request("POST", "/v1/allocations", {"tenant": "\n"}),
+        _request("GET", f"/v1/allocations/{'y' * 1000}/why"),
+        _request("DELETE", "/v1/allocations/%00"),
+        b"\xff\xfe nonsense\r\n\r\n",
+        b"GET /v1/status HTTP/9.9\r\n\r\n",
+    ]
+    number = 0
+    while True:
+        with contextlib.suppress(OSError), _connected(home) as sock:
+            sock.send(bodies[number % len(bodies)])
+            sock.recv(65536)
+        number += 1
+
+
+def _size(world: HostileWorld, pattern: str) -> int:
+    return sum(p.stat().st_size for p in world.home.glob(pattern))
+
+
+def test_the_log_and_the_journal_do_not_fill_the_disk(world: HostileWorld, mallory: User) -> None:
+    log_before, journal_before = _size(world, "pool.log*"), _size(world, "pool.db*")
+    for _ in range(2):
+        mallory.keeps(_chatter, str(world.home))
+    with world.unharmed(seconds=6.0):
+        pass
+    assert _size(world, "pool.log*") - log_before < LOG_BYTES
+    assert _size(world, "pool.db*") - journal_before < 2 * LOG_BYTES
+
+
+def _come_and_go(home: str, number: int) -> int:
+    pool = PoolClient(Path(home))
+    done = 0
+    for _ in range(number):
+        try:
+            body = {"memory_mib": 16, "cores": 1, "policy": "best-effort", "command": ["x" * 60_000]}
+            granted = pool.post("/v1/allocations", body)
+            pool.delete(f"/v1/allocations/{granted['id']}")
+            done += 1
+        except CalabashError:
+            time.sleep(0.05)
+    return done
+
+
+def test_ended_allocations_leave_the_journal_again(world: HostileWorld, mallory: User) -> None:
+    before = _size(world, "pool.db*")
+    with world.unharmed():
+        done = mallory.does(_come_and_go, str(world.home), 100, within_s=60)
+    assert done
+    assert _size(world, "pool.db*") - before < 6 << 20
+    until(lambda: not world.held_by(mallory))

@@ -1,0 +1,132 @@
+"""Attacks by naming what is another's: queues, tenants, gangs, allocations, whole pools."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemons.world import until
+from tests.hostile.people import User
+from tests.hostile.world import HostileWorld
+
+from calabash.model.errors import CalabashError
+from calabash.standalone.client import PoolClient
+
+
+def _ask(home: str, body: dict[str, Any]) -> str:
+    """What becomes of a request: "granted" or the reason of its refusal."""
+    pool = PoolClient(Path(home))
+    try:
+        granted = pool.post("/v1/allocations", body)
+    except CalabashError as error:
+        return str(error.reason)
+    pool.delete(f"/v1/allocations/{granted['id']}?force=1")
+    return "granted"
+
+
+def _call(home: str, method: str, path: str, body: Any = None) -> str:
+    try:
+        PoolClient(Path(home)).call(method, path, body)
+    except CalabashError as error:
+        return str(error.reason)
+    return "done"
+
+
+SMALL: dict[str, Any] = {"memory_mib": 256, "cores": 1, "policy": "best-effort"}
+
+
+def test_a_queue_with_a_guarantee_serves_only_whom_it_is_open_to(world: HostileWorld, mallory: User, eve: User) -> None:
+    world.client.put("/v1/queues/prod", {"deserved": 1.0, "users": [str(eve.uid)]})
+    with world.unharmed():
+        assert mallory.does(_ask, str(world.home), SMALL | {"queue": "prod"}) == "not_permitted"
+        assert eve.does(_ask, str(world.home), SMALL | {"queue": "prod"}) == "granted"
+
+
+def test_a_guarantee_of_a_strangers_queue_ends_nobodys_program(world: HostileWorld, mallory: User, eve: User) -> None:
+    world.client.put("/v1/queues/prod", {"deserved": 2.0})
+    borrowed = eve.runs("/bin/cat", memory_mib=512, cores=10)
+    until(lambda: world.of(borrowed), what="the borrower to run")
+    with world.unharmed():
+        answer = mallory.does(_ask, str(world.home), {"gpus": 2, "mode": "exclusive", "queue": "prod", "wait_s": 0.5})
+        assert answer == "not_permitted"
+        assert borrowed.alive()
+
+
+def test_tenant_names_of_others_are_refused(world: HostileWorld, mallory: User) -> None:
+    neighbour = world.neighbour
+    assert neighbour is not None
+    with world.unharmed():
+        for tenant in ("root", str(neighbour.user.uid)):
+            assert mallory.does(_ask, str(world.home), SMALL | {"tenant": tenant}) == "not_permitted"
+
+
+def test_only_administrators_change_queues_and_stop_the_pool(world: HostileWorld, mallory: User) -> None:
+    home = str(world.home)
+    with world.unharmed():
+        assert mallory.does(_call, home, "PUT", "/v1/queues/mine", {"deserved": 2.0}) == "not_permitted"
+        assert mallory.does(_call, home, "DELETE", "/v1/queues/default") == "not_permitted"
+        assert mallory.does(_call, home, "POST", "/v1/shutdown", {"force": True}) == "not_permitted"
+
+
+def test_other_users_allocations_cannot_be_touched(world: HostileWorld, mallory: User) -> None:
+    neighbour = world.neighbour
+    assert neighbour is not None
+    allocation = neighbour.allocation["id"]
+    with world.unharmed():
+        for method, path, body in (
+            ("DELETE", f"/v1/allocations/{allocation}?force=1", None),
+            ("POST", f"/v1/allocations/{allocation}/started", {"pid": os.getpid()}),
+        ):
+            assert mallory.does(_call, str(world.home), method, path, body) == "not_permitted"
+
+
+def test_gangs_of_the_same_name_are_two_gangs_when_two_users_have_them(
+    world: HostileWorld, mallory: User, eve: User
+) -> None:
+    body: dict[str, Any] = SMALL | {"gang": "train", "gang_size": 2, "wait_s": 3}
+    with world.unharmed():
+        alone = mallory.runs("/bin/cat", **body)
+        pair = [eve.runs("/bin/cat", **body) for _ in range(2)]
+        until(lambda: all(world.of(member) for member in pair), what="both of one user to start")
+        assert not [a for a in world.held_by(mallory) if a["state"] == "running"]
+        assert "refused" in until(alone.text, within_s=8, what="the one that is alone to be refused")
+
+
+@pytest.fixture
+def users_pool(world: HostileWorld, mallory: User) -> Iterator[Path]:
+    """A pool that an ordinary user has started for itself, on the same simulated node."""
+    directory = Path(tempfile.mkdtemp(prefix="calabash-hostile-user-"))
+    home = directory / "home"
+    home.mkdir()
+    (home / "sim" / "lab").mkdir(parents=True)
+    (home / "sim" / "lab" / "node.state").symlink_to(world.state_file)
+    for path in (directory, *directory.rglob("*")):
+        os.lchown(path, mallory.uid, mallory.uid)
+    yield home
+    subprocess.run(["rm", "-rf", str(directory)], check=True)
+
+
+def test_a_users_own_pool_serves_nobody_else(world: HostileWorld, users_pool: Path, mallory: User, eve: User) -> None:
+    # The interpreter may lie where only root can read: reading is all that is added to what the user may do.
+    uid, reading = str(mallory.uid), "+dac_read_search"
+    become = ["/usr/bin/setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps", reading]
+    command = [*become, "--ambient-caps", reading, sys.executable, "-m", "calabash.standalone.daemon", "--sim", "lab"]
+    root = User(0, world.home)
+    daemon = root.starts(*command, "--home", users_pool, environment={"PATH": "/usr/bin:/bin", "HOME": str(users_pool)})
+
+    def up() -> bool:
+        assert daemon.alive(), daemon.text()
+        return bool(mallory.does(_call, str(users_pool), "GET", "/v1/status") == "done")
+
+    until(up, within_s=30, what="the user's pool to answer")
+    with world.unharmed():
+        assert eve.does(_call, str(users_pool), "GET", "/v1/status") == "not_permitted"
+        assert eve.does(_ask, str(users_pool), SMALL) == "not_permitted"
+        assert mallory.does(_ask, str(users_pool), SMALL) == "granted"
+    root.vanish()

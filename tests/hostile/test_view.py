@@ -1,0 +1,37 @@
+"""Attacks on what a tenant sees: forged slots, drivers under other names, changed environments."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.daemons.world import NATIVE, until
+from tests.hostile.people import User
+from tests.hostile.world import HostileWorld
+
+CAP_MIB = 1024
+
+
+def test_a_copy_of_the_driver_in_a_new_namespace_is_found_out(world: HostileWorld, mallory: User) -> None:
+    copy = world.directory / f"harmless-{mallory.uid}.so"
+    shutil.copy(NATIVE / "simgpu" / "libcuda.so.1", copy)
+    tenant = mallory.runs(world.program("hostile"), "copy", copy, "8192", memory_mib=CAP_MIB, cores=10)
+    line = tenant.line()
+    if line == "took 8192":
+        until(tenant.dead, within_s=6, what="the program to be ended for what the card says it holds")
+    with world.unharmed():
+        pass
+    copy.unlink()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "timeslice"])
+def test_dropping_the_visible_devices_shows_no_other_card(world: HostileWorld, mallory: User, mode: str) -> None:
+    with world.unharmed():
+        tenant = mallory.runs(world.program("hostile"), "seen", mode=mode)
+        assert tenant.line() == "cuda 1 nvml 1"
+
+
+def test_dropping_the_visible_devices_of_a_vgpu_slice_shows_no_other_card(world: HostileWorld, mallory: User) -> None:
+    with world.unharmed():
+        tenant = mallory.runs(world.program("hostile"), "seen", memory_mib=CAP_MIB, cores=10)
+        assert tenant.line() == "cuda 1 nvml 1"

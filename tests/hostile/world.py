@@ -1,0 +1,333 @@
+"""A root pool on a simulated node, an honest neighbour on it, and what is measured of both while others attack.
+
+The neighbour holds half of one card, launches kernels without a pause and takes and gives back memory all the while.
+What it had of the card is the simulator's own account. A probe in a third process asks the pool as the neighbour's user
+and keeps how long each answer took.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemons.world import NATIVE, SIM, World, until
+from tests.hostile.belongings import Belongings
+from tests.hostile.people import Child, User
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.sim import NodeFile, SimNode, show_node
+from calabash.standalone.client import PoolClient
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARE_PERCENT = 50.0
+POINTS = 2.0
+LATENCY_S = 0.200
+WINDOWS = 3
+SAMPLES_MIN = 20
+_SMALL = {"memory_mib": 16, "cores": 1, "mode": "vgpu", "policy": "best-effort"}
+_SAMPLES_MAX = 1 << 18
+_UID_FIRST = 200_000 + os.getpid() % 100_000 * 64
+_uids = itertools.count(_UID_FIRST)
+
+
+def stand_aside() -> None:
+    """These tests are users who attack a pool of root's."""
+    if os.geteuid() != 0:
+        pytest.skip("attacks on a root pool need root, who becomes the other users")
+
+
+@functools.cache
+def _compiled(directory: Path) -> Path:
+    """The programs of this suite, compiled where every user can run them."""
+    include = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include"
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-isystem", str(include)]
+    flags += [f"-I{ROOT / 'native'}", f"-I{ROOT / 'bench/programs'}"]
+    for source in sorted((ROOT / "tests/hostile/programs").glob("*.c")):
+        subprocess.run(["gcc", *flags, str(source), "-o", str(directory / source.stem), "-ldl"], check=True)
+    shutil.copy(ROOT / "bench/programs/kernels.ptx", directory)
+    return directory
+
+
+class Probe:
+    """Asks the pool again and again as some user; how long each answer took lies in shared memory."""
+
+    def __init__(self, uid: int, home: Path) -> None:
+        self._memory = mmap.mmap(-1, 8 + 8 * _SAMPLES_MAX)
+        self._begun = 0
+        self._child = Child(uid, lambda: self._ask(home))
+
+    def _ask(self, home: Path) -> None:
+        pool = PoolClient(home)
+        os.set_blocking(1, False)  # nobody may be reading
+        for number in range(_SAMPLES_MAX):
+            begun = time.monotonic()
+            try:
+                if number % 5:
+                    pool.get("/v1/status")
+                else:
+                    granted = pool.post("/v1/allocations", _SMALL)
+                    pool.delete(f"/v1/allocations/{granted['id']}")
+            except TypeError:  # the pool was killed between the head of its answer and the body
+                continue
+            except CalabashError as error:
+                if error.reason is Reason.POOL_DOWN:  # it is just being started again
+                    time.sleep(0.03)
+                    continue
+                with suppress(BlockingIOError):
+                    os.write(1, f"refused {error.reason}: {error.message}\n".encode())
+            struct.pack_into("<d", self._memory, 8 + 8 * number, time.monotonic() - begun)
+            struct.pack_into("<Q", self._memory, 0, number + 1)
+            time.sleep(0.02)
+
+    def count(self) -> int:
+        found: int = struct.unpack_from("<Q", self._memory)[0]
+        return found
+
+    def begin(self) -> None:
+        self._begun = self.count()
+        self._child.output = b""
+
+    def answers_s(self) -> list[float]:
+        """The times since ``begin``, ascending."""
+        return sorted(
+            found
+            for number in range(self._begun, self.count())
+            if (found := struct.unpack_from("<d", self._memory, 8 + 8 * number)[0]) > 0
+        )
+
+    def refusals(self) -> str:
+        return self._child.text()
+
+    def close(self) -> None:
+        self._child.close()
+        self._memory.close()
+
+
+def p99(ascending: list[float]) -> float:
+    return ascending[min(len(ascending) - 1, math.ceil(0.99 * len(ascending)) - 1)]
+
+
+class Neighbour:
+    """The honest one: half a card, a little memory."""
+
+    def __init__(self, world: HostileWorld) -> None:
+        self.user = world.user()
+        self._world = world
+        stats = world.directory / "neighbour.stats"
+        stats.write_bytes(bytes(32))
+        os.chown(stats, self.user.uid, -1)
+        with stats.open("rb") as file:
+            self._stats = mmap.mmap(file.fileno(), 32, access=mmap.ACCESS_READ)
+        program = world.programs_at / "neighbour"
+        kernels = world.programs_at / "kernels.ptx"
+        body: dict[str, Any] = {"memory_mib": 2048, "cores": int(SHARE_PERCENT), "policy": "fixed"}
+        self.program = self.user.runs(program, stats, kernels, "1000", "64", "16", **body)
+        assert self.program.line() == "ready"
+        self.allocation = until(lambda: world.of(self.program), what="the neighbour to run")
+
+    def counted(self) -> tuple[int, int, int]:
+        """Kernels done, allocations that succeeded, allocations refused."""
+        launches, taken, refused, _ = struct.unpack_from("<4Q", self._stats)
+        return launches, taken, refused
+
+    def mark(self) -> tuple[float, int]:
+        """Now, and its time on the card so far."""
+        before = time.monotonic()
+        books = self._world.books()
+        now = (before + time.monotonic()) / 2
+        busy = [d.busy_ns for p in books.processes if p.pid == self.program.pid for d in p.devices]
+        return now, sum(busy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the neighbour had in one window."""
+
+    share_percent: float
+    p99_s: float
+    answers: int
+
+    def good(self, points: float) -> bool:
+        return abs(self.share_percent - SHARE_PERCENT) <= points and self.p99_s <= LATENCY_S
+
+    def __str__(self) -> str:
+        return f"share {self.share_percent:.1f} %, p99 {self.p99_s * 1000:.0f} ms of {self.answers} answers"
+
+
+class Window:
+    """Begins now."""
+
+    def __init__(self, neighbour: Neighbour, probe: Probe) -> None:
+        self._neighbour, self._probe = neighbour, probe
+        probe.begin()
+        self._mark = neighbour.mark()
+
+    def measured(self, seconds: float) -> Measured:
+        """At its end, after at least so long."""
+        begun, busy = self._mark
+        time.sleep(max(0.0, begun + seconds - time.monotonic()))
+        with suppress(AssertionError):
+            until(lambda: len(self._probe.answers_s()) >= SAMPLES_MIN, within_s=10)
+        now, busy_now = self._neighbour.mark()
+        answers = self._probe.answers_s()
+        few = len(answers) < SAMPLES_MIN
+        return Measured(
+            share_percent=(busy_now - busy) / (now - begun) / 1e7,
+            p99_s=math.inf if few else p99(answers),
+            answers=len(answers),
+        )
+
+
+class HostileWorld(World):
+    """A pool of root's with the neighbour on its first card."""
+
+    def __init__(self, gpus: str = "2xA100-40GB", *, neighbour: bool = True) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="calabash-hostile-"))
+        self.directory.chmod(0o755)
+        self.programs_at = _compiled(self.directory)
+        self.users: list[User] = []
+        self.probe: Probe | None = None
+        self.neighbour: Neighbour | None = None
+        super().__init__(self.directory / "home", gpus)
+        try:
+            self._come_up(neighbour)
+        except BaseException:
+            self.close()
+            raise
+
+    def _come_up(self, neighbour: bool) -> None:
+        self.up()
+        if neighbour:
+            self.neighbour = Neighbour(self)
+            self.probe = Probe(self.neighbour.user.uid, self.home)
+            probe = self.probe
+            until(lambda: probe.count() > SAMPLES_MIN, within_s=20, what="the probe to be answered")
+        self.at_rest = self.belongings()
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def books(self) -> SimNode:
+        return show_node(NodeFile(name=SIM, state=self.state_file))
+
+    def of(self, child: Child) -> dict[str, Any] | None:
+        """The allocation whose program this is, when it runs."""
+        assert child.alive(), child.text()
+        return next((a for a in self.allocations() if child.pid in a["pids"] and a["state"] == "running"), None)
+
+    def slot_of(self, child: Child) -> Path:
+        """The slot of a program, once it runs."""
+        found: dict[str, Any] = until(lambda: self.of(child), what="the program to run")
+        return self.home / "alloc" / str(found["id"])
+
+    def held_by(self, user: User) -> list[dict[str, Any]]:
+        return [a for a in self.allocations() if a["uid"] == user.uid]
+
+    def belongings(self) -> Belongings:
+        assert self.daemon is not None
+        return Belongings.of(self.daemon.pid, self.home)
+
+    def environment_of_node(self) -> dict[str, str]:
+        """For a program that uses the cards without a slice."""
+        return {
+            "CALABASH_SIM": str(self.state_file),
+            "LD_LIBRARY_PATH": str(NATIVE / "simgpu"),
+            "PATH": "/usr/bin:/bin",
+        }
+
+    # -- people ------------------------------------------------------------------------------------------------
+
+    def user(self) -> User:
+        """Somebody new."""
+        user = User(next(_uids), self.home)
+        self.users.append(user)
+        return user
+
+    def program(self, name: str) -> Path:
+        return self.programs_at / name
+
+    @property
+    def kernels(self) -> Path:
+        return self.programs_at / "kernels.ptx"
+
+    # -- the neighbour -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def unharmed(self, *, seconds: float = 1.0, points: float = POINTS) -> Iterator[None]:
+        """While this runs, and at least so long, the neighbour has its share, its memory and quick answers.
+
+        A window that this machine's other work has spoiled is measured again; an attack that works spoils them all.
+        """
+        neighbour, probe = self.neighbour, self.probe
+        assert neighbour is not None
+        assert probe is not None
+        refused = neighbour.counted()[2]
+        window = Window(neighbour, probe)
+        yield
+        found = [window.measured(seconds)]
+        while not found[-1].good(points) and len(found) < WINDOWS:
+            found.append(Window(neighbour, probe).measured(seconds))
+        assert neighbour.program.alive(), neighbour.program.text()
+        now_refused = neighbour.counted()[2] - refused
+        assert now_refused == 0, f"{now_refused} allocations of the neighbour were refused"
+        assert found[-1].good(points), f"{', then '.join(str(m) for m in found)}; {probe.refusals()[-300:]}"
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """All others leave; then the pool is as it was: alive, and nothing of them is left."""
+        honest = self.neighbour.user if self.neighbour else None
+        for user in [u for u in self.users if u is not honest]:
+            user.vanish()
+            self.users.remove(user)
+        mine = {self.neighbour.allocation["id"]} if self.neighbour else set()
+        uid = honest.uid if honest else -1
+
+        def alone() -> bool:
+            return all(a["id"] in mine or a["uid"] == uid for a in self.allocations())
+
+        until(alone, within_s=15, what="the attackers' allocations to be gone")
+        found = self.belongings()
+
+        def clean() -> bool:
+            nonlocal found
+            found = self.belongings()
+            return not found.more_than(self.at_rest)
+
+        with suppress(AssertionError):
+            until(clean, within_s=10)
+        assert not found.more_than(self.at_rest), self._told(f"left behind: {found.more_than(self.at_rest)}")
+        for queue in self.client.get("/v1/queues")["items"]:
+            if queue["name"] != "default":
+                self.client.delete(f"/v1/queues/{queue['name']}")
+        assert all(d["health"] == "healthy" for d in self.devices())
+        if self.neighbour:
+            assert self.neighbour.program.alive(), self.neighbour.program.text()
+
+    def _told(self, what: str) -> str:
+        """With what the pool and the probe have to say to it."""
+        held = [(a["id"], a["uid"], a["state"], a["reason"], a["pids"]) for a in self.allocations()]
+        said = self.probe.refusals()[-2000:] if self.probe else ""
+        return f"{what}\nheld: {held}\nthe probe: {said}\nthe log: {(self.home / 'pool.log').read_text()[-3000:]}"
+
+    def close(self) -> None:
+        if self.probe is not None:
+            self.probe.close()
+        for user in self.users:
+            user.vanish()
+        super().close()
+        shutil.rmtree(self.directory, ignore_errors=True)
