@@ -153,10 +153,6 @@ class NodeAgent:
         self._watching.wake()
         return known
 
-    def sweep(self) -> None:
-        """Settle all allocations now."""
-        self._watching.sweep()
-
     def snapshot(self, *, processes: bool = False) -> NodeSnapshot:
         """Everything about the node now. ``processes``: with the processes of each allocation, which takes longer."""
         return view.snapshot(self._parts, self.node, processes=processes)

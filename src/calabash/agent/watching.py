@@ -65,15 +65,6 @@ class Watching:
         """0 when it is just being started again."""
         return self._arbiter.pid
 
-    def sweep(self) -> None:
-        """Settle all allocations now."""
-        with self._parts.lock:
-            changes = self._parts.allocations.sweep()
-            self.record(changes)
-        self._terminator.end([r.id for r in changes.to_end], self._parts.clock.monotonic_ns())
-        if changes.released:
-            self._changed()
-
     def record(self, changes: Changes) -> None:
         """Tell what has changed, and let modes undo what they did. Under the lock."""
         events = self._parts.events
@@ -91,13 +82,22 @@ class Watching:
 
     def _watch(self) -> None:
         parts = self._parts
-        self.sweep()
+        self._sweep()
         self._arbiter.keep()
         records = parts.allocations.records()
         for allocation, how in parts.ledgers.tick(records).items():
             self._end_spoilt(allocation, how)
         parts.ledgers.checkpoint(records, parts.store)
         parts.events.flush()
+
+    def _sweep(self) -> None:
+        """Settle all allocations now."""
+        with self._parts.lock:
+            changes = self._parts.allocations.sweep()
+            self.record(changes)
+            self._terminator.end([r.id for r in changes.to_end], self._parts.clock.monotonic_ns())
+        if changes.released:
+            self._changed()
 
     def _end_spoilt(self, allocation: AllocationId, how: str) -> None:
         """Who cuts or stretches its page wants to harm somebody: it is not asked politely."""

@@ -1,0 +1,27 @@
+"""What front ends hold of the agent is narrow, and nothing of what lies behind it is public."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from calabash.agent.node import NodeAgent
+
+SOURCES = Path(__file__).resolve().parents[3] / "src" / "calabash"
+BEHIND = {"allocations", "inventory", "ledgers", "lifecycle", "loops", "parts", "reap", "slots", "watching"}
+FRONT = ("binder", "standalone", "cli")
+
+
+def test_the_agent_has_a_narrow_face() -> None:
+    public = {name for name in vars(NodeAgent) if not name.startswith("_")}
+    asked = {"start", "stop", "grant", "enter", "end", "snapshot", "record", "records", "event", "subscribe"}
+    assert public == asked | {"arbiter_pid"}
+
+
+def test_no_front_end_reaches_behind_it() -> None:
+    for path in (file for package in FRONT for file in (SOURCES / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("calabash.agent."):
+                part = str(node.module).split(".")[2]
+                names = {alias.name for alias in node.names}
+                assert part not in BEHIND or names <= {"no_devices"}, f"{path}: {node.module}"
