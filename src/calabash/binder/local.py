@@ -19,6 +19,7 @@ from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.sched import (
     DEFAULT_POLICY,
     Bind,
+    Decision,
     Defer,
     Evict,
     Explanation,
@@ -36,6 +37,7 @@ from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
 _LIST = re.compile(r"\(([^()]+)\)$")
+CYCLE_EVERY_S = 1.0  # what time alone allows, such as the end of a minimum run time, is found this soon
 UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
 
 
@@ -106,6 +108,7 @@ class LocalScheduler:
         self.scheduler = Scheduler([spec], queues, policy=policy, options=options)
         self._requests: dict[str, GpuRequest] = {}
         self._slices: dict[str, Placement] = {}
+        self._cycle_due_s = 0.0
         self._foreign: dict[DeviceUuid, Foreign] = {}
         self._occupied: dict[DeviceUuid, Shape] = {}
 
@@ -197,6 +200,7 @@ class LocalScheduler:
                 with contextlib.suppress(CalabashError):  # it is in another mode: full, or not divided by memory
                     cluster.place(shape, place)
                     self._occupied[uuid] = shape
+        self.scheduler.state.freed()
 
     @property
     def foreign_is_counted(self) -> bool:
@@ -207,9 +211,23 @@ class LocalScheduler:
         self.scheduler.set_queues(queues)
 
     def cycle(self, now_s: float) -> tuple[LocalDecision, ...]:
-        """Decide; see ``Scheduler.cycle``."""
+        """Decide about everything; see ``Scheduler.cycle``."""
+        self._cycle_due_s = now_s + CYCLE_EVERY_S
+        return self._translated(self.scheduler.cycle(now_s))
+
+    def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[LocalDecision, ...]:
+        """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
         decided: list[LocalDecision] = []
-        for decision in self.scheduler.cycle(now_s):
+        for name in newcomers:
+            due_s = self.scheduler.wake_at_s()
+            if now_s >= self._cycle_due_s or (due_s is not None and due_s <= now_s):
+                return (*decided, *self.cycle(now_s))
+            decided.extend(self._translated(self.scheduler.decide(name, now_s)))
+        return tuple(decided)
+
+    def _translated(self, decisions: Iterable[Decision]) -> tuple[LocalDecision, ...]:
+        decided: list[LocalDecision] = []
+        for decision in decisions:
             name = AllocationId(decision.id)
             if isinstance(decision, Bind | Move):
                 answer = self._placed(decision)

@@ -40,6 +40,7 @@ def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, me
     specs = [
         GpuSpec(
             model=device.uuid,
+            card=device.model,
             memory_mib=device.memory_mib,
             island=island,
             numa=device.numa_node,

@@ -50,6 +50,7 @@ class Tracker:
         self._foreign: Mapping[DeviceUuid, Foreign] = NOTHING_FOREIGN
         self._running: set[AllocationId] = set()
         self._submitted: dict[AllocationId, tuple[WaitingRequest, float]] = {}
+        self._newcomers: dict[AllocationId, None] = {}  # submitted since decisions were taken last
         self.scheduler = self._build(devices, held)
 
     def now_s(self) -> float:
@@ -60,10 +61,12 @@ class Tracker:
         now_s = self.now_s()
         self._submit(self.scheduler, waiting, now_s)
         self._submitted[waiting.id] = (waiting, now_s)
+        self._newcomers[waiting.id] = None
 
     def gone(self, allocation: AllocationId) -> None:
         """It leaves the queue order, or its place."""
         self._submitted.pop(allocation, None)
+        self._newcomers.pop(allocation, None)
         self._running.discard(allocation)
         self.scheduler.finished(allocation)
 
@@ -80,7 +83,10 @@ class Tracker:
         self._running.add(record.id)
 
     def decide(self) -> tuple[LocalDecision, ...]:
-        """Decide everything that can be decided now."""
+        """Decide about newcomers where nothing else has changed, else everything that can be decided now."""
+        newcomers, self._newcomers = self._newcomers, {}
+        if newcomers:
+            return self.scheduler.decide(newcomers, self.now_s())
         return self.scheduler.cycle(self.now_s())
 
     def follow(
@@ -126,6 +132,7 @@ class Tracker:
                 self._submit(scheduler, waiting, submitted_at_s)
             except CalabashError as error:
                 del self._submitted[waiting.id]
+                self._newcomers.pop(waiting.id, None)
                 waiting.resolve(error)
         return scheduler
 

@@ -195,3 +195,25 @@ def test_strangers_on_a_card_in_another_mode_count_as_soon_as_that_mode_has_ende
     assert local.foreign_is_counted
     local.submit(name("again"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=2)
     assert not [d for d in local.cycle(3.0) if isinstance(d, Start)]
+
+
+def test_two_devices_of_one_request_are_of_one_model_where_there_are_two() -> None:
+    local = machine(device(0), device(1, model="NVIDIA A100-PCIE-40GB"), device(2))
+    local.submit(name("pair"), GpuRequest(count=2), submitted_at_s=0.0)
+    (start,) = local.cycle(0.0)
+    assert isinstance(start, Start)
+    assert [s.device for s in start.placement.slices] == ["GPU-0", "GPU-2"]
+
+
+def test_newcomers_are_decided_alone_until_something_is_freed() -> None:
+    local = machine(device(0))
+    for i, allocation in enumerate(("a", "b")):
+        local.submit(name(allocation), GpuRequest(), submitted_at_s=float(i), owner=allocation)
+    assert [type(d) for d in local.cycle(2.0)] == [Start, Wait]
+    local.submit(name("c"), GpuRequest(), submitted_at_s=2.1, owner="c")
+    assert [(type(d), d.id) for d in local.decide([name("c")], 2.1)] == [(Wait, name("c"))]
+    local.finished(name("a"))
+    local.submit(name("d"), GpuRequest(), submitted_at_s=2.2, owner="d")
+    decided = local.decide([name("d")], 2.2)
+    assert [d.id for d in decided if isinstance(d, Start)] == [name("b")]
+    assert name("d") in {d.id for d in decided}
