@@ -8,6 +8,7 @@ process slot. The agent's part (reaping the dead) runs as in production.
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
@@ -101,6 +102,38 @@ def measure_time(report: Report, lab: Lab) -> None:
     report.add("time to recovery, worst", max(times), "ms", at_most=RECOVERY_MS, detail=f"of {len(times)}")
 
 
+def measure_refused(report: Report, lab: Lab) -> None:
+    """A survivor that needs what a killed sibling held, asking the moment the sibling has ended."""
+    lab.slot("family", policy=None, memory_limit_bytes=4 * GIB)
+    keeper = lab.keeper("family")
+    probe = lab.start("family", "hammer", "--seconds", 1, "--largest-mib", 1)
+    probe.wait_ready()
+    context = next(process.devices[0].context_bytes for process in lab.books().processes)
+    keeper.learn_context(lab.books().devices[0].name, context)
+    probe.result()
+    asked = refused = 0
+    longest_ms = 0.0
+    for _ in range(20 if report.quick else 200):
+        sibling = lab.start("family", "hammer", "--seconds", SECONDS_MAX, "--largest-mib", 16, "--hold-mib", 2 * 1024)
+        sibling.wait_ready()
+        survivor = lab.start("family", "hammer", "--gate", "--fill")
+        survivor.wait_ready()
+        sibling.process.kill()
+        os.waitid(os.P_PID, sibling.pid, os.WEXITED | os.WNOWAIT)  # it has ended; nobody has asked for its exit code
+        began = time.monotonic()
+        survivor.go()
+        most = survivor.result()["most_bytes"]
+        longest_ms = max(longest_ms, (time.monotonic() - began) * 1000)
+        asked += 1
+        refused += int(most < 0.99 * (4 * GIB - context))
+        sibling.kill()
+        lab.forget(sibling)
+        lab.forget(survivor)
+    detail = f"of {asked} that took the whole cap, at most {longest_ms:.0f} ms to fill it"
+    report.add("survivors refused what a killed sibling held", refused, "programs", at_most=0, detail=detail)
+    lab.drop_slot("family")
+
+
 def measure(report: Report) -> None:
     """All of it; on a real card this stands aside: its truth is the simulator's books."""
     with Lab(gpus="A100-80GB") as lab:
@@ -110,6 +143,7 @@ def measure(report: Report) -> None:
             return
         measure_kills(report, lab)
         measure_time(report, lab)
+        measure_refused(report, lab)
 
 
 if __name__ == "__main__":
