@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -9,7 +10,42 @@ from tests.daemons.world import NATIVE, until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
+from calabash.agent.slot_content import SlotDevice, SlotSpec
+from calabash.agent.slot_files import create_slot
+from calabash.model.request import AllocationId
+
 CAP_MIB = 1024
+
+
+def test_a_forged_slot_is_refused(world: HostileWorld, mallory: User) -> None:
+    forged = world.directory / f"forged-{mallory.uid}"
+    uuid = world.books().devices[0].uuid
+    device = SlotDevice(uuid=uuid, memory_limit_bytes=38 << 30, core_percent=100, policy=None, priority=0)
+    create_slot(forged, SlotSpec(allocation=AllocationId("forged"), devices=(device,)))
+    for path in (forged, *forged.iterdir()):
+        os.chown(path, mallory.uid, mallory.uid)
+    with world.unharmed():
+        tenant = mallory.runs(
+            world.program("hostile"),
+            "hold",
+            "8192",
+            environment={"CALABASH_SLOT": str(forged)},
+            memory_mib=CAP_MIB,
+            cores=10,
+        )
+        line = tenant.line()
+        held = int(line.split()[1]) if line.startswith("held") else 0
+        assert held <= CAP_MIB, line
+    shutil.rmtree(forged)
+
+
+@pytest.mark.parametrize("how", ["handles", "libc-handle"])
+def test_a_dlsym_that_another_look_up_found_leads_to_the_hooks(world: HostileWorld, mallory: User, how: str) -> None:
+    with world.unharmed():
+        tenant = mallory.runs(world.program("hostile"), how, "8192", memory_mib=CAP_MIB, cores=10)
+        line = tenant.line()
+        assert line.startswith("took"), line
+        assert int(line.split()[1]) <= CAP_MIB
 
 
 def test_a_copy_of_the_driver_in_a_new_namespace_is_found_out(world: HostileWorld, mallory: User) -> None:
