@@ -15,6 +15,7 @@ _ALONE = frozenset(
     {
         "native/test_compute.py",
         "native/test_compute_shares.py",
+        "native/test_compute_truth.py",
         "hostile/test_compute.py",
         "hostile/test_flood.py",
         "hostile/test_fuzz.py",
