@@ -57,6 +57,7 @@ class Cycle:
         self._decisions: list[Decision] = []
         self._blocked: list[Blocked] = []
         self._evicted: list[str] = []
+        self._promised = {r.gang for r in state.reservations}
         self._starts = 0
 
     def run(self) -> tuple[Decision, ...]:
@@ -122,9 +123,11 @@ class Cycle:
             # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
             starts, need = self._starts, self._state.need(order.head().requests)
             while order and starts == self._starts:
-                if self._state.need(order.head().requests) != need:
+                portion = order.head()
+                if self._state.need(portion.requests) != need:
                     break
-                yield order.pop()
+                order.pop()
+                yield portion
             if order:
                 heapq.heappush(heap, (self._pressure(order.head()), queue))
 
@@ -157,7 +160,7 @@ class Cycle:
         if len(portion.requests) > 1 or gang.incomplete or gang.missing > 1:
             return None
         reservations = self._held.reservations
-        if any(r.gang == gang.key for r in (*reservations, *self._state.reservations)):
+        if gang.key in self._promised or (reservations and any(r.gang == gang.key for r in reservations)):
             return None
         request = portion.requests[0]
         start_s = min((r.start_s for r in reservations), default=None)

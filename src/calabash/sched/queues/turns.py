@@ -108,17 +108,15 @@ class QueueOrder:
                 return portion
             heapq.heapreplace(self._heap, (now, owner))
 
-    def pop(self) -> Portion:
-        """Take the next one."""
-        portion = self.head()
-        owner = portion.gang.owner
+    def pop(self) -> None:
+        """Take away the head."""
+        owner = self._heap[0][1]
         waiting = self._of[owner]
         waiting.pop()
         if waiting and len(self._heap) > 1:
             heapq.heapreplace(self._heap, (self._turns.place(waiting[-1]), owner))
         elif not waiting:
             heapq.heappop(self._heap)
-        return portion
 
 
 def _rank(portion: Portion) -> tuple[object, ...]:
