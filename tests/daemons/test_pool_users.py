@@ -7,11 +7,13 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import socket
 import statistics
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,25 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 
 @pytest.fixture
-def pool(world: World) -> World:
+def make_world() -> Iterator[Callable[..., World]]:
+    """Pools in a directory that others can pass through; pytest closes its own at the start of every session."""
+    directory = Path(tempfile.mkdtemp(prefix="calabash-"))
+    made: list[World] = []
+
+    def make(gpus: str = "2xA100-40GB") -> World:
+        made.append(World(directory / f"home{len(made)}", gpus))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def pool(make_world: Callable[..., World]) -> World:
+    world = make_world()
+    world.up()
     open_way(world.home)
     return world
 

@@ -49,8 +49,12 @@ class Events:
         """Write what waits, as far as the store takes it."""
         with contextlib.suppress(CalabashError):
             while self._waiting:
-                self._store.add_event(**self._waiting[0])
-                self._waiting.popleft()
+                # Many at once: as many transactions as events would keep grants from the journal meanwhile.
+                batch = list(self._waiting)
+                self._store.add_events(batch)
+                for event in batch:
+                    if self._waiting and self._waiting[0] is event:  # else it was lost in the meantime
+                        self._waiting.popleft()
 
     def complain(self, error: CalabashError) -> None:
         """Say that the journal cannot be kept now: once, not ten times a second."""

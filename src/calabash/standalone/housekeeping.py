@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from pathlib import Path
 
@@ -37,6 +38,8 @@ class Housekeeper:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        # The scheduler's tables are learned with it now and then: a second of importing must not fall into a request.
+        importlib.import_module("scipy.optimize")
         while not self._stop.wait(PERIOD_S):
             keep_small(self._log_file)
             try:
