@@ -22,7 +22,7 @@ $(SHIM_BUILD)/%.o: $(SHIM_DIR)/%.c $(SHIM_HEADERS) $(SHIM_GENERATED) $(SHIM_DIR)
 	$(CC) $(CFLAGS) -ftls-model=initial-exec -fno-semantic-interposition -c $< -o $@
 
 # A sanitizer looks functions up before it is ready itself, and so gets here: this much of us must run without it.
-$(SHIM_BUILD)/dl.o $(SHIM_BUILD)/elf.o: CFLAGS += -fno-sanitize=all
+$(SHIM_BUILD)/dl.o $(SHIM_BUILD)/dlreal.o $(SHIM_BUILD)/elf.o: CFLAGS += -fno-sanitize=all
 
 $(SHIM): $(SHIM_OBJECTS)
 	@mkdir -p $(@D)

@@ -1,10 +1,10 @@
 /*
- * The first CUDA or NVML call of a process: find the slot, claim a process slot, or refuse.
+ * The first CUDA or NVML call of a process: find the slot, take a process slot, or refuse.
  *
  * Nothing happens before that call, so a program that never touches a GPU pays for the library's load alone.
- * The driver is loaded before the start is claimed (see resolve.c on locks), so other threads wait for file
+ * The driver is loaded before the start begins (see real.c on locks), so other threads wait for file
  * operations only. A forked child keeps the mapped pages and the lease, which it shares with its parent, and
- * claims a process slot of its own on its first call; the parent's allocations are none of its own.
+ * takes a process slot of its own on its first call; the parent's allocations are none of its own.
  */
 #define _GNU_SOURCE
 #include "shim/start.h"
