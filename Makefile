@@ -34,7 +34,7 @@ lint: ready ## style, types, layers
 	@$(RUN) mypy
 	@$(RUN) lint-imports
 	@$(RUN) python -m tools.cformat --check
-	@$(RUN) python -m tools.ccircles image sim
+	@$(RUN) python -m tools.ccircles
 
 format: ready ## rewrite sources to the house style
 	@$(RUN) ruff check --fix .

@@ -16,7 +16,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("folder", ["image", "sim"])
+@pytest.mark.parametrize("folder", ["api", "image", "page", "shim", "sim"])
 def test_no_files_of_the_native_code_depend_on_each_other_in_a_circle(folder: str) -> None:
     assert report(NATIVE, [folder]) == []
 

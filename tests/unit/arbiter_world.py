@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from calabash.agent.arbiter_accounts import Demand
+from calabash.agent.arbiter_accounts import ComputeDemand
 from calabash.agent.arbiter_policy import NEVER, Order, SharedDevice, decide
 from calabash.agent.audit import Audit, Throttle, Window, check, throttle
 from calabash.agent.auditor import WINDOW_NS
@@ -53,9 +53,9 @@ class Tenant:
     unreported_ns: int = 0
     told_ns: int = 0
 
-    def demand(self) -> Demand:
+    def demand(self) -> ComputeDemand:
         """What the agent would read from its pages."""
-        return Demand(
+        return ComputeDemand(
             core_percent=self.core_percent,
             policy=self.policy,
             priority=self.priority,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.arbiter_accounts import Demand
+from calabash.agent.arbiter_accounts import ComputeDemand
 from calabash.agent.arbiter_policy import SharedDevice, decide, is_active, weights
 from calabash.agent.believed import MS, Believed
 from calabash.agent.pages_layout import Gate, PagePolicy
@@ -20,8 +20,8 @@ SECOND = 1_000 * MS
 A, B, C = AllocationId("a"), AllocationId("b"), AllocationId("c")
 
 
-def _demand(percent: int, policy: PagePolicy = FIXED, priority: int = 0, demand_ns: int = 100 * MS) -> Demand:
-    return Demand(core_percent=percent, policy=policy, priority=priority, demand_ns=demand_ns, waiting_count=1)
+def _demand(percent: int, policy: PagePolicy = FIXED, priority: int = 0, demand_ns: int = 100 * MS) -> ComputeDemand:
+    return ComputeDemand(core_percent=percent, policy=policy, priority=priority, demand_ns=demand_ns, waiting_count=1)
 
 
 @pytest.mark.parametrize("kernel_ms", [0.2, 1, 10, 100])
@@ -149,7 +149,7 @@ def test_best_effort_of_higher_priority_goes_first() -> None:
         min_size=1,
     )
 )
-def test_weights_never_add_up_to_more_than_the_device(demands: dict[str, Demand]) -> None:
+def test_weights_never_add_up_to_more_than_the_device(demands: dict[str, ComputeDemand]) -> None:
     got = weights({AllocationId(name): look for name, look in demands.items()})
     assert sum(got.values()) <= 1 + 1e-9
     assert all(part >= 0 for part in got.values())
@@ -171,13 +171,13 @@ def test_turns_of_one_round_never_overlap() -> None:
 
 
 def test_a_container_without_demand_is_idle_and_one_with_a_long_kernel_in_flight_is_not() -> None:
-    quiet = Demand(core_percent=50, policy=FIXED, demand_ns=100 * MS)
+    quiet = ComputeDemand(core_percent=50, policy=FIXED, demand_ns=100 * MS)
     assert is_active(quiet, 105 * MS)
     assert not is_active(quiet, 120 * MS)
-    running = Demand(core_percent=50, policy=FIXED, demand_ns=100 * MS, inflight_ns=100 * MS)
+    running = ComputeDemand(core_percent=50, policy=FIXED, demand_ns=100 * MS, inflight_ns=100 * MS)
     assert is_active(running, 190 * MS)
     assert not is_active(running, 100 * MS + SECOND)
-    dead_waiter = Demand(core_percent=50, policy=FIXED, demand_ns=100 * MS, waiting_count=3)
+    dead_waiter = ComputeDemand(core_percent=50, policy=FIXED, demand_ns=100 * MS, waiting_count=3)
     assert not is_active(dead_waiter, 100 * MS + SECOND)
 
 
@@ -187,7 +187,7 @@ def test_a_tenant_that_claims_more_than_the_clock_allows_harms_only_itself() -> 
         forged_ns = believed.read(2**64 - 1 if step else 0, step * 10 * MS, burst_ns=40 * MS)
     assert forged_ns <= SECOND + 40 * MS
     state, _ = decide(SharedDevice(), {A: _demand(30), B: _demand(70)}, 100 * MS)
-    forged = Demand(core_percent=30, policy=FIXED, demand_ns=110 * MS, charged_ns=forged_ns)
+    forged = ComputeDemand(core_percent=30, policy=FIXED, demand_ns=110 * MS, charged_ns=forged_ns)
     _, decision = decide(state, {A: forged, B: _demand(70, demand_ns=110 * MS)}, 118 * MS)
     assert decision.orders[B].gate in {Gate.OPEN, Gate.RATE}
     turn = decision.orders[A].turn

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from calabash.agent import pages_layout as layout
-from calabash.agent.pages import LimitsPage, Plan, UsagePage
+from calabash.agent.pages import LimitsPage, TurnPlan, UsagePage
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.agent.slot_content import SlotDevice, SlotSpec
 from calabash.agent.slot_files import create_slot
@@ -176,14 +176,14 @@ def test_a_usage_file_that_its_tenant_cut_short_reads_as_unused(tmp_path: Path) 
 def test_a_new_plan_keeps_the_one_in_force_until_it_begins(tmp_path: Path) -> None:
     create_slot(tmp_path, _spec())
     limits = LimitsPage.of_slot(tmp_path)
-    limits.set_gate(0, Gate.TURN, Plan(from_ns=100, start_ns=100, end_ns=110, period_ns=20), neighbours=1)
-    limits.set_gate(0, Gate.TURN, Plan(from_ns=140, start_ns=145, end_ns=150, period_ns=30), neighbours=2)
+    limits.set_gate(0, Gate.TURN, TurnPlan(from_ns=100, start_ns=100, end_ns=110, period_ns=20), neighbours=1)
+    limits.set_gate(0, Gate.TURN, TurnPlan(from_ns=140, start_ns=145, end_ns=150, period_ns=30), neighbours=2)
     device = limits.device(0)
     assert (device.previous.start_ns, device.previous.end_ns, device.previous.period_ns) == (100, 110, 20)
     assert (device.plan.from_ns, device.plan.start_ns, device.neighbours) == (140, 145, 2)
     assert device.word == 4
     limits.set_gate(0, Gate.RATE)
-    limits.set_gate(0, Gate.TURN, Plan(from_ns=200, start_ns=200, end_ns=210, period_ns=20))
+    limits.set_gate(0, Gate.TURN, TurnPlan(from_ns=200, start_ns=200, end_ns=210, period_ns=20))
     assert limits.device(0).previous.end_ns == 0
 
 

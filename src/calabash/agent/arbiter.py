@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, Demand
+from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, ComputeDemand
 from calabash.agent.arbiter_policy import Order, SharedDevice, Turn, decide, is_active
 from calabash.agent.believed import CREDIT_NS, Believed
-from calabash.agent.pages import LimitsPage, Plan, UsagePage
+from calabash.agent.pages import LimitsPage, TurnPlan, UsagePage
 from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_names import LIMITS_FILE
 from calabash.model.device import DeviceUuid
@@ -47,13 +47,13 @@ class DeviceShare:
         self._limits = limits
         self._usage = usage
         self._index = index
-        self._demand: Demand | None = None
+        self._demand: ComputeDemand | None = None
         self._order: Order | None = None
         self._believed = Believed()
         self._kernels: deque[int] = deque(maxlen=KERNEL_WINDOWS)
         self._kernels_at_ns = 0
 
-    def demand(self, now_ns: int) -> Demand:
+    def demand(self, now_ns: int) -> ComputeDemand:
         """What it wants and has used; cheap while it is idle."""
         known = self._demand
         limits = self._limits.device(self._index)
@@ -74,7 +74,7 @@ class DeviceShare:
                 self._kernels.append(longest)
         kernel_ns = min(self._kernel_ns(usage.kernel_ns_max), KERNEL_NS_MAX)
         policy = limits.policy if limits.policy <= PagePolicy.BEST_EFFORT else PagePolicy.FIXED
-        self._demand = Demand(
+        self._demand = ComputeDemand(
             core_percent=max(1, min(100, limits.core_percent)),
             policy=PagePolicy(policy),
             priority=limits.priority,
@@ -102,7 +102,7 @@ class DeviceShare:
         if order.turn is None or order.round is None:
             self._limits.set_gate(self._index, order.gate, neighbours=order.neighbours)
             return
-        plan = Plan(
+        plan = TurnPlan(
             from_ns=order.round.from_ns,
             start_ns=order.turn.start_ns,
             end_ns=order.turn.end_ns,

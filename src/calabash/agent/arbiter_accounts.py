@@ -33,7 +33,7 @@ IDLE_RATIO = 0.001  # less than this is not planned as idle time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class ComputeDemand:
     """What one container wants and has used of one device; times in ns of the host's monotonic clock.
 
     ``charged_ns`` is cumulative and believed, ``unreported_ns`` what the agent adds to it, ``seen_ns`` what the driver saw
@@ -101,7 +101,7 @@ class Account:
 
 def settle(
     before: Mapping[AllocationId, Account],
-    demands: Mapping[AllocationId, Demand],
+    demands: Mapping[AllocationId, ComputeDemand],
     share: Mapping[AllocationId, float],
     *,
     among: frozenset[AllocationId],
@@ -143,7 +143,7 @@ def settle(
     }
 
 
-def _paid(old: Account | None, demand: Demand, earned_ns: int, *, witnessed: bool, now_ns: int) -> Account:
+def _paid(old: Account | None, demand: ComputeDemand, earned_ns: int, *, witnessed: bool, now_ns: int) -> Account:
     if old is None:
         return _counted(Account(), demand, now_ns)
     earned_ns += old.earned_ns
@@ -156,7 +156,7 @@ def _paid(old: Account | None, demand: Demand, earned_ns: int, *, witnessed: boo
     return _counted(replace(old, credit_ns=old.credit_ns + earned_ns - paid_ns), demand, now_ns)
 
 
-def _counted(account: Account, demand: Demand, now_ns: int) -> Account:
+def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
     """Settled up to what the counters say now."""
     return replace(
         account,

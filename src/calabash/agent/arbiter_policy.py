@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from calabash.agent.arbiter_accounts import IDLE_RATIO, Account, Demand, settle
+from calabash.agent.arbiter_accounts import IDLE_RATIO, Account, ComputeDemand, settle
 from calabash.agent.believed import CREDIT_NS, MS
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
@@ -95,7 +95,7 @@ class Decision:
     replanned: bool
 
 
-def is_active(demand: Demand, now_ns: int) -> bool:
+def is_active(demand: ComputeDemand, now_ns: int) -> bool:
     """Whether a container wants the device: it waits, launched a moment ago, or its work must still be running."""
     silent_ns = now_ns - demand.demand_ns
     if demand.policy is PagePolicy.NONE or demand.demand_ns == 0:
@@ -105,7 +105,7 @@ def is_active(demand: Demand, now_ns: int) -> bool:
     return demand.inflight_ns > 0 and silent_ns < ACTIVE_NS + 2 * demand.inflight_ns
 
 
-def weights(active: Mapping[AllocationId, Demand]) -> dict[AllocationId, float]:
+def weights(active: Mapping[AllocationId, ComputeDemand]) -> dict[AllocationId, float]:
     """The part of the device's time, 0..1, that each active container is entitled to. Their sum is at most 1."""
     percent = {
         name: float(demand.core_percent) if demand.policy is not PagePolicy.BEST_EFFORT else 0.0
@@ -134,7 +134,9 @@ def weights(active: Mapping[AllocationId, Demand]) -> dict[AllocationId, float]:
     return {name: value / 100 for name, value in percent.items()}
 
 
-def decide(state: SharedDevice, demands: Mapping[AllocationId, Demand], now_ns: int) -> tuple[SharedDevice, Decision]:
+def decide(
+    state: SharedDevice, demands: Mapping[AllocationId, ComputeDemand], now_ns: int
+) -> tuple[SharedDevice, Decision]:
     """One decision about one device.
 
     Args:
@@ -194,13 +196,13 @@ def decide(state: SharedDevice, demands: Mapping[AllocationId, Demand], now_ns: 
     return following, Decision(orders=orders, replanned=due)
 
 
-def _is_wanting(state: SharedDevice, name: AllocationId, demand: Demand, now_ns: int) -> bool:
+def _is_wanting(state: SharedDevice, name: AllocationId, demand: ComputeDemand, now_ns: int) -> bool:
     """By what its page says, or by what the driver saw of one whose page is silent."""
     account = state.accounts.get(name)
     return is_active(demand, now_ns) or (account is not None and account.is_silent_user(now_ns))
 
 
-def _single(demand: Demand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
+def _single(demand: ComputeDemand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
     """The gate of a container that needs no turn. Whoever is idle may start at once and is then held to its share."""
     neighbours = active_count - active
     if demand.policy is PagePolicy.NONE or (
@@ -213,14 +215,14 @@ def _single(demand: Demand, active: bool, members: int, active_count: int, *, ow
 
 def _next_round(
     current: Round | None,
-    active: Mapping[AllocationId, Demand],
+    active: Mapping[AllocationId, ComputeDemand],
     share: Mapping[AllocationId, float],
     *,
     accounts: Mapping[AllocationId, Account],
     newcomers: frozenset[AllocationId],
     now_ns: int,
 ) -> Round:
-    """Plan the round after ``current``; without one, or when it is over, from a moment ahead of now."""
+    """TurnPlan the round after ``current``; without one, or when it is over, from a moment ahead of now."""
     start = now_ns + LEAD_NS
     over = start
     if current is not None:
@@ -248,7 +250,7 @@ def _next_round(
     return Round(from_ns=over, start_ns=start, end_ns=max(at, start + TURN_NS_MIN), turns=turns)
 
 
-def _end_ns(current: Round, active: Mapping[AllocationId, Demand]) -> int:
+def _end_ns(current: Round, active: Mapping[AllocationId, ComputeDemand]) -> int:
     """When the last turn of a round is really over: its last long kernel may end after it, or another may not fit."""
     holder = max(current.turns, key=lambda name: current.turns[name].end_ns)
     turn, demand = current.turns[holder], active.get(holder)
@@ -260,7 +262,7 @@ def _end_ns(current: Round, active: Mapping[AllocationId, Demand]) -> int:
 
 
 def _turn_lengths(
-    active: Mapping[AllocationId, Demand],
+    active: Mapping[AllocationId, ComputeDemand],
     share: Mapping[AllocationId, float],
     due: Mapping[AllocationId, int],
     length: int,

@@ -21,7 +21,7 @@ Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class CensusListener:
     """Whom the census tells; every call may come from its thread.
 
     Args:
@@ -49,7 +49,7 @@ class Census:
         inventory: Inventory,
         allocation_of: Callable[[int], AllocationId | None],
         entitled: Callable[[DeviceUuid], Collection[AllocationId]],
-        events: Events,
+        events: CensusListener,
         *,
         policy: StrangerPolicy = StrangerPolicy.TELL,
     ) -> None:

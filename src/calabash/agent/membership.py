@@ -20,7 +20,7 @@ from calabash.agent.membership_lease import LeaseMembership
 from calabash.agent.slot_names import LEASE_FILE
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
-from calabash.seams.host.cgroups import Hierarchy, find_hierarchy, mount_hierarchy
+from calabash.seams.host.cgroups import CgroupHierarchy, find_hierarchy, mount_hierarchy
 from calabash.seams.host.processes import Process
 
 
@@ -95,7 +95,7 @@ def group_name(home: Path) -> str:
     return "calabash-" + hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:8]
 
 
-def _hierarchy(home: Path) -> Hierarchy | None:
+def _hierarchy(home: Path) -> CgroupHierarchy | None:
     found = find_hierarchy()
     if found is not None:
         return found

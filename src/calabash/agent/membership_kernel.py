@@ -11,7 +11,7 @@ from calabash.agent.slot_names import is_slot_name
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.host.cgroups import Cgroup, Hierarchy, group_of
+from calabash.seams.host.cgroups import Cgroup, CgroupHierarchy, group_of
 from calabash.seams.host.processes import Process, alive, identify, parent_of, send_signal
 
 
@@ -20,7 +20,7 @@ class KernelMembership:
 
     form = "kernel"
 
-    def __init__(self, hierarchy: Hierarchy, name: str) -> None:
+    def __init__(self, hierarchy: CgroupHierarchy, name: str) -> None:
         self._hierarchy = hierarchy
         self._base = Cgroup(hierarchy.directory / name)
         self._prefix = f"{hierarchy.top}/{name}/"

@@ -54,7 +54,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TurnPlan:
     """When a container may launch: ``[start + k * period, end + k * period)`` from ``from_ns`` on."""
 
     from_ns: int = 0
@@ -177,7 +177,7 @@ class LimitsPage:
         device.unreported_ns += max(0, unreported_ns)
 
     def set_gate(
-        self, index: int, gate: Gate, plan: Plan | None = None, *, neighbours: int = 0, wake: bool = True
+        self, index: int, gate: Gate, plan: TurnPlan | None = None, *, neighbours: int = 0, wake: bool = True
     ) -> None:
         """Publish how to run from now on, and wake whoever sleeps at the gate.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from calabash.agent.auditor import Auditor
-from calabash.agent.census import Caps, Census, Events, described
+from calabash.agent.census import Caps, Census, CensusListener, described
 from calabash.agent.inventory import Inventory
 from calabash.agent.membership import Membership
 from calabash.agent.reap import Keeping
@@ -55,7 +55,7 @@ class Truth:
             inventory,
             membership.allocation_of,
             hooks.entitled,
-            Events(found=self._found, gone=self._gone, over_use=self._over_use, changed=hooks.changed),
+            CensusListener(found=self._found, gone=self._gone, over_use=self._over_use, changed=hooks.changed),
             policy=policy,
         )
         self._auditor = Auditor(

@@ -37,7 +37,7 @@ class Status(Reply, kw_only=True, frozen=True):
     serves: str
 
 
-class Stranger(Reply, kw_only=True, frozen=True):
+class StrangerView(Reply, kw_only=True, frozen=True):
     """A process that holds memory of a device and has no slice of it; ``allocation`` when it has slices elsewhere."""
 
     pid: int
@@ -47,7 +47,7 @@ class Stranger(Reply, kw_only=True, frozen=True):
     allocation: str
 
 
-class Device(Reply, kw_only=True, frozen=True):
+class DeviceView(Reply, kw_only=True, frozen=True):
     """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's. What ``strangers`` hold
     is granted to nobody."""
 
@@ -67,14 +67,14 @@ class Device(Reply, kw_only=True, frozen=True):
     cause: str
     mode: str
     allocations: list[str]
-    strangers: list[Stranger]
+    strangers: list[StrangerView]
 
 
 class DeviceList(Reply, kw_only=True, frozen=True):
-    items: list[Device]
+    items: list[DeviceView]
 
 
-class SliceUse(Reply, kw_only=True, frozen=True):
+class SliceUseView(Reply, kw_only=True, frozen=True):
     """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device."""
 
     device: str
@@ -87,7 +87,7 @@ class SliceUse(Reply, kw_only=True, frozen=True):
     throttled_s: float
 
 
-class Allocation(Reply, kw_only=True, frozen=True):
+class AllocationView(Reply, kw_only=True, frozen=True):
     """What is held, what waits (``state`` is ``pending``, no slices), or what was."""
 
     id: str
@@ -107,17 +107,17 @@ class Allocation(Reply, kw_only=True, frozen=True):
     started_at: float | None
     ended_at: float | None
     pids: list[int]
-    slices: list[SliceUse]
+    slices: list[SliceUseView]
 
 
 class AllocationList(Reply, kw_only=True, frozen=True):
     """``next`` goes into ``after`` of the following request; it is empty on the last page."""
 
-    items: list[Allocation]
+    items: list[AllocationView]
     next: str = ""
 
 
-class Slice(Reply, kw_only=True, frozen=True):
+class SliceView(Reply, kw_only=True, frozen=True):
     """What was granted of one device."""
 
     device: str
@@ -125,7 +125,7 @@ class Slice(Reply, kw_only=True, frozen=True):
     core_percent: int
 
 
-class Grant(Reply, kw_only=True, frozen=True):
+class GrantReply(Reply, kw_only=True, frozen=True):
     """What the program needs: ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` go in front of what is there. With a ``lease``, the
     program holds a shared lock on that file; without one the kernel knows who belongs to the allocation."""
 
@@ -135,18 +135,18 @@ class Grant(Reply, kw_only=True, frozen=True):
     slot: str
     lease: str
     mode: str
-    slices: list[Slice]
+    slices: list[SliceView]
     warnings: list[str] = []
 
 
-class AllocationState(Reply, kw_only=True, frozen=True):
+class StateReply(Reply, kw_only=True, frozen=True):
     """``granted``, ``running``, ``ending``, or ``released``."""
 
     id: str
     state: str
 
 
-class Why(Reply, kw_only=True, frozen=True):
+class WhyReply(Reply, kw_only=True, frozen=True):
     """Why a request waits, where and why there something runs, or what became of it."""
 
     id: str
@@ -157,7 +157,7 @@ class Why(Reply, kw_only=True, frozen=True):
     suggestions: list[str] = []
 
 
-class Queue(Reply, kw_only=True, frozen=True):
+class QueueView(Reply, kw_only=True, frozen=True):
     """A queue; amounts in devices."""
 
     name: str
@@ -172,10 +172,10 @@ class Queue(Reply, kw_only=True, frozen=True):
 
 
 class QueueList(Reply, kw_only=True, frozen=True):
-    items: list[Queue]
+    items: list[QueueView]
 
 
-class Tenant(Reply, kw_only=True, frozen=True):
+class TenantView(Reply, kw_only=True, frozen=True):
     """A tenant and who may ask on its account besides the user of that name."""
 
     name: str
@@ -184,7 +184,7 @@ class Tenant(Reply, kw_only=True, frozen=True):
 
 
 class TenantList(Reply, kw_only=True, frozen=True):
-    items: list[Tenant]
+    items: list[TenantView]
 
 
 class Named(Reply, kw_only=True, frozen=True):
@@ -199,7 +199,7 @@ class ScenarioText(Reply, kw_only=True, frozen=True):
     scenario: str
 
 
-class Event(Reply, kw_only=True, frozen=True):
+class EventView(Reply, kw_only=True, frozen=True):
     """Something that happened."""
 
     id: int
@@ -214,7 +214,7 @@ class Event(Reply, kw_only=True, frozen=True):
 class EventList(Reply, kw_only=True, frozen=True):
     """Oldest first."""
 
-    items: list[Event]
+    items: list[EventView]
 
 
 class Stopping(Reply, kw_only=True, frozen=True):

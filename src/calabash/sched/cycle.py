@@ -30,7 +30,7 @@ from calabash.model.errors import Reason
 from calabash.sched.actions.allocate import Allocate
 from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.defragment import Defragment
-from calabash.sched.actions.evict import Evict as EvictAction
+from calabash.sched.actions.evict import Eviction
 from calabash.sched.actions.plan import Plan
 from calabash.sched.actions.reserve import Reserve
 from calabash.sched.actions.victims import paused
@@ -51,7 +51,7 @@ class Cycle:
         self._state = state
         self._held = HeldNodes(state)
         self._allocate = Allocate(state, self._held)
-        self._evict = EvictAction(state, self._held)
+        self._evict = Eviction(state, self._held)
         self._defragment = Defragment(state)
         self._reserve = Reserve(state, self._held)
         self._decisions: list[Decision] = []

@@ -127,7 +127,7 @@ async def list_allocations(request: Asked) -> replies.AllocationList:
 
 
 @post("/v1/allocations", status_code=201)
-async def allocate(state: State, request: Asked) -> replies.Grant:
+async def allocate(state: State, request: Asked) -> replies.GrantReply:
     pool, asker = _pool(request), _asker(request)
     wanted = requests.decode(await _body(request), requests.AllocationRequest)
     waiting = await _work(request, pool.submit, wanted, asker)
@@ -194,15 +194,15 @@ async def _disconnected(request: Asked) -> None:
 
 
 @post("/v1/allocations/{allocation:str}/started", status_code=200)
-async def started(request: Asked, allocation: str) -> replies.AllocationState:
+async def started(request: Asked, allocation: str) -> replies.StateReply:
     asker, name = _asker(request), AllocationId(requests.checked_id(allocation))
     body = requests.decode(await _body(request), requests.StartedReport)
     record = await _work(request, _pool(request).started, name, pid=body.pid, asker=asker)
-    return replies.AllocationState(id=record.id, state=record.state)
+    return replies.StateReply(id=record.id, state=record.state)
 
 
 @delete("/v1/allocations/{allocation:str}", status_code=200)
-async def release(request: Asked, allocation: str) -> replies.AllocationState:
+async def release(request: Asked, allocation: str) -> replies.StateReply:
     """Forced, it answers when the devices are free again."""
     pool, asker, name = _pool(request), _asker(request), AllocationId(requests.checked_id(allocation))
     how = requests.decode_query(dict(request.query_params), requests.Release)
@@ -213,11 +213,11 @@ async def release(request: Asked, allocation: str) -> replies.AllocationState:
         shown = "ending" if pool.agent.record(name) is not None else "released"
     if shown == "ending" and how.force:
         raise await _work(request, pool.what_holds, name)
-    return replies.AllocationState(id=name, state=shown)
+    return replies.StateReply(id=name, state=shown)
 
 
 @get("/v1/allocations/{allocation:str}/why")
-async def why(request: Asked, allocation: str) -> replies.Why:
+async def why(request: Asked, allocation: str) -> replies.WhyReply:
     _asker(request)
     return await _work(request, _pool(request).why, AllocationId(requests.checked_id(allocation)))
 

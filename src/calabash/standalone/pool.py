@@ -202,7 +202,7 @@ class Pool:
 
     # -- looking -----------------------------------------------------------------------------------------------
 
-    def why(self, allocation: AllocationId) -> replies.Why:
+    def why(self, allocation: AllocationId) -> replies.WhyReply:
         """Why a request waits, where it was placed and why there, or what became of it."""
         waiting = self.binder.find(allocation)
         if waiting is not None:
@@ -211,7 +211,7 @@ class Pool:
             except CalabashError:  # answered in this moment
                 pass
             else:
-                return replies.Why(
+                return replies.WhyReply(
                     id=allocation,
                     state="pending",
                     reason=told.reason,
@@ -222,7 +222,7 @@ class Pool:
         record = self.agent.record(allocation) or self.store.allocation(allocation)
         if record is None:
             raise not_found(allocation)
-        return replies.Why(
+        return replies.WhyReply(
             id=allocation,
             state=record.state,
             reason=record.reason,

@@ -40,14 +40,14 @@ class Queues:
         """One tenant; an unknown name has an empty access list."""
         return self._tenants.get(name, _NOBODY)
 
-    def shown(self, binder: Binder) -> list[replies.Queue]:
+    def shown(self, binder: Binder) -> list[replies.QueueView]:
         """All queues with what they hold and what waits in them, in devices."""
         known = {DEFAULT_QUEUE: QueueRecord(name=DEFAULT_QUEUE), **self._queues}
         with binder.reading() as scheduler:
             tree = scheduler.scheduler.tree
             amounts = {name: (tree.used(name).gpu_milli, tree.waiting(name).gpu_milli) for name in known}
         return [
-            replies.Queue(
+            replies.QueueView(
                 name=q.name,
                 parent=q.parent,
                 deserved=q.deserved,
@@ -61,10 +61,10 @@ class Queues:
             for _, q in sorted(known.items())
         ]
 
-    def tenants(self) -> list[replies.Tenant]:
+    def tenants(self) -> list[replies.TenantView]:
         """All tenants that have an access list."""
         return [
-            replies.Tenant(name=t.name, users=list(t.users), groups=list(t.groups))
+            replies.TenantView(name=t.name, users=list(t.users), groups=list(t.groups))
             for _, t in sorted(self._tenants.items())
         ]
 

@@ -30,11 +30,11 @@ def devices(agent: NodeAgent) -> replies.DeviceList:
     return replies.DeviceList(items=[_device(state) for state in agent.snapshot().devices])
 
 
-def _device(state: DeviceSnapshot) -> replies.Device:
+def _device(state: DeviceSnapshot) -> replies.DeviceView:
     device, reading = state.device, state.reading
     mode = SHARING_MODES.get(state.mode) if state.mode else None
     division = mode.division(device, state.held) if mode else None
-    return replies.Device(
+    return replies.DeviceView(
         uuid=device.uuid,
         index=device.index,
         vendor=device.vendor,
@@ -52,7 +52,7 @@ def _device(state: DeviceSnapshot) -> replies.Device:
         mode=state.mode or "",
         allocations=list(state.allocations),
         strangers=[
-            replies.Stranger(
+            replies.StrangerView(
                 pid=s.process.pid, uid=s.uid, command=s.command, memory_mib=s.used_mib, allocation=s.allocation or ""
             )
             for s in state.strangers
@@ -66,7 +66,7 @@ def allocations(pool: Pool, page: requests.AllocationPage) -> replies.Allocation
         return _ended_page(pool, page)
     snapshot = pool.agent.snapshot(processes=True)
     index = {d.device.uuid: d.device.index for d in snapshot.devices}
-    shown: list[replies.Allocation] = []
+    shown: list[replies.AllocationView] = []
     if page.all and not page.after:
         held = {a.record.id for a in snapshot.allocations}
         over = pool.store.allocations(ended=True, limit=page.limit)
@@ -82,9 +82,11 @@ def _ended_page(pool: Pool, page: requests.AllocationPage) -> replies.Allocation
     return _page((_allocation(r, (), index, ()) for r in found), page.limit, [])
 
 
-def _page(items: Iterable[replies.Allocation], limit: int, first: list[replies.Allocation]) -> replies.AllocationList:
+def _page(
+    items: Iterable[replies.AllocationView], limit: int, first: list[replies.AllocationView]
+) -> replies.AllocationList:
     """As many as the bounds allow; ``next`` when something is left."""
-    shown: list[replies.Allocation] = []
+    shown: list[replies.AllocationView] = []
     size = 0
     for item in items:
         if len(shown) >= limit or size > PAGE_BYTES_MAX:
@@ -96,7 +98,7 @@ def _page(items: Iterable[replies.Allocation], limit: int, first: list[replies.A
 
 def _live(
     pool: Pool, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int], wanted: Sequence[AllocationId]
-) -> Iterator[replies.Allocation]:
+) -> Iterator[replies.AllocationView]:
     held = {a.record.id: a for a in snapshot.allocations}
     explained = 0
     for name in wanted:
@@ -106,7 +108,7 @@ def _live(
         waiting = pool.binder.find(name)
         if waiting is None:
             continue  # answered in the meantime
-        why = replies.Why(id=name, state="pending", reason="", explanation="")
+        why = replies.WhyReply(id=name, state="pending", reason="", explanation="")
         if explained < EXPLAINED_MAX:
             explained += 1
             try:
@@ -123,7 +125,7 @@ def events(store: Store, page: requests.EventPage) -> replies.EventList:
     found = store.events(after=page.after, limit=page.limit)
     return replies.EventList(
         items=[
-            replies.Event(
+            replies.EventView(
                 id=e.id,
                 at=e.at,
                 kind=e.kind,
@@ -137,11 +139,11 @@ def events(store: Store, page: requests.EventPage) -> replies.EventList:
     )
 
 
-def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies.Grant:
+def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies.GrantReply:
     """The answer to a request: what its program needs."""
     record = answer.record
     lease = Path(record.slot) / LEASE_FILE
-    return replies.Grant(
+    return replies.GrantReply(
         id=record.id,
         state=state,
         environment=dict(answer.edits.environment) | simulation,
@@ -150,13 +152,13 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
         mode=record.placement.mode,
         warnings=list(answer.warnings),
         slices=[
-            replies.Slice(device=part.device, memory_mib=part.memory_mib, core_percent=part.core_percent)
+            replies.SliceView(device=part.device, memory_mib=part.memory_mib, core_percent=part.core_percent)
             for part in record.placement.slices
         ],
     )
 
 
-def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int]) -> replies.Allocation:
+def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int]) -> replies.AllocationView:
     shown = _allocation(held.record, held.processes, index, held.use)
     if held.ending:
         return msgspec.structs.replace(shown, reason="ending", explanation="its programs are being ended")
@@ -170,11 +172,11 @@ def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[Devic
 
 def _allocation(
     record: AllocationRecord, processes: Sequence[Process], index: Mapping[DeviceUuid, int], use: Sequence[SliceUse]
-) -> replies.Allocation:
+) -> replies.AllocationView:
     request = record.request
     slices = record.placement.slices
     used = [*use, *(SliceUse() for _ in range(len(slices) - len(use)))]
-    return replies.Allocation(
+    return replies.AllocationView(
         id=record.id,
         tenant=request.tenant,
         queue=request.queue,
@@ -193,7 +195,7 @@ def _allocation(
         ended_at=record.ended_at or None,
         pids=[p.pid for p in processes],
         slices=[
-            replies.SliceUse(
+            replies.SliceUseView(
                 device=part.device,
                 device_index=index.get(part.device, -1),
                 memory_mib=part.memory_mib,
@@ -208,9 +210,9 @@ def _allocation(
     )
 
 
-def _waiting(waiting: WaitingRequest, why: replies.Why) -> replies.Allocation:
+def _waiting(waiting: WaitingRequest, why: replies.WhyReply) -> replies.AllocationView:
     request, requester = waiting.request, waiting.requester
-    return replies.Allocation(
+    return replies.AllocationView(
         id=waiting.id,
         tenant=request.tenant,
         queue=request.queue,

@@ -17,7 +17,7 @@ from calabash.agent.membership_kernel import KernelMembership
 from calabash.agent.membership_lease import LeaseMembership
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.host.cgroups import Cgroup, Hierarchy, find_hierarchy, group_of
+from calabash.seams.host.cgroups import Cgroup, CgroupHierarchy, find_hierarchy, group_of
 from calabash.seams.host.mounts import mounts
 from calabash.seams.host.processes import Process, alive, identify
 
@@ -288,7 +288,7 @@ def test_without_a_hierarchy_that_can_be_written_root_falls_back_to_leases(
 ) -> None:
     monkeypatch.setattr("calabash.agent.membership.find_hierarchy", lambda: None)
 
-    def refused(_: Path) -> Hierarchy:
+    def refused(_: Path) -> CgroupHierarchy:
         raise PermissionError
 
     monkeypatch.setattr("calabash.agent.membership.mount_hierarchy", refused)
@@ -305,7 +305,7 @@ broken line
 
 def test_the_hierarchy_is_one_that_can_be_written_and_lies_inside_our_namespace() -> None:
     found = find_hierarchy(mounts(MOUNTINFO))
-    assert found == Hierarchy(directory=Path("/a b"), top="/part")
+    assert found == CgroupHierarchy(directory=Path("/a b"), top="/part")
     assert find_hierarchy(mounts(b"")) is None
 
 

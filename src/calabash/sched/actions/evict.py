@@ -18,7 +18,7 @@ from calabash.sched.queues.gang import Gang
 from calabash.sched.state import SchedulerState
 
 
-class Evict:
+class Eviction:
     """The action for one cycle; what no victims help stays so until something is freed."""
 
     def __init__(self, state: SchedulerState, held: HeldNodes) -> None:

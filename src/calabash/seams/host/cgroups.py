@@ -21,27 +21,27 @@ _NESTED_MAX = 10_000  # groups inside a group that are looked at; a tenant who i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchy:
+class CgroupHierarchy:
     """A mounted hierarchy: its directory, and the name that /proc/<pid>/cgroup gives to the group at its top."""
 
     directory: Path
     top: str
 
 
-def find_hierarchy(mounted: list[Mounted] | None = None) -> Hierarchy | None:
+def find_hierarchy(mounted: list[Mounted] | None = None) -> CgroupHierarchy | None:
     """The hierarchy as it is mounted here and may be written to; None when it is not."""
     for entry in mounts() if mounted is None else mounted:
         inside = entry.root == "/" or "/.." not in entry.root  # "/..": mounted from outside of our namespace
         if entry.kind == "cgroup2" and inside and entry.writable:
-            return Hierarchy(directory=entry.directory, top=entry.root.rstrip("/"))
+            return CgroupHierarchy(directory=entry.directory, top=entry.root.rstrip("/"))
     return None
 
 
-def mount_hierarchy(directory: Path) -> Hierarchy:
+def mount_hierarchy(directory: Path) -> CgroupHierarchy:
     """Mount it at a directory of ours. Raises OSError when that is not permitted."""
     directory.mkdir(mode=0o700, exist_ok=True)
     mount("calabash", directory, "cgroup2", "nosuid,nodev,noexec")
-    return Hierarchy(directory=directory, top="")
+    return CgroupHierarchy(directory=directory, top="")
 
 
 def group_of(pid: int) -> str | None:
