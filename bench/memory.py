@@ -93,16 +93,13 @@ def measure_attack(report: Report) -> None:
             context = show_node(node).devices[0].used_bytes // PROCESSES
             driver = open_driver(DriverOptions(sim_state=node.state))
             os.close(gate)
-            began, worst, peak = time.monotonic(), 0, 0
+            worst = 0
             while tenants.poll() is None:
                 listed = sum(p.used_bytes for p in driver.processes(driver.devices()[0].uuid))
                 worst = max(worst, listed)
-                seen = show_node(node).devices[0].used_peak_bytes
-                if time.monotonic() - began < 0.9 * seconds:
-                    # Later some have ended; the simulated card counts the dead until somebody is short of memory.
-                    peak = seen
                 time.sleep(0.005)
             driver.close()
+            peak = show_node(node).devices[0].used_peak_bytes
             until(lambda: show_node(node).devices[0].used_bytes <= before, 5)
             left = show_node(node).devices[0]
         results = [json.loads(out.read_text().splitlines()[-1]) for out in outputs]

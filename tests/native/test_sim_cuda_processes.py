@@ -109,6 +109,19 @@ def test_a_forked_child_does_not_keep_the_memory_of_its_killed_parent(node: Cuda
     assert node.device(0)["used_bytes"] == 0
 
 
+def test_the_peak_is_of_what_the_living_hold(node: CudaNode) -> None:
+    """Whoever ended has nothing any more, also before somebody has swept it away."""
+    alive = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
+    dead = node.start("sim_cuda_load", "orphan", CUDA_VISIBLE_DEVICES="1")
+    both = node.device(0)["used_peak_bytes"]
+    dead.kill()
+    dead.wait()
+    assert ask(alive) == "0 0 0"
+    after = node.device(0)
+    assert after["used_peak_bytes"] == both
+    assert after["alloc_peak_bytes"] == 64 * MIB
+
+
 def test_a_killed_neighbour_does_not_keep_the_card(node: CudaNode) -> None:
     greedy = node.start("sim_cuda_load", "spin", 100, 60_000_000_000, CUDA_VISIBLE_DEVICES="0")
     go(greedy)

@@ -17,6 +17,22 @@ static bool fails_by_injection(struct sim_device *d)
     return x % 1000 < d->faults.alloc_fail_permille;
 }
 
+/*
+ * The peaks are of what the living hold: on a card the memory of a process is free when its end can be seen, here only
+ * when somebody sweeps, and a sibling may have been given it meanwhile. Looking is dear, so only a new peak looks. The
+ * caller holds the device's lock: nobody takes anything between the look and the peak.
+ */
+static void see_peaks(struct sim *s, uint32_t device)
+{
+    struct sim_device *d = &s->node->device[device];
+    if (d->used_bytes <= d->used_peak_bytes && d->alloc_bytes <= d->alloc_peak_bytes) return;
+    struct sim_remains dead = sim_remains_on(s, device);
+    uint64_t used = d->used_bytes - dead.alloc_bytes - dead.context_bytes;
+    uint64_t alloc = d->alloc_bytes - dead.alloc_bytes;
+    if (used > d->used_peak_bytes) d->used_peak_bytes = used;
+    if (alloc > d->alloc_peak_bytes) d->alloc_peak_bytes = alloc;
+}
+
 static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
 {
     struct sim_device *d = &s->node->device[device];
@@ -34,10 +50,9 @@ static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool cont
         d->alloc_bytes += bytes;
         d->alloc_count++;
         if (p->alloc_bytes > p->alloc_peak_bytes) p->alloc_peak_bytes = p->alloc_bytes;
-        if (d->alloc_bytes > d->alloc_peak_bytes) d->alloc_peak_bytes = d->alloc_bytes;
     }
     d->used_bytes += bytes;
-    if (d->used_bytes > d->used_peak_bytes) d->used_peak_bytes = d->used_bytes;
+    see_peaks(s, device);
     return true;
 }
 

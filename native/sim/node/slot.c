@@ -104,6 +104,24 @@ int sim_sweep(struct sim *s, uint64_t at_most_every_ns)
     return freed;
 }
 
+struct sim_remains sim_remains_on(struct sim *s, uint32_t device)
+{
+    struct sim_remains found = {0, 0};
+    bool looked = false;
+    for (uint32_t i = 0; i < sim_procs_used(s->node); i++) {
+        const struct sim_proc *p = &s->node->proc[i];
+        const struct sim_proc_device *held = &p->device[device];
+        if (p->state != SIM_SLOT_LIVE || (int)i == s->slot || held->alloc_bytes + held->context_bytes == 0)
+            continue;
+        if (!looked && !can_look(s)) break;
+        looked = true;
+        if (slot_is_held(s, i)) continue;
+        found.alloc_bytes += held->alloc_bytes;
+        found.context_bytes += held->context_bytes;
+    }
+    return found;
+}
+
 static void describe_self(struct sim_proc *p)
 {
     struct stat st;

@@ -107,8 +107,11 @@ class Ledgers:
 
     def keepings(self) -> list[Keeping]:
         """Pages of the allocations whose memory is capped."""
-        ledgers = list(self._ledgers.values())
-        return [x.keeping for x in ledgers if x.keeping.limits.device(0).memory_limit_bytes]
+        return [keeping for keeping in self.opened() if keeping.is_capped]
+
+    def opened(self) -> list[Keeping]:
+        """Pages of all allocations, those that only have a view of devices included."""
+        return [ledger.keeping for ledger in list(self._ledgers.values())]
 
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
         """Write the intervals of everything that runs, once a minute, so that a crash loses little."""

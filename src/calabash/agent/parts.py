@@ -94,8 +94,8 @@ def build_parts(
         inventory=inventory,
         library=library,
         environment=environment,
-        keepings=ledgers.keepings,
-        device_root=None if environment else Path("/"),
+        keepings=ledgers.opened,
+        device_root=_device_root(environment),
         one_process=one_process,
     )
     return NodeParts(
@@ -112,3 +112,9 @@ def build_parts(
         events=events,
         truth=Truth(inventory, membership, clock, hooks, policy=strangers),
     )
+
+
+def _device_root(environment: Mapping[str, str]) -> Path:
+    """Where the cards' device nodes are: a simulated node has a root of its own beside its state."""
+    state = environment.get("CALABASH_SIM")
+    return Path(state).parent / "root" if state else Path("/")

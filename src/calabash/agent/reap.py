@@ -38,6 +38,11 @@ class Keeping:
     residuals: list[Residual]
     members: Callable[[], list[Process]] | None = None  # who belongs to it, where no lease says so
 
+    @property
+    def is_capped(self) -> bool:
+        """Whether it has an amount of memory; else its pages only narrow what devices it sees."""
+        return self.limits.device(0).memory_limit_bytes != 0
+
 
 class Reaper:
     """One look at every ledger per call of ``tick``; asks each driver once per device and look."""
@@ -83,13 +88,16 @@ class Reaper:
     def _look(self, keeping: Keeping, before: Entries, truth: dict[DeviceUuid, HostBytes | None]) -> None:
         after = _entries(keeping)
         known = {key: self._host_process(keeping, proc) for key, proc in after.items()}
-        self.publish_context(keeping.limits)
+        if keeping.is_capped:
+            self.publish_context(keeping.limits)
         listed: set[int] = set()
         for index, uuid in enumerate(keeping.limits.uuids):
             driver = truth[uuid]
             if driver is None:
                 continue
             listed |= driver.keys()
+            if not keeping.is_capped:
+                continue
             looks: dict[ProcessKey, ProcessLook] = {}
             for key, process in known.items():
                 if process is not None and process.pid in driver:

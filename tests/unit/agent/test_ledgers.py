@@ -163,3 +163,13 @@ def test_a_tenant_that_writes_over_its_page_is_billed_what_the_driver_saw(tmp_pa
     ledgers.tick([record])
     assert ledgers.use(record)[0].core_used_percent == pytest.approx(30.0)
     assert [r.used_gpu_s for r in ledgers.close(record)] == [pytest.approx(7.0)]
+
+
+@pytest.mark.parametrize(("limit_mib", "capped"), [(1024, 1), (0, 0)])
+def test_pages_without_an_amount_are_looked_after_and_not_accounted(
+    tmp_path: Path, limit_mib: int, capped: int
+) -> None:
+    clock = VirtualClock()
+    ledgers = Ledgers(_slot(tmp_path, limit_mib=limit_mib), clock)
+    ledgers.tick([_record(clock)])
+    assert (len(ledgers.opened()), len(ledgers.keepings())) == (1, capped)

@@ -57,7 +57,8 @@ def _record(mode: str, *, name: str = "a1", uid: int = TENANT_UID) -> Allocation
 
 def _tools(home: Path, *, cards: Cards | None = None, library: Path | None = None, **more: Any) -> NodeTools:
     inventory = Inventory([cast("Any", cards or Cards())])
-    return NodeTools(home=home, inventory=inventory, library=library or home / "none.so", environment={}, **more)
+    more.setdefault("environment", {})
+    return NodeTools(home=home, inventory=inventory, library=library or home / "none.so", **more)
 
 
 def test_every_sharing_mode_has_a_node_side(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_node_that_somebody_opened_up_is_guarded_again_and_told(tmp_path: Path
     assert not _opens(machine / "dev/nvidia3", STRANGER_UID)
 
 
-def test_no_node_is_touched_where_the_cards_are_simulated(tmp_path: Path, machine: Path) -> None:
+def test_no_node_is_touched_where_none_is_known(tmp_path: Path, machine: Path) -> None:
     executor_of("exclusive", open_modes(_tools(tmp_path))).enter(_record("exclusive"), cast("Any", None))
     assert access_of(machine / "dev/nvidia3").mode == 0o666
 
@@ -195,6 +196,8 @@ def test_a_node_that_cannot_be_guarded_is_no_exclusive_card(
     with pytest.raises(CalabashError) as caught:
         _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
     assert caught.value.reason is Reason.NOT_PERMITTED
+    simulated = _exclusive(tmp_path, machine, environment={"CALABASH_SIM": "node.state"})
+    simulated.enter(_record("exclusive"), None)  # no card is behind that node
 
 
 def test_a_damaged_list_of_guards_guards_nothing_and_is_replaced(tmp_path: Path, machine: Path) -> None:

@@ -107,6 +107,16 @@ def test_the_dead_are_taken_off_the_counters(setup: Setup) -> None:
     assert [p.index for p in setup.keeping.usage.procs()] == [0]
 
 
+def test_the_dead_of_a_slot_that_only_narrows_the_view_leave_their_entries(setup: Setup) -> None:
+    setup.keeping.limits.device(0).memory_limit_bytes = 0
+    setup.tenant(0, os.getpid(), used_mib=0)
+    setup.tenant(1, _dead_pid(), used_mib=0)
+    setup.driver.held[os.getpid()] = 900
+    setup.look()
+    assert [p.index for p in setup.keeping.usage.procs()] == [0]
+    assert setup.residual_mib == 0
+
+
 def test_a_dead_process_counts_as_long_as_the_driver_lists_it(setup: Setup) -> None:
     dead = _dead_pid()
     setup.tenant(0, dead, used_mib=700)

@@ -23,7 +23,7 @@ class NodeTools:
         home: the pool's directory; an executor that must remember something keeps a file of its own there.
         library: the shim.
         environment: what leads a program to the simulated node; empty on a machine with cards.
-        keepings: open pages of everything held whose memory is capped.
+        keepings: open pages of everything held, also of what only has a view of devices.
         device_root: below which /dev and /proc describe the cards; None: device nodes are left alone.
         one_process: cards that are given out exclusively take one process only.
     """
