@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.hostile.people import User
@@ -43,8 +44,8 @@ def make_world(standing: dict[str, HostileWorld]) -> Iterator[Callable[..., Host
     """Makes pools of a test's own."""
     made: list[HostileWorld] = []
 
-    def make(gpus: str = "1xA100-40GB", *, neighbour: bool = False) -> HostileWorld:
-        made.append(HostileWorld(gpus, neighbour=neighbour))
+    def make(gpus: str = "1xA100-40GB", *, neighbour: bool = False, **more: Any) -> HostileWorld:
+        made.append(HostileWorld(gpus, neighbour=neighbour, **more))
         return made[-1]
 
     yield make

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 from tests.daemons.world import until
 from tests.hostile.people import User
@@ -14,6 +18,15 @@ GIB = 1 << 30
 def _used(world: HostileWorld, user: User) -> int:
     """What the card says that this user's processes have."""
     return sum(d.alloc_bytes + d.context_bytes for p in world.books().processes if p.uid == user.uid for d in p.devices)
+
+
+def _calabash_run(world: HostileWorld, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """``calabash run``, as a person types it."""
+    command = [Path(sys.executable).with_name("calabash"), "run", *words]
+    environment = world.environment | {"CALABASH_HOME": str(world.home)}
+    return subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_every_context_is_charged_to_its_slice(world: HostileWorld, mallory: User) -> None:
@@ -47,3 +60,23 @@ def test_a_full_slice_is_refused_more_and_its_neighbour_is_not(world: HostileWor
         held = int(greedy.line().split()[1])
         assert 0 < held < 2048
         assert _used(world, mallory) <= 2 * GIB
+
+
+def test_sixty_contexts_do_not_leave_a_slice_of_one_gibibyte(world: HostileWorld) -> None:
+    with world.unharmed():
+        before = world.books().devices[0].denied_count
+        done = _calabash_run(
+            world, "--memory", "1GiB", "--cores", "10%", "--", world.program("hostile"), "contexts", "60"
+        )
+        found = re.fullmatch(r"refused after (\d+)\n", done.stdout)
+        assert found, done
+        assert int(found[1]) <= 2  # of 424 MiB each, the first included
+        assert world.books().devices[0].denied_count == before, "the card itself was asked for more than it has"
+
+
+def test_a_small_slice_is_whole_from_its_first_moment(world: HostileWorld) -> None:
+    for _ in range(3):
+        done = _calabash_run(
+            world, "--memory", "800MiB", "--cores", "10%", "--", world.program("hostile"), "again", "300", "90"
+        )
+        assert done.stdout == "succeeded 90\n", done

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from tests.daemons.world import until
+from tests.daemons.world import SIM, World, until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
@@ -53,3 +54,65 @@ def test_a_card_with_a_stranger_is_not_granted_exclusively(world: HostileWorld, 
         assert "refused" in until(asked.text, what="the exclusive request to be answered")
     stranger.close()
     until(lambda: not world.held_by(eve))
+
+
+def test_a_card_with_a_stranger_takes_nothing_new_where_cards_are_drained(
+    make_world: Callable[..., HostileWorld],
+) -> None:
+    world = make_world("2xA100-40GB", neighbour=True, options=("--strangers", "drain"))
+    mallory, eve = world.user(), world.user()
+    stranger = mallory.starts(world.program("hostile"), "hold", "64", environment=world.environment_of_node())
+    assert stranger.line() == "held 64"
+    until(lambda: _events_of(world, "stranger"), within_s=5, what="an event about the stranger")
+    with world.unharmed():
+        first, second = eve.runs("/bin/cat", mode="exclusive"), eve.runs("/bin/cat", memory_mib=64, cores=1)
+        until(lambda: world.held_by(eve), what="the other card to be given")
+        assert "refused" in until(second.text, what="the card with the stranger to be refused")
+        assert [a["slices"][0]["device_index"] for a in world.held_by(eve)] == [1]
+    stranger.close()
+    until(lambda: _events_of(world, "stranger_gone"), within_s=5, what="the end of the stranger to be seen")
+    after = eve.runs("/bin/cat", memory_mib=64, cores=1)
+    found = until(lambda: world.of(after), what="the card to take work again")
+    assert found["slices"][0]["device_index"] == 0
+    first.close()
+    world.settle()
+
+
+def test_strangers_alone_are_killed_where_that_is_the_policy(make_world: Callable[..., HostileWorld]) -> None:
+    world = make_world("2xA100-40GB", neighbour=True, options=("--strangers", "kill"))
+    mallory, eve = world.user(), world.user()
+    tenant = eve.runs(world.program("hostile"), "hold", "512", memory_mib=2048, cores=10)
+    assert tenant.line() == "held 512"
+    idle = mallory.starts("/bin/cat", environment={})
+    stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=world.environment_of_node())
+    assert stranger.line() == f"held {GIB_20}"
+    with world.unharmed():
+        until(stranger.dead, within_s=2.5, what="the stranger to be killed")
+    assert stranger.code == -9
+    assert tenant.alive()
+    assert idle.alive()
+    world.settle()
+
+
+def test_a_program_of_a_second_pool_is_a_stranger(world: HostileWorld, mallory: User, eve: User) -> None:
+    second = World(world.directory / f"second-{mallory.uid}", "")
+    second.home.mkdir(mode=0o711)
+    (second.home / "sim").symlink_to(world.home / "sim")
+    second.sim = SIM
+    try:
+        second.up()
+        mallory.home = second.home
+        world.forget_events()
+        other = mallory.runs(world.program("hostile"), "hold", str(GIB_20), memory_mib=22 * 1024, cores=10)
+        assert other.line() == f"held {GIB_20}"
+        until(
+            lambda: any(str(other.pid) in m for m in _events_of(world, "stranger")), within_s=5, what="it to be told of"
+        )
+        card = next(d for d in world.devices() if any(s["pid"] == other.pid for s in d["strangers"]))
+        with world.unharmed():
+            asked = [eve.runs("/bin/cat", memory_mib=30 * 1024, cores=10) for _ in range(2)]
+            until(lambda: all(child.dead() or world.of(child) for child in asked), what="both to be answered")
+            assert [a["slices"][0]["device_index"] for a in world.held_by(eve)] == [1 - card["index"]]
+        other.close()
+    finally:
+        second.close()

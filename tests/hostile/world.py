@@ -194,16 +194,25 @@ class Window:
 
 
 class HostileWorld(World):
-    """A pool of root's with the neighbour on its first card."""
+    """A pool of root's with the neighbour on its first card. ``options`` are for the daemon, ``settings`` a pool.toml."""
 
-    def __init__(self, gpus: str = "2xA100-40GB", *, neighbour: bool = True) -> None:
+    def __init__(
+        self,
+        gpus: str = "2xA100-40GB",
+        *,
+        neighbour: bool = True,
+        options: tuple[str, ...] = (),
+        settings: str = "",
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="calabash-hostile-"))
         self.directory.chmod(0o755)
         self.programs_at = _compiled(self.directory)
         self.users: list[User] = []
         self.probe: Probe | None = None
         self.neighbour: Neighbour | None = None
-        super().__init__(self.directory / "home", gpus)
+        super().__init__(self.directory / "home", gpus, options=options)
+        if settings:
+            (self.home / "pool.toml").write_text(settings)
         try:
             self._come_up(neighbour)
         except BaseException:
@@ -240,6 +249,10 @@ class HostileWorld(World):
     def belongings(self) -> Belongings:
         assert self.daemon is not None
         return Belongings.of(self.daemon.pid, self.home)
+
+    def node_of(self, index: int) -> Path:
+        """The device node of a card."""
+        return self.state_file.parent / "root/dev" / f"nvidia{index}"
 
     def environment_of_node(self) -> dict[str, str]:
         """For a program that uses the cards without a slice."""

@@ -9,6 +9,7 @@ import click
 
 from calabash.cli.home import client
 from calabash.cli.output import Column, command_line, dash, table
+from calabash.cli.view import strangers
 from calabash.model.units import format_mib, parse_duration_s
 
 
@@ -43,10 +44,11 @@ def top(interval: str, once: bool) -> None:
 
 
 def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]], width: int = 0) -> str:
-    """One reading: a line per device, then a line per slice, then who waits; cut to ``width`` columns when it is not 0."""
+    """One reading: devices and strangers on them, slices, who waits; cut to ``width`` columns when it is not 0."""
     waiting = [a for a in allocations if a["state"] == "pending"]
     slices = [{**a, **part} for a in allocations for part in a["slices"]]
-    blocks = [table(_DEVICES, devices, width), table(_SLICES, slices, width)]
+    shown = [table(_DEVICES, devices, width), *(line if not width else line[:width] for line in strangers(devices))]
+    blocks = ["\n".join(shown), table(_SLICES, slices, width)]
     if waiting:
         blocks.append(table(_WAITING, waiting, width))
     return "\n\n".join(blocks)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from calabash.cli import output
 from calabash.cli.home import client
-from calabash.cli.output import Column, command_line, dash
+from calabash.cli.output import Column, Row, command_line, dash
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib
 from calabash.standalone.client import quoted
+
+_PIDS_SHOWN = 4
 
 
 def amount(row: Any) -> str:
@@ -88,11 +91,28 @@ SMI_COLUMNS = (
 )
 
 
+def strangers(devices: Sequence[Row]) -> list[str]:
+    """A line for each device that programs without a slice are on."""
+    found = []
+    for device in devices:
+        there = device.get("strangers") or []
+        if there:
+            processes = "1 process" if len(there) == 1 else f"{len(there)} processes"
+            held = format_mib(sum(s["memory_mib"] for s in there))
+            pids = ", ".join(str(s["pid"]) for s in there[:_PIDS_SHOWN]) + (", …" if len(there) > _PIDS_SHOWN else "")
+            found.append(f"GPU {device['index']}: {processes} without a slice, {held} (pid {pids})")
+    return found
+
+
 @click.command()
 @output.option
 def smi(fmt: str) -> None:
-    """Show devices, how busy they are and who holds them."""
-    output.emit("DeviceList", client().items("/v1/devices"), SMI_COLUMNS, fmt, name="uuid")
+    """Show devices, how busy they are and who holds them, and who is on them without a slice."""
+    devices = client().items("/v1/devices")
+    output.emit("DeviceList", devices, SMI_COLUMNS, fmt, name="uuid")
+    if fmt in ("table", "wide"):
+        for line in strangers(devices):
+            click.echo(line)
 
 
 def _path(identifier: str) -> str:

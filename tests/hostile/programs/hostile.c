@@ -8,6 +8,7 @@
  *     hostile bare MIB               the same, exec'd anew without the preload
  *     hostile barely KERNELS US      kernels without the preload
  *     hostile contexts N             opens contexts: "contexts OPENED RESULT"
+ *     hostile again MIB TIMES        from its first moment on takes so much and gives it back: "succeeded N"
  *     hostile handles MIB            looks the driver up by a dlsym that dlvsym found: "took MIB"
  *     hostile copy FILE MIB          a copy of the driver under another name in a new namespace: "took MIB"
  *     hostile forge WHAT KERNELS US  kernels, while a thread writes into the usage page: "forging"
@@ -152,6 +153,22 @@ static int contexts(char **words)
     return 0;
 }
 
+static int again(char **words)
+{
+    CUresult (*give)(CUdeviceptr);
+    size_t succeeded = 0;
+    start();
+    *(void **)&give = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemFree_v2");
+    for (long long i = atoll(words[1]); i > 0; i--) {
+        CUdeviceptr pointer;
+        if (d_cuMemAlloc(&pointer, (size_t)atoll(words[0]) << 20) == CUDA_SUCCESS && give(pointer) == CUDA_SUCCESS)
+            succeeded++;
+        usleep(4000);
+    }
+    say("succeeded", succeeded);
+    return 0;
+}
+
 /* Takes memory by functions that `look_up` finds in `library`. */
 static size_t take_by(void *(*look_up)(void *, const char *), void *library, size_t mib)
 {
@@ -287,7 +304,7 @@ static const struct {
     const char *name;
     int (*run)(char **);
 } commands[] = {{"hold", hold},         {"loose", loose},     {"daemon", daemonise}, {"bare", bare},
-                {"kernels", kernels},   {"barely", barely},   {"contexts", contexts}, {"handles", handles},
+                {"kernels", kernels},   {"barely", barely},   {"contexts", contexts}, {"again", again}, {"handles", handles},
                 {"libc-handle", libc_handle}, {"copy", copy}, {"forge", forging},    {"count", count},
                 {"seen", seen}};
 

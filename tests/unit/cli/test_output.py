@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from calabash.cli.failure import exit_code, report
 from calabash.cli.output import Column
 from calabash.cli.run import _environment
 from calabash.cli.top import bar, screen
+from calabash.cli.view import strangers
 from calabash.model.errors import CalabashError, Reason
 
 ROWS = [{"id": "a1", "n": 3}, {"id": "longer", "n": 12}]
@@ -128,3 +130,26 @@ def test_doctor_warns_of_a_pool_that_has_to_believe_its_programs() -> None:
     assert lease.result == "warn"
     assert "user ada only" in lease.text
     assert "root" in lease.hint
+
+
+def _device(index: int, *held: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "index": index,
+        "model": "A100",
+        "health": "healthy",
+        "memory_used_mib": 0,
+        "memory_mib": 40_960,
+        "core_allocated_percent": 0,
+        "strangers": [{"pid": pid, "memory_mib": mib} for pid, mib in held],
+    }
+
+
+def test_every_device_with_strangers_has_a_line_with_their_number_and_memory() -> None:
+    devices = [_device(0), _device(1, (7, 1024)), _device(2, *((pid, 512) for pid in range(10, 16)))]
+    lines = strangers(devices)
+    assert lines == [
+        "GPU 1: 1 process without a slice, 1GiB (pid 7)",
+        "GPU 2: 6 processes without a slice, 3GiB (pid 10, 11, 12, 13, …)",
+    ]
+    assert all(line in screen(devices, []) for line in lines)
+    assert max(map(len, screen(devices, [], 40).splitlines())) == 40

@@ -84,5 +84,8 @@ class Guards:
             return []
 
     def _write(self, guards: list[Guard]) -> None:
-        write_durably(self._file, msgspec.json.encode(guards))
+        if guards:
+            write_durably(self._file, msgspec.json.encode(guards))
+        else:
+            self._file.unlink(missing_ok=True)
         self._guards = guards

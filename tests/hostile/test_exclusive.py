@@ -1,0 +1,100 @@
+"""Attacks on a card that somebody has for itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.daemons.world import until
+from tests.hostile.people import Child, User
+from tests.hostile.world import HostileWorld
+
+ONE_PROCESS = "[devices]\none_process = true\n"
+
+
+def _may_open(path: str) -> bool:
+    """Whether this user may; the node of a simulated card has no driver behind it, which is another error."""
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _opens(user: User, node: Path) -> bool:
+    return bool(user.does(_may_open, str(node)))
+
+
+def _alone(world: HostileWorld, user: User, *command: str | Path) -> tuple[Child, int]:
+    """A program on a card of its own, and the card."""
+    child = user.runs(*(command or ("/bin/cat",)), mode="exclusive")
+    found: dict[str, Any] = until(lambda: world.of(child), what="the exclusive program to run")
+    return child, found["slices"][0]["device_index"]
+
+
+def test_the_node_of_an_exclusive_card_is_opened_by_its_tenant_only(
+    world: HostileWorld, mallory: User, eve: User
+) -> None:
+    for index in (0, 1):
+        assert world.node_of(index).is_char_device()
+        assert _opens(mallory, world.node_of(index))
+    with world.unharmed():
+        child, card = _alone(world, eve)
+        assert (_opens(eve, world.node_of(card)), _opens(mallory, world.node_of(card))) == (True, False)
+        assert _opens(mallory, world.node_of(1 - card))
+    child.close()
+    until(lambda: not world.held_by(eve), what="the card to come back")
+    assert _opens(mallory, world.node_of(card))
+    assert world.node_of(card).stat().st_mode & 0o777 == 0o666
+
+
+def test_the_node_of_an_exclusive_card_stays_shut_while_the_pool_is_dead(
+    world: HostileWorld, mallory: User, eve: User
+) -> None:
+    child, card = _alone(world, eve)
+    node = world.node_of(card)
+    world.kill()
+    assert (_opens(eve, node), _opens(mallory, node)) == (True, False)
+    world.up()
+    assert (_opens(eve, node), _opens(mallory, node)) == (True, False)
+    world.kill()
+    child.close()
+    world.up()
+    until(lambda: not world.held_by(eve), what="the card to come back")
+    assert until(lambda: _opens(mallory, node), what="the node to be everybody's again")
+    with world.unharmed():
+        pass
+
+
+def _holds(world: HostileWorld, user: User, card: int) -> str:
+    """What a program past the pool says when it wants memory of a card."""
+    environment = world.environment_of_node() | {"CUDA_VISIBLE_DEVICES": str(card)}
+    child = user.starts(world.program("hostile"), "hold", "64", environment=environment)
+    line = child.line()
+    child.close()
+    return line
+
+
+def test_a_card_of_one_process_refuses_a_second_one_from_anywhere(make_world: Callable[..., HostileWorld]) -> None:
+    world = make_world("2xA100-40GB", neighbour=True, settings=ONE_PROCESS)
+    mallory, eve = world.user(), world.user()
+    with world.unharmed():
+        child, card = _alone(world, eve, world.program("hostile"), "hold", "64")
+        assert child.line() == "held 64"
+        assert "held" not in _holds(world, mallory, card)
+    child.close()
+    until(lambda: not world.held_by(eve), what="the card to come back")
+    assert _holds(world, mallory, card) == "held 64"
+    child, card = _alone(world, eve, world.program("hostile"), "hold", "64")
+    assert child.line() == "held 64"
+    world.kill()
+    assert "held" not in _holds(world, mallory, card)
+    child.close()
+    world.up()
+    until(lambda: not world.held_by(eve), what="the card to come back")
+    assert _holds(world, mallory, card) == "held 64"
+    world.settle()
