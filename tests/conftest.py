@@ -23,6 +23,16 @@ _ALONE = frozenset(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def way_for_other_users(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Other users may pass through the directories above each test's own, which stays closed until a test opens it."""
+    base = tmp_path_factory.getbasetemp()
+    for directory in (base, *base.parents):
+        if not directory.name.startswith(("pytest-", "popen-")):
+            break
+        directory.chmod(0o711)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).as_posix() in _ALONE:
