@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from structlog.contextvars import bound_contextvars
+
 from calabash.agent.census import described
 from calabash.agent.node import NodeAgent
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.binder.admission import WINDOW, Admission
 from calabash.binder.local import Foreign, LocalScheduler, Start, Stop
+from calabash.binder.passes import Passes
 from calabash.binder.requests import (
     GangKey,
     Requester,
@@ -65,6 +68,7 @@ class Binder:
         self._asked = 0  # how often a decision was asked for, and up to which of them it has been taken
         self._decided = 0
         self._closed = False
+        self._passes = Passes(self.schedule)
         self._foreign: dict[DeviceUuid, Foreign] = {}  # what strangers hold, as last seen
         self._admission = Admission(window)
         self._tracker = Tracker(
@@ -110,8 +114,12 @@ class Binder:
                 return False
             if not self._starts.being_granted(waiting.id):
                 self._forget(waiting)
-        self.schedule()
+        self._passes.due()
         return True
+
+    def room_may_have_appeared(self) -> None:
+        """Have a pass made soon; returns at once."""
+        self._passes.due()
 
     def schedule(self) -> None:
         """Decide and carry out as far as that is possible now; a decision begun after this call serves it as well."""
@@ -127,11 +135,13 @@ class Binder:
                 ready = self._decide()
             again = False
             for waiting, start in ready:
-                again = self._grant(waiting, start) or again
+                with bound_contextvars(uid=waiting.requester.uid):  # whoever's call it is that carries it out
+                    again = self._grant(waiting, start) or again
             mine = self._decided + 1
 
     def close(self) -> list[WaitingRequest]:
         """Decide nothing any more; those that waited, unanswered."""
+        self._passes.stop()
         with self._lock:
             self._closed = True
             waiting = list(self._waiting.values())
@@ -200,7 +210,9 @@ class Binder:
         if self._starts.drop(stop.id) or self._starts.overtake(stop):
             return
         self._tracker.gone(stop.id)
-        self._agent.end(stop.id, reason=stop.reason, explanation=f"its devices were needed for {stop.by}")
+        record = self._agent.record(stop.id)
+        with bound_contextvars(uid=record.uid if record is not None else ""):
+            self._agent.end(stop.id, reason=stop.reason, explanation=f"its devices were needed for {stop.by}")
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
         """Whether somebody else may have got a chance by it."""

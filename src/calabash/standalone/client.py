@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 
 from calabash.model.errors import CalabashError, Reason
@@ -118,8 +119,7 @@ def _exchange(address: str, request: bytes, timeout_s: float) -> tuple[int, byte
     deadline = time.monotonic() + timeout_s
     received = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout_s)
-        connection.connect(address)
+        _connect(connection, address, timeout_s)
         try:  # noqa: SIM105 - contextlib is slow to import
             connection.sendall(request)
         except (BrokenPipeError, ConnectionResetError):
@@ -135,14 +135,42 @@ def _exchange(address: str, request: bytes, timeout_s: float) -> tuple[int, byte
             received += chunk
     head, separator, content = bytes(received).partition(b"\r\n\r\n")
     words = head.split(b"\r\n", 1)[0].split()
-    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    if not words or not words[0].startswith(b"HTTP/"):
         raise ConnectionError("it ended the connection without an answer" if not received else "it speaks no HTTP")
+    if not separator:
+        raise ConnectionError("it ended the connection in the middle of an answer")
+    if len(words) < 2 or not words[1].isdigit():
+        raise ConnectionError("it speaks no HTTP")
+    if len(content) < _content_length(head):
+        raise ConnectionError("it ended the connection in the middle of an answer")
     return int(words[1]), content
+
+
+def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:
+    """Where many wait to be let in, a socket with a time-out of Python's would be refused at once; the kernel's waits."""
+    whole_s, part_s = divmod(timeout_s, 1.0)
+    connection.setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole_s), int(part_s * 1e6) or 1)
+    )
+    try:
+        connection.connect(address)
+    except BlockingIOError:
+        raise TimeoutError from None
+    connection.settimeout(timeout_s)
+
+
+def _content_length(head: bytes) -> int:
+    """How long the body is to be; every answer of the pool says it."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-length" and value.strip().isdigit():
+            return int(value)
+    raise ConnectionError("its answer does not say how long it is")
 
 
 def _decoded(status: int, content: bytes) -> Any:
     try:
-        value = json.loads(content) if content else None
+        value = json.loads(content)
     except ValueError:
         raise CalabashError(
             f"the pool's answer (status {status}) is not JSON", reason=Reason.POOL_DOWN, hint="is it another program?"

@@ -20,6 +20,7 @@ from calabash.standalone.settings import Limits
 WORK_AT_ONCE = 2
 REPLIES_AT_ONCE = 8
 REPLY_S = 10.0
+LOOK_S = 2.0  # how often it is found that who waits for a token has hung up
 USERS_REMEMBERED = 1000
 
 
@@ -65,11 +66,20 @@ class Fairness:
             for gone in idle:
                 del self._users[gone]
 
-    async def admit(self, uid: int) -> None:
-        """Return when the user's next request may begin."""
+    async def admit(self, uid: int, *, gone: Callable[[], bool]) -> bool:
+        """Return when the user's next request may begin; False when nobody waits for it any more.
+
+        Args:
+            gone: whether who asked has hung up; its token is the user's again.
+        """
         delay_s = self.delay_s(uid)
-        if delay_s > 0:
-            await asyncio.sleep(delay_s)
+        while delay_s > 0 and not gone():
+            await asyncio.sleep(min(delay_s, LOOK_S))
+            delay_s -= LOOK_S
+        if not gone():
+            return True
+        self._user(uid).tokens += 1.0
+        return False
 
     def delay_s(self, uid: int) -> float:
         """Take a token; how long until it is there."""

@@ -86,8 +86,8 @@ async def _work(request: Asked, call: Callable[Given, Answer], *given: Given.arg
     asker = connection_of(request.scope).asker
     assert asker is not None
     async with context.fairness.work(asker.peer.uid):
-        structlog.contextvars.bind_contextvars(uid=asker.peer.uid)
-        return await asyncio.to_thread(call, *given, **named)
+        with structlog.contextvars.bound_contextvars(uid=asker.peer.uid):
+            return await asyncio.to_thread(call, *given, **named)
 
 
 @get("/v1/status")

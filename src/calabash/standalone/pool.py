@@ -50,7 +50,7 @@ class Pool:
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self._joining = threading.Lock()
         self._waiting: Counter[int] = Counter()
-        agent.subscribe(self.binder.schedule)
+        agent.subscribe(self.binder.room_may_have_appeared)
 
     # -- asking ------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,10 @@ from calabash.model.errors import Reason
 from calabash.seams.host.processes import identify, peer_of
 from calabash.standalone.fairness import REPLY_S, Fairness
 from calabash.standalone.pool import Asker
+from calabash.standalone.turns import Turns
 
 HEADER_S = 10.0
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 16
 _REFUSED_AT_ONCE = 256
 _SO_PEERPIDFD = 77
 _SCOPE_KEY = "calabash"
@@ -61,7 +62,7 @@ class Listener(socket.socket):
         raise BlockingIOError
 
 
-def _hang_up(connection: socket.socket) -> None:
+def _refusal() -> bytes:
     body = json.dumps(
         {
             "reason": Reason.USER_LIMIT,
@@ -70,9 +71,15 @@ def _hang_up(connection: socket.socket) -> None:
         }
     )
     head = f"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
-    connection.setblocking(False)
+    return f"{head}Content-Type: application/json\r\n\r\n{body}".encode()
+
+
+_TOO_MANY = _refusal()
+
+
+def _hang_up(connection: socket.socket) -> None:
     try:
-        connection.send(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+        connection.send(_TOO_MANY, socket.MSG_DONTWAIT)
     except OSError:
         pass
     finally:
@@ -82,22 +89,34 @@ def _hang_up(connection: socket.socket) -> None:
 class Protocol(H11Protocol):
     """uvicorn's HTTP/1.1 that knows the process at the other end and does not wait for it for ever."""
 
-    fairness: Fairness  # set on a subclass, one per pool
+    fairness: Fairness  # set on a subclass, one per pool, like the next
+    turns: Turns
     asker: Asker | None = None
     _patience: asyncio.TimerHandle | None = None
+    _uid = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.asker = asker_of(transport.get_extra_info("socket"))
+        self._uid = peer_of(transport.get_extra_info("socket")).uid
+        transport.pause_reading()
+        self._wait_for_request()
+        self.turns.begin(self._uid, self._begin)
+
+    def _begin(self) -> None:
+        if self.transport.is_closing():
+            return
+        self.asker = asker_of(self.transport.get_extra_info("socket"))
         self.client = (f"{self.asker.peer.uid}:{self.asker.peer.gid}", self.asker.peer.pid)
         self.app_state = {**self.app_state, _SCOPE_KEY: self}
-        self._wait_for_request()
+        self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self.turns.begin(self._uid, lambda: self._end(exc))
+
+    def _end(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self.asker is not None:
-            self.fairness.disconnect(self.asker.peer.uid)
+        self.fairness.disconnect(self._uid)
 
     def request_begun(self) -> None:
         """The head of a request is there."""
@@ -106,6 +125,20 @@ class Protocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._wait_for_request()
+
+    def hung_up(self) -> bool:
+        """Whether nobody is there any more to read a reply; found even where nothing is being read just now."""
+        if self.transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+    def drop(self) -> None:
+        """There is nobody to reply to."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        self.abort()
 
     def unsent_bytes(self) -> int:
         return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
@@ -154,9 +187,10 @@ def _ended(descriptor: int) -> bool:
 class Fair:
     """The application behind the bounds of ``fairness``."""
 
-    def __init__(self, application: Application, fairness: Fairness) -> None:
+    def __init__(self, application: Application, fairness: Fairness, turns: Turns) -> None:
         self._application = application
         self._fairness = fairness
+        self._turns = turns
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -166,7 +200,11 @@ class Fair:
         assert connection.asker is not None
         uid = connection.asker.peer.uid
         connection.request_begun()
-        await self._fairness.admit(uid)
+        admitted = await self._fairness.admit(uid, gone=connection.hung_up)
+        await self._turns.turn(uid)
+        if not admitted or connection.hung_up():
+            connection.drop()
+            return
 
         async def send_read(message: Message) -> None:
             """Give up on who does not read."""
@@ -202,9 +240,10 @@ class Server:
         listener.fairness = fairness
 
     def run(self, application: Application) -> None:
+        turns = Turns()
         config = uvicorn.Config(
-            Fair(application, self._fairness),
-            http=type("PoolProtocol", (Protocol,), {"fairness": self._fairness}),
+            Fair(application, self._fairness, turns),
+            http=type("PoolProtocol", (Protocol,), {"fairness": self._fairness, "turns": turns}),
             ws="none",
             lifespan="off",
             loop="asyncio",

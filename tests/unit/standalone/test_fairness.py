@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from calabash.standalone.fairness import Fairness
@@ -30,3 +32,10 @@ def test_who_comes_too_fast_waits_for_its_own_tokens_only() -> None:
     assert fair.delay_s(0) == 0.0
     now[0] = 10.0
     assert fair.delay_s(EVE) == 0.0, "the tokens have come back"
+
+
+def test_who_hangs_up_while_it_waits_for_its_token_gives_it_back() -> None:
+    fair = fairness([0.0], requests_per_second=1, requests_at_once=1)
+    assert asyncio.run(fair.admit(EVE, gone=lambda: False))
+    assert not asyncio.run(fair.admit(EVE, gone=lambda: True))
+    assert fair.delay_s(EVE) == pytest.approx(1.0), "as if it had not asked"

@@ -1,0 +1,54 @@
+"""Turns on the serving thread: nobody's crowd stands before another user's next step."""
+
+from __future__ import annotations
+
+import asyncio
+
+from calabash.standalone.turns import Turns
+
+CROWD, HONEST = 1001, 1002
+
+
+async def _quiet(turns: Turns, done: list[int], number: int) -> None:
+    async with asyncio.timeout(10):
+        while len(done) < number:
+            await turns.turn(HONEST)
+            await asyncio.sleep(0.001)
+
+
+def test_a_crowd_of_one_user_is_worked_on_a_few_at_a_time() -> None:
+    async def scene() -> int:
+        turns, done = Turns(at_once=3, period_s=0.001), list[int]()
+        for number in range(100):
+            turns.begin(CROWD, lambda number=number: done.append(number))  # type: ignore[misc]
+        at_first = len(done)
+        await _quiet(turns, done, 100)
+        assert done == list(range(100)), "each user's work stays in its order"
+        return at_first
+
+    assert asyncio.run(scene()) == 3
+
+
+def test_another_user_does_not_wait_for_a_crowd() -> None:
+    async def scene() -> list[int]:
+        turns, order = Turns(at_once=3, period_s=60.0), list[int]()
+        for _ in range(1000):
+            turns.begin(CROWD, lambda: order.append(CROWD))
+        turns.begin(HONEST, lambda: order.append(HONEST))
+        return order
+
+    assert asyncio.run(scene()) == [CROWD, CROWD, CROWD, HONEST]
+
+
+def test_somebody_who_gave_up_waiting_for_a_turn_does_no_harm() -> None:
+    async def scene() -> int:
+        turns, done = Turns(at_once=1, period_s=0.001), list[int]()
+        turns.begin(CROWD, lambda: done.append(0))
+        waiting = asyncio.ensure_future(turns.turn(CROWD))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        turns.begin(CROWD, lambda: done.append(1))
+        await _quiet(turns, done, 2)
+        return len(done)
+
+    assert asyncio.run(scene()) == 2
