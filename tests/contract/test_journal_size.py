@@ -1,0 +1,87 @@
+"""The journal of a pool that runs for long: thousands of short allocations in a file of bounded size."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.seams.store import Retention, Store, open_store
+
+CARD = DeviceUuid("GPU-1")
+KEPT = Retention(allocations=200, allocation_days=1, usage=200, usage_days=1, events=400, event_days=1)
+LIVES, TRIM_EVERY, SETTLED = 2000, 100, 800
+HELD = AllocationId("held")
+
+
+def _record(name: AllocationId, at: float) -> AllocationRecord:
+    part = Slice(device=CARD, memory_mib=1024, core_percent=10)
+    return AllocationRecord(
+        id=name,
+        state=AllocationState.GRANTED,
+        request=GpuRequest(memory_mib=1024, core_percent=10),
+        placement=Placement(node=NodeName("here"), mode=ModeName("vgpu"), slices=(part,)),
+        uid=1000,
+        command=("python", "train.py", "--epochs", "1"),
+        created_at=at,
+        granted_at=at,
+    )
+
+
+def _usage(name: AllocationId, at: float) -> UsageRecord:
+    return UsageRecord(
+        allocation=name,
+        device=CARD,
+        tenant="default",
+        queue="default",
+        from_s=at,
+        to_s=at + 1,
+        memory_mib=1024,
+        core_percent=10,
+        allocated_gpu_s=0.1,
+        used_gpu_s=0.1,
+        memory_mib_s=1024.0,
+    )
+
+
+def _live(store: Store, name: AllocationId, at: float) -> None:
+    """A whole short life, as the agent journals it."""
+    store.grant(_record(name, at))
+    store.start(name, at=at)
+    store.add_events([{"at": at, "kind": kind, "allocation": name, "message": "x" * 80} for kind in ("granted", "end")])
+    store.release(name, at=at + 1, reason="done", explanation="", usage=[_usage(name, at)])
+
+
+def _bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.iterdir())
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """In memory where there is such a place: thousands of transactions wait for no disk then."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+def test_the_journal_does_not_grow_with_the_number_of_short_allocations(directory: Path) -> None:
+    store = open_store(f"sqlite:///{directory}/pool.db")
+    store.grant(_record(HELD, 0.0))
+    sizes: dict[int, int] = {}
+    for number in range(LIVES):
+        _live(store, AllocationId(f"a{number}"), float(number))
+        if number % TRIM_EVERY == TRIM_EVERY - 1:
+            while store.trim(KEPT, now_s=float(number)):
+                pass
+            sizes[number + 1] = _bytes(directory)
+    assert max(sizes.values()) <= 1.1 * max(size for number, size in sizes.items() if number <= SETTLED)
+    assert max(sizes.values()) < 8 << 20
+    assert len(store.allocations(ended=True)) == KEPT.allocations + 1
+    assert (len(store.usage()), len(store.events())) == (KEPT.usage, KEPT.events)
+    assert [r.id for r in store.allocations()] == [HELD]
+    store.close()
