@@ -12,7 +12,7 @@ from tests.hostile.world import POINTS, HostileWorld
 pytestmark = pytest.mark.alone
 
 STOPPED_POINTS = 6.0
-FORGERIES = ["charged", "bucket"]
+FORGERIES = ["charged", "bucket", "demand"]
 
 
 def _busy(world: HostileWorld, child: Child) -> int:

@@ -93,5 +93,5 @@ def test_honest_tenants_are_never_told_of(world: TruthLab) -> None:
     world.percent(tenants, seconds=4, settle=1)
     for name in ("slow", "fast"):
         assert world.lab.limits(name).device(0).unreported_ns == 0
-        assert world.lab.limits(name).device(0).seen_ns > 0
+        assert world.lab.limits(name).device(0).seen_ns > 300_000_000
     assert (world.told, world.frozen) == ([], [])

@@ -10,13 +10,14 @@ work in flight. A step is 100 microseconds; nothing here demands at a clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from calabash.agent.arbiter_accounts import ComputeDemand
 from calabash.agent.arbiter_policy import NEVER, Order, SharedDevice, decide
 from calabash.agent.audit import Audit, Throttle, Window, check, throttle
 from calabash.agent.auditor import WINDOW_NS
-from calabash.agent.believed import MS
+from calabash.agent.believed import MS, LargestStep
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
 
@@ -46,6 +47,7 @@ class Tenant:
     rich: bool = False  # its bucket is never empty
     ungated: bool = False  # no library in front of the driver: no gate, no page
     depth_ns: int = INFLIGHT_NS
+    forged: Mapping[str, Any] = field(default_factory=dict)  # fields of its page that say something else
     hidden_ns: int = 0
     audit: Audit = field(default_factory=Audit)
     throttle: Throttle = field(default_factory=Throttle)
@@ -53,9 +55,11 @@ class Tenant:
     unreported_ns: int = 0
     told_ns: int = 0
 
-    def demand(self) -> ComputeDemand:
-        """What the agent would read from its pages."""
-        return ComputeDemand(
+    steps: LargestStep = field(default_factory=LargestStep)
+
+    def demand(self, now_ns: int) -> ComputeDemand:
+        """What the agent would read from its pages, and believe."""
+        honest = ComputeDemand(
             core_percent=self.core_percent,
             policy=self.policy,
             priority=self.priority,
@@ -68,6 +72,8 @@ class Tenant:
             kernel_ns=self.kernel_ns if self.charged_ns else 0,
             busy_until_ns=self.busy_until_ns,
         )
+        said = replace(honest, **self.forged) if self.forged else honest
+        return replace(said, kernel_ns=self.steps.kernel_ns(said.kernel_ns, said.charged_ns, now_ns))
 
     def passes(self, order: Order, now_ns: int) -> bool:
         """The gate of the shim."""
@@ -129,7 +135,7 @@ class World:
         return sum(ns for at, ns in tenant.busy_at if at >= since_ns) / (self.now_ns - since_ns)
 
     def _arbitrate(self) -> None:
-        demands = {name: tenant.demand() for name, tenant in self.tenants.items()}
+        demands = {name: tenant.demand(self.now_ns) for name, tenant in self.tenants.items()}
         self.state, decision = decide(self.state, demands, self.now_ns)
         for name, order in decision.orders.items():
             if self.orders.get(name) != order:
@@ -141,7 +147,7 @@ class World:
         """What the agent does four times a second."""
         for name, tenant in self.tenants.items():
             seen_ns = tenant.busy_ns - tenant.seen_ns
-            charged_ns = tenant.demand().charged_ns
+            charged_ns = tenant.charged_ns - tenant.hidden_ns
             window = Window(
                 now_ns=self.now_ns, elapsed_ns=WINDOW_NS, seen_ns=seen_ns, told_ns=charged_ns - tenant.told_ns
             )

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.arbiter_world import Tenant, World
 
-from calabash.agent.arbiter_accounts import ComputeDemand
+from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, ComputeDemand
 from calabash.agent.arbiter_policy import SharedDevice, decide, is_active, weights
 from calabash.agent.believed import MS, Believed
 from calabash.agent.pages_layout import Gate, PagePolicy
@@ -276,3 +276,25 @@ def test_the_honest_are_never_held_strictly(
         world.run(SECOND)
         assert not any(account.strict_until_ns for account in world.state.accounts.values())
     assert not any(tenant.unreported_ns or tenant.throttle.frozen for tenant in tenants.values())
+
+
+_FAR_NS = 1 << 60
+FORGED = {
+    "waiting_count": 1_000_000,
+    "inflight_ns": _FAR_NS,
+    "kernel_ns": KERNEL_NS_MAX,  # the highest that is believed of a page
+    "busy_until_ns": _FAR_NS,
+    "demand_ns": _FAR_NS,
+}
+
+
+@pytest.mark.parametrize("percent", [10, 50, 80])
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("fields", [*((name,) for name in FORGED), tuple(FORGED)], ids="+".join)
+def test_demand_that_is_only_written_takes_nothing_from_the_neighbour(
+    fields: tuple[str, ...], runs: bool, percent: int
+) -> None:
+    liar = Tenant(kernel_ns=MS, core_percent=percent, wants=lambda _now: runs, forged={n: FORGED[n] for n in fields})
+    got, honest = _liar_beside(liar, Tenant(kernel_ns=MS, core_percent=100 - percent))
+    assert honest == pytest.approx(1 - percent / 100, abs=0.02)
+    assert got < percent / 100 + 0.02

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, ComputeDemand
 from calabash.agent.arbiter_policy import Order, SharedDevice, Turn, decide, is_active
-from calabash.agent.believed import CREDIT_NS, Believed
+from calabash.agent.believed import CREDIT_NS, Believed, LargestStep
 from calabash.agent.pages import LimitsPage, TurnPlan, UsagePage
 from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_names import LIMITS_FILE
@@ -50,6 +50,7 @@ class DeviceShare:
         self._demand: ComputeDemand | None = None
         self._order: Order | None = None
         self._believed = Believed()
+        self._steps = LargestStep()
         self._kernels: deque[int] = deque(maxlen=KERNEL_WINDOWS)
         self._kernels_at_ns = 0
 
@@ -73,6 +74,8 @@ class DeviceShare:
             if longest > 0:
                 self._kernels.append(longest)
         kernel_ns = min(self._kernel_ns(usage.kernel_ns_max), KERNEL_NS_MAX)
+        charged_ns = self._believed.read(usage.charged_ns, now_ns, burst_ns=2 * max(kernel_ns, CREDIT_NS))
+        kernel_ns = self._steps.kernel_ns(kernel_ns, charged_ns, now_ns)
         policy = limits.policy if limits.policy <= PagePolicy.BEST_EFFORT else PagePolicy.FIXED
         self._demand = ComputeDemand(
             core_percent=max(1, min(100, limits.core_percent)),
@@ -81,7 +84,7 @@ class DeviceShare:
             waiting_count=usage.waiting_count,
             inflight_ns=usage.inflight_ns,
             demand_ns=min(usage.demand_ns, now_ns),
-            charged_ns=self._believed.read(usage.charged_ns, now_ns, burst_ns=2 * max(kernel_ns, CREDIT_NS)),
+            charged_ns=charged_ns,
             unreported_ns=unreported_ns,
             seen_ns=seen_ns,
             kernel_ns=kernel_ns,

@@ -30,6 +30,12 @@ INDEBTED_NS = 250 * MS  # who owes more than this is held on
 HOLD_NS = 1_200 * MS  # the agent publishes at least once a second
 DEBT_NS_MAX = 5_000 * MS
 IDLE_RATIO = 0.001  # less than this is not planned as idle time
+WATCH_NS = 300 * MS  # use is compared with what was earned over about so long
+FULL_RATIO = 0.9  # who uses less of its share than this leaves time unused,
+WASTED_RATIO = 0.02  # if that is at least so much of the device's
+PREPAID_KERNEL_NS = 20 * MS  # turns for the sake of such a kernel are paid for whether they are used or not
+UNCONFIRMED_NS = 1_000 * MS  # demand that is followed by no use for so long is ignored
+CONFIRMED_RATIO = 0.05  # part of its share that counts as use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,9 @@ class Account:
 
     ``earned_ns`` waits for its settlement; until ``strict_until_ns`` it is held strictly; ``caught_ns`` is when it was
     last found to report too little.
+
+    ``prepaid_ns`` was paid with the last turn for a long kernel and is not used yet. ``expected_ns`` and ``done_ns`` are
+    what it earned in turns and what it used, both fading; ``unconfirmed_ns`` is what it earned without any use.
     """
 
     credit_ns: int = 0
@@ -75,6 +84,13 @@ class Account:
     settled_ns: int = 0
     strict_until_ns: int = 0
     caught_ns: int = 0
+    prepaid_ns: int = 0
+    expected_ns: int = 0
+    done_ns: int = 0
+    unconfirmed_ns: int = 0
+    is_wasting: bool = False  # it has had turns for a while and does not use them
+    is_phantom: bool = False  # it asked for turns for a second and did not run
+    watched_ns: int = 0  # the counter of use up to which that is known
 
     @property
     def balance_ns(self) -> int:
@@ -97,6 +113,10 @@ class Account:
     def is_silent_user(self, now_ns: int) -> bool:
         """Whether it used the device a moment ago and did not tell."""
         return self.caught_ns > 0 and now_ns - self.caught_ns < HOLD_NS
+
+    def prepaying(self, turn_ns: int) -> Account:
+        """Having paid for a whole turn; what was left of the last one is lost."""
+        return replace(self, credit_ns=self.credit_ns - turn_ns, prepaid_ns=turn_ns)
 
 
 def settle(
@@ -129,16 +149,36 @@ def settle(
         for name, demand in demands.items()
         if name not in idle
     }
-    if not witnessed and sum(share[name] for name in among) > 1 - IDLE_RATIO:
+    accounts = {
+        name: _watched(
+            account,
+            demands[name],
+            share[name],
+            elapsed_ns=elapsed_ns,
+            takes_turns=name in among and not account.is_suspended(now_ns),
+        )
+        for name, account in accounts.items()
+    }
+    surplus = sum(accounts[name].credit_ns for name in among)
+    # Time that somebody leaves unused is its own loss: it would live on its neighbours if they bore it, too.
+    unused = surplus > 0 and any(accounts[name].is_wasting for name in among)
+    if not witnessed and not unused and sum(share[name] for name in among) > 1 - IDLE_RATIO:
         # Nobody can be owed time that the card does not have: lost time and measuring errors are borne by all.
-        surplus = sum(accounts[name].credit_ns for name in among)
         for name in among:
             owed = accounts[name].credit_ns - int(surplus * share[name])
             accounts[name] = replace(accounts[name], credit_ns=owed)
+    # Beside long kernels everybody's account swings by one of them.
+    longest_ns = max((demands[name].kernel_ns for name in among), default=0)
     return idle | {
         name: _witnessed(account, now_ns)
         if witnessed or account.is_strict(now_ns)
-        else _bounded(account, demands[name].kernel_ns, takes_turns=name in among, elapsed_ns=elapsed_ns, now_ns=now_ns)
+        else _bounded(
+            account,
+            max(longest_ns, demands[name].kernel_ns) if name in among else demands[name].kernel_ns,
+            takes_turns=name in among,
+            elapsed_ns=elapsed_ns,
+            now_ns=now_ns,
+        )
         for name, account in accounts.items()
     }
 
@@ -153,7 +193,30 @@ def _paid(old: Account | None, demand: ComputeDemand, earned_ns: int, *, witness
     if witnessed and not seen_ns and now_ns - old.settled_ns < HOLD_NS:
         return replace(old, earned_ns=earned_ns)
     paid_ns = seen_ns if witnessed and seen_ns else demand.used_ns - old.used_ns
-    return _counted(replace(old, credit_ns=old.credit_ns + earned_ns - paid_ns), demand, now_ns)
+    from_prepaid_ns = max(0, min(old.prepaid_ns, paid_ns))
+    credit_ns = old.credit_ns + earned_ns - (paid_ns - from_prepaid_ns)
+    return _counted(replace(old, credit_ns=credit_ns, prepaid_ns=old.prepaid_ns - from_prepaid_ns), demand, now_ns)
+
+
+def _watched(account: Account, demand: ComputeDemand, share: float, *, elapsed_ns: int, takes_turns: bool) -> Account:
+    """With what it did of late compared with what it earned."""
+    done_ns = max(0, demand.used_ns - account.watched_ns) if account.watched_ns else 0
+    earned_ns = int(share * elapsed_ns) if takes_turns else 0
+    kept = max(0.0, 1 - elapsed_ns / WATCH_NS) if takes_turns else 0.0
+    expected_ns = int(account.expected_ns * kept) + earned_ns
+    recently_ns = int(account.done_ns * kept) + done_ns
+    limit_ns = max(int(share * UNCONFIRMED_NS), 2 * demand.kernel_ns)
+    unconfirmed_ns = account.unconfirmed_ns + earned_ns - int(done_ns / CONFIRMED_RATIO)
+    unconfirmed_ns = max(0, min(limit_ns + int(share * UNCONFIRMED_NS) // 4, unconfirmed_ns))
+    return replace(
+        account,
+        expected_ns=expected_ns,
+        done_ns=recently_ns,
+        is_wasting=recently_ns < min(FULL_RATIO * expected_ns, expected_ns - WASTED_RATIO * WATCH_NS),
+        unconfirmed_ns=unconfirmed_ns,
+        is_phantom=unconfirmed_ns > limit_ns,
+        watched_ns=demand.used_ns,
+    )
 
 
 def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
@@ -184,7 +247,7 @@ def _bounded(account: Account, kernel_ns: int, *, takes_turns: bool, elapsed_ns:
     limit_ns = max(CREDIT_NS, 2 * kernel_ns)
     floor_ns, ceiling_ns = -limit_ns - kernel_ns, limit_ns if takes_turns else 0
     # A round may give more than the share, while a neighbour has not earned its long kernel yet: that is no overdraft.
-    overrun_ns = 0 if takes_turns else max(0, floor_ns - credit_ns)
+    overrun_ns = max(0, floor_ns - credit_ns - (elapsed_ns if takes_turns else 0))
     overdraft_ns = account.overdraft_ns + overrun_ns - max(0, credit_ns - ceiling_ns)
     overdraft_ns = max(0, overdraft_ns - int(OVERDRAFT_LEAK_RATIO * elapsed_ns))
     credit_ns = max(floor_ns, min(ceiling_ns, credit_ns))

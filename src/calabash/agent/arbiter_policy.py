@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from calabash.agent.arbiter_accounts import IDLE_RATIO, Account, ComputeDemand, settle
+from calabash.agent.arbiter_accounts import IDLE_RATIO, PREPAID_KERNEL_NS, Account, ComputeDemand, settle
 from calabash.agent.believed import CREDIT_NS, MS
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
@@ -171,7 +171,7 @@ def decide(
     if needs_turns:
         changed = names != state.taking_turns
         current = None if changed else state.round
-        due = current is None or now_ns >= _end_ns(current, running) - PLAN_AHEAD_NS
+        due = current is None or now_ns >= _end_ns(current, running, accounts) - PLAN_AHEAD_NS
         if due:
             current = _next_round(
                 current,
@@ -181,6 +181,7 @@ def decide(
                 newcomers=names - state.active,
                 now_ns=now_ns,
             )
+            accounts = _prepaid(accounts, current, running, weights(running))
     orders = {}
     for name, demand in demands.items():
         if name in suspended:
@@ -197,9 +198,11 @@ def decide(
 
 
 def _is_wanting(state: SharedDevice, name: AllocationId, demand: ComputeDemand, now_ns: int) -> bool:
-    """By what its page says, or by what the driver saw of one whose page is silent."""
+    """By what its page says, unless nothing follows; or by what the driver saw of one whose page is silent."""
     account = state.accounts.get(name)
-    return is_active(demand, now_ns) or (account is not None and account.is_silent_user(now_ns))
+    if account is None:
+        return is_active(demand, now_ns)
+    return (is_active(demand, now_ns) and not account.is_phantom) or account.is_silent_user(now_ns)
 
 
 def _single(demand: ComputeDemand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
@@ -226,17 +229,20 @@ def _next_round(
     start = now_ns + LEAD_NS
     over = start
     if current is not None:
-        start = max(start, _end_ns(current, active))
+        start = max(start, _end_ns(current, active, accounts))
         over = max(over, min(start, current.end_ns))
     due = {}
     for name in active:
         remaining = _overlap(current.turns[name], now_ns, start) if current is not None and name in current.turns else 0
+        if accounts[name].prepaid_ns:
+            remaining = max(0, remaining - accounts[name].prepaid_ns)
         due[name] = accounts[name].credit_ns + int(share[name] * (start - now_ns)) - remaining
     length = ROUND_NS
-    lengths = _turn_lengths(active, share, due, length)
+    wasting = frozenset(name for name in active if accounts[name].is_wasting)
+    lengths = _turn_lengths(active, share, due, length, wasting)
     while not any(lengths.values()) and length < ROUND_NS_MAX:
         length *= 2
-        lengths = _turn_lengths(active, share, due, length)
+        lengths = _turn_lengths(active, share, due, length, wasting)
     order = sorted(active, key=lambda name: (name not in newcomers, -active[name].priority, name))
     turns = {}
     at = start
@@ -250,12 +256,40 @@ def _next_round(
     return Round(from_ns=over, start_ns=start, end_ns=max(at, start + TURN_NS_MIN), turns=turns)
 
 
-def _end_ns(current: Round, active: Mapping[AllocationId, ComputeDemand]) -> int:
+def _is_prepaid(kernel_ns: int, nominal_ns: int) -> bool:
+    """Whether turns are longer than the share of a round for the kernels' sake: such are paid for, used or not."""
+    return kernel_ns >= LONG_KERNEL_NS and (kernel_ns >= PREPAID_KERNEL_NS or kernel_ns > nominal_ns)
+
+
+def _prepaid(
+    accounts: Mapping[AllocationId, Account],
+    planned: Round,
+    active: Mapping[AllocationId, ComputeDemand],
+    share: Mapping[AllocationId, float],
+) -> dict[AllocationId, Account]:
+    """Every container that was given a turn for its long kernels has paid for it."""
+    turns = planned.turns
+    return {
+        name: account.prepaying(turns[name].end_ns - turns[name].start_ns)
+        if name in turns
+        and turns[name].end_ns > turns[name].start_ns
+        and _is_prepaid(active[name].kernel_ns, int(share[name] * ROUND_NS))
+        else account
+        for name, account in accounts.items()
+    }
+
+
+def _end_ns(
+    current: Round, active: Mapping[AllocationId, ComputeDemand], accounts: Mapping[AllocationId, Account]
+) -> int:
     """When the last turn of a round is really over: its last long kernel may end after it, or another may not fit."""
     holder = max(current.turns, key=lambda name: current.turns[name].end_ns)
     turn, demand = current.turns[holder], active.get(holder)
     if turn.end_ns != current.end_ns or demand is None or demand.kernel_ns < LONG_KERNEL_NS:
         return current.end_ns
+    account = accounts[holder]
+    if account.is_wasting or account.prepaid_ns > (turn.end_ns - turn.start_ns) // 2:
+        return current.end_ns  # nothing of it runs
     if turn.end_ns - demand.kernel_ns // 2 < demand.busy_until_ns < turn.end_ns + demand.kernel_ns:
         return demand.busy_until_ns
     return current.end_ns
@@ -266,16 +300,20 @@ def _turn_lengths(
     share: Mapping[AllocationId, float],
     due: Mapping[AllocationId, int],
     length: int,
+    wasting: frozenset[AllocationId],
 ) -> dict[AllocationId, int]:
     lengths = {}
     for name, demand in active.items():
         nominal = int(share[name] * length)
         kernel = demand.kernel_ns
-        if kernel >= LONG_KERNEL_NS:
+        little = nominal * 3 // 10
+        if kernel >= LONG_KERNEL_NS and name in wasting and not _is_prepaid(kernel, nominal):
+            wanted = (nominal + min(little, due[name]) + kernel // 2) // kernel * kernel
+        elif kernel >= LONG_KERNEL_NS:
             wanted = (nominal + due[name] + kernel // 2) // kernel * kernel
         else:
             # a round may repeat before the next one is written: what it corrects must stay small
-            wanted = nominal + max(-nominal * 3 // 10, min(nominal * 3 // 10, due[name]))
+            wanted = nominal + max(-little, min(little, due[name]))
         lengths[name] = wanted if wanted >= TURN_NS_MIN else 0
     return lengths
 
