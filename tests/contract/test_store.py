@@ -95,7 +95,7 @@ def test_everything_survives_closing_and_opening_again(url: str) -> None:
     first = open_store(url)
     first.grant(_record())
     first.administration.put_queue(QueueRecord(name="prod", deserved=4.0, limit=8.0))
-    first.add_event(at=1.0, kind="granted", allocation="a1")
+    first.add_events([{"at": 1.0, "kind": "granted", "allocation": "a1"}])
     first.close()
     second = open_store(url)
     assert second.allocations() == [_record()]
@@ -160,7 +160,7 @@ def test_queues_are_replaced_and_deleted_by_name(store: Store) -> None:
 
 def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
     for number in range(5):
-        store.add_event(at=float(number), kind=f"k{number}", message="m" * 5000)
+        store.add_events([{"at": float(number), "kind": f"k{number}", "message": "m" * 5000}])
     first = store.events(limit=2)
     rest = store.events(after=first[-1].id)
     assert [e.kind for e in first + rest] == ["k0", "k1", "k2", "k3", "k4"]
@@ -317,7 +317,7 @@ def test_the_past_is_trimmed_by_age_and_by_count_and_what_is_held_stays(store: S
         name = AllocationId(f"a{number}")
         store.grant(_record(name, created_at=float(number)))
         store.add_usage([_usage(name, from_s=float(number))])
-        store.add_event(at=float(number), kind="granted", allocation=name)
+        store.add_events([{"at": float(number), "kind": "granted", "allocation": name}])
         if number:
             store.release(name, at=1000.0 + number, reason="done", explanation="")
     kept = Retention(allocations=6, allocation_days=1, usage=100, usage_days=1, events=3, event_days=1000)

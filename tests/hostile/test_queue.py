@@ -33,3 +33,4 @@ def test_a_refusal_for_a_reservation_names_the_request_that_it_is_for(
         reason, message = eve.does(_refusal, str(world.home))
         assert reason == "reserved"
         assert waiting["id"] in message
+        assert "for at most" in message or "which starts in" in message, message

@@ -13,15 +13,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from structlog.contextvars import bound_contextvars
 
-from calabash.agent.census import described
 from calabash.agent.node import NodeAgent
-from calabash.agent.snapshot import DeviceSnapshot
-from calabash.binder.admission import WINDOW, Admission
-from calabash.binder.local import Foreign, LocalScheduler, Start, Stop
+from calabash.binder.admission import WINDOW
+from calabash.binder.local import LocalScheduler, Start, Stop
+from calabash.binder.order import WaitingRequests
 from calabash.binder.passes import Passes
 from calabash.binder.requests import (
     GangKey,
@@ -33,15 +31,14 @@ from calabash.binder.requests import (
     short_command,
 )
 from calabash.binder.starts import Starts
+from calabash.binder.survey import surveyed
 from calabash.binder.tracking import Tracker
 from calabash.model.allocation import AllocationState
-from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.sched import Explanation, Options, QueueSpec
 from calabash.seams.clock import Clock
 
-WAITING_MAX = 20_000
 # Anybody may name any priority on one machine, so priority orders a queue and never ends a running program. What an
 # administrator has guaranteed to a queue is taken back from those who borrowed it.
 OPTIONS = Options(preempt=False, reclaim=True, reclaim_fair_share=False)
@@ -63,17 +60,15 @@ class Binder:
         self._agent = agent
         self._clock = clock
         self._lock = threading.RLock()
-        self._waiting: dict[AllocationId, WaitingRequest] = {}  # not answered yet
         self._starts = Starts()
         self._asked = 0  # how often a decision was asked for, and up to which of them it has been taken
         self._decided = 0
         self._closed = False
         self._passes = Passes(self.schedule)
-        self._foreign: dict[DeviceUuid, Foreign] = {}  # what strangers hold, as last seen
-        self._admission = Admission(window)
         self._tracker = Tracker(
-            agent.node, self._devices(), agent.records(), queues=queues, options=OPTIONS, clock=clock
+            agent.node, surveyed(agent)[0], agent.records(), queues=queues, options=OPTIONS, clock=clock
         )
+        self._waiting = WaitingRequests(self._tracker, window=window)
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -91,16 +86,7 @@ class Binder:
         with self._lock:
             if self._closed:
                 raise CalabashError("the pool is going down", reason=Reason.POOL_DOWN, hint="start it: calabash up")
-            if len(self._waiting) >= WAITING_MAX:
-                raise CalabashError(f"{WAITING_MAX} requests wait already", reason=Reason.CONFLICT, hint="try later")
-            self._waiting[waiting.id] = waiting
-            admitted = self._admission.admit(waiting, at_once=not wait)
-            if admitted:
-                try:
-                    self._tracker.submit(waiting)
-                except CalabashError:
-                    self._leave(waiting)
-                    raise
+            admitted = self._waiting.join(waiting, at_once=not wait)
         if admitted:
             self.schedule()
         return waiting
@@ -144,17 +130,15 @@ class Binder:
         self._passes.stop()
         with self._lock:
             self._closed = True
-            waiting = list(self._waiting.values())
-            self._waiting.clear()
             self._starts.clear()
-        return waiting
+            return self._waiting.clear()
 
     # -- looking -----------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[WaitingRequest]:
         """Who waits, in the order of arrival."""
         with self._lock:
-            return list(self._waiting.values())
+            return self._waiting.everybody()
 
     def find(self, allocation: AllocationId) -> WaitingRequest | None:
         """A request that waits."""
@@ -167,15 +151,8 @@ class Binder:
     def why(self, waiting: WaitingRequest) -> Explanation:
         """Why it waits. Raises CalabashError when it does not."""
         with self._lock:
-            if waiting.id in self._starts:
-                after = ", ".join(self._starts.awaited(waiting.id) or ()) or "others"
-                summary = f"it has its place and waits for {after} to leave it"
-                return Explanation(reason=Reason.NO_CAPACITY, summary=summary)
-            before = self._admission.before(waiting)
-            if before is not None:
-                mine = f"user {waiting.requester.user} in queue {waiting.request.queue}"
-                return Explanation(reason=Reason.USER_LIMIT, summary=f"{before} requests of {mine} go first")
-            return self._tracker.scheduler.why(waiting.id, self._tracker.now_s())
+            own = self._starts.why(waiting.id) or self._waiting.why(waiting)
+            return own or self._tracker.scheduler.why(waiting.id, self._tracker.now_s())
 
     @contextmanager
     def reading(self) -> Iterator[LocalScheduler]:
@@ -185,15 +162,10 @@ class Binder:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _devices(self) -> list[Device]:
-        """All devices; one that somebody unknown is on may take no new work."""
-        found = self._agent.devices()
-        self._foreign = {d.device.uuid: _foreign(d) for d in found if d.strangers}
-        return [d.device if d.takes_work else replace(d.device, health=Health.DRAINING) for d in found]
-
     def _decide(self) -> list[tuple[WaitingRequest, Start]]:
         """Those that can be granted now."""
-        if not self._tracker.follow(self._devices(), self._agent.records, foreign=self._foreign):
+        devices, foreign = surveyed(self._agent)
+        if not self._tracker.follow(devices, self._agent.records, foreign=foreign):
             self._starts.clear()
         for decision in self._tracker.decide():
             if isinstance(decision, Start):
@@ -224,12 +196,11 @@ class Binder:
             return self._failed(waiting, start, error)
         with self._lock:
             overtaken = self._starts.granted(waiting.id)
-            self._waiting.pop(waiting.id, None)
             if overtaken is None:
                 self._tracker.started(granted.record)
             else:
                 self._tracker.gone(waiting.id)
-            joined = self._join(self._admission.leave(waiting))
+            joined = self._waiting.leave(waiting)
         if overtaken is not None:
             message = f"{waiting.id} lost its place to {overtaken.by}"
             waiting.resolve(CalabashError(message, reason=overtaken.reason, hint="try again with --wait"))
@@ -261,7 +232,7 @@ class Binder:
         for record in self._agent.records():
             if gang_key(record.uid, record.request) == key and record.state is AllocationState.GRANTED:
                 self._agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed} was not granted")
-        for other in [w for w in self._waiting.values() if w.gang_key == key]:
+        for other in self._waiting.of_gang(key):
             if self._starts.drop(other.id):
                 self._forget(other)
                 message = f"member {failed} of gang {key[-1]} was not granted"
@@ -271,27 +242,4 @@ class Binder:
         """It leaves the order."""
         self._starts.drop(waiting.id)
         self._tracker.gone(waiting.id)
-        self._leave(waiting)
-
-    def _leave(self, waiting: WaitingRequest) -> None:
-        self._waiting.pop(waiting.id, None)
-        self._join(self._admission.leave(waiting))
-
-    def _join(self, joined: list[WaitingRequest]) -> bool:
-        """They join the order for one that left it; whether there are any."""
-        for waiting in joined:  # grows while it is walked
-            try:
-                self._tracker.submit(waiting)
-            except CalabashError as error:
-                self._waiting.pop(waiting.id, None)
-                waiting.resolve(error)
-                joined += self._admission.leave(waiting)
-        return bool(joined)
-
-
-def _foreign(state: DeviceSnapshot) -> Foreign:
-    """What strangers hold of a device, and what would give it back."""
-    whose = "; ".join(described(stranger) for stranger in state.strangers[:3])
-    more = f" and {len(state.strangers) - 3} more" if len(state.strangers) > 3 else ""
-    remedy = f"would have more room without who has no slice of device {state.device.index}: {whose}{more}"
-    return Foreign(memory_mib=state.foreign_mib, remedy=remedy)
+        self._waiting.leave(waiting)

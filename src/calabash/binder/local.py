@@ -7,14 +7,14 @@ it is told, so that nothing is ever bound that the mode refuses. How much a slic
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from calabash.binder.beside import ForeignMemory
 from calabash.binder.shapes import amounts, node_of, shapes_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.sched import (
     DEFAULT_POLICY,
@@ -32,7 +32,7 @@ from calabash.sched import (
     Scheduler,
     Shape,
 )
-from calabash.sharing.foreign import FOREIGN_MODE, beside_foreign
+from calabash.sharing.foreign import beside_foreign
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
@@ -72,14 +72,6 @@ class Wait:
 LocalDecision = Start | Stop | Wait
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
-    """Memory of a device that processes without a slice hold; ``remedy`` tells people how to get it back."""
-
-    memory_mib: int
-    remedy: str = ""
-
-
 class LocalScheduler:
     """A ``Scheduler`` over the devices of one machine, in model nouns.
 
@@ -109,8 +101,7 @@ class LocalScheduler:
         self._requests: dict[str, GpuRequest] = {}
         self._slices: dict[str, Placement] = {}
         self._cycle_due_s = 0.0
-        self._foreign: dict[DeviceUuid, Foreign] = {}
-        self._occupied: dict[DeviceUuid, Shape] = {}
+        self.foreign = ForeignMemory(self.scheduler, self._number)
 
     def submit(
         self,
@@ -130,9 +121,7 @@ class LocalScheduler:
         with_room = [s for s in shapes if self.scheduler.room.choose(s) is not None]
         shape = (with_room or sorted(shapes, key=lambda s: -len(s.models)))[0]
         expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
-        self.scheduler.submit(
-            self._queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner)
-        )
+        self.scheduler.submit(_queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner))
         self._requests[allocation] = request
 
     def adopt(
@@ -156,9 +145,7 @@ class LocalScheduler:
             cpu_milli=request.cpu_milli,
             memory_mib=request.host_memory_mib,
         )
-        queued = self._queued(
-            allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner
-        )
+        queued = _queued(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner)
         self.scheduler.adopt(queued, placement=NodePlacement(node=0, devices=devices), started_at_s=started_at_s)
         self._requests[allocation] = request
         self._slices[allocation] = placement
@@ -184,28 +171,6 @@ class LocalScheduler:
         device = self._number[uuid]
         self.devices = tuple(replace(d, health=health) if d.uuid == uuid else d for d in self.devices)
         self.scheduler.set_health(self.node, device, healthy=health is Health.HEALTHY)
-
-    def set_foreign(self, foreign: Mapping[DeviceUuid, Foreign]) -> None:
-        """What nobody was given and somebody holds: it is not granted, and its device is granted to nobody alone."""
-        self._foreign = dict(foreign)
-        cluster = self.scheduler.cluster
-        for uuid, shape in list(self._occupied.items()):
-            cluster.release(shape, NodePlacement(node=0, devices=(self._number[uuid],)))
-            del self._occupied[uuid]
-        for uuid, found in foreign.items():
-            place = NodePlacement(node=0, devices=(self._number[uuid],))
-            free_mib = int(cluster.gpu_free_mib[0, self._number[uuid]])
-            if free_mib > 0:
-                shape = Shape(gpu_count=1, gpu_memory_mib=min(free_mib, found.memory_mib), mode=FOREIGN_MODE)
-                with contextlib.suppress(CalabashError):  # it is in another mode: full, or not divided by memory
-                    cluster.place(shape, place)
-                    self._occupied[uuid] = shape
-        self.scheduler.state.freed()
-
-    @property
-    def foreign_is_counted(self) -> bool:
-        """Whether all of it is; what came to a device in another mode is counted when that mode has ended."""
-        return self._occupied.keys() == self._foreign.keys()
 
     def set_queues(self, queues: Iterable[QueueSpec]) -> None:
         self.scheduler.set_queues(queues)
@@ -244,40 +209,16 @@ class LocalScheduler:
                 self._slices.pop(name, None)
                 decided.append(Stop(id=name, reason=decision.reason, by=AllocationId(decision.by)))
             elif isinstance(decision, Defer):
-                reported = self._readable(decision.explanation)
+                reported = readable(decision.explanation, self.devices)
                 decided.append(Wait(id=name, reason=reported.reason, explanation=reported))
         return tuple(decided)
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
         """Why it waits. Raises CalabashError when it does not wait."""
-        reported = self._readable(self.scheduler.why(allocation, now_s))
-        return replace(reported, changes=(*reported.changes, *(f.remedy for f in self._foreign.values() if f.remedy)))
+        reported = readable(self.scheduler.why(allocation, now_s), self.devices)
+        return replace(reported, changes=(*reported.changes, *self.foreign.remedies()))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
-
-    def _queued(
-        self,
-        allocation: AllocationId,
-        request: GpuRequest,
-        shape: Shape,
-        submitted_at_s: float,
-        *,
-        run_time_s: float | None,
-        owner: str,
-    ) -> Request:
-        return Request(
-            id=allocation,
-            shape=shape,
-            queue=request.queue,
-            priority=request.priority,
-            run_time_s=run_time_s,
-            tenant=request.tenant,
-            submitted_at_s=submitted_at_s,
-            owner=owner,
-            gang=request.gang,
-            min_member=request.gang_size if request.gang else 1,
-            movable=False,
-        )
 
     def _placed(self, decision: Bind | Move) -> Placement | Misfit:
         """The slices by the sharing mode's own rule, beside what it holds now."""
@@ -314,20 +255,44 @@ class LocalScheduler:
                 if s.device == uuid and name != but:
                     mode = placement.mode
                     held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
-        foreign = self._foreign.get(uuid)
-        mode, counted = beside_foreign(uuid, mode, held, foreign.memory_mib if foreign else 0)
+        mode, counted = beside_foreign(uuid, mode, held, self.foreign.memory_mib(uuid))
         return mode, list(counted)
 
-    def _readable(self, reported: Explanation) -> Explanation:
-        """Device UUIDs, which stand for models here, as the models that people know."""
-        names = {d.uuid: d.model for d in self.devices}
 
-        def plain(text: str) -> str:
-            for uuid, model in names.items():
-                text = text.replace(uuid, model)
-            return _LIST.sub(lambda found: f"({', '.join(dict.fromkeys(found[1].split(', ')))})", text)
+def readable(reported: Explanation, devices: Sequence[Device]) -> Explanation:
+    """Device UUIDs, which stand for models here, as the models that people know."""
+    names = {d.uuid: d.model for d in devices}
 
-        causes = tuple(replace(c, text=plain(c.text)) for c in reported.causes)
-        return replace(
-            reported, summary=plain(reported.summary), causes=causes, changes=tuple(plain(c) for c in reported.changes)
-        )
+    def plain(text: str) -> str:
+        for uuid, model in names.items():
+            text = text.replace(uuid, model)
+        return _LIST.sub(lambda found: f"({', '.join(dict.fromkeys(found[1].split(', ')))})", text)
+
+    causes = tuple(replace(c, text=plain(c.text)) for c in reported.causes)
+    return replace(
+        reported, summary=plain(reported.summary), causes=causes, changes=tuple(plain(c) for c in reported.changes)
+    )
+
+
+def _queued(
+    allocation: AllocationId,
+    request: GpuRequest,
+    shape: Shape,
+    submitted_at_s: float,
+    *,
+    run_time_s: float | None,
+    owner: str,
+) -> Request:
+    return Request(
+        id=allocation,
+        shape=shape,
+        queue=request.queue,
+        priority=request.priority,
+        run_time_s=run_time_s,
+        tenant=request.tenant,
+        submitted_at_s=submitted_at_s,
+        owner=owner,
+        gang=request.gang,
+        min_member=request.gang_size if request.gang else 1,
+        movable=False,
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calabash.binder.local import Start, Stop
+from calabash.model.errors import Reason
 from calabash.model.request import AllocationId
+from calabash.sched import Explanation
 
 
 class Starts:
@@ -55,10 +57,13 @@ class Starts:
     def being_granted(self, allocation: AllocationId) -> bool:
         return allocation in self._granting
 
-    def awaited(self, allocation: AllocationId) -> tuple[AllocationId, ...] | None:
+    def why(self, allocation: AllocationId) -> Explanation | None:
         """Who must go before it starts; None when it is not decided."""
+        if allocation not in self:
+            return None
         start = self._decided.get(allocation)
-        return start.after if start is not None else None
+        after = ", ".join(start.after if start is not None else ()) or "others"
+        return Explanation(reason=Reason.NO_CAPACITY, summary=f"it has its place and waits for {after} to leave it")
 
     def clear(self) -> None:
         """No decision holds any more; grants that are being made go on."""

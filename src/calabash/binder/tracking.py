@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
-from calabash.binder.local import Foreign, LocalDecision, LocalScheduler
+from calabash.binder.beside import Foreign
+from calabash.binder.local import LocalDecision, LocalScheduler
 from calabash.binder.requests import WaitingRequest
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
@@ -114,9 +115,9 @@ class Tracker:
             for allocation in self._running - {r.id for r in held()}:
                 self._running.discard(allocation)
                 self.scheduler.finished(allocation)
-        if foreign != self._foreign or not self.scheduler.foreign_is_counted:
+        if foreign != self._foreign or not self.scheduler.foreign.is_counted():
             self._foreign = dict(foreign)
-            self.scheduler.set_foreign(self._foreign)
+            self.scheduler.foreign.set(self._foreign)
         return True
 
     def _build(self, devices: Sequence[Device], held: Iterable[AllocationRecord]) -> LocalScheduler:

@@ -165,15 +165,8 @@ class Cycle:
         request = portion.requests[0]
         start_s = min((r.start_s for r in reservations), default=None)
         short = start_s is not None and request.run_time_s is not None and now_s + request.run_time_s <= start_s
-        return (
-            gang.queue,
-            request.priority,
-            request.shape,
-            gang.missing,
-            short,
-            paused(gang, now_s),
-            len(reservations),
-        )
+        alike = (gang.queue, request.priority, request.shape, gang.missing)
+        return (*alike, short, paused(gang, now_s), len(reservations))
 
     def _attempt(self, portion: Portion) -> Reason | None:
         """Start it if there is a way; else why not."""

@@ -92,6 +92,7 @@ class Explanation:
         causes: per node class, most nodes first.
         changes: what would make it start, the smallest change first: "would fit if memory <= 12GiB".
         blocked_by: ids of the requests for which devices that would do are reserved.
+        reserved: for whom and until when they are, one line for each reservation.
         estimated_start_s: when its reservation begins, on the caller's clock; None without one.
     """
 
@@ -100,6 +101,7 @@ class Explanation:
     causes: tuple[Cause, ...] = ()
     changes: tuple[str, ...] = ()
     blocked_by: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
     estimated_start_s: float | None = None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from calabash.model.errors import Reason
+from calabash.model.errors import CalabashError, Reason
 from calabash.sched.charges import Charges
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.board import Board
@@ -85,6 +85,18 @@ class SchedulerState:
                 int(self.cluster.memory_mib[alive].sum()),
             )
         )
+
+    def occupy(self, shape: Shape, placement: NodePlacement) -> bool:
+        """Something outside of the registry takes this place; False when there is no such room."""
+        try:
+            self.cluster.place(shape, placement)
+        except CalabashError:
+            return False
+        return True
+
+    def vacate(self, shape: Shape, placement: NodePlacement) -> None:
+        """What ``occupy`` took is free."""
+        self.cluster.release(shape, placement)
 
     def freed(self) -> None:
         """Something may fit now that did not."""

@@ -150,7 +150,7 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
     try:
         return await _answer(waiting, request, wait_s)
     except TimeoutError:
-        why = await _work(request, pool.why, waiting.id)
+        why = await _work(request, pool.explanations.why, waiting.id)
         if await _work(request, pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
             raise CalabashError(
                 f"no room within {wait_s:g}s: {why.explanation}",
@@ -219,7 +219,7 @@ async def release(request: Asked, allocation: str) -> replies.StateReply:
 @get("/v1/allocations/{allocation:str}/why")
 async def why(request: Asked, allocation: str) -> replies.WhyReply:
     _asker(request)
-    return await _work(request, _pool(request).why, AllocationId(requests.checked_id(allocation)))
+    return await _work(request, _pool(request).explanations.why, AllocationId(requests.checked_id(allocation)))
 
 
 @get("/v1/queues")

@@ -7,12 +7,10 @@ calls it from worker threads and awaits the future of a waiting request.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from dataclasses import dataclass
 
 from calabash.agent.node import NodeAgent
-from calabash.api import replies, requests
+from calabash.api import requests
 from calabash.binder.binder import Binder
 from calabash.binder.requests import Requester, WaitingRequest
 from calabash.model.allocation import AllocationRecord, QueueRecord, TenantRecord
@@ -22,10 +20,11 @@ from calabash.scenario import dump_scenario
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Peer, Process, identify, owner, user_name
 from calabash.seams.store import Store
+from calabash.standalone.explanations import Explanations, not_found
 from calabash.standalone.permission import Permission
 from calabash.standalone.queues import Queues
-from calabash.standalone.refusals import Refusal, refusal
 from calabash.standalone.settings import Limits
+from calabash.standalone.waiting_limit import WaitingLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +45,9 @@ class Pool:
         self.store = store
         self.permission = permission
         self.queues = Queues(store)
-        self.limits = limits or Limits()
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
-        self._joining = threading.Lock()
-        self._waiting: Counter[int] = Counter()
+        self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
+        self._waiting = WaitingLimit((limits or Limits()).waiting)
         agent.subscribe(self.binder.room_may_have_appeared)
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -65,19 +63,19 @@ class Pool:
         request = wanted.request(tenant=self.permission.tenant(peer, wanted.tenant, tenant.users, tenant.groups))
         self.permission.require_queue(peer, wanted.queue, queue.users, queue.groups)
         requester = Requester(uid=peer.uid, user=user_name(peer.uid), process=asker.process)
-        self._count_in(peer)
+        self._waiting.join(peer.uid, exempt=self.permission.administrator(peer))
         try:
             waiting = self.binder.submit(
                 request, requester=requester, command=tuple(wanted.command), wait=wanted.wait_s > 0
             )
         except BaseException:
-            self._count_out(peer.uid)
+            self._waiting.leave(peer.uid)
             raise
-        waiting.answer.add_done_callback(lambda _: self._count_out(peer.uid))
+        waiting.answer.add_done_callback(lambda _: self._waiting.leave(peer.uid))
         if waiting.answer.done() or self.binder.bound(waiting):
             return waiting
         try:
-            told = self._refusal(waiting)
+            told = self.explanations.refusal(waiting)
         except CalabashError:  # it was granted in this moment
             return waiting
         if told.overtaken and wanted.wait_s <= 0:
@@ -99,22 +97,6 @@ class Pool:
     def give_back(self, waiting: WaitingRequest, *, why: str) -> None:
         """Nobody is there to take what it was granted."""
         self.agent.end(waiting.id, reason="cancelled", explanation=why)
-
-    def _count_in(self, peer: Peer) -> None:
-        with self._joining:
-            if self._waiting[peer.uid] >= self.limits.waiting and not self.permission.administrator(peer):
-                raise CalabashError(
-                    f"{self._waiting[peer.uid]} requests of user {user_name(peer.uid)} wait already, the limit",
-                    reason=Reason.USER_LIMIT,
-                    hint="wait until some have started; an administrator may raise `waiting` in pool.toml",
-                )
-            self._waiting[peer.uid] += 1
-
-    def _count_out(self, uid: int) -> None:
-        with self._joining:
-            self._waiting[uid] -= 1
-            if self._waiting[uid] <= 0:
-                del self._waiting[uid]
 
     # -- holding -----------------------------------------------------------------------------------------------
 
@@ -202,45 +184,11 @@ class Pool:
 
     # -- looking -----------------------------------------------------------------------------------------------
 
-    def why(self, allocation: AllocationId) -> replies.WhyReply:
-        """Why a request waits, where it was placed and why there, or what became of it."""
-        waiting = self.binder.find(allocation)
-        if waiting is not None:
-            try:
-                told = self._refusal(waiting)
-            except CalabashError:  # answered in this moment
-                pass
-            else:
-                return replies.WhyReply(
-                    id=allocation,
-                    state="pending",
-                    reason=told.reason,
-                    explanation=told.message,
-                    details=list(told.details),
-                    suggestions=list(told.suggestions),
-                )
-        record = self.agent.record(allocation) or self.store.allocation(allocation)
-        if record is None:
-            raise not_found(allocation)
-        return replies.WhyReply(
-            id=allocation,
-            state=record.state,
-            reason=record.reason,
-            explanation=record.explanation or f"{record.state} in mode {record.placement.mode}",
-            details=[
-                f"{part.device}: {part.memory_mib or 'all'} MiB, {part.core_percent}% in mode {record.placement.mode}"
-                for part in record.placement.slices
-            ],
-        )
-
     def scenario(self) -> str:
         """What the scheduler knows now as a scenario file, to be replayed elsewhere."""
         with self.binder.reading() as scheduler:
             snapshot = scheduler.scheduler.snapshot()
         return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
-
-    def _refusal(self, waiting: WaitingRequest) -> Refusal:
-        return refusal(self.binder.why(waiting), self.agent.devices(), waiting.request)
 
     # -- administration ----------------------------------------------------------------------------------------
 
@@ -280,10 +228,3 @@ def _named(processes: list[Process]) -> str:
     some = ", ".join(f"pid {p.pid} of {user_name(owner(p))}" for p in processes[:5])
     more = ", ..." if len(processes) > 5 else ""
     return f"{len(processes)} process{'es' if len(processes) != 1 else ''} ({some}{more})"
-
-
-def not_found(allocation: str) -> CalabashError:
-    """There is no such allocation now."""
-    return CalabashError(
-        f"there is no allocation {allocation!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
-    )

@@ -65,10 +65,10 @@ def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuReq
     """The scheduler's explanation with this machine's devices in it."""
     suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
     if told.reason not in _ABOUT_DEVICES:
-        details = tuple(cause.text for cause in told.causes)
+        details = (*(cause.text for cause in told.causes), *(f"reserved for {whom}" for whom in told.reserved))
         message = _ABOUT_THE_MACHINE.get(told.reason, told.summary)
-        if told.reason is Reason.RESERVED and told.blocked_by:
-            message += f": {', '.join(told.blocked_by)}"
+        if told.reserved:
+            message += f": {'; '.join(told.reserved)}"
         return Refusal(reason=told.reason, message=message, details=details, suggestions=suggestions)
     answers = [(s.device.index, fits(s.device, s.mode, s.held, request)) for s in states]
     said = tuple(f"device {index}: {answer.message}" for index, answer in answers if isinstance(answer, Misfit))

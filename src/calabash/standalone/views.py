@@ -112,7 +112,7 @@ def _live(
         if explained < EXPLAINED_MAX:
             explained += 1
             try:
-                why = pool.why(name)
+                why = pool.explanations.why(name)
             except CalabashError:
                 continue
             if why.state != "pending":

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calabash.binder.local import Foreign, LocalScheduler, Start, Stop, Wait
+from calabash.binder.beside import Foreign
+from calabash.binder.local import LocalScheduler, Start, Stop, Wait
 from calabash.binder.shapes import islands_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -171,7 +172,7 @@ def test_islands_join_whoever_is_reached_through_others() -> None:
 
 def test_what_strangers_hold_is_not_bound_and_their_device_is_bound_to_nobody_alone() -> None:
     local = machine(device(0))
-    local.set_foreign({DeviceUuid("GPU-0"): Foreign(memory_mib=20_000, remedy="end pid 7")})
+    local.foreign.set({DeviceUuid("GPU-0"): Foreign(memory_mib=20_000, remedy="end pid 7")})
     local.submit(name("whole"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=0)
     local.submit(name("large"), GpuRequest(memory_mib=30_000, core_percent=10), submitted_at_s=0)
     local.submit(name("small"), GpuRequest(memory_mib=10_000, core_percent=10), submitted_at_s=0)
@@ -179,7 +180,7 @@ def test_what_strangers_hold_is_not_bound_and_their_device_is_bound_to_nobody_al
     assert local.why(name("whole"), 1.0).changes[-1] == "end pid 7"
     local.finished(name("small"))
     local.finished(name("large"))
-    local.set_foreign({})
+    local.foreign.set({})
     assert [d.id for d in local.cycle(2.0) if isinstance(d, Start)] == ["whole"]
 
 
@@ -188,11 +189,11 @@ def test_strangers_on_a_card_in_another_mode_count_as_soon_as_that_mode_has_ende
     local.submit(name("whole"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=0)
     assert [d.id for d in local.cycle(1.0) if isinstance(d, Start)] == ["whole"]
     foreign = {DeviceUuid("GPU-0"): Foreign(memory_mib=20_000)}
-    local.set_foreign(foreign)
-    assert not local.foreign_is_counted
+    local.foreign.set(foreign)
+    assert not local.foreign.is_counted()
     local.finished(name("whole"))
-    local.set_foreign(foreign)
-    assert local.foreign_is_counted
+    local.foreign.set(foreign)
+    assert local.foreign.is_counted()
     local.submit(name("again"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=2)
     assert not [d for d in local.cycle(3.0) if isinstance(d, Start)]
 

@@ -71,6 +71,7 @@ class Why:
         reason = dominant.reason if dominant else Reason.NO_CAPACITY
         summary = verdict.summary
         blocking: tuple[str, ...] = ()
+        held: tuple[str, ...] = ()
         if verdict.fitting and len(requests) > 1:
             reason = Reason.NO_CAPACITY
             fitting = self._members_fitting(requests)
@@ -81,6 +82,7 @@ class Why:
         elif verdict.fitting:
             reason = Reason.RESERVED
             blocking = tuple(name for r in state.reservations for name in r.ids)
+            held = tuple(f"{_some(r.ids)}, {self._until(r)}" for r in state.reservations)
             summary = f"{summary}, {'; '.join(self._held_for(r) for r in state.reservations)}"
         if reason in PASSING and self._over_deserved(gang, need):
             guaranteed, used = state.tree.guaranteed(gang.queue), state.tree.used(gang.queue)
@@ -92,18 +94,21 @@ class Why:
         if reason in PASSING or reason in (Reason.RESERVED, Reason.QUEUE_OVER_DESERVED):
             changes = (*changes, *self._give_back(gang, need))
         found = explanation(reason, summary, verdict, changes)
-        return replace(found, blocked_by=blocking[:NAMED_MAX], estimated_start_s=own.start_s if own else None)
+        start_s = own.start_s if own else None
+        return replace(found, blocked_by=blocking[:NAMED_MAX], reserved=held[:NAMED_MAX], estimated_start_s=start_s)
 
     def _held_for(self, reservation: Reservation) -> str:
         """Which nodes are held, for which requests, and until when."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
+        return f"held for a reserved gang: {nodes}, for {_some(reservation.ids)}, {self._until(reservation)}"
+
+    def _until(self, reservation: Reservation) -> str:
+        state = self._state
         lapses_at_s = reservation.lapses_at_s(state.options.reservation_hold_s)
         if lapses_at_s is None:
-            until = f"which starts in {max(0.0, reservation.start_s - state.now_s):.0f} s"
-        else:
-            until = f"for at most {max(0.0, lapses_at_s - state.now_s):.0f} s more"
-        return f"held for a reserved gang: {nodes}, for {_some(reservation.ids)}, {until}"
+            return f"which starts in {max(0.0, reservation.start_s - state.now_s):.0f} s"
+        return f"for at most {max(0.0, lapses_at_s - state.now_s):.0f} s more"
 
     def _over_deserved(self, gang: Gang, need: Amount) -> bool:
         """Whether the queue would hold more than it is guaranteed: then it waits for something to borrow."""

@@ -152,15 +152,12 @@ class Store:
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    def add_event(
-        self, *, at: float, kind: str, reason: str = "", allocation: str = "", device: str = "", message: str = ""
-    ) -> None:
-        """Tell what happened; how many are kept is ``trim``'s."""
-        fields = {"kind": kind, "reason": reason, "allocation": allocation, "device": device, "message": message}
-        self.add_events([{"at": at, **fields}])
-
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """The same for several, in one transaction; each has the fields of ``add_event``."""
+        """Tell what happened, in one transaction; how many are kept is ``trim``'s.
+
+        Args:
+            events: ``at`` and ``kind`` of each, and as far as they apply ``reason``, ``allocation``, ``device``, ``message``.
+        """
         absent = {"reason": "", "allocation": "", "device": "", "message": ""}
         rows = [absent | dict(e) | {"message": str(e.get("message", ""))[:EVENT_CHARACTERS_MAX]} for e in events]
         if rows:

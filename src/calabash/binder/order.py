@@ -1,0 +1,75 @@
+"""Who waits: all requests that are not answered, and which of them stand in the scheduler's queue order."""
+
+from __future__ import annotations
+
+from calabash.binder.admission import Admission
+from calabash.binder.requests import GangKey, WaitingRequest
+from calabash.binder.tracking import Tracker
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.sched import Explanation
+
+WAITING_MAX = 20_000
+
+
+class WaitingRequests:
+    """What waits, and the scheduler told of it; the caller holds a lock."""
+
+    def __init__(self, tracker: Tracker, *, window: int) -> None:
+        self._tracker = tracker
+        self._admission = Admission(window)
+        self._waiting: dict[AllocationId, WaitingRequest] = {}
+
+    def __getitem__(self, allocation: AllocationId) -> WaitingRequest:
+        return self._waiting[allocation]
+
+    def get(self, allocation: AllocationId) -> WaitingRequest | None:
+        return self._waiting.get(allocation)
+
+    def everybody(self) -> list[WaitingRequest]:
+        """In the order of arrival."""
+        return list(self._waiting.values())
+
+    def of_gang(self, key: GangKey) -> list[WaitingRequest]:
+        return [w for w in self._waiting.values() if w.gang_key == key]
+
+    def why(self, waiting: WaitingRequest) -> Explanation | None:
+        """How many of the same user and queue go first; None when it stands in the order itself."""
+        before = self._admission.before(waiting)
+        if before is None:
+            return None
+        mine = f"user {waiting.requester.user} in queue {waiting.request.queue}"
+        return Explanation(reason=Reason.USER_LIMIT, summary=f"{before} requests of {mine} go first")
+
+    def join(self, waiting: WaitingRequest, *, at_once: bool) -> bool:
+        """Whether it stands in the queue order now. Raises CalabashError when it can never be granted."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise CalabashError(f"{WAITING_MAX} requests wait already", reason=Reason.CONFLICT, hint="try later")
+        self._waiting[waiting.id] = waiting
+        admitted = self._admission.admit(waiting, at_once=at_once)
+        if admitted:
+            try:
+                self._tracker.submit(waiting)
+            except CalabashError:
+                self.leave(waiting)
+                raise
+        return admitted
+
+    def leave(self, waiting: WaitingRequest) -> bool:
+        """It is answered; those that join the order for it do so, and whether there are any."""
+        self._waiting.pop(waiting.id, None)
+        joined = self._admission.leave(waiting)
+        for other in joined:  # grows while it is walked
+            try:
+                self._tracker.submit(other)
+            except CalabashError as error:
+                self._waiting.pop(other.id, None)
+                other.resolve(error)
+                joined += self._admission.leave(other)
+        return bool(joined)
+
+    def clear(self) -> list[WaitingRequest]:
+        """Those that waited; nobody does any more."""
+        waiting = self.everybody()
+        self._waiting.clear()
+        return waiting

@@ -1,0 +1,63 @@
+"""What people are told about a request: why it waits, where it was placed and why there, what became of it."""
+
+from __future__ import annotations
+
+from calabash.agent.node import NodeAgent
+from calabash.api import replies
+from calabash.binder.binder import Binder
+from calabash.binder.requests import WaitingRequest
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.store import Store
+from calabash.standalone.refusals import Refusal, refusal
+
+
+class Explanations:
+    """Asks binder, agent and journal, in this order."""
+
+    def __init__(self, *, binder: Binder, agent: NodeAgent, store: Store) -> None:
+        self._binder = binder
+        self._agent = agent
+        self._store = store
+
+    def refusal(self, waiting: WaitingRequest) -> Refusal:
+        """Why it waits. Raises CalabashError when it does not."""
+        return refusal(self._binder.why(waiting), self._agent.devices(), waiting.request)
+
+    def why(self, allocation: AllocationId) -> replies.WhyReply:
+        """Why a request waits, where it was placed and why there, or what became of it."""
+        waiting = self._binder.find(allocation)
+        if waiting is not None:
+            try:
+                told = self.refusal(waiting)
+            except CalabashError:  # answered in this moment
+                pass
+            else:
+                return replies.WhyReply(
+                    id=allocation,
+                    state="pending",
+                    reason=told.reason,
+                    explanation=told.message,
+                    details=list(told.details),
+                    suggestions=list(told.suggestions),
+                )
+        record = self._agent.record(allocation) or self._store.allocation(allocation)
+        if record is None:
+            raise not_found(allocation)
+        return replies.WhyReply(
+            id=allocation,
+            state=record.state,
+            reason=record.reason,
+            explanation=record.explanation or f"{record.state} in mode {record.placement.mode}",
+            details=[
+                f"{part.device}: {part.memory_mib or 'all'} MiB, {part.core_percent}% in mode {record.placement.mode}"
+                for part in record.placement.slices
+            ],
+        )
+
+
+def not_found(allocation: str) -> CalabashError:
+    """There is no such allocation now."""
+    return CalabashError(
+        f"there is no allocation {allocation!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
+    )
