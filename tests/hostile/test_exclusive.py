@@ -11,6 +11,8 @@ from tests.daemons.world import until
 from tests.hostile.people import Child, User
 from tests.hostile.world import HostileWorld
 
+from calabash.agent.pages import UsagePage
+
 ONE_PROCESS = "[devices]\none_process = true\n"
 
 
@@ -68,6 +70,16 @@ def test_the_node_of_an_exclusive_card_stays_shut_while_the_pool_is_dead(
     assert until(lambda: _opens(mallory, node), what="the node to be everybody's again")
     with world.unharmed():
         pass
+
+
+def test_programs_that_ended_leave_no_entry_in_the_slot_of_a_whole_card(world: HostileWorld, mallory: User) -> None:
+    hostile = world.program("hostile")
+    script = f"{hostile} hold 1 </dev/null; {hostile} hold 1 </dev/null; exec {hostile} hold 1"
+    with world.unharmed():
+        child, _ = _alone(world, mallory, "/bin/sh", "-c", script)
+        usage = UsagePage.of_slot(world.slot_of(child))
+        until(lambda: child.text().count("held 1") == 3, what="the third program to hold memory")
+        until(lambda: [p.pid for p in usage.procs()] == [child.pid], what="the entries of the others to be freed")
 
 
 def _holds(world: HostileWorld, user: User, card: int) -> str:

@@ -98,6 +98,7 @@ class Probe:
 
     def begin(self) -> None:
         self._begun = self.count()
+        self._child.text()  # what it has said by now is of what was before
         self._child.output = b""
 
     def answers_s(self) -> list[float]:
