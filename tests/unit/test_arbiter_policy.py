@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.unit.arbiter_world import Tenant, World
 
@@ -257,13 +257,16 @@ def test_who_tells_the_truth_again_is_held_strictly_no_longer() -> None:
 @settings(max_examples=8, deadline=None)
 @given(
     shares=st.lists(st.integers(5, 40), min_size=1, max_size=3).filter(lambda values: sum(values) <= 100),
-    kernels=st.lists(st.sampled_from([200_000, MS, 10 * MS]), min_size=4, max_size=4),
+    kernels=st.lists(st.sampled_from([200_000, MS, 10 * MS, 100 * MS]), min_size=4, max_size=4),
     policy=st.sampled_from([FIXED, BURST, BEST_EFFORT]),
     pause_ms=st.sampled_from([0, 30, 300]),
 )
 def test_the_honest_are_never_held_strictly(
     shares: list[int], kernels: list[int], policy: PagePolicy, pause_ms: int
 ) -> None:
+    # Kernels of 100 ms with shorter pauses than that do overdraw their accounts, and are held until they have repaid.
+    assume(pause_ms != 30 or max(kernels) < 100 * MS)
+
     def wants(now_ns: int) -> bool:
         return pause_ms == 0 or now_ns // (pause_ms * MS) % 2 == 0
 

@@ -247,7 +247,7 @@ def _bounded(account: Account, kernel_ns: int, *, takes_turns: bool, elapsed_ns:
     limit_ns = max(CREDIT_NS, 2 * kernel_ns)
     floor_ns, ceiling_ns = -limit_ns - kernel_ns, limit_ns if takes_turns else 0
     # A round may give more than the share, while a neighbour has not earned its long kernel yet: that is no overdraft.
-    overrun_ns = max(0, floor_ns - credit_ns - (elapsed_ns if takes_turns else 0))
+    overrun_ns = max(0, floor_ns - credit_ns - account.prepaid_ns - (elapsed_ns if takes_turns else 0))
     overdraft_ns = account.overdraft_ns + overrun_ns - max(0, credit_ns - ceiling_ns)
     overdraft_ns = max(0, overdraft_ns - int(OVERDRAFT_LEAK_RATIO * elapsed_ns))
     credit_ns = max(floor_ns, min(ceiling_ns, credit_ns))
