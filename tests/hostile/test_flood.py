@@ -72,6 +72,9 @@ def test_thousands_of_waiting_requests_of_one_user_delay_nobody(world: HostileWo
             assert child.line(within_s=60).startswith("opened")
     waiting = [a for a in world.allocations() if a["state"] == "pending" and a["uid"] == mallory.uid]
     assert len(waiting) <= 1000
+    with world.unharmed(seconds=3.0):  # all hang up in the same moment
+        for child in flood:
+            os.kill(child.pid, signal.SIGKILL)
 
 
 def test_requests_that_are_refused_at_once_delay_nobody(world: HostileWorld, mallory: User) -> None:
