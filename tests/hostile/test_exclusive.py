@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,14 @@ ONE_PROCESS = "[devices]\none_process = true\n"
 def _may_open(path: str) -> bool:
     """Whether this user may; the node of a simulated card has no driver behind it, which is another error."""
     try:
-        os.close(os.open(path, os.O_RDWR))
+        descriptor = os.open(path, os.O_RDWR)
     except PermissionError:
         return False
-    except OSError:
-        return True
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+    else:
+        os.close(descriptor)
     return True
 
 
@@ -62,6 +66,7 @@ def test_the_node_of_an_exclusive_card_stays_shut_while_the_pool_is_dead(
     world.kill()
     assert (_opens(eve, node), _opens(mallory, node)) == (True, False)
     world.up()
+    assert world.held_by(eve)
     assert (_opens(eve, node), _opens(mallory, node)) == (True, False)
     world.kill()
     child.close()

@@ -65,7 +65,7 @@ def test_a_card_with_a_stranger_takes_nothing_new_where_cards_are_drained(
     assert stranger.line() == "held 64"
     until(lambda: _events_of(world, "stranger"), within_s=5, what="an event about the stranger")
     with world.unharmed():
-        first = eve.runs("/bin/cat", mode="exclusive")
+        first = eve.runs("/bin/cat", mode="exclusive", wait_s=20)  # the probe may be on it for a moment
         until(lambda: world.of(first), what="the other card to be given")
         second = eve.runs("/bin/cat", memory_mib=64, cores=1)
         assert "refused" in until(second.text, what="the card with the stranger to be refused")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from pathlib import Path
 
@@ -31,19 +32,24 @@ class Guards:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._guards = self._read()
+        self._lock = threading.Lock()  # what is just put back is not guarded again
 
     def set(self, allocation: AllocationId, path: str, *, uid: int) -> None:
         """Let this user and root alone open the file. Raises CalabashError and then nothing has changed."""
         try:
-            known = next((g for g in self._guards if g.path == path), None)
-            before = known.before if known is not None else access_of(path)
-            guard = Guard(allocation=allocation, path=path, uid=uid, before=before)
-            self._write([g for g in self._guards if g.path != path] + [guard])
-            set_access(path, access_for(uid, before))
+            with self._lock:
+                self._set(allocation, path, uid)
         except OSError as error:
             raise CalabashError(
                 f"cannot keep others from {path}: {error.strerror}", reason=Reason.NOT_PERMITTED
             ) from error
+
+    def _set(self, allocation: AllocationId, path: str, uid: int) -> None:
+        known = next((g for g in self._guards if g.path == path), None)
+        before = known.before if known is not None else access_of(path)
+        guard = Guard(allocation=allocation, path=path, uid=uid, before=before)
+        self._write([g for g in self._guards if g.path != path] + [guard])
+        set_access(path, access_for(uid, before))
 
     def restore(self, allocation: AllocationId) -> None:
         """Put back what was there before the allocation."""
@@ -51,15 +57,16 @@ class Guards:
 
     def keep_only(self, allocations: Collection[str]) -> None:
         """Put back what was there before all others."""
-        for guard in [g for g in self._guards if g.allocation not in allocations]:
-            try:
-                set_access(guard.path, guard.before)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                log.error("access could not be put back", path=guard.path, error=error.strerror)
-                continue
-            self._write([g for g in self._guards if g is not guard])
+        with self._lock:
+            for guard in [g for g in self._guards if g.allocation not in allocations]:
+                try:
+                    set_access(guard.path, guard.before)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    log.error("access could not be put back", path=guard.path, error=error.strerror)
+                    continue
+                self._write([g for g in self._guards if g is not guard])
 
     def renew(self) -> list[str]:
         """Guard again what somebody has opened up; the paths."""
@@ -67,9 +74,10 @@ class Guards:
         for guard in list(self._guards):
             wanted = access_for(guard.uid, guard.before)
             try:
-                if access_of(guard.path) != wanted and guard in self._guards:
-                    set_access(guard.path, wanted)
-                    found.append(guard.path)
+                with self._lock:
+                    if guard in self._guards and access_of(guard.path) != wanted:
+                        set_access(guard.path, wanted)
+                        found.append(guard.path)
             except OSError as error:
                 log.debug("a guarded file cannot be looked at", path=guard.path, error=error.strerror)
         return found
