@@ -75,7 +75,7 @@ The asking process becomes the program in one of two ways. With `enter` and a po
 that connected is a member of the allocation when the answer comes: it sets the `environment` and becomes its program. Without,
 a process is made a member by `started`. In a pool whose `membership` is `lease`, the answer names a `lease`: the process takes
 a shared `flock` on it on a descriptor that the program inherits, and posts `started`. Nobody has to give anything back: when
-the last member is gone, the slice is free. A grant that nobody takes within ten seconds, or whose asker dies before, is
+the last member is gone, the slice is free. A grant that nobody takes within ten seconds, or whose caller dies before, is
 revoked.
 """
 

@@ -77,7 +77,7 @@ def test_holders_are_those_that_have_the_file_open(tmp_path: Path) -> None:
             found = processes.holders([first, second, tmp_path / "none"])
         finally:
             holder.kill()
-    assert [p.pid for p in found[first]] == [holder.pid], "and the asker itself is not among them"
+    assert [p.pid for p in found[first]] == [holder.pid], "and the caller itself is not among them"
     assert found[second] == []
     assert found[tmp_path / "none"] == []
 

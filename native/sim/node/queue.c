@@ -1,5 +1,5 @@
 /*
- * The queues of contexts: claiming one, posting to it, waiting for what was posted.
+ * The queues of contexts: taking one, posting to it, waiting for what was posted.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

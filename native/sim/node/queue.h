@@ -4,7 +4,7 @@
 
 #include "sim/node/state.h"
 
-/* Claim a queue on `device` for this process; -1 when all are in use. */
+/* Take a queue on `device` for this process; -1 when all are in use. */
 int queue_open(struct sim *s, uint32_t device, uint32_t priority);
 void queue_close(struct sim *s, int queue);
 

@@ -192,7 +192,7 @@ NVML_API nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned
     return NVML_SUCCESS;
 }
 
-/* Claims a place in the state file. The whole card is instance 0, parts count from 1. */
+/* Takes a place in the state file. The whole card is instance 0, parts count from 1. */
 static uint32_t free_place(const struct sim_mig *m, bool whole)
 {
     for (uint32_t i = whole ? 0 : 1; i < SIM_GI_MAX; i++)

@@ -10,7 +10,7 @@ each container earns its weight of the time that passes and pays what it was cha
 next turn. So jitter and overruns correct themselves. Kernels cannot be cut, hence a turn is a whole number of a
 container's long kernels, and a container that has not earned one yet waits for a later round.
 
-Weights come from policies: fixed and burst get their share; what nobody has claimed goes to burst in proportion to
+Weights come from policies: fixed and burst get their share; what nobody wants goes to burst in proportion to
 shares; best-effort lives on what is left, higher priority first. A fixed container never gets more than its share,
 even when the card is idle.
 

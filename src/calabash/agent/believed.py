@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 MS = 1_000_000
-BACKLOG_NS = 1_000 * MS  # what a page claims beyond what the clock allows counts later, up to this
+BACKLOG_NS = 1_000 * MS  # what a page says beyond what the clock allows counts later, up to this
 CREDIT_NS = 20 * MS
 
 

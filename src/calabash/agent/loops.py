@@ -71,6 +71,6 @@ class Loops:
                 self._complain(error)
             except Exception:
                 # Without these threads nothing is ever given back.
-                log.exception("a thread stumbled and goes on", thread=loop.name)
+                log.exception("a thread failed once and goes on", thread=loop.name)
             loop.wake.wait(loop.every_s if pause_s is None else pause_s)
             loop.wake.clear()

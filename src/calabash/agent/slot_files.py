@@ -1,7 +1,7 @@
 """Slots as directories of plain files, for pools that cannot mount: every word of it may be swapped to a disk.
 
 A slot is written under a hidden name, synced, and renamed; it is removed by renaming it away first. So a name that can
-be seen is always a whole slot, and what a crash leaves under a hidden name is rubbish that the next start sweeps.
+be seen is always a whole slot, and what a crash leaves under a hidden name is left over from it; the next start removes it.
 """
 
 from __future__ import annotations

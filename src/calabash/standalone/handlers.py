@@ -27,7 +27,7 @@ from calabash.model.request import AllocationId
 from calabash.seams.store import public_url
 from calabash.standalone import views
 from calabash.standalone.fairness import Fairness
-from calabash.standalone.pool import Asker, Pool
+from calabash.standalone.pool import Caller, Pool
 from calabash.standalone.serving import connection_of
 
 EVICTION_WAIT_S = 10.0
@@ -66,13 +66,13 @@ class Context:
     fairness: Fairness
 
 
-def _asker(request: Asked) -> Asker:
+def _asker(request: Asked) -> Caller:
     """Who asks. Raises NOT_PERMITTED when this pool does not serve that user."""
-    asker = connection_of(request.scope).asker
-    if asker is None:
+    caller = connection_of(request.scope).caller
+    if caller is None:
         raise CalabashError("the connection has no peer", reason=Reason.NOT_PERMITTED)
-    _pool(request).permission.require_served(asker.peer)
-    return asker
+    _pool(request).permission.require_served(caller.peer)
+    return caller
 
 
 def _pool(request: Asked) -> Pool:
@@ -83,10 +83,10 @@ def _pool(request: Asked) -> Pool:
 async def _work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
     """In a worker thread, when this user has not too many there already."""
     context: Context = request.app.state.context
-    asker = connection_of(request.scope).asker
-    assert asker is not None
-    async with context.fairness.work(asker.peer.uid):
-        with structlog.contextvars.bound_contextvars(uid=asker.peer.uid):
+    caller = connection_of(request.scope).caller
+    assert caller is not None
+    async with context.fairness.work(caller.peer.uid):
+        with structlog.contextvars.bound_contextvars(uid=caller.peer.uid):
             return await asyncio.to_thread(call, *given, **named)
 
 
@@ -128,14 +128,14 @@ async def list_allocations(request: Asked) -> replies.AllocationList:
 
 @post("/v1/allocations", status_code=201)
 async def allocate(state: State, request: Asked) -> replies.GrantReply:
-    pool, asker = _pool(request), _asker(request)
+    pool, caller = _pool(request), _asker(request)
     wanted = requests.decode(await _body(request), requests.AllocationRequest)
-    waiting = await _work(request, pool.submit, wanted, asker)
+    waiting = await _work(request, pool.submit, wanted, caller)
     granted = await _granted(request, waiting, wanted.wait_s)
     shown = granted.record.state
     if wanted.enter and state.membership == "kernel":
         try:
-            shown = (await _work(request, pool.enter, waiting.id, asker.process)).state
+            shown = (await _work(request, pool.enter, waiting.id, caller.process)).state
         except BaseException:
             pool.give_back(waiting, why="the program could not enter")
             raise
@@ -143,7 +143,7 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
 
 
 async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
-    """The grant; the request is withdrawn when the time is over or its asker hangs up."""
+    """The grant; the request is withdrawn when the time is over or its caller hangs up."""
     pool = _pool(request)
     # A request that others are just being evicted for is worth those seconds even to one who does not wait.
     wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.bound(waiting) else wait_s
@@ -159,9 +159,9 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
             ) from None
         return await asyncio.wrap_future(waiting.answer)
     except (_GoneError, asyncio.CancelledError):
-        if not await _work(request, pool.cancel, waiting, why="the asker went away"):
-            pool.give_back(waiting, why="the asker went away")
-        raise CalabashError("the asker went away", reason=Reason.CONFLICT) from None
+        if not await _work(request, pool.cancel, waiting, why="the caller went away"):
+            pool.give_back(waiting, why="the caller went away")
+        raise CalabashError("the caller went away", reason=Reason.CONFLICT) from None
 
 
 class _GoneError(Exception):
@@ -195,18 +195,18 @@ async def _disconnected(request: Asked) -> None:
 
 @post("/v1/allocations/{allocation:str}/started", status_code=200)
 async def started(request: Asked, allocation: str) -> replies.StateReply:
-    asker, name = _asker(request), AllocationId(requests.checked_id(allocation))
+    caller, name = _asker(request), AllocationId(requests.checked_id(allocation))
     body = requests.decode(await _body(request), requests.StartedReport)
-    record = await _work(request, _pool(request).started, name, pid=body.pid, asker=asker)
+    record = await _work(request, _pool(request).started, name, pid=body.pid, caller=caller)
     return replies.StateReply(id=record.id, state=record.state)
 
 
 @delete("/v1/allocations/{allocation:str}", status_code=200)
 async def release(request: Asked, allocation: str) -> replies.StateReply:
     """Forced, it answers when the devices are free again."""
-    pool, asker, name = _pool(request), _asker(request), AllocationId(requests.checked_id(allocation))
+    pool, caller, name = _pool(request), _asker(request), AllocationId(requests.checked_id(allocation))
     how = requests.decode_query(dict(request.query_params), requests.Release)
-    shown = await _work(request, pool.release, name, asker=asker, force=how.force)
+    shown = await _work(request, pool.release, name, caller=caller, force=how.force)
     deadline = time.monotonic() + (RELEASE_S if how.force else 0.0)
     while shown == "ending" and time.monotonic() < deadline:
         await asyncio.sleep(POLL_S)
@@ -231,16 +231,16 @@ async def list_queues(request: Asked) -> replies.QueueList:
 
 @put("/v1/queues/{name:path}")
 async def put_queue(request: Asked, name: str) -> replies.Named:
-    asker, name = _asker(request), requests.checked_name(name.removeprefix("/"), what="queue")
+    caller, name = _asker(request), requests.checked_name(name.removeprefix("/"), what="queue")
     body = requests.decode(await _body(request), requests.QueueSettings)
-    await _work(request, _pool(request).put_queue, name, body, asker)
+    await _work(request, _pool(request).put_queue, name, body, caller)
     return replies.Named(name=name)
 
 
 @delete("/v1/queues/{name:path}", status_code=200)
 async def delete_queue(request: Asked, name: str) -> replies.Named:
-    asker, name = _asker(request), name.removeprefix("/")
-    await _work(request, _pool(request).delete_queue, name, asker)
+    caller, name = _asker(request), name.removeprefix("/")
+    await _work(request, _pool(request).delete_queue, name, caller)
     return replies.Named(name=name)
 
 
@@ -252,16 +252,16 @@ async def list_tenants(request: Asked) -> replies.TenantList:
 
 @put("/v1/tenants/{name:path}")
 async def put_tenant(request: Asked, name: str) -> replies.Named:
-    asker, name = _asker(request), requests.checked_name(name.removeprefix("/"), what="tenant")
+    caller, name = _asker(request), requests.checked_name(name.removeprefix("/"), what="tenant")
     body = requests.decode(await _body(request), requests.TenantSettings)
-    await _work(request, _pool(request).put_tenant, name, body, asker)
+    await _work(request, _pool(request).put_tenant, name, body, caller)
     return replies.Named(name=name)
 
 
 @delete("/v1/tenants/{name:path}", status_code=200)
 async def delete_tenant(request: Asked, name: str) -> replies.Named:
-    asker, name = _asker(request), name.removeprefix("/")
-    await _work(request, _pool(request).delete_tenant, name, asker)
+    caller, name = _asker(request), name.removeprefix("/")
+    await _work(request, _pool(request).delete_tenant, name, caller)
     return replies.Named(name=name)
 
 
@@ -280,9 +280,9 @@ async def list_events(request: Asked) -> replies.EventList:
 
 @post("/v1/shutdown", status_code=200)
 async def shutdown(state: State, request: Asked) -> replies.Stopping:
-    pool, asker = _pool(request), _asker(request)
+    pool, caller = _pool(request), _asker(request)
     body = requests.decode(await _body(request), requests.Shutdown)
-    pool.permission.require_administrator(asker.peer, "take the pool down")
+    pool.permission.require_administrator(caller.peer, "take the pool down")
     await asyncio.to_thread(pool.close, force=body.force)
     await _until_empty(pool)
     asyncio.get_running_loop().call_later(0.05, state.stop)

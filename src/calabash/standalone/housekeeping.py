@@ -48,4 +48,4 @@ class Housekeeper:
             except CalabashError as error:
                 log.warning("the journal cannot be trimmed now", error=error.message)
             except Exception:
-                log.exception("housekeeping stumbled and goes on")
+                log.exception("housekeeping failed once and goes on")

@@ -28,7 +28,7 @@ from calabash.standalone.waiting_limit import WaitingLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class Caller:
     """Who is at the other end of a connection; ``process`` is that very process, None when it cannot be known."""
 
     peer: Peer
@@ -52,17 +52,17 @@ class Pool:
 
     # -- asking ------------------------------------------------------------------------------------------------
 
-    def submit(self, wanted: requests.AllocationRequest, asker: Asker) -> WaitingRequest:
+    def submit(self, wanted: requests.AllocationRequest, caller: Caller) -> WaitingRequest:
         """Join the queue and try at once.
 
-        Raises CalabashError when the asker may not, when it can never be granted, or when it cannot be granted now
+        Raises CalabashError when the caller may not, when it can never be granted, or when it cannot be granted now
         and does not want to wait.
         """
-        peer = asker.peer
+        peer = caller.peer
         queue, tenant = self.queues.queue(wanted.queue), self.queues.tenant(wanted.tenant)
         request = wanted.request(tenant=self.permission.tenant(peer, wanted.tenant, tenant.users, tenant.groups))
         self.permission.require_queue(peer, wanted.queue, queue.users, queue.groups)
-        requester = Requester(uid=peer.uid, user=user_name(peer.uid), process=asker.process)
+        requester = Requester(uid=peer.uid, user=user_name(peer.uid), process=caller.process)
         self._waiting.join(peer.uid, exempt=self.permission.administrator(peer))
         try:
             waiting = self.binder.submit(
@@ -88,7 +88,7 @@ class Pool:
         return waiting
 
     def cancel(self, waiting: WaitingRequest, *, why: str) -> bool:
-        """The asker is gone or tired of waiting. False when it has been answered already."""
+        """The caller is gone or tired of waiting. False when it has been answered already."""
         if not self.binder.withdraw(waiting, why=why):
             return False
         self.agent.event("cancelled", allocation=waiting.id, message=why)
@@ -106,24 +106,24 @@ class Pool:
             raise CalabashError("the asking process cannot be seen from here", reason=Reason.NOT_FOUND)
         return self.agent.enter(allocation, process)
 
-    def started(self, allocation: AllocationId, *, pid: int, asker: Asker) -> AllocationRecord:
-        """The program of an allocation is about to run; only one of the asker's own processes can be it."""
+    def started(self, allocation: AllocationId, *, pid: int, caller: Caller) -> AllocationRecord:
+        """The program of an allocation is about to run; only one of the caller's own processes can be it."""
         record = self._held(allocation)
-        self.permission.require_owner(asker.peer, record.uid, record.id)
+        self.permission.require_owner(caller.peer, record.uid, record.id)
         program = identify(pid)
         if program is None:
             raise CalabashError(f"process {pid} has ended", reason=Reason.NOT_FOUND)
-        if owner(program) != asker.peer.uid and asker.peer.uid != 0:
-            name = user_name(asker.peer.uid)
+        if owner(program) != caller.peer.uid and caller.peer.uid != 0:
+            name = user_name(caller.peer.uid)
             raise CalabashError(f"process {pid} does not belong to {name}", reason=Reason.NOT_PERMITTED)
         return self.agent.enter(allocation, program)
 
-    def release(self, allocation: AllocationId, *, asker: Asker, force: bool) -> str:
+    def release(self, allocation: AllocationId, *, caller: Caller, force: bool) -> str:
         """Give it back, or withdraw the request; the state that it is in then: ``ending`` or ``released``.
 
         Raises CONFLICT when its programs run and ``force`` is not given.
         """
-        peer = asker.peer
+        peer = caller.peer
         waiting = self.binder.find(allocation)
         if waiting is not None:
             self.permission.require_owner(peer, waiting.requester.uid, allocation)
@@ -192,9 +192,9 @@ class Pool:
 
     # -- administration ----------------------------------------------------------------------------------------
 
-    def put_queue(self, name: str, wanted: requests.QueueSettings, asker: Asker) -> None:
+    def put_queue(self, name: str, wanted: requests.QueueSettings, caller: Caller) -> None:
         """Create or change a queue."""
-        self.permission.require_administrator(asker.peer, "change queues")
+        self.permission.require_administrator(caller.peer, "change queues")
         record = QueueRecord(
             name=name,
             parent=wanted.parent,
@@ -207,19 +207,19 @@ class Pool:
         self.queues.put_queue(record, self.binder)
         self.binder.schedule()
 
-    def delete_queue(self, name: str, asker: Asker) -> None:
+    def delete_queue(self, name: str, caller: Caller) -> None:
         """Delete an empty queue."""
-        self.permission.require_administrator(asker.peer, "change queues")
+        self.permission.require_administrator(caller.peer, "change queues")
         self.queues.delete_queue(name, self.binder)
 
-    def put_tenant(self, name: str, wanted: requests.TenantSettings, asker: Asker) -> None:
+    def put_tenant(self, name: str, wanted: requests.TenantSettings, caller: Caller) -> None:
         """Create or change a tenant's access list."""
-        self.permission.require_administrator(asker.peer, "change tenants")
+        self.permission.require_administrator(caller.peer, "change tenants")
         self.queues.put_tenant(TenantRecord(name=name, users=tuple(wanted.users), groups=tuple(wanted.groups)))
 
-    def delete_tenant(self, name: str, asker: Asker) -> None:
+    def delete_tenant(self, name: str, caller: Caller) -> None:
         """Delete a tenant's access list."""
-        self.permission.require_administrator(asker.peer, "change tenants")
+        self.permission.require_administrator(caller.peer, "change tenants")
         self.queues.delete_tenant(name)
 
 

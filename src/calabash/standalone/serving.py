@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from calabash.model.errors import Reason
 from calabash.seams.host.processes import identify, peer_of
 from calabash.standalone.fairness import REPLY_S, Fairness
-from calabash.standalone.pool import Asker
+from calabash.standalone.pool import Caller
 from calabash.standalone.turns import Turns
 
 HEADER_S = 10.0
@@ -91,7 +91,7 @@ class Protocol(H11Protocol):
 
     fairness: Fairness  # set on a subclass, one per pool, like the next
     turns: Turns
-    asker: Asker | None = None
+    caller: Caller | None = None
     _patience: asyncio.TimerHandle | None = None
     _uid = -1
 
@@ -105,8 +105,8 @@ class Protocol(H11Protocol):
     def _begin(self) -> None:
         if self.transport.is_closing():
             return
-        self.asker = asker_of(self.transport.get_extra_info("socket"))
-        self.client = (f"{self.asker.peer.uid}:{self.asker.peer.gid}", self.asker.peer.pid)
+        self.caller = asker_of(self.transport.get_extra_info("socket"))
+        self.client = (f"{self.caller.peer.uid}:{self.caller.peer.gid}", self.caller.peer.pid)
         self.app_state = {**self.app_state, _SCOPE_KEY: self}
         self.transport.resume_reading()
 
@@ -163,17 +163,17 @@ def connection_of(scope: Any) -> Protocol:
     return found
 
 
-def asker_of(connection: socket.socket) -> Asker:
+def asker_of(connection: socket.socket) -> Caller:
     """Who connected, and as which process: its start time is read while the kernel still holds the process for us."""
     peer = peer_of(connection)
     process = identify(peer.pid)
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i"))
     except OSError:  # an older kernel: what is entered is compared by start time alone
-        return Asker(peer=peer, process=process)
+        return Caller(peer=peer, process=process)
     (descriptor,) = struct.unpack("i", raw)
     try:
-        return Asker(peer=peer, process=None if _ended(descriptor) else process)
+        return Caller(peer=peer, process=None if _ended(descriptor) else process)
     finally:
         os.close(descriptor)
 
@@ -197,8 +197,8 @@ class Fair:
             await self._application(scope, receive, send)
             return
         connection = connection_of(scope)
-        assert connection.asker is not None
-        uid = connection.asker.peer.uid
+        assert connection.caller is not None
+        uid = connection.caller.peer.uid
         connection.request_begun()
         admitted = await self._fairness.admit(uid, gone=connection.hung_up)
         await self._turns.turn(uid)

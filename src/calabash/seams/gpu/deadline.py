@@ -31,7 +31,7 @@ class _Question(Generic[T]):
     def run(self) -> None:
         try:
             self.answer = self.call()
-        except BaseException as error:  # handed to the asker
+        except BaseException as error:  # handed to the caller
             self.error = error
         finally:
             self.done.set()

@@ -227,7 +227,7 @@ class NvidiaDriver:
                 self._events.ask(lambda: pynvml.nvmlEventSetFree(event_set[0]), what="close", timeout_s=self._timeout_s)
             self._calls[_NODE].ask(_library.close, what="close", timeout_s=self._timeout_s)
         except (CalabashError, pynvml.NVMLError):
-            pass  # a driver that hangs or is gone cannot be told goodbye
+            pass  # a driver that hangs or is gone cannot be closed
         self._end_threads()
 
 
