@@ -9,8 +9,10 @@ work in flight. A step is 100 microseconds; nothing here demands at a clock.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 from calabash.agent.arbiter_accounts import ComputeDemand
@@ -56,6 +58,13 @@ class Tenant:
     told_ns: int = 0
 
     steps: LargestStep = field(default_factory=LargestStep)
+
+    jitter: float = 0.0  # a kernel is longer or shorter than the mean by up to this part: known when it is done
+    slow_ns: int = 0  # from a gate that opens to the launch it takes up to so long, and sometimes ten times that
+    very_slow: float = 0.02  # how often
+    noise: Random = field(default_factory=lambda: Random(7))
+    ready_ns: int = 0  # since when, at the earliest, the host may launch; 0 while it waits for the gate
+    corrections: deque[int] = field(default_factory=deque)  # of the charges of what is queued
 
     def demand(self, now_ns: int) -> ComputeDemand:
         """What the agent would read from its pages, and believe."""
@@ -168,8 +177,17 @@ class World:
             tenant.demand_ns = self.now_ns
             if not tenant.passes(order, self.now_ns):
                 tenant.waiting = True
+                tenant.ready_ns = 0
                 return
-            tenant.queue.append(tenant.kernel_ns)
+            if tenant.slow_ns and not tenant.ready_ns:
+                times = 10 if tenant.noise.random() < tenant.very_slow else 1
+                tenant.ready_ns = self.now_ns + int(tenant.noise.random() * tenant.slow_ns * times)
+            if self.now_ns < tenant.ready_ns:
+                tenant.waiting = True
+                return
+            delta_ns = int(tenant.kernel_ns * tenant.jitter * tenant.noise.uniform(-1, 1)) if tenant.jitter else 0
+            tenant.queue.append(tenant.kernel_ns + delta_ns)
+            tenant.corrections.append(delta_ns)
             tenant.busy_until_ns = max(tenant.busy_until_ns, self.now_ns) + tenant.kernel_ns
             tenant.charged_ns += tenant.kernel_ns
             if tenant.hides or tenant.ungated:
@@ -190,4 +208,5 @@ class World:
                 tenant.busy_at.append((self.now_ns, slice_ns))
                 if tenant.queue[0] <= 0:
                     tenant.queue.pop(0)
+                    tenant.charged_ns += tenant.corrections.popleft()
             left -= slice_ns * len(ready)

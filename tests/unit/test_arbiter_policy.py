@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 from hypothesis import assume, given, settings
@@ -40,6 +41,32 @@ def test_two_busy_tenants_share_as_asked_whatever_their_kernels(shares: tuple[in
     assert world.share("a", start) == pytest.approx(shares[0] / 100, abs=0.02)
     assert world.share("b", start) == pytest.approx(shares[1] / 100, abs=0.02)
     assert world.share("a", start) / world.share("b", start) == pytest.approx(shares[0] / shares[1], rel=0.05)
+
+
+@pytest.mark.parametrize("shares", [(30, 70), (10, 90)])
+@pytest.mark.parametrize("believed", [1.0, 1.06])
+def test_kernels_that_vary_or_are_shorter_than_believed_do_not_change_the_ratio(
+    shares: tuple[int, int], believed: float
+) -> None:
+    world = World(
+        {
+            name: Tenant(
+                kernel_ns=10 * MS,
+                core_percent=percent,
+                jitter=0.05,
+                slow_ns=200_000,
+                forged={"kernel_ns": int(believed * 10 * MS)},
+                noise=Random(percent),
+            )
+            for name, percent in zip("ab", shares, strict=True)
+        }
+    )
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(6 * SECOND)
+    few, many = world.share("a", start), world.share("b", start)
+    assert few + many >= 0.97
+    assert few / many == pytest.approx(shares[0] / shares[1], rel=0.03)
 
 
 def test_kernels_of_very_different_length_do_not_change_the_shares() -> None:

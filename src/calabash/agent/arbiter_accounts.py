@@ -34,6 +34,7 @@ WATCH_NS = 300 * MS  # use is compared with what was earned over about so long
 FULL_RATIO = 0.9  # who uses less of its share than this leaves time unused,
 WASTED_RATIO = 0.02  # if that is at least so much of the device's
 PREPAID_KERNEL_NS = 20 * MS  # turns for the sake of such a kernel are paid for whether they are used or not
+VARYING_RATIO = 0.125  # a turn for long kernels of which no more than this is left was used
 UNCONFIRMED_NS = 1_000 * MS  # demand that is followed by no use for so long is ignored
 CONFIRMED_RATIO = 0.05  # part of its share that counts as use
 
@@ -115,8 +116,9 @@ class Account:
         return self.caught_ns > 0 and now_ns - self.caught_ns < HOLD_NS
 
     def prepaying(self, turn_ns: int) -> Account:
-        """Having paid for a whole turn; what was left of the last one is lost."""
-        return replace(self, credit_ns=self.credit_ns - turn_ns, prepaid_ns=turn_ns)
+        """Having paid for a whole turn. Of the last one a little is given back, for kernels vary; more than that is lost."""
+        left_ns = self.prepaid_ns if self.prepaid_ns <= VARYING_RATIO * turn_ns else 0
+        return replace(self, credit_ns=self.credit_ns + left_ns - turn_ns, prepaid_ns=turn_ns)
 
 
 def settle(
