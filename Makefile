@@ -25,8 +25,8 @@ demo: ready ## three tenants on one card for about 20 seconds, every limit check
 
 test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards
 	@./tools/bootstrap --tests
-	@$(RUN) pytest tests -n auto --dist worksteal -m "not alone"
-	@$(RUN) pytest tests -m alone
+	@failed=0; $(RUN) pytest tests -n auto --dist worksteal -m "not alone" || failed=1; \
+		$(RUN) pytest tests -m alone || failed=1; exit $$failed
 
 lint: ready ## style, types, layers
 	@$(RUN) ruff check .

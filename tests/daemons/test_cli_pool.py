@@ -482,6 +482,13 @@ def test_up_without_such_a_node_or_without_cards_says_what_to_do(own: Terminal) 
     own.refused(2, "up", "--sim", "lab", "--db", "nonsense")
 
 
+def test_down_right_after_a_program_has_ended_is_not_refused(own: Terminal) -> None:
+    for _ in range(3):
+        own("up", "--sim", "lab")
+        own("run", "--memory", "4GiB", "--cores", "50", "--", "true")
+        assert own("down").stdout == "pool is down\n"
+
+
 def test_down_refuses_while_programs_run_and_force_ends_them(own: Terminal) -> None:
     own("up", "--sim", "lab")
     job = own.holding("--memory", "4GiB", "--cores", "50")

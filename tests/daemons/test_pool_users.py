@@ -199,6 +199,7 @@ def _latencies(world: World, count: int) -> list[float]:
     return found
 
 
+@pytest.mark.alone
 def test_four_thousand_waiting_requests_of_one_user_do_not_hold_up_another(make_world: Callable[..., World]) -> None:
     world = make_world("2xA100-40GB")
     settings(world, "[user]\nwaiting = 4000\nconnections = 4100\nrequests_per_second = 400\n")
@@ -253,6 +254,7 @@ def test_a_user_has_at_most_so_many_waiting_requests(make_world: Callable[..., W
 # -- connections ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_twenty_thousand_half_open_connections_of_one_user_do_not_touch_another(
     make_world: Callable[..., World],
 ) -> None:
@@ -322,7 +324,7 @@ def test_replies_that_nobody_reads_cost_little_memory_and_end(make_world: Callab
         )
     for _ in range(50):
         granted = world.client.post("/v1/allocations", {"memory_mib": 100, "command": ["x" * 60_000]})
-        world.client.delete(f"/v1/allocations/{granted['id']}")
+        world.client.delete(f"/v1/allocations/{granted['id']}?force=1")
     status = Path(f"/proc/{world.daemon.pid}/status")
 
     def resident_kib() -> int:

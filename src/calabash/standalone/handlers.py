@@ -22,6 +22,7 @@ import calabash
 from calabash.agent.node import Grant
 from calabash.api import replies, requests
 from calabash.binder.requests import WaitingRequest
+from calabash.model.allocation import AllocationState
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.store import public_url
@@ -34,6 +35,7 @@ EVICTION_WAIT_S = 10.0
 BODY_S = 10.0
 RELEASE_S = 8.0  # SIGKILL comes after 5
 POLL_S = 0.02
+SETTLE_S = 2.0
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -283,10 +285,26 @@ async def shutdown(state: State, request: Asked) -> replies.Stopping:
     pool, caller = _pool(request), _asker(request)
     body = requests.decode(await _body(request), requests.Shutdown)
     pool.permission.require_administrator(caller.peer, "take the pool down")
+    if not body.force:
+        await _until_settled(pool)
     await asyncio.to_thread(pool.close, force=body.force)
     await _until_empty(pool)
     asyncio.get_running_loop().call_later(0.05, state.stop)
     return replies.Stopping(pid=state.pid)
+
+
+async def _until_settled(pool: Pool) -> None:
+    """Whose programs have ended is released in a moment; only what is in use is in the way of going down."""
+    deadline = time.monotonic() + SETTLE_S
+    while pool.agent.records() and time.monotonic() < deadline:
+        if await asyncio.to_thread(_in_use, pool):
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _in_use(pool: Pool) -> bool:
+    found = pool.agent.snapshot(processes=True).allocations
+    return any(a.processes or a.record.state is AllocationState.GRANTED for a in found)
 
 
 async def _until_empty(pool: Pool) -> None:
