@@ -72,11 +72,6 @@ class Auditor:
         self._next_ns = 0
         self._ratios: dict[tuple[AllocationId, int], float] = {}  # of the windows that end now
 
-    @property
-    def is_holding(self) -> bool:
-        """Whether somebody is stopped right now."""
-        return any(state.frozen for state in self._throttles.values())
-
     def tick(self, keepings: Iterable[Keeping], now_ns: int) -> None:
         """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
         pages = {keeping.limits.allocation: keeping for keeping in keepings}

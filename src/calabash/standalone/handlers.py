@@ -68,7 +68,7 @@ class Context:
     fairness: Fairness
 
 
-def _asker(request: Asked) -> Caller:
+def _caller(request: Asked) -> Caller:
     """Who asks. Raises NOT_PERMITTED when this pool does not serve that user."""
     caller = connection_of(request.scope).caller
     if caller is None:
@@ -117,20 +117,20 @@ async def status(state: State) -> replies.Status:
 
 @get("/v1/devices")
 async def list_devices(request: Asked) -> replies.DeviceList:
-    _asker(request)
+    _caller(request)
     return await _work(request, views.devices, _pool(request).agent)
 
 
 @get("/v1/allocations")
 async def list_allocations(request: Asked) -> replies.AllocationList:
-    _asker(request)
+    _caller(request)
     page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
     return await _work(request, views.allocations, _pool(request), page)
 
 
 @post("/v1/allocations", status_code=201)
 async def allocate(state: State, request: Asked) -> replies.GrantReply:
-    pool, caller = _pool(request), _asker(request)
+    pool, caller = _pool(request), _caller(request)
     wanted = requests.decode(await _body(request), requests.AllocationRequest)
     waiting = await _work(request, pool.submit, wanted, caller)
     granted = await _granted(request, waiting, wanted.wait_s)
@@ -197,7 +197,7 @@ async def _disconnected(request: Asked) -> None:
 
 @post("/v1/allocations/{allocation:str}/started", status_code=200)
 async def started(request: Asked, allocation: str) -> replies.StateReply:
-    caller, name = _asker(request), AllocationId(requests.checked_id(allocation))
+    caller, name = _caller(request), AllocationId(requests.checked_id(allocation))
     body = requests.decode(await _body(request), requests.StartedReport)
     record = await _work(request, _pool(request).started, name, pid=body.pid, caller=caller)
     return replies.StateReply(id=record.id, state=record.state)
@@ -206,7 +206,7 @@ async def started(request: Asked, allocation: str) -> replies.StateReply:
 @delete("/v1/allocations/{allocation:str}", status_code=200)
 async def release(request: Asked, allocation: str) -> replies.StateReply:
     """Forced, it answers when the devices are free again."""
-    pool, caller, name = _pool(request), _asker(request), AllocationId(requests.checked_id(allocation))
+    pool, caller, name = _pool(request), _caller(request), AllocationId(requests.checked_id(allocation))
     how = requests.decode_query(dict(request.query_params), requests.Release)
     shown = await _work(request, pool.release, name, caller=caller, force=how.force)
     deadline = time.monotonic() + (RELEASE_S if how.force else 0.0)
@@ -220,20 +220,20 @@ async def release(request: Asked, allocation: str) -> replies.StateReply:
 
 @get("/v1/allocations/{allocation:str}/why")
 async def why(request: Asked, allocation: str) -> replies.WhyReply:
-    _asker(request)
+    _caller(request)
     return await _work(request, _pool(request).explanations.why, AllocationId(requests.checked_id(allocation)))
 
 
 @get("/v1/queues")
 async def list_queues(request: Asked) -> replies.QueueList:
-    _asker(request)
+    _caller(request)
     pool = _pool(request)
     return replies.QueueList(items=await _work(request, pool.queues.shown, pool.binder))
 
 
 @put("/v1/queues/{name:path}")
 async def put_queue(request: Asked, name: str) -> replies.Named:
-    caller, name = _asker(request), requests.checked_name(name.removeprefix("/"), what="queue")
+    caller, name = _caller(request), requests.checked_name(name.removeprefix("/"), what="queue")
     body = requests.decode(await _body(request), requests.QueueSettings)
     await _work(request, _pool(request).put_queue, name, body, caller)
     return replies.Named(name=name)
@@ -241,20 +241,20 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
 
 @delete("/v1/queues/{name:path}", status_code=200)
 async def delete_queue(request: Asked, name: str) -> replies.Named:
-    caller, name = _asker(request), name.removeprefix("/")
+    caller, name = _caller(request), name.removeprefix("/")
     await _work(request, _pool(request).delete_queue, name, caller)
     return replies.Named(name=name)
 
 
 @get("/v1/tenants")
 async def list_tenants(request: Asked) -> replies.TenantList:
-    _asker(request)
+    _caller(request)
     return replies.TenantList(items=await _work(request, _pool(request).queues.tenants))
 
 
 @put("/v1/tenants/{name:path}")
 async def put_tenant(request: Asked, name: str) -> replies.Named:
-    caller, name = _asker(request), requests.checked_name(name.removeprefix("/"), what="tenant")
+    caller, name = _caller(request), requests.checked_name(name.removeprefix("/"), what="tenant")
     body = requests.decode(await _body(request), requests.TenantSettings)
     await _work(request, _pool(request).put_tenant, name, body, caller)
     return replies.Named(name=name)
@@ -262,27 +262,27 @@ async def put_tenant(request: Asked, name: str) -> replies.Named:
 
 @delete("/v1/tenants/{name:path}", status_code=200)
 async def delete_tenant(request: Asked, name: str) -> replies.Named:
-    caller, name = _asker(request), name.removeprefix("/")
+    caller, name = _caller(request), name.removeprefix("/")
     await _work(request, _pool(request).delete_tenant, name, caller)
     return replies.Named(name=name)
 
 
 @get("/v1/scenario")
 async def scenario(request: Asked) -> replies.ScenarioText:
-    _asker(request)
+    _caller(request)
     return replies.ScenarioText(scenario=await _work(request, _pool(request).scenario))
 
 
 @get("/v1/events")
 async def list_events(request: Asked) -> replies.EventList:
-    _asker(request)
+    _caller(request)
     page = requests.decode_query(dict(request.query_params), requests.EventPage)
     return await _work(request, views.events, _pool(request).store, page)
 
 
 @post("/v1/shutdown", status_code=200)
 async def shutdown(state: State, request: Asked) -> replies.Stopping:
-    pool, caller = _pool(request), _asker(request)
+    pool, caller = _pool(request), _caller(request)
     body = requests.decode(await _body(request), requests.Shutdown)
     pool.permission.require_administrator(caller.peer, "take the pool down")
     if not body.force:
