@@ -89,17 +89,25 @@ static void answer(void)
     }
 }
 
-/* A child that never calls the driver, and lives on when its parent is killed. */
+/*
+ * A child that never calls the driver, and lives on when its parent is killed. The parent is ready once the child has
+ * run: until then the child still holds what fork gave it, the driver's descriptor among it.
+ */
 static void orphan(void)
 {
     CUdeviceptr p;
+    int up[2];
+    char byte = 0;
     OK(cuMemAlloc_v2(&p, 64 << 20));
+    if (pipe(up) != 0) exit(3);
     if (fork() == 0) {
         close(0);
         close(1);
+        if (write(up[1], &byte, 1) != 1) _exit(3);
         sleep(5);
         _exit(0);
     }
+    if (read(up[0], &byte, 1) != 1) exit(3);
     puts("ready");
     fflush(stdout);
     getchar();
