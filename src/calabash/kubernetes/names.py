@@ -1,0 +1,38 @@
+"""Names that stand in objects of the API server. A name never changes its meaning."""
+
+from __future__ import annotations
+
+GROUP = "calabash.dev"
+VERSION = "v1alpha1"
+
+# What a container asks for, in ``resources.limits``. The kubelet counts ``gpus`` in tokens of the device plug-in, one for
+# each device of the container; memory (bytes) and cores (percent) are per device and count nowhere.
+GPUS = f"{GROUP}/gpus"
+MEMORY = f"{GROUP}/memory"
+CORES = f"{GROUP}/cores"
+
+# Annotations by which a user says more about all requests of a pod.
+MODE = f"{GROUP}/mode"
+POLICY = f"{GROUP}/policy"
+ISOLATION = f"{GROUP}/isolation"
+MODELS = f"{GROUP}/models"
+GANG = f"{GROUP}/gang"
+GANG_SIZE = f"{GROUP}/gang-size"
+RUN_TIME = f"{GROUP}/run-time"
+MOVABLE = f"{GROUP}/movable"
+
+# Label of a namespace, or of a pod where the namespace allows it: the queue.
+QUEUE = f"{GROUP}/queue"
+
+# Written by the product alone; nobody else may set them.
+REQUEST = f"{GROUP}/request"  # JSON: what admission understood, see ``asked``
+PLAN = f"{GROUP}/plan"  # JSON: where each container's slices are, see ``plan``
+DIALECT = f"{GROUP}/dialect"  # in whose words it was asked
+
+PLAN_GATE = f"{GROUP}/plan"  # scheduling gate that holds a pod until its plan stands
+SCHEDULER = "calabash"  # schedulerName
+STARTUP_TAINT = f"{GROUP}/agent-not-ready"  # on a node until its agent serves
+DEVICE_TAINT = f"{GROUP}/gpu"  # keeps others off nodes whose devices the planner manages
+
+CDI_KIND = f"{GROUP}/slot"
+FIELD_MANAGER = "calabash"

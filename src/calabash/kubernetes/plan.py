@@ -1,0 +1,95 @@
+"""The plan of a pod: where the slices of each of its containers are, as it stands in an annotation.
+
+The planner writes it before the pod is bound, the agent of the node carries it out. It is read strictly: what is not
+exactly a plan is refused, because whoever may write annotations of a pod might have written it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import ComputePolicy, ModeName, Placement, Slice
+
+PLAN_BYTES_MAX = 64 * 1024
+_VERSION = 1
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a container has of one device. ``memory_mib`` 0 means not capped."""
+
+    device: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
+    memory_mib: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
+
+
+class PlannedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The slices of one container, all of one sharing mode."""
+
+    name: _Name
+    mode: Annotated[str, msgspec.Meta(min_length=1, max_length=32)]
+    policy: ComputePolicy = ComputePolicy.FIXED
+    slices: Annotated[tuple[PlannedSlice, ...], msgspec.Meta(min_length=1, max_length=64)]
+
+    def placement(self, node: str) -> Placement:
+        """In the words of the model."""
+        return Placement(
+            node=NodeName(node),
+            mode=ModeName(self.mode),
+            slices=tuple(
+                Slice(device=DeviceUuid(s.device), memory_mib=s.memory_mib, core_percent=s.core_percent)
+                for s in self.slices
+            ),
+        )
+
+
+class PodPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The plan of one pod. ``id`` is new for every decision, so that a plan that was replaced is told from its successor."""
+
+    version: int = _VERSION
+    id: _Name
+    pod_uid: _Name
+    node: _Name
+    containers: Annotated[tuple[PlannedContainer, ...], msgspec.Meta(min_length=1, max_length=256)]
+
+    def container(self, name: str) -> PlannedContainer | None:
+        """The slices of one container; None when the plan has none for it."""
+        return next((c for c in self.containers if c.name == name), None)
+
+
+def write_plan(plan: PodPlan) -> str:
+    """The annotation."""
+    return msgspec.json.encode(plan).decode()
+
+
+def read_plan(text: str) -> PodPlan:
+    """The plan that an annotation holds. Raises CalabashError(BAD_REQUEST) for anything else."""
+    if len(text) > PLAN_BYTES_MAX:
+        raise _bad(f"{len(text)} bytes, at most {PLAN_BYTES_MAX}")
+    try:
+        plan = msgspec.json.decode(text, type=PodPlan)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
+        raise _bad(str(error)) from error
+    if plan.version != _VERSION:
+        raise _bad(f"version {plan.version}, this program reads {_VERSION}")
+    names = [c.name for c in plan.containers]
+    if len(set(names)) != len(names):
+        raise _bad("a container stands in it twice")
+    for container in plan.containers:
+        devices = [s.device for s in container.slices]
+        if len(set(devices)) != len(devices):
+            raise _bad(f"container {container.name} has one device twice")
+    return plan
+
+
+def _bad(what: str) -> CalabashError:
+    return CalabashError(
+        f"the plan of the pod cannot be read: {what}",
+        reason=Reason.BAD_REQUEST,
+        hint="only the planner writes it; delete the pod, its owner makes it again",
+    )

@@ -1,0 +1,55 @@
+"""A plan is read as strictly as it may have been forged."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash.kubernetes.plan import PLAN_BYTES_MAX, PlannedContainer, PlannedSlice, PodPlan, read_plan, write_plan
+from calabash.model.errors import CalabashError, Reason
+
+SLICE = PlannedSlice(device="GPU-1", memory_mib=1024, core_percent=30)
+PLAN = PodPlan(
+    id="p1", pod_uid="u1", node="n1", containers=(PlannedContainer(name="main", mode="vgpu", slices=(SLICE,)),)
+)
+
+
+def test_what_was_written_is_read() -> None:
+    plan = read_plan(write_plan(PLAN))
+    assert plan == PLAN
+    main = plan.container("main")
+    assert main is not None
+    assert main.placement("n1").slices[0].memory_mib == 1024
+    assert plan.container("other") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ('"version":1', '"version":2', "version 2"),
+        ('"core_percent":30', '"core_percent":101', "core_percent"),
+        ('"memory_mib":1024', '"memory_mib":-1', "memory_mib"),
+        ('"node":"n1"', '"node":"n1","more":1', "more"),
+        ('"node":"n1"', '"node":""', "node"),
+        ("}]}]}", '},{"device":"GPU-1","memory_mib":1,"core_percent":1}]}]}', "one device twice"),
+    ],
+)
+def test_a_plan_with_a_wrong_field_is_refused(before: str, after: str, why: str) -> None:
+    text = write_plan(PLAN)
+    assert before in text
+    with pytest.raises(CalabashError, match=why) as refused:
+        read_plan(text.replace(before, after))
+    assert refused.value.reason is Reason.BAD_REQUEST
+
+
+def test_a_plan_of_any_length_is_refused_without_being_parsed() -> None:
+    with pytest.raises(CalabashError, match="bytes, at most"):
+        read_plan("[" * (PLAN_BYTES_MAX + 1))
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
+    with pytest.raises(CalabashError) as refused:
+        read_plan(text)
+    assert refused.value.reason is Reason.BAD_REQUEST
