@@ -22,6 +22,8 @@ class Reason(StrEnum):
     STORE_UNAVAILABLE = "store_unavailable"
     DISK_FULL = "disk_full"
     BAD_FILE = "bad_file"
+    API_DOWN = "api_down"
+    KUBELET_DOWN = "kubelet_down"
     # why a request is not placed
     NO_DEVICES = "no_devices"
     TOO_LARGE = "too_large"

@@ -1,0 +1,138 @@
+"""What a device name adds to a container, and its form in a spec of CDI 0.5 to 0.7 (the lowest version that says it)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from calabash.model.errors import CalabashError, Reason
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PERMISSIONS = re.compile(r"r?w?m?")
+_KIND_PART = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
+_NAME_MAX = 253
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountEdit:
+    """A bind mount; both paths absolute."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A device node. Without ``type`` the runtime looks at ``host_path`` (or ``path``) itself when it starts the container.
+    ``permissions`` of the device control group, a subset of ``rwm``."""
+
+    path: str
+    host_path: str = ""
+    type: Literal["", "b", "c", "u", "p"] = ""
+    major: int = 0
+    minor: int = 0
+    permissions: str = "rw"
+    uid: int | None = None
+    gid: int | None = None
+    file_mode: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEdits:
+    """Variables, mounts and device nodes of one device name; of two mounts or nodes at one path the later one counts."""
+
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[MountEdit, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    additional_gids: tuple[int, ...] = ()
+
+
+def spec(kind: str, devices: dict[str, ContainerEdits]) -> dict[str, Any]:
+    """The spec as JSON values. Raises CalabashError(BAD_REQUEST) for what no runtime would take."""
+    vendor, _, cls = kind.partition("/")
+    if not (_KIND_PART.fullmatch(vendor) and _KIND_PART.fullmatch(cls)) or len(kind) > _NAME_MAX:
+        raise _bad(f"{kind!r} is no vendor/class")
+    if not devices:
+        raise _bad("a spec without devices")
+    for name in devices:
+        if not _DEVICE.fullmatch(name) or len(name) > _NAME_MAX:
+            raise _bad(f"{name!r} is no device name")
+    entries = [{"name": name, "containerEdits": _edits(name, edits)} for name, edits in devices.items()]
+    return {"cdiVersion": _version(kind, devices), "kind": kind, "devices": entries}
+
+
+def _version(kind: str, devices: dict[str, ContainerEdits]) -> str:
+    """The lowest version that knows everything used: a runtime refuses what is newer than the version it is told."""
+    if any(edits.additional_gids for edits in devices.values()):
+        return "0.7.0"
+    if "." in kind.partition("/")[2]:
+        return "0.6.0"  # a dot in the class
+    return "0.5.0"  # hostPath of nodes, names that begin with a digit
+
+
+def _edits(name: str, edits: ContainerEdits) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if edits.env:
+        out["env"] = [_variable(name, key, value) for key, value in edits.env]
+    if edits.device_nodes:
+        out["deviceNodes"] = [_node(name, node) for node in edits.device_nodes]
+    if edits.mounts:
+        out["mounts"] = [
+            {
+                "hostPath": _path(name, mount.host_path),
+                "containerPath": _path(name, mount.container_path),
+                "options": [_option(name, option) for option in mount.options],
+            }
+            for mount in edits.mounts
+        ]
+    if edits.additional_gids:
+        if any(not 0 < gid < 2**32 for gid in edits.additional_gids):
+            raise _bad(f"{name}: group ids {edits.additional_gids}")
+        out["additionalGids"] = list(edits.additional_gids)
+    if not out:
+        raise _bad(f"device {name} changes nothing")
+    return out
+
+
+def _variable(name: str, key: str, value: str) -> str:
+    if not _VARIABLE.fullmatch(key) or "\0" in value:
+        raise _bad(f"{name}: variable {key!r}")
+    return f"{key}={value}"
+
+
+def _node(name: str, node: DeviceNode) -> dict[str, Any]:
+    out: dict[str, Any] = {"path": _path(name, node.path)}
+    if node.host_path and node.host_path != node.path:
+        out["hostPath"] = _path(name, node.host_path)
+    if node.type:
+        if not (0 <= node.major < 2**32 and 0 <= node.minor < 2**32):
+            raise _bad(f"{name}: device {node.major}:{node.minor}")
+        out |= {"type": node.type, "major": node.major, "minor": node.minor}
+    if not node.permissions or not _PERMISSIONS.fullmatch(node.permissions):
+        raise _bad(f"{name}: permissions {node.permissions!r}")
+    out["permissions"] = node.permissions
+    for key, value in (("fileMode", node.file_mode), ("uid", node.uid), ("gid", node.gid)):
+        if value is not None:
+            if not 0 <= value < 2**32:
+                raise _bad(f"{name}: {key} {value}")
+            out[key] = value
+    return out
+
+
+def _path(name: str, path: str) -> str:
+    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise _bad(f"{name}: {path!r} is no absolute path")
+    return path
+
+
+def _option(name: str, option: str) -> str:
+    if not option or not option.isascii() or not option.isprintable():
+        raise _bad(f"{name}: mount option {option!r}")
+    return option
+
+
+def _bad(what: str) -> CalabashError:
+    return CalabashError(f"not a CDI spec: {what}", reason=Reason.BAD_REQUEST, hint="this is a fault of the program")

@@ -1,0 +1,37 @@
+"""The API server: narrow objects, a client, and caches that are kept by list and watch.
+
+What lives here: the shapes of the objects that the product uses (``objects``, ``groups``, ``resources``), the questions and
+orders to an API server (``protocol``), the client (``client`` over ``transport``, credentials in ``config``), the API
+server in memory that tests use (``memory``), and ``Mirror``. What never lives here: what an object means for a placement.
+"""
+
+from calabash.seams.kube.errors import Expired, KubeError
+from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
+from calabash.seams.kube.protocol import (
+    Evicted,
+    EvictedAs,
+    KubeClient,
+    Listing,
+    PatchBody,
+    PatchStyle,
+    Watch,
+    WatchEvent,
+    WatchEventType,
+)
+
+__all__ = [
+    "Evicted",
+    "EvictedAs",
+    "Expired",
+    "Kind",
+    "KubeClient",
+    "KubeError",
+    "KubeStruct",
+    "Listing",
+    "ObjectMeta",
+    "PatchBody",
+    "PatchStyle",
+    "Watch",
+    "WatchEvent",
+    "WatchEventType",
+]

@@ -1,0 +1,94 @@
+"""What the API server refused, in the product's error style."""
+
+from __future__ import annotations
+
+import msgspec
+
+from calabash.model.errors import CalabashError, Reason
+
+_TEXT_MAX = 1024
+_REASONS = {400: Reason.BAD_REQUEST, 415: Reason.BAD_REQUEST, 422: Reason.BAD_REQUEST, 413: Reason.TOO_LARGE}
+_REASONS |= {401: Reason.NOT_PERMITTED, 403: Reason.NOT_PERMITTED, 404: Reason.NOT_FOUND, 409: Reason.CONFLICT}
+_HINTS = {
+    Reason.NOT_PERMITTED: "the service account lacks this right: look at the chart's RBAC, or `kubectl auth can-i`",
+    Reason.API_DOWN: "the API server is away or overloaded; it is tried again",
+    Reason.CONFLICT: "it has been changed meanwhile; read it again",
+    Reason.NOT_FOUND: "it is gone, or its kind is not installed (charts/calabash/crds)",
+}
+
+
+class KubeError(CalabashError):
+    """A call to the API server that failed.
+
+    Args:
+        message: what was asked and what was answered.
+        reason: NOT_FOUND, CONFLICT, NOT_PERMITTED, BAD_REQUEST, TOO_LARGE or API_DOWN.
+        status: the HTTP status, 0 when there was no answer.
+        cause: the API server's own word ("AlreadyExists", "Conflict", ...), "" when it said none.
+        retry_after_s: how long it asked to be left alone.
+    """
+
+    def __init__(
+        self, message: str, *, reason: Reason, status: int = 0, cause: str = "", retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(message, reason=reason, hint=_HINTS.get(reason, ""))
+        self.status = status
+        self.cause = cause
+        self.retry_after_s = retry_after_s
+
+
+class Expired(KubeError):  # noqa: N818 - the word of the API server
+    """The resource version is older than what the API server remembers: list again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason=Reason.CONFLICT, status=410, cause="Expired")
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    """One of the reasons within a refusal."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    """More of a refusal."""
+
+    causes: tuple[StatusCause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class StatusReply(msgspec.Struct, frozen=True):
+    """The ``Status`` object that the API server answers with when it refuses."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+_DECODER = msgspec.json.Decoder(StatusReply)
+
+
+def read_status(body: bytes) -> StatusReply:
+    """The refusal in a body; anything else is taken for its text."""
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return StatusReply(message=body[:_TEXT_MAX].decode(errors="replace").strip())
+
+
+def error_for(asked: str, status: int, reply: StatusReply, *, retry_after_s: float = 0.0) -> KubeError:
+    """The error that a refusal means; ``asked`` is the call in words ("PATCH pods default/a")."""
+    said = reply.message[:_TEXT_MAX] or f"HTTP status {status}"
+    if status == 410 or reply.reason == "Expired":
+        return Expired(f"{asked}: {said}")
+    if reply.details is not None:
+        retry_after_s = max(retry_after_s, float(reply.details.retry_after_seconds))
+    return KubeError(
+        f"{asked}: {said}",
+        reason=_REASONS.get(status, Reason.API_DOWN),
+        status=status,
+        cause=reply.reason,
+        retry_after_s=retry_after_s,
+    )

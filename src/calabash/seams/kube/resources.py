@@ -1,0 +1,93 @@
+"""The product's own objects in the API server: what a node's agent tells of its devices, and the queues.
+
+Their schemas are in ``charts/calabash/crds``; a test holds both to each other. Names are those of ``model``.
+"""
+
+from __future__ import annotations
+
+from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
+from calabash.seams.kube.objects import Condition
+
+_API = "calabash.dev/v1alpha1"
+
+
+class GpuNodeSlice(KubeStruct, frozen=True):
+    """What one container holds of a device. ``pod`` is ``namespace/name``; ``memory_mib`` 0 means not capped."""
+
+    pod: str
+    pod_uid: str
+    container: str
+    mode: str
+    policy: str
+    allocation: str
+    memory_mib: int = 0
+    core_percent: int = 0
+
+
+class GpuNodeDevice(KubeStruct, frozen=True):
+    """A device. ``modes`` are those it can have, ``mode`` the one in force ("" when idle); ``foreign_mib`` is memory in
+    use by processes that nobody was given."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    health: str
+    numa_node: int = -1
+    pci_bus_id: str = ""
+    nvlink_peers: tuple[str, ...] = ()
+    reason: str = ""
+    modes: tuple[str, ...] = ()
+    mode: str = ""
+    slices: tuple[GpuNodeSlice, ...] = ()
+    foreign_mib: int = 0
+
+
+class GpuNodeStatus(KubeStruct, frozen=True):
+    """What the agent of a node sees. ``observed_at`` is when the device list last changed, RFC 3339."""
+
+    agent_version: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
+    observed_at: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    devices: tuple[GpuNodeDevice, ...] = ()
+
+
+class GpuNode(KubeStruct, frozen=True):
+    """The devices of the node of the same name; cluster scoped."""
+
+    metadata: ObjectMeta
+    status: GpuNodeStatus = GpuNodeStatus()
+
+
+class KubeQueueSpec(KubeStruct, frozen=True):
+    """A queue as an administrator set it; amounts are devices, ``limit`` None is unlimited."""
+
+    parent: str = ""
+    deserved: float = 0.0
+    limit: float | None = None
+    weight: float = 1.0
+    priority: int = 0
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+class KubeQueueStatus(KubeStruct, frozen=True):
+    """What the planner last saw: devices in use, requests that wait and that run."""
+
+    allocated: float = 0.0
+    waiting: int = 0
+    running: int = 0
+
+
+class KubeQueue(KubeStruct, frozen=True):
+    """A queue; cluster scoped. Namespaces name theirs by the label ``calabash.dev/queue``."""
+
+    metadata: ObjectMeta
+    spec: KubeQueueSpec = KubeQueueSpec()
+    status: KubeQueueStatus = KubeQueueStatus()
+
+
+GPU_NODE = Kind(api_version=_API, name="GpuNode", plural="gpunodes", namespaced=False, type=GpuNode)
+QUEUE = Kind(api_version=_API, name="Queue", plural="queues", namespaced=False, type=KubeQueue)

@@ -1,0 +1,5 @@
+"""The kubelet of a node: the device plug-in it calls, who owns which token (pod-resources), and its checkpoint.
+
+What lives here: gRPC over Unix sockets with stubs generated from ``proto/`` (this is their only importer), registration in
+both ways, and the strict reader of the kubelet's own file. What never lives here: what a token means.
+"""
