@@ -34,10 +34,15 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Which devices are acceptable; empty fields accept all. Models match as a part and without regard to case."""
+    """Which devices are acceptable; empty fields accept all. Models match as a part and without regard to case.
+
+    What is excluded is not acceptable, whatever else is said of it.
+    """
 
     models: tuple[str, ...] = ()
     uuids: tuple[DeviceUuid, ...] = ()
+    models_excluded: tuple[str, ...] = ()
+    uuids_excluded: tuple[DeviceUuid, ...] = ()
     memory_mib_min: int = 0
     memory_mib_max: int = 0
 
@@ -49,6 +54,8 @@ class GpuRequest:
     Args:
         count: devices wanted; each carries the same amount.
         memory_mib: device memory per device; None means the whole device when exclusive, else no cap asked.
+        memory_milli: the same in thousandths of the device, 1..1000, for those who do not know its size; None when not
+            said. At most one of the two.
         core_percent: compute share per device, 1..100.
         mode: name of a sharing mode; "" lets the amounts decide (whole card -> exclusive, else vgpu).
         isolation: least acceptable level.
@@ -60,6 +67,7 @@ class GpuRequest:
 
     count: int = 1
     memory_mib: int | None = None
+    memory_milli: int | None = None
     core_percent: int = 100
     mode: ModeName = field(default=ModeName(""))
     isolation: Isolation = Isolation.COOPERATIVE
@@ -81,6 +89,15 @@ class GpuRequest:
             raise CalabashError(f"cores {self.core_percent} is out of range", hint="1 to 100 percent of one device")
         if self.memory_mib is not None and self.memory_mib < 1:
             raise CalabashError(f"memory {self.memory_mib} MiB is out of range", hint="ask for at least 1MiB")
+        if self.memory_milli is not None and not 1 <= self.memory_milli <= 1000:
+            raise CalabashError(
+                f"memory {self.memory_milli} thousandths of a device is out of range", hint="ask for 1 to 1000"
+            )
+        if self.memory_mib is not None and self.memory_milli is not None:
+            raise CalabashError(
+                f"memory is asked twice: {self.memory_mib} MiB and {self.memory_milli} thousandths of a device",
+                hint="say one of them",
+            )
         if not 0 <= self.run_time_s < float("inf"):
             raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
         if not 1 <= self.gang_size <= 100_000:

@@ -18,7 +18,7 @@ class Exclusive:
     isolation = Isolation.HARDWARE
 
     def rank(self, request: GpuRequest) -> int | None:
-        if request.memory_mib is None and request.core_percent == 100:
+        if request.memory_mib is None and request.memory_milli in (None, 1000) and request.core_percent == 100:
             return 0
         return 90 if request.isolation > Isolation.COOPERATIVE else None
 

@@ -82,6 +82,11 @@ def selected(device: Device, selector: Selector) -> Misfit | None:
         return Misfit(
             reason=Reason.SELECTOR_MISMATCH, message=f"is a {device.model}, asked {' or '.join(selector.models)}"
         )
+    excluded = next((word for word in selector.models_excluded if word.lower() in model), None)
+    if excluded is not None:
+        return Misfit(reason=Reason.SELECTOR_MISMATCH, message=f"is a {device.model}, asked none of {excluded}")
+    if device.uuid in selector.uuids_excluded:
+        return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is among the devices that are excluded")
     if selector.uuids and device.uuid not in selector.uuids:
         return Misfit(reason=Reason.SELECTOR_MISMATCH, message="is not among the devices asked for")
     if device.memory_mib < selector.memory_mib_min or 0 < selector.memory_mib_max < device.memory_mib:

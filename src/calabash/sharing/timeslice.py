@@ -27,7 +27,7 @@ class TimeSlice:
         return None  # only when asked for by name: it promises nothing
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        if request.memory_mib is not None or request.core_percent != 100:
+        if request.memory_mib is not None or request.memory_milli is not None or request.core_percent != 100:
             return Misfit(reason=Reason.MODE_CONFLICT, message="timeslice splits neither memory nor compute")
         if len(held) >= SHARERS_MAX:
             return Misfit(reason=Reason.NO_CAPACITY, message=f"{len(held)} of {SHARERS_MAX} sharers are on it")

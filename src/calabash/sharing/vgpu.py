@@ -9,7 +9,8 @@ Theory of operation. Every slice is promised ``memory_mib`` and ``core_percent``
   nothing and run in the time that is left, so they count 0.
 
 A request without a memory amount gets the same fraction of the card's memory as of its compute: a slice without
-a cap would make every neighbour's promise worthless.
+a cap would make every neighbour's promise worthless. A fraction includes the reserve, so that equal parts of a card
+are as many slices as they say: two halves fit, and ten tenths.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Vgpu:
         usable_mib = device.memory_mib - SLICE_RESERVE_MIB
         wanted_mib = request.memory_mib
         if wanted_mib is None:
-            wanted_mib = max(1, usable_mib * request.core_percent // 100)
+            milli = request.memory_milli or 10 * request.core_percent
+            wanted_mib = max(1, device.memory_mib * milli // 1000 - SLICE_RESERVE_MIB)
         if wanted_mib > usable_mib:
             return Misfit(
                 reason=Reason.TOO_LARGE,

@@ -15,7 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Selector, Slice
 from calabash.sharing import registry
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named
+from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named, selected
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB, guaranteed_percent
 
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100-SXM4-40GB", memory_mib=40960)
@@ -82,7 +82,48 @@ def test_the_division_adds_up_to_the_device(asks: list[GpuRequest]) -> None:
 def test_without_an_amount_of_memory_a_slice_gets_as_much_of_it_as_of_the_compute() -> None:
     answer = fits(CARD, None, [], GpuRequest(core_percent=25))
     assert isinstance(answer, Slice)
-    assert answer.memory_mib == (CARD.memory_mib - SLICE_RESERVE_MIB) // 4
+    assert answer.memory_mib == CARD.memory_mib // 4 - SLICE_RESERVE_MIB
+
+
+@pytest.mark.parametrize(("milli", "slices"), [(500, 2), (333, 3), (125, 8), (100, 10), (1000, 1)])
+def test_equal_fractions_of_a_card_are_as_many_slices_as_they_say(milli: int, slices: int) -> None:
+    ask = GpuRequest(memory_milli=milli, mode=ModeName("vgpu"), policy=ComputePolicy.BEST_EFFORT)
+    held: list[HeldSlice] = []
+    while isinstance(answer := fits(CARD, ModeName("vgpu") if held else None, held, ask), Slice):
+        held.append(HeldSlice(slice=answer, policy=ask.policy))
+    assert len(held) == slices
+    assert held[0].slice.memory_mib == CARD.memory_mib * milli // 1000 - SLICE_RESERVE_MIB
+
+
+def test_a_fraction_of_the_memory_is_a_slice_and_all_of_it_is_a_whole_card() -> None:
+    assert mode_for(GpuRequest(memory_milli=999)).name == "vgpu"
+    assert mode_for(GpuRequest(memory_milli=1000)).name == "exclusive"
+    assert mode_for(GpuRequest(memory_milli=1000, core_percent=30)).name == "vgpu"
+    refused = fits(CARD, None, [], GpuRequest(memory_milli=500, mode=ModeName("timeslice")))
+    assert isinstance(refused, Misfit)
+    assert refused.reason is Reason.MODE_CONFLICT
+
+
+@pytest.mark.parametrize("milli", [0, 1001, -1])
+def test_a_fraction_is_between_one_thousandth_and_all(milli: int) -> None:
+    with pytest.raises(CalabashError, match=f"memory {milli} thousandths"):
+        GpuRequest(memory_milli=milli)
+
+
+def test_memory_is_asked_as_an_amount_or_as_a_fraction_and_not_as_both() -> None:
+    with pytest.raises(CalabashError, match="asked twice: 5 MiB and 10 thousandths"):
+        GpuRequest(memory_mib=5, memory_milli=10)
+
+
+def test_a_device_that_is_excluded_is_not_chosen_whatever_else_is_said_of_it() -> None:
+    by_model = Selector(models=("a100",), models_excluded=("SXM4-40GB",))
+    refused = selected(CARD, by_model)
+    assert refused is not None
+    assert refused.reason is Reason.SELECTOR_MISMATCH
+    assert "SXM4-40GB" in refused.message
+    by_uuid = Selector(uuids=(CARD.uuid,), uuids_excluded=(CARD.uuid,))
+    assert selected(CARD, by_uuid) is not None
+    assert selected(CARD, Selector(models_excluded=("H100",), uuids_excluded=(DeviceUuid("GPU-9"),))) is None
 
 
 def test_best_effort_is_promised_no_compute_and_fits_beside_a_full_card() -> None:
