@@ -90,6 +90,13 @@ class KubeClient(Protocol):
         """All objects, read in pages; ``namespace`` empty means all namespaces."""
         ...
 
+    def pages(
+        self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> Iterator[Listing[T]]:
+        """The same page by page, for who need not hold all at once; every page has the list's one version. Raises Expired
+        when the API server forgot it between two pages."""
+        ...
+
     def watch(
         self,
         kind: Kind[T],

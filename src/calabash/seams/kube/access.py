@@ -1,0 +1,147 @@
+"""Where the API server is and as whom it is asked: a service account in a pod, or a kubeconfig.
+
+Tokens and certificates on disk are rotated by others; they are read again when a minute has passed, when a new connection
+is made, or when the API server refuses them.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_REREAD_S = 60.0
+_FILE_BYTES_MAX = 1 << 20
+
+Authorization = Callable[[bool], str]  # the header; True: the last one was refused, find another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """An API server and the way in. ``tls`` makes the context for a new connection (None: plain HTTP),
+    ``server_name`` is what its certificate must say when that is not ``host``; ``namespace`` is the caller's own."""
+
+    host: str
+    port: int
+    prefix: str
+    namespace: str
+    authorization: Authorization
+    tls: Callable[[], ssl.SSLContext] | None
+    server_name: str = ""
+
+
+class TokenFile:
+    """A bearer token in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._header, self._until = "", 0.0
+
+    def __call__(self, refused: bool) -> str:
+        with self._lock:
+            if refused or time.monotonic() >= self._until:
+                self._header = f"Bearer {read_file(self._path).decode().strip()}"
+                self._until = time.monotonic() + _REREAD_S
+            return self._header
+
+
+class TlsFiles:
+    """A TLS context from files that may be replaced: made anew when one of them changed.
+
+    Args:
+        authority: the certificates to trust, PEM; None is the system's.
+        client: files of our certificate and its key.
+        verify: False trusts anybody, as the user asked.
+    """
+
+    def __init__(self, authority: Path | None, client: tuple[Path, Path] | None = None, *, verify: bool = True) -> None:
+        self._authority, self._client, self._verify = authority, client, verify
+        self._lock = threading.Lock()
+        self._context: ssl.SSLContext | None = None
+        self._seen: list[tuple[int, int]] = []
+
+    def __call__(self) -> ssl.SSLContext:
+        with self._lock:
+            seen = [_identity(path) for path in (self._authority, *(self._client or ())) if path is not None]
+            if self._context is None or seen != self._seen:
+                authority = read_file(self._authority).decode() if self._authority is not None else ""
+                self._context = tls_context(authority, verify=self._verify)
+                if self._client is not None:
+                    load_certificate(self._context, *self._client)
+                self._seen = seen
+            return self._context
+
+
+def tls_context(authority: str, *, verify: bool) -> ssl.SSLContext:
+    """A context that trusts the PEM text (empty: the system's certificates)."""
+    try:
+        context = ssl.create_default_context(cadata=authority or None)
+    except ssl.SSLError as error:
+        raise bad_access(f"the certificate authority cannot be read: {error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Private authorities are often made without the extensions that this flag demands; Kubernetes' own clients allow it.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Add our certificate."""
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise bad_access(f"the client certificate {certificate} cannot be used: {error}") from error
+
+
+def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Access:
+    """The way in that a pod is given."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not port.isdigit():
+        raise bad_access("KUBERNETES_SERVICE_HOST is not set: this is no pod")
+    return Access(
+        host=host,
+        port=int(port),
+        prefix="",
+        namespace=read_file(directory / "namespace").decode().strip(),
+        authorization=TokenFile(directory / "token"),
+        tls=TlsFiles(directory / "ca.crt"),
+    )
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a small file."""
+    try:
+        with path.open("rb") as source:
+            body = source.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise bad_access(f"{path}: {error.strerror}") from error
+    if len(body) > _FILE_BYTES_MAX:
+        raise bad_access(f"{path}: more than {_FILE_BYTES_MAX} bytes")
+    return body
+
+
+def bad_access(what: str) -> CalabashError:
+    """The way to the API server is not there."""
+    return CalabashError(
+        f"no way to an API server: {what}",
+        reason=Reason.BAD_FILE,
+        hint="run it in a pod with a service account, or name a kubeconfig (--kubeconfig, $KUBECONFIG)",
+    )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise bad_access(f"{path}: {error.strerror}") from error
+    return found.st_ino, found.st_mtime_ns

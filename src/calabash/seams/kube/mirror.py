@@ -1,0 +1,226 @@
+"""A cache of all objects of a kind, kept by list and watch.
+
+Theory of operation: a thread lists in pages, then watches from where the list ended. What it tells is a sequence of changes
+that turns the empty cache into the API server's state, whatever happens on the way:
+
+* a watch that ends or breaks is begun again at the last version seen, so nothing is lost in between;
+* a version that is too old (410, as an answer or as an event), or a server that does not know the version (a restored
+  etcd), leads to a new list, and the differences to the cache are told as changes: deletes that were missed among them;
+* an object that was deleted and made again under the same name is told as a delete and an add, never as a modification;
+* a line that is silent for longer than bookmarks are apart is taken for broken.
+
+Pages are compared one by one and unchanged objects are kept, so a new list needs no memory for a second copy.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube.errors import Expired
+from calabash.seams.kube.meta import Kind, T
+from calabash.seams.kube.protocol import KubeClient, Watch, WatchEvent, WatchEventType
+
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 4.0
+_WATCH_SHORT_S = 1.0  # a watch that ends sooner, with nothing to tell, is a failure
+_RESUMES_MAX = 4  # failures in a row before a list takes the place of a resumed watch
+
+ObjectKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorChange(Generic[T]):
+    """One object changed: ``before`` None when it is new, ``after`` None when it is gone."""
+
+    before: T | None
+    after: T | None
+
+
+class Mirror(Generic[T]):
+    """All objects of a kind that the selectors match, by (namespace, name).
+
+    Args:
+        client: the API server.
+        kind: what to hold; give a kind with a narrow type to hold less.
+        on_change: called from the mirror's thread for every change in order, with no lock held; the cache shows the change
+            already. It must not block for long. It is never called after ``stop`` has returned.
+        on_error: told of every failure; a mirror goes on by itself. A fault in ``on_change`` is told here as well.
+        namespace, label_selector, field_selector: what of the kind.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        kind: Kind[T],
+        *,
+        on_change: Callable[[MirrorChange[T]], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> None:
+        self._client = client
+        self._kind = kind
+        self._on_change = on_change
+        self._on_error = on_error
+        self._namespace = namespace
+        self._labels, self._fields = label_selector, field_selector
+        self._lock = threading.Lock()
+        self._objects: dict[ObjectKey, T] = {}
+        self._version = ""
+        self._failures = 0
+        self._contact = time.monotonic()
+        self._synced = threading.Event()
+        self._stopping = threading.Event()
+        self._watch: Watch[T] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"mirror-{kind.plural}", daemon=True)
+        self.lists = 0  # how many lists were completed; more than one means that the watch was lost
+
+    def start(self) -> None:
+        """Begin; once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the thread (unless called from it)."""
+        self._stopping.set()
+        with self._lock:
+            watch = self._watch
+        if watch is not None:
+            watch.close()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def synced(self, timeout_s: float = 0.0) -> bool:
+        """Whether the first list is complete and told, waiting at most so long for it."""
+        return self._synced.wait(timeout_s)
+
+    def snapshot(self) -> dict[ObjectKey, T]:
+        """All objects as they are now, by (namespace, name)."""
+        with self._lock:
+            return dict(self._objects)
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        """One object as the cache has it."""
+        with self._lock:
+            return self._objects.get((namespace, name))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def silent_s(self) -> float:
+        """Seconds since the API server was last heard of by this mirror. In good order it is below 90 (bookmarks)."""
+        return time.monotonic() - self._contact
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            began, version = time.monotonic(), self._version
+            try:
+                if not self._version:
+                    self._list()
+                self._follow()
+                quick = time.monotonic() - began < _WATCH_SHORT_S
+                self._failures = self._failures + 1 if quick and version == self._version else 0
+            except Expired as error:
+                self._version = ""
+                self._failures += 1
+                self._tell(error)
+            except Exception as error:  # whatever it was: a mirror that ended would be a cache that lies
+                self._failures += 1
+                away = isinstance(error, CalabashError) and error.reason is Reason.API_DOWN
+                if self._failures >= _RESUMES_MAX or not away:
+                    self._version = ""
+                self._tell(error)
+            if self._failures:
+                pause = min(_BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10), _BACKOFF_MAX_S)
+                self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+
+    def _list(self) -> None:
+        seen: set[ObjectKey] = set()
+        version = ""
+        for page in self._client.pages(
+            self._kind, self._namespace, label_selector=self._labels, field_selector=self._fields
+        ):
+            if self._stopping.is_set():
+                return
+            self._heard()
+            version = page.resource_version
+            for obj in page.items:
+                seen.add((obj.metadata.namespace, obj.metadata.name))
+                self._put(obj)
+        for key in [key for key in self._objects if key not in seen]:
+            self._drop(key, None)
+        self._version = version
+        self.lists += 1
+        self._synced.set()
+
+    def _follow(self) -> None:
+        if self._stopping.is_set():
+            return
+        watch = self._client.watch(
+            self._kind, self._version, self._namespace, label_selector=self._labels, field_selector=self._fields
+        )
+        with self._lock:
+            self._watch = watch
+        try:
+            if self._stopping.is_set():  # stop() may have come before there was a watch to close
+                return
+            for event in watch:
+                if self._stopping.is_set():
+                    return
+                self._heard()
+                self._failures = 0
+                self._apply(event)
+                self._version = event.resource_version or self._version
+        finally:
+            watch.close()
+            with self._lock:
+                self._watch = None
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        obj = event.object
+        if obj is None:
+            return
+        if event.type is WatchEventType.DELETED:
+            self._drop((obj.metadata.namespace, obj.metadata.name), obj)
+        else:
+            self._put(obj)
+
+    def _put(self, obj: T) -> None:
+        key = (obj.metadata.namespace, obj.metadata.name)
+        before = self._objects.get(key)
+        if before is not None:
+            if before.metadata.resource_version == obj.metadata.resource_version:
+                return
+            if before.metadata.uid != obj.metadata.uid:
+                self._drop(key, None)
+                before = None
+        with self._lock:
+            self._objects[key] = obj
+        self._changed(before, obj)
+
+    def _drop(self, key: ObjectKey, last: T | None) -> None:
+        with self._lock:
+            before = self._objects.pop(key, None)
+        if before is not None:
+            same = last is not None and last.metadata.uid == before.metadata.uid
+            self._changed(last if same else before, None)
+
+    def _changed(self, before: T | None, after: T | None) -> None:
+        if self._on_change is None or self._stopping.is_set():
+            return
+        try:
+            self._on_change(MirrorChange(before=before, after=after))
+        except Exception as error:
+            self._tell(error)
+
+    def _heard(self) -> None:
+        self._contact = time.monotonic()
+
+    def _tell(self, error: Exception) -> None:
+        if self._on_error is not None and not self._stopping.is_set():
+            self._on_error(error)

@@ -1,0 +1,90 @@
+"""A watch over HTTP: one line of JSON for each event."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Generic
+
+import msgspec
+
+from calabash.model.errors import Reason
+from calabash.seams.kube.errors import KubeError, error_for, read_status
+from calabash.seams.kube.meta import Kind, T
+from calabash.seams.kube.protocol import WatchEvent, WatchEventType
+from calabash.seams.kube.transport import Stream
+from calabash.seams.kube.wire import decode, object_decoder
+
+_LINE_BYTES_MAX = 16 << 20
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _BookmarkMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _Bookmark(msgspec.Struct, frozen=True):
+    metadata: _BookmarkMeta
+
+
+_EVENTS = msgspec.json.Decoder(_Event)
+_BOOKMARKS = msgspec.json.Decoder(_Bookmark)
+
+
+class HttpWatch(Generic[T]):
+    """A watch over HTTP."""
+
+    def __init__(self, kind: Kind[T], stream: Stream, asked: str) -> None:
+        self._decoder = object_decoder(kind.type)
+        self._stream = stream
+        self._asked = asked
+        self._reading = threading.Lock()
+
+    def __iter__(self) -> Iterator[WatchEvent[T]]:
+        with self._reading:
+            try:
+                yield from (self._event(line) for line in self._lines())
+            finally:
+                self._stream.release()
+
+    def close(self) -> None:
+        self._stream.close()
+        if self._reading.acquire(blocking=False):  # nobody reads, so nobody else would give the descriptors back
+            self._stream.release()
+            self._reading.release()
+
+    def _lines(self) -> Iterator[bytes]:
+        rest: list[bytes] = []
+        size = 0
+        while part := self._stream.read():
+            *lines, last = part.split(b"\n")
+            if lines:
+                lines[0] = b"".join((*rest, lines[0]))
+                rest, size = [], 0
+                yield from lines
+            if last:
+                rest.append(last)
+                size += len(last)
+                if size > _LINE_BYTES_MAX:
+                    raise KubeError(f"{self._asked}: an event of more than {size} bytes", reason=Reason.API_DOWN)
+
+    def _event(self, line: bytes) -> WatchEvent[T]:
+        event = decode(_EVENTS, line, self._asked)
+        if event.type == "ERROR":
+            reply = read_status(bytes(event.object))
+            raise error_for(self._asked, reply.code or 500, reply)
+        if event.type == "BOOKMARK":
+            mark = decode(_BOOKMARKS, event.object, self._asked)
+            return WatchEvent(
+                type=WatchEventType.BOOKMARK, resource_version=mark.metadata.resource_version, object=None
+            )
+        obj: T = decode(self._decoder, event.object, self._asked)
+        try:
+            what = WatchEventType(event.type)
+        except ValueError as error:
+            raise KubeError(f"{self._asked}: event {event.type[:40]!r}", reason=Reason.API_DOWN) from error
+        return WatchEvent(type=what, resource_version=obj.metadata.resource_version, object=obj)
