@@ -18,16 +18,15 @@ from calabash.agent.membership import Membership
 from calabash.agent.orphans import Orphans
 from calabash.agent.slot_content import SlotSpec
 from calabash.agent.slots import Slots
+from calabash.agent.tenure import RequesterTenure, Tenure
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
-from calabash.seams.host.processes import Process, alive
+from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
 from calabash.sharing.protocol import HeldSlice
-
-GRANT_GRACE_NS = 10_000_000_000
 
 
 @dataclass(slots=True)
@@ -35,7 +34,7 @@ class _Held:
     """An allocation that is held: its journal record and what only this process knows about it."""
 
     record: AllocationRecord
-    expires_ns: int
+    since_ns: int
     ending: tuple[str, str] | None = None  # reason, explanation
     gently: bool = False  # its programs are not to be ended, only waited for
     start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
@@ -65,6 +64,7 @@ class Allocations:
 
     Args:
         usage_of: final usage records of an allocation, asked once while its slot still exists.
+        tenure: how long an allocation is kept that nobody uses; by default as long as its requester may still come.
     """
 
     def __init__(
@@ -76,12 +76,14 @@ class Allocations:
         clock: Clock,
         occupancy: Occupied,
         usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]] = lambda _: (),
+        tenure: Tenure | None = None,
     ) -> None:
         self._store = store
         self._slots = slots
         self._membership = membership
         self._clock = clock
         self._usage_of = usage_of
+        self._tenure = tenure or RequesterTenure()
         self._held: dict[AllocationId, _Held] = {}
         self._orphans = Orphans(slots, membership)
         self._occupancy = occupancy
@@ -124,7 +126,7 @@ class Allocations:
             self._doubtful[record.id] = cause
             self._close_doubtful(Changes())
             raise
-        self._held[record.id] = _Held(record, self._clock.monotonic_ns() + GRANT_GRACE_NS)
+        self._held[record.id] = _Held(record, self._clock.monotonic_ns())
         return record
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
@@ -164,7 +166,7 @@ class Allocations:
         now_ns = self._clock.monotonic_ns()
         members = self._membership.adopt(entered.values())
         for record in entered.values():
-            self._held[record.id] = _Held(record, now_ns + GRANT_GRACE_NS)
+            self._held[record.id] = _Held(record, now_ns)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
         self._orphans.adopt(members.union(self._slots.all()) - entered.keys())
@@ -225,15 +227,12 @@ class Allocations:
             entry=record.state,
             slot=self._slots.exists(record.id),
             in_use=in_use,
-            awaited=record.state is AllocationState.GRANTED and self._awaited(entry),
+            awaited=self._awaited(entry),
             ending=entry.ending is not None,
         )
 
     def _awaited(self, entry: _Held) -> bool:
-        """Whether the requester is still there and has time."""
-        record = entry.record
-        client = Process(pid=record.client_pid, start_time=record.client_start_time)
-        return self._clock.monotonic_ns() < entry.expires_ns and (record.client_pid <= 0 or alive(client))
+        return self._tenure.holds(entry.record, self._clock.monotonic_ns() - entry.since_ns)
 
     def _mark_running(self, entry: _Held) -> None:
         now_s = self._clock.now_s()

@@ -38,7 +38,7 @@ class Seen:
         entry: state in the journal; None when it has no entry.
         slot: the directory exists.
         in_use: a member lives, or a device still lists one.
-        awaited: somebody may still come and take what was granted.
+        awaited: somebody may still come and take what was granted, or take it again.
         ending: its end was asked for.
     """
 
@@ -61,6 +61,6 @@ def next_step(seen: Seen) -> LifecycleStep:
             return LifecycleStep.END_PROGRAMS
         # A slot without an entry but with users is an orphan: it keeps its devices until the users are gone.
         return LifecycleStep.MARK_RUNNING if seen.entry is AllocationState.GRANTED else LifecycleStep.KEEP
-    if seen.entry is AllocationState.GRANTED and seen.awaited and not seen.ending:
+    if entered and seen.awaited and not seen.ending:
         return LifecycleStep.KEEP
     return LifecycleStep.REMOVE_SLOT

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent import view
+from calabash.agent.membership import Membership
 from calabash.agent.modes.registry import executor_of
 from calabash.agent.parts import build_parts
 from calabash.agent.room import require_room, require_served
 from calabash.agent.slot_content import SlotSpec
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
+from calabash.agent.tenure import Tenure
 from calabash.agent.watching import Watching
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, NodeName
@@ -46,6 +48,8 @@ class NodeAgent:
         environment: what leads a program to the simulated node; empty on a machine with cards.
         one_process: cards that are given out exclusively take one process only (the driver's compute mode).
         strangers: what happens to processes on a card that have no slice of it.
+        node: its name; "" is the machine's.
+        membership, tenure: see ``parts.build_parts``.
     """
 
     def __init__(
@@ -59,8 +63,11 @@ class NodeAgent:
         environment: Mapping[str, str] | None = None,
         one_process: bool = False,
         strangers: StrangerPolicy = StrangerPolicy.TELL,
+        node: str = "",
+        membership: Membership | None = None,
+        tenure: Tenure | None = None,
     ) -> None:
-        self.node = NodeName(socket.gethostname())
+        self.node = NodeName(node or socket.gethostname())
         self._library = library
         self._parts = build_parts(
             home=home,
@@ -71,6 +78,8 @@ class NodeAgent:
             environment=dict(environment or {}),
             one_process=one_process,
             strangers=strangers,
+            membership=membership,
+            tenure=tenure,
         )
         self._watching = Watching(self._parts, home)
 
@@ -98,8 +107,11 @@ class NodeAgent:
         """0 when it is just being started again."""
         return self._watching.arbiter_pid
 
-    def grant(self, record: AllocationRecord) -> Grant:
+    def grant(self, record: AllocationRecord, *, instead_of: Collection[AllocationId] = ()) -> Grant:
         """Journal it and make its slot, if there is room. Raises CalabashError and then holds nothing.
+
+        One that is held already, with the same placement, is granted again as it is. ``instead_of``: allocations whose
+        programs never run at the same time as this one's, so that their room is this one's as well.
 
         The reason says what is missing: UNHEALTHY when a device takes no work, NO_CAPACITY, NO_MEMORY, NO_CORES or
         MODE_CONFLICT when others are still on it, DISK_FULL, STORE_UNAVAILABLE, NOT_PERMITTED.
@@ -114,7 +126,10 @@ class NodeAgent:
             leaseless=self._parts.membership.form == "kernel",
         )
         with self._parts.lock:
-            require_room(record, view.devices(self._parts))
+            known = self._parts.allocations.get(record.id)
+            if known is not None:
+                return self._again(known, record)
+            require_room(record, view.devices(self._parts), but=instead_of)
             granted = self._parts.allocations.grant(record, spec)
             try:
                 executor.enter(granted, self._parts.slots.pages(record.id))
@@ -123,10 +138,22 @@ class NodeAgent:
                 self._parts.allocations.end(record.id, reason=error.reason, explanation=error.message)
                 self._watching.record(self._parts.allocations.sweep())
                 raise
-        slot = str(self._parts.slots.path(record.id))
-        edits = mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
         self.event("granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices()))
-        return Grant(record=granted, edits=edits, warnings=executor.warnings(granted))
+        return Grant(record=granted, edits=self._edits(granted), warnings=executor.warnings(granted))
+
+    def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
+        if self._parts.allocations.ending(known.id) or known.placement != wanted.placement:
+            raise CalabashError(
+                f"allocation {known.id} is still held with another placement, or is just ending",
+                reason=Reason.CONFLICT,
+                hint="it is tried again when its last process has ended",
+            )
+        return Grant(record=known, edits=self._edits(known))
+
+    def _edits(self, record: AllocationRecord) -> Edits:
+        slot = str(self._parts.slots.path(record.id))
+        mode = mode_named(record.placement.mode)
+        return mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
 
     def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
         """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.

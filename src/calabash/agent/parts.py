@@ -18,6 +18,7 @@ from calabash.agent.occupancy import Occupancy
 from calabash.agent.probe import try_card
 from calabash.agent.slots import Slots, choose_slots
 from calabash.agent.strangers import StrangerPolicy
+from calabash.agent.tenure import Tenure
 from calabash.agent.truth import Hooks, Truth
 from calabash.model.device import Device
 from calabash.model.request import AllocationId, ModeName
@@ -54,15 +55,23 @@ def build_parts(
     environment: Mapping[str, str],
     one_process: bool,
     strangers: StrangerPolicy,
+    membership: Membership | None = None,
+    tenure: Tenure | None = None,
 ) -> NodeParts:
-    """Build and join them. ``environment``: what leads a program to the simulated node; empty on a machine of cards."""
+    """Build and join them.
+
+    Args:
+        environment: what leads a program to the simulated node; empty on a machine of cards.
+        membership: where others make the groups of processes; None: the strongest form that this process may have.
+        tenure: how long an allocation is kept that nobody uses.
+    """
 
     def probe(driver: GpuDriver, device: Device) -> bool:
         return try_card(driver, device, environment).passed
 
     lock = threading.RLock()
     events = Events(store, clock)
-    membership = choose_membership(home, home / "alloc")
+    membership = membership or choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
     inventory = Inventory(drivers, probe=probe)
     ledgers = Ledgers(slots, clock, members=membership.processes)
@@ -74,6 +83,7 @@ def build_parts(
         clock=clock,
         occupancy=occupancy,
         usage_of=ledgers.close,
+        tenure=tenure,
     )
 
     def end(allocation: AllocationId, reason: str, explanation: str) -> None:

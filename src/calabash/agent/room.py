@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from calabash.agent.census import described
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits
 
 
-def require_room(record: AllocationRecord, devices: Iterable[DeviceSnapshot]) -> None:
-    """Raises CalabashError with the reason of the first slice that has no room; UNHEALTHY for a device out of use."""
+def require_room(
+    record: AllocationRecord, devices: Iterable[DeviceSnapshot], *, but: Collection[AllocationId] = ()
+) -> None:
+    """Raises CalabashError with the reason of the first slice that has no room; UNHEALTHY for a device out of use.
+
+    Args:
+        but: allocations that do not count.
+    """
     known = {state.device.uuid: state for state in devices}
     for part in record.placement.slices:
         state = known.get(part.device)
@@ -32,7 +39,7 @@ def require_room(record: AllocationRecord, devices: Iterable[DeviceSnapshot]) ->
                 reason=Reason.UNHEALTHY,
                 hint="it takes new work when that process has left it",
             )
-        answer = fits(state.device, *state.counted, record.request)
+        answer = fits(state.device, *state.beside(but), record.request)
         if isinstance(answer, Misfit):
             raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
 

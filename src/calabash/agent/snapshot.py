@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from calabash.agent.strangers import Stranger
@@ -59,7 +60,14 @@ class DeviceSnapshot:
     @property
     def counted(self) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
         """Mode and slices beside which anything new must fit, what strangers hold included."""
-        return beside_foreign(self.device.uuid, self.mode, self.held, self.foreign_mib)
+        return self.beside()
+
+    def beside(self, but: Collection[AllocationId] = ()) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
+        """The same as if the allocations of ``but`` held nothing."""
+        held = self.held
+        if but:
+            held = tuple(h for h, name in zip(self.held, self.allocations, strict=True) if name not in but)
+        return beside_foreign(self.device.uuid, self.mode if held else None, held, self.foreign_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_content
-from calabash.agent.allocations import GRANT_GRACE_NS, Allocations
+from calabash.agent.allocations import Allocations
 from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership_lease import LeaseMembership
+from calabash.agent.tenure import GRANT_GRACE_NS
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -398,3 +399,44 @@ def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_lo
     world.journal[name] = replace(world.journal[name], state=AllocationState.GRANTED)
     allocations.sweep()
     assert world.journal[name].started_at == started.started_at
+
+
+class _Landlord:
+    """Somebody whose right outlasts processes."""
+
+    def __init__(self) -> None:
+        self.let = True
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        del record, held_ns
+        return self.let
+
+
+def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go() -> None:
+    world, clock, landlord = World(), VirtualClock(), _Landlord()
+
+    def opened() -> Allocations:
+        return Allocations(
+            store=cast("Any", FakeStore(world)),
+            slots=cast("Any", FakeSlots(world)),
+            membership=cast("Any", FakeMembership(world)),
+            clock=clock,
+            occupancy=NothingListed(),
+            tenure=landlord,
+        )
+
+    name = AllocationId("a1")
+    allocations = opened()
+    allocations.grant(_record(name), _spec(name))
+    clock.advance(3600)  # its container waits for something else
+    assert allocations.sweep().released == []
+    world.holders[name] = 1
+    assert [r.id for r in allocations.sweep().started] == [name]
+    world.holders.clear()  # the container has ended, and is to be started again
+    clock.advance(3600)
+    assert allocations.sweep().released == []
+    again = opened()
+    assert again.recover().released == []
+    landlord.let = False
+    assert [r.id for r in again.sweep().released] == [name]
+    assert world.slots == set()

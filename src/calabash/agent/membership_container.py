@@ -1,0 +1,182 @@
+"""Membership by the groups of containers: the kubelet and the runtime make them, here they are only found and read.
+
+The identifier of an allocation begins with the UID of its pod (``container_allocation``), which names the pod's group.
+Which of its containers is the allocation's is seen by the slot: every slot is a file system of its own, and it is mounted
+in that container alone. A tenant can neither leave its container's group nor mount somebody else's slot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from calabash.agent.slot_names import is_slot_name
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.host.cgroups import Cgroup
+from calabash.seams.host.container_groups import (
+    ContainerHierarchy,
+    container_groups,
+    group_names,
+    mounted_devices,
+    pod_groups,
+)
+from calabash.seams.host.processes import Process, identify, send_signal
+
+_UID_DIGITS = 32
+_NAME_CHARACTERS = 20
+_HASH_DIGITS = 8
+_PIDS_LOOKED_AT = 4  # of one container, until one shows what is mounted
+
+
+def container_allocation(pod_uid: str, container: str) -> AllocationId:
+    """The identifier of what a container of a pod holds: at most 63 characters, the same whenever it is asked."""
+    digits = pod_uid.replace("-", "").lower()
+    if len(digits) != _UID_DIGITS or not set(digits) <= set("0123456789abcdef"):
+        digits = hashlib.sha256(pod_uid.encode()).hexdigest()[:_UID_DIGITS]  # static pods have a hash for a UID
+    mark = hashlib.sha256(f"{pod_uid}/{container}".encode()).hexdigest()[:_HASH_DIGITS]
+    readable = "".join(c for c in container.lower() if c.isalnum() and c.isascii())[:_NAME_CHARACTERS]
+    return AllocationId(f"{digits}-{readable}-{mark}" if readable else f"{digits}-{mark}")
+
+
+class ContainerMembership:
+    """The containers of one node. See ``membership.Membership``; nothing is ever made, entered or removed.
+
+    Args:
+        slots: the directory that the slots are mounted below.
+    """
+
+    form = "kernel"
+
+    def __init__(self, hierarchy: ContainerHierarchy, slots: Path) -> None:
+        self._hierarchy = hierarchy
+        self._slots = slots
+        self._lock = threading.Lock()
+        self._found: dict[AllocationId, Path] = {}
+        self._pods: dict[str, Path] = {}
+
+    def prepare(self, allocation: AllocationId) -> None:
+        del allocation  # the runtime makes the group
+
+    def enter(self, allocation: AllocationId, process: Process) -> None:
+        raise CalabashError(
+            f"process {process.pid} cannot be made a member of {allocation}: its container decides that",
+            reason=Reason.NOT_PERMITTED,
+        )
+
+    def populated(self, allocation: AllocationId) -> bool:
+        group = self._group(allocation)
+        return group is not None and group.populated()
+
+    def processes(self, allocation: AllocationId) -> list[Process]:
+        group = self._group(allocation)
+        pids = group.pids() if group is not None else []
+        return [process for pid in pids if (process := identify(pid)) is not None]
+
+    def allocation_of(self, pid: int) -> AllocationId | None:
+        name = group_names(pid, self._hierarchy.controller)
+        if not name:
+            return None
+        with self._lock:
+            known = {directory.name: allocation for allocation, directory in self._found.items()}
+        for part in name.split("/"):  # from outside inwards: groups in a container bear what names its tenant likes
+            if part in known:
+                return known[part]
+        if "pod" not in name:
+            return None
+        mounted = mounted_devices(pid)
+        return next((a for a, device in self._devices().items() if device in mounted), None)
+
+    def signal(
+        self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None
+    ) -> None:
+        for process in self.processes(allocation):
+            if only is None or process in only:
+                send_signal(process, number)
+
+    def kill(self, allocation: AllocationId) -> None:
+        group = self._group(allocation)
+        if group is not None:
+            group.kill()
+
+    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
+        group = self._group(allocation)
+        if group is not None:
+            try:
+                group.freeze(frozen)
+            except OSError:
+                return  # it has just ended
+
+    def remove(self, allocation: AllocationId) -> bool:
+        if self.populated(allocation):
+            return False
+        with self._lock:
+            self._found.pop(allocation, None)
+        return True
+
+    def close(self) -> None:
+        """Whoever runs keeps running."""
+
+    def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
+        del records
+        found = {name for name in self._devices() if self.populated(name)}
+        for name in found:
+            self.freeze(name, False)  # whoever stopped it is not there to continue it
+        return found
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def _group(self, allocation: AllocationId) -> Cgroup | None:
+        """The group of its container; a container that was started again has a new one."""
+        if not is_slot_name(allocation):
+            return None
+        with self._lock:
+            known = self._found.get(allocation)
+        if known is not None and known.is_dir():
+            return self._hierarchy.group(known)
+        found = self._find(allocation)
+        with self._lock:
+            if found is None:
+                self._found.pop(allocation, None)
+                return None
+            self._found[allocation] = found
+        return self._hierarchy.group(found)
+
+    def _find(self, allocation: AllocationId) -> Path | None:
+        device = self._device(allocation)
+        pod = self._pod(allocation.partition("-")[0])
+        if device is None or pod is None:
+            return None
+        for directory in container_groups(pod):
+            pids = self._hierarchy.group(directory).pids()[:_PIDS_LOOKED_AT]
+            if any(device in mounted_devices(pid) for pid in pids):
+                return directory
+        return None
+
+    def _pod(self, digits: str) -> Path | None:
+        known = self._pods.get(digits)
+        if known is None or not known.is_dir():
+            self._pods = pod_groups(self._hierarchy)
+            known = self._pods.get(digits)
+        return known
+
+    def _device(self, allocation: AllocationId) -> int | None:
+        """Number of the file system that is its slot; None when it has none of its own."""
+        path = self._slots / allocation
+        try:
+            device = path.stat().st_dev
+            return device if device != self._slots.stat().st_dev else None
+        except OSError:
+            return None
+
+    def _devices(self) -> dict[AllocationId, int]:
+        try:
+            names = [AllocationId(name) for name in os.listdir(self._slots) if is_slot_name(name)]
+        except OSError:
+            return {}
+        return {name: device for name in names if (device := self._device(name)) is not None}

@@ -1,0 +1,28 @@
+"""How long an allocation is kept that nobody uses: the rule of whoever hands allocations out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.seams.host.processes import Process, alive
+
+GRANT_GRACE_NS = 10_000_000_000
+
+
+class Tenure(Protocol):
+    """Who else than a live process has a right to what is held."""
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        """Whether it is kept although nobody uses it now; ``held_ns``: since this process holds it. Never waits."""
+        ...
+
+
+class RequesterTenure:
+    """A grant is kept for the process that asked, as long as that is there and takes it in time; then for its members."""
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        if record.state is not AllocationState.GRANTED or held_ns >= GRANT_GRACE_NS:
+            return False
+        client = Process(pid=record.client_pid, start_time=record.client_start_time)
+        return record.client_pid <= 0 or alive(client)

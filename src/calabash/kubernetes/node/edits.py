@@ -1,0 +1,146 @@
+"""What a container needs to use its slices: the shim, its slot, the driver's libraries and device nodes of the host.
+
+No hook and no program runs in the tenant's place: files are mounted where the loader looks by itself, in images of Debian's
+and of Red Hat's kind, without a cache of libraries and without a shell. The shim is named in ``/etc/ld.so.preload``, which
+no variable of the pod can undo. The slot is mounted for reading, its usage page alone for writing.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.agent.node import Grant
+from calabash.agent.slot_names import USAGE_FILE
+from calabash.model.device import Device, DeviceUuid
+from calabash.seams.cdi import ContainerEdits, DeviceNode, MountEdit
+from calabash.seams.host.device_nodes import node_of
+
+INSIDE = "/run/calabash"
+SHIM_INSIDE = f"{INSIDE}/libcalabash.so"
+SLOT_INSIDE = f"{INSIDE}/slot"
+PRELOAD_INSIDE = "/etc/ld.so.preload"
+SIM_INSIDE = f"{INSIDE}/sim"
+_READ = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_WRITE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
+_COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDriver:
+    """What of the host's driver goes into a container.
+
+    Args:
+        libraries: files of the host; each is mounted under its own name in every directory of ``library_directories``.
+        nodes: device nodes that every container with a device gets.
+        state: of a simulated node; None on a machine with cards.
+    """
+
+    libraries: tuple[Path, ...] = ()
+    nodes: tuple[Path, ...] = ()
+    state: Path | None = None
+
+
+def library_directories(machine: str = "") -> tuple[str, ...]:
+    """Where loaders look without being told: Debian's directory and Red Hat's."""
+    return (f"/usr/lib/{machine or platform.machine()}-linux-gnu", "/usr/lib64")
+
+
+def find_driver(host: Path, version: str, *, root: str = "/") -> HostDriver:
+    """The libraries of that driver version, by the directories that installers use, and the nodes that all devices share.
+
+    Args:
+        host: where the host's file system is seen; what is found is named as the host names it.
+        root: the driver's own root on the host.
+    """
+    found: dict[str, Path] = {}
+    for directory in (*library_directories(), "/usr/local/nvidia/lib64", "/usr/lib/nvidia", "/usr/lib"):
+        base = host / root.lstrip("/") / directory.lstrip("/")
+        for file in sorted(base.glob(f"lib*.so.{version}")) if version else ():
+            found.setdefault(file.name, Path("/") / file.relative_to(host))
+    nodes = tuple(Path("/dev") / name for name in _COMMON_NODES if (host / "dev" / name).is_char_device())
+    return HostDriver(libraries=tuple(found.values()), nodes=nodes)
+
+
+def simulated_driver(libraries: Path, state: Path) -> HostDriver:
+    """The simulated pair over the state of one node."""
+    files = tuple(libraries / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+    return HostDriver(libraries=files, state=state)
+
+
+class EditsMaker:
+    """From a grant to what its container gets.
+
+    Args:
+        shim: the library on the host.
+        preload: a file on the host with the shim's path inside a container.
+        driver: what of the host's driver goes into a container.
+    """
+
+    def __init__(self, *, shim: Path, preload: Path, driver: HostDriver) -> None:
+        self._shim = shim
+        self._preload = preload
+        self._driver = driver
+        write_preload(preload)
+
+    def of(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
+        """All of it; ``nodes`` are those of the devices of the grant."""
+        uuids = ",".join(s.device for s in grant.record.placement.slices)
+        # "void" keeps the runtime of others from adding its own; the shim narrows the view of devices by the slot.
+        env = [("NVIDIA_VISIBLE_DEVICES", "void"), ("CUDA_VISIBLE_DEVICES", uuids)]
+        slot = Path(grant.record.slot)
+        mounts = [
+            MountEdit(host_path=str(self._shim), container_path=SHIM_INSIDE, options=_READ),
+            MountEdit(host_path=str(self._preload), container_path=PRELOAD_INSIDE, options=_READ),
+            MountEdit(host_path=str(slot), container_path=SLOT_INSIDE, options=(*_READ, "noexec")),
+            MountEdit(host_path=str(slot / USAGE_FILE), container_path=f"{SLOT_INSIDE}/{USAGE_FILE}", options=_WRITE),
+        ]
+        mounts += _library_mounts(self._driver.libraries)
+        if self._driver.state is not None:
+            env.append(("CALABASH_SIM", f"{SIM_INSIDE}/{self._driver.state.name}"))
+            mounts.append(
+                MountEdit(host_path=str(self._driver.state.parent), container_path=SIM_INSIDE, options=_WRITE)
+            )
+        devices = tuple(
+            DeviceNode(path=f"/dev/{node.name}", host_path=str(node)) for node in (*self._driver.nodes, *nodes)
+        )
+        return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=devices)
+
+
+def write_preload(path: Path) -> None:
+    """The host's copy of a container's ``/etc/ld.so.preload``."""
+    text = SHIM_INSIDE + "\n"
+    if not path.exists() or path.read_text() != text:
+        coming = path.with_name(path.name + ".new")
+        coming.write_text(text)
+        coming.chmod(0o644)
+        coming.rename(path)
+
+
+def _library_mounts(files: Sequence[Path]) -> list[MountEdit]:
+    return [
+        MountEdit(host_path=str(file), container_path=f"{directory}/{name}", options=_READ)
+        for file in files
+        for directory in library_directories()
+        for name in _names_of(file)
+    ]
+
+
+def _names_of(file: Path) -> tuple[str, ...]:
+    """``libcuda.so.580.95.05`` is also looked for as ``libcuda.so.1``; the linker's own name costs nothing more."""
+    stem, _, version = file.name.partition(".so.")
+    names = [file.name]
+    if version != "1":
+        names.append(f"{stem}.so.1")
+    if stem in {"libcuda", "libnvidia-ml"}:
+        names.append(f"{stem}.so")
+    return tuple(names)
+
+
+def device_nodes(host: Path, devices: Sequence[Device], wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:
+    """The nodes of these devices, as the host names them; those of simulated cards are none."""
+    by_uuid = {device.uuid: device for device in devices}
+    found = (node_of(host, by_uuid[uuid].pci_bus_id) for uuid in wanted if uuid in by_uuid)
+    return tuple(Path("/") / path.relative_to(host) for path in found if path is not None and path.is_char_device())

@@ -1,0 +1,108 @@
+"""The pods of this node, as the API server last said, and what their specs mean for the order of containers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube.mirror import MirrorChange
+from calabash.seams.kube.objects import Pod
+
+WAIT_S = 2.0  # the kubelet may hear of a pod a moment before us
+ENDED_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+class NodePods:
+    """Fed by a mirror of the node's pods; asked from any thread.
+
+    Args:
+        fetch: asks the API server for a pod by namespace and name; for what the mirror has not seen yet.
+    """
+
+    def __init__(self, fetch: Callable[[str, str], Pod | None]) -> None:
+        self._fetch = fetch
+        self._by_uid: dict[str, Pod] = {}
+        self._news = threading.Condition()
+        self.synced = False
+
+    def changed(self, change: MirrorChange[Pod]) -> None:
+        """The mirror saw a change."""
+        with self._news:
+            if change.after is not None:
+                self._by_uid[change.after.metadata.uid] = change.after
+            elif change.before is not None:
+                self._by_uid.pop(change.before.metadata.uid, None)
+            self._news.notify_all()
+
+    def all(self) -> list[Pod]:
+        """Every pod of the node."""
+        with self._news:
+            return list(self._by_uid.values())
+
+    def known(self, uid: str) -> Pod | None:
+        """A pod that the mirror has."""
+        with self._news:
+            return self._by_uid.get(uid)
+
+    def find(self, *, uid: str = "", name: str = "") -> Pod:
+        """The pod, waited for a moment. Raises CalabashError(NOT_FOUND).
+
+        Args:
+            uid: its UID, or
+            name: ``namespace/name``.
+        """
+
+        def here() -> Pod | None:
+            if uid:
+                return self._by_uid.get(uid)
+            namespace, _, pod = name.partition("/")
+            found = (p for p in self._by_uid.values() if p.metadata.name == pod and p.metadata.namespace == namespace)
+            return max(found, key=lambda p: p.metadata.creation_timestamp or "", default=None)
+
+        with self._news:
+            self._news.wait_for(lambda: here() is not None, WAIT_S)
+            found = here()
+        if found is None and name:
+            namespace, _, pod = name.partition("/")
+            found = self._fetch(namespace, pod)
+        if found is None:
+            raise CalabashError(
+                f"the API server has not told this node of pod {uid or name}",
+                reason=Reason.NOT_FOUND,
+                hint="static pods cannot have devices; for others this is tried again",
+            )
+        return found
+
+
+def ended(pod: Pod) -> bool:
+    """Whether none of its containers will ever run again."""
+    return pod.status.phase in ENDED_PHASES
+
+
+def init_names(pod: Pod) -> tuple[str, ...]:
+    """Init containers that end before the next one starts, in their order; sidecars are none."""
+    return tuple(c.name for c in pod.spec.init_containers if c.restart_policy != "Always")
+
+
+def start_order(pod: Pod) -> dict[str, int]:
+    """When each container may start first; all main containers start together."""
+    order = {c.name: number for number, c in enumerate(pod.spec.init_containers)}
+    return order | {c.name: len(order) for c in pod.spec.containers}
+
+
+def done(pod: Pod, container: str) -> bool:
+    """Whether an init container has ended well, so that it never starts again."""
+    for status in pod.status.init_container_statuses:
+        if status.name == container and status.state.terminated is not None:
+            return status.state.terminated.exit_code == 0
+    return False
+
+
+def never_together(pod: Pod, container: str) -> tuple[str, ...]:
+    """Init containers that never run at the same time as this container; their devices are its devices as well."""
+    order = start_order(pod)
+    at = order.get(container, len(order))
+    if container in init_names(pod):
+        return tuple(n for n in order if n != container and (n in init_names(pod) or order[n] > at))
+    return tuple(n for n in init_names(pod) if order[n] < at)

@@ -1,0 +1,174 @@
+"""A container is about to be made: its plan is carried out, and what it needs is written where its runtime reads it.
+
+Called by the kubelet before every start of a container, again and again until it succeeds, so every step may be repeated.
+What is refused is read by the pod's owner, word for word, in the pod's events.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from calabash.agent.membership_container import container_allocation
+from calabash.agent.node import Grant, NodeAgent
+from calabash.kubernetes.names import CDI_KIND, GPUS, PLAN
+from calabash.kubernetes.node.owners import Claimant, Owners
+from calabash.kubernetes.node.pods import NodePods, done, init_names, never_together, start_order
+from calabash.kubernetes.node.tokens import new_name, qualified, spec_name
+from calabash.kubernetes.plan import PlannedContainer, read_plan
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName
+from calabash.seams.cdi import ContainerEdits, write_spec
+from calabash.seams.clock import Clock
+from calabash.seams.kube.objects import Pod
+from calabash.seams.kubelet.protocol import Allocated
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
+
+log = structlog.get_logger(__name__)
+
+
+class Preparer:
+    """Answers the kubelet.
+
+    Args:
+        edits: what a container needs to use a grant.
+        specs: directory of dynamic CDI specs.
+        refuse: called before anything is prepared; raises CalabashError while the node gives out nothing.
+    """
+
+    def __init__(
+        self,
+        agent: NodeAgent,
+        pods: NodePods,
+        owners: Owners,
+        clock: Clock,
+        *,
+        edits: Callable[[Grant], ContainerEdits],
+        specs: Path,
+        refuse: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._agent = agent
+        self._pods = pods
+        self._owners = owners
+        self._clock = clock
+        self._edits = edits
+        self._specs = specs
+        self._refuse = refuse
+        self._lock = threading.Lock()
+
+    def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
+        """Decides nothing, and answers at once with a name that nobody has had before."""
+        name = new_name(device_ids)
+        self._owners.answered(device_ids, name)
+        return Allocated(cdi_names=(qualified(name),))
+
+    def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
+        """Any will do: the lowest, so that few files are ever in use."""
+        rest = sorted(set(available) - set(must))
+        return [*must, *rest][:size]
+
+    def pre_start(self, device_ids: tuple[str, ...]) -> None:
+        """Carry out the plan for the container with these tokens. Raises CalabashError; the kubelet asks again."""
+        self._refuse()
+        claimants = self._owners.of(device_ids)
+        if not claimants:
+            raise CalabashError(
+                f"the kubelet names no container for {len(device_ids)} of {GPUS}",
+                reason=Reason.NOT_FOUND,
+                hint="it is asked again; if this stays, the kubelet's checkpoint is of a version that is not known",
+            )
+        devices: dict[str, ContainerEdits] = {}
+        with self._lock:  # two containers of one pod may be started by one token, one after the other
+            for pod, claimant in self._due(claimants):
+                edits = self._edits(self._grant(pod, claimant.container, len(device_ids)))
+                devices |= dict.fromkeys(claimant.names, edits)
+            write_spec(self._specs, spec_name(device_ids), CDI_KIND, devices)
+
+    def _due(self, claimants: Sequence[Claimant]) -> list[tuple[Pod, Claimant]]:
+        """Those that may be the one that starts now: each that was prepared before, and the first that was not.
+
+        Containers that share tokens run one after the other, and a container is prepared only when those before it have
+        been, so what comes after the first new one cannot be the one that the kubelet is about to make.
+        """
+        found = [(self._pods.find(uid=c.pod_uid, name=c.pod), c) for c in claimants]
+        found.sort(key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
+        due = []
+        for pod, claimant in found:
+            if claimant.container in init_names(pod) and done(pod, claimant.container):
+                continue
+            due.append((pod, claimant))
+            if self._agent.record(container_allocation(pod.metadata.uid, claimant.container)) is None:
+                break
+        return due or found[-1:]
+
+    def _grant(self, pod: Pod, container: str, tokens: int) -> Grant:
+        uid = pod.metadata.uid
+        planned = self._planned(pod, container, tokens)
+        placement = planned.placement(self._agent.node)
+        record = AllocationRecord(
+            id=container_allocation(uid, container),
+            state=AllocationState.GRANTED,
+            request=_request(planned, pod.metadata.namespace),
+            placement=placement,
+            user=f"{pod.metadata.namespace}/{pod.metadata.name}"[:128],
+            command=(container,),
+            created_at=self._clock.now_s(),
+        )
+        others = {container_allocation(uid, other) for other in never_together(pod, container)}
+        return self._agent.grant(record, instead_of=others)
+
+    def _planned(self, pod: Pod, container: str, tokens: int) -> PlannedContainer:
+        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        text = pod.metadata.annotations.get(PLAN)
+        if text is None:
+            raise CalabashError(
+                f"pod {name} has no plan: the planner has not placed it",
+                reason=Reason.BAD_REQUEST,
+                hint="leave out spec.nodeName and spec.schedulerName, so that it goes through admission and the planner",
+            )
+        plan = read_plan(text)
+        if plan.pod_uid != pod.metadata.uid or plan.node != self._agent.node:
+            raise CalabashError(
+                f"the plan of pod {name} is for pod {plan.pod_uid} on node {plan.node}, this is {pod.metadata.uid}"
+                f" on {self._agent.node}",
+                reason=Reason.CONFLICT,
+                hint="delete the pod; its owner makes it again",
+            )
+        planned = plan.container(container)
+        if planned is None or len(planned.slices) != tokens:
+            count = 0 if planned is None else len(planned.slices)
+            raise CalabashError(
+                f"the plan gives container {container} of pod {name} {count} devices, its spec asks for {tokens}",
+                reason=Reason.CONFLICT,
+                hint="delete the pod; its owner makes it again",
+            )
+        return planned
+
+
+def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:
+    """The request that these slices answer."""
+    amounts = {(s.memory_mib, s.core_percent) for s in planned.slices}
+    whole = planned.mode == EXCLUSIVE.name
+    if len(amounts) != 1 and not whole:
+        raise CalabashError(
+            "the slices of one container differ in size", hint="delete the pod; its owner makes it again"
+        )
+    memory_mib, core_percent = planned.slices[0].memory_mib, planned.slices[0].core_percent
+    return GpuRequest(
+        count=len(planned.slices),
+        memory_mib=None if whole or not memory_mib else memory_mib,
+        core_percent=core_percent,
+        mode=ModeName(planned.mode),
+        policy=planned.policy,
+        tenant=namespace,
+    )
+
+
+def allocations_of(pod: Pod) -> dict[AllocationId, str]:
+    """What each container of a pod would hold: identifier -> container."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return {container_allocation(pod.metadata.uid, c.name): c.name for c in containers}

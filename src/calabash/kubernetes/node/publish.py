@@ -1,0 +1,147 @@
+"""What a node tells of itself: its ``GpuNode``, written when it has changed and not otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from calabash.agent.membership_container import container_allocation
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
+from calabash.kubernetes.names import GROUP, VERSION
+from calabash.kubernetes.node.pods import NodePods
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Health
+from calabash.model.errors import Reason
+from calabash.seams.kube import KubeClient, KubeError
+from calabash.seams.kube.objects import Condition
+from calabash.seams.kube.resources import GPU_NODE, GpuNodeDevice, GpuNodeSlice
+from calabash.sharing.registry import SHARING_MODES
+
+MANAGER = "calabash-agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What does not change while the agent runs, and how it fares."""
+
+    agent_version: str
+    driver_version: str
+    ready: bool
+    reason: str
+    message: str
+
+
+class Publisher:
+    """Writes the ``GpuNode`` of one node by server-side apply."""
+
+    def __init__(self, client: KubeClient, node: str) -> None:
+        self._client = client
+        self._node = node
+        self._written: dict[str, Any] | None = None
+        self._since = ""
+        self._ready: bool | None = None
+
+    def publish(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> bool:
+        """Write it if it differs from what was written last; whether it did. Raises KubeError."""
+        status = _status(snapshot, pods, facts)
+        if status == self._written:
+            return False
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if facts.ready is not self._ready:
+            self._ready, self._since = facts.ready, now
+        conditions = [{**condition, "lastTransitionTime": self._since} for condition in status["conditions"]]
+        body = {"status": {**status, "conditions": conditions, "observedAt": now}}
+        self._apply(body)
+        self._written = status
+        return True
+
+    def _apply(self, body: Mapping[str, Any]) -> None:
+        try:
+            self._patch(body)
+        except KubeError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            names = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GpuNode", "metadata": {"name": self._node}}
+            self._client.patch(GPU_NODE, self._node, body=names, style="apply", field_manager=MANAGER, force=True)
+            self._patch(body)
+
+    def _patch(self, body: Mapping[str, Any]) -> None:
+        self._client.patch(
+            GPU_NODE,
+            self._node,
+            body=body,
+            style="apply",
+            subresource="status",
+            field_manager=MANAGER,
+            force=True,
+        )
+
+
+def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> dict[str, Any]:
+    """The whole status but for its times."""
+    owners = {
+        container_allocation(pod.metadata.uid, c.name): (pod, c.name)
+        for pod in pods.all()
+        for c in (*pod.spec.init_containers, *pod.spec.containers)
+    }
+    records = {a.record.id: a.record for a in snapshot.allocations}
+    devices = []
+    for state in snapshot.devices:
+        slices = []
+        for name in state.allocations:
+            pod, container = owners.get(name, (None, ""))
+            record = records.get(name)
+            if record is not None:
+                uid = pod.metadata.uid if pod is not None else ""
+                slices += _slices(record, state, pod_uid=uid, container=container)
+        devices.append(_device(state, slices))
+    ready = Condition(
+        type="Ready", status="True" if facts.ready else "False", reason=facts.reason, message=facts.message
+    )
+    return {
+        "agentVersion": facts.agent_version,
+        "driverVersion": facts.driver_version,
+        "conditions": [msgspec.to_builtins(ready)],
+        "devices": [msgspec.to_builtins(device) for device in devices],
+    }
+
+
+def _slices(record: AllocationRecord, state: DeviceSnapshot, *, pod_uid: str, container: str) -> list[GpuNodeSlice]:
+    return [
+        GpuNodeSlice(
+            pod=record.user,
+            pod_uid=pod_uid,
+            container=container or (record.command[0] if record.command else ""),
+            mode=record.placement.mode,
+            policy=record.request.policy.value,
+            allocation=record.id,
+            memory_mib=part.memory_mib,
+            core_percent=part.core_percent,
+        )
+        for part in record.placement.slices
+        if part.device == state.device.uuid
+    ]
+
+
+def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice]) -> GpuNodeDevice:
+    device = state.device
+    healthy = device.health is Health.HEALTHY and state.takes_work
+    return GpuNodeDevice(
+        uuid=device.uuid,
+        index=device.index,
+        model=device.model,
+        memory_mib=device.memory_mib,
+        health="healthy" if healthy else "unhealthy",
+        numa_node=device.numa_node,
+        pci_bus_id=device.pci_bus_id,
+        nvlink_peers=tuple(device.nvlink_peers),
+        reason="" if healthy else (state.cause or device.health.value),
+        modes=tuple(sorted(SHARING_MODES)),
+        mode=state.mode or "",
+        slices=tuple(slices),
+        foreign_mib=state.foreign_mib,
+    )

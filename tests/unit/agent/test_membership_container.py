@@ -1,0 +1,169 @@
+"""Which container an allocation is: found by the pod's UID and by the slot that is mounted in it, nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calabash.agent import membership_container
+from calabash.agent.membership_container import ContainerMembership, container_allocation
+from calabash.agent.slot_names import is_slot_name
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.seams.host.cgroups import Cgroup
+from calabash.seams.host.container_groups import ContainerHierarchy, find_container_hierarchy, pod_groups
+from calabash.seams.host.mounts import Mounted
+from calabash.seams.host.processes import identify
+
+UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+DIGITS = UID.replace("-", "")
+OTHER = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+
+
+class Node:
+    """A hierarchy of plain directories, slots with numbers, and sleeping processes that stand for containers."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.hierarchy = ContainerHierarchy(directory=root / "freezer", controller="freezer")
+        self.slots = root / "alloc"
+        self.slots.mkdir()
+        self.devices: dict[AllocationId, int] = {}
+        self.mounted: dict[int, frozenset[int]] = {}
+        self.names: dict[int, str] = {}
+        self.started: list[subprocess.Popen[bytes]] = []
+        patch.setattr(membership_container, "mounted_devices", lambda pid: self.mounted.get(pid, frozenset()))
+        patch.setattr(membership_container, "group_names", lambda pid, _: self.names.get(pid, ""))
+        self.membership = ContainerMembership(self.hierarchy, self.slots)
+        patch.setattr(self.membership, "_device", self.devices.get)
+        patch.setattr(self.membership, "_devices", lambda: dict(self.devices))
+
+    def slot(self, uid: str, container: str) -> AllocationId:
+        name = container_allocation(uid, container)
+        self.devices[name] = 100 + len(self.devices)
+        return name
+
+    def container(self, pod: str, identifier: str, slot: AllocationId | None = None) -> subprocess.Popen[bytes]:
+        group = self.hierarchy.directory / "kubetest" / "kubepods" / "burstable" / f"pod{pod}" / identifier
+        group.mkdir(parents=True)
+        process = subprocess.Popen(["sleep", "60"])
+        self.started.append(process)
+        (group / "cgroup.procs").write_text(f"{process.pid}\n")
+        self.names[process.pid] = f"/kubetest/kubepods/burstable/pod{pod}/{identifier}"
+        self.mounted[process.pid] = frozenset({1} if slot is None else {1, self.devices[slot]})
+        return process
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    made = Node(tmp_path, monkeypatch)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
+
+
+def test_an_allocation_is_the_container_in_which_its_slot_is_mounted(node: Node) -> None:
+    main, other = node.slot(UID, "main"), node.slot(UID, "other")
+    node.container(UID, "sandbox")
+    first, second = node.container(UID, "aaaa", main), node.container(UID, "bbbb", other)
+    assert node.membership.processes(main) == [identify(first.pid)]
+    assert node.membership.processes(other) == [identify(second.pid)]
+    assert node.membership.allocation_of(second.pid) == other
+    assert node.membership.populated(main)
+
+
+def test_a_container_that_was_started_again_is_found_in_its_new_group(node: Node) -> None:
+    main = node.slot(UID, "main")
+    before = node.container(UID, "aaaa", main)
+    assert node.membership.populated(main)
+    before.kill()
+    before.wait()
+    assert not node.membership.populated(main)
+    group = node.hierarchy.directory / "kubetest" / "kubepods" / "burstable" / f"pod{UID}" / "aaaa"
+    (group / "cgroup.procs").unlink()
+    group.rmdir()
+    after = node.container(UID, "cccc", main)
+    assert node.membership.processes(main) == [identify(after.pid)]
+
+
+def test_the_same_container_name_in_two_pods_is_two_allocations(node: Node) -> None:
+    ours, theirs = node.slot(UID, "main"), node.slot(OTHER, "main")
+    assert ours != theirs
+    process = node.container(OTHER, "aaaa", theirs)
+    assert not node.membership.populated(ours)
+    assert node.membership.allocation_of(process.pid) == theirs
+
+
+def test_a_group_that_a_tenant_makes_in_its_container_names_nobody_else(node: Node) -> None:
+    main, other = node.slot(UID, "main"), node.slot(OTHER, "main")
+    victim = node.container(OTHER, "victim", other)
+    liar = node.container(UID, "liar", main)
+    assert node.membership.populated(main)
+    assert node.membership.populated(other)
+    node.names[liar.pid] += "/nested/victim"
+    assert node.membership.allocation_of(liar.pid) == main
+    assert node.membership.allocation_of(victim.pid) == other
+
+
+def test_a_process_of_no_pod_belongs_to_nobody(node: Node) -> None:
+    node.slot(UID, "main")
+    assert node.membership.allocation_of(os.getpid()) is None
+
+
+def test_a_signal_reaches_the_members_alone(node: Node) -> None:
+    main, other = node.slot(UID, "main"), node.slot(UID, "other")
+    first, second = node.container(UID, "aaaa", main), node.container(UID, "bbbb", other)
+    node.membership.kill(main)
+    assert first.wait(10) == -signal.SIGKILL
+    assert second.poll() is None
+    assert node.membership.remove(main)
+    assert not node.membership.remove(other)
+
+
+def test_nobody_is_moved_into_a_container(node: Node) -> None:
+    process = identify(os.getpid())
+    assert process is not None
+    with pytest.raises(CalabashError, match="its container decides that"):
+        node.membership.enter(node.slot(UID, "main"), process)
+
+
+@pytest.mark.parametrize(
+    ("uid", "container"),
+    [(UID, "main"), (UID, "m" * 63), (UID, "a-b.c"), ("d41d8cd98f00b204e9800998ecf8427e", "static"), ("x" * 200, "é")],
+)
+def test_identifiers_are_names_of_slots_and_bear_the_uid(uid: str, container: str) -> None:
+    name = container_allocation(uid, container)
+    assert is_slot_name(name)
+    assert name == container_allocation(uid, container)
+    if uid == UID:
+        assert name.startswith(DIGITS + "-")
+
+
+def test_names_that_look_alike_are_told_apart() -> None:
+    assert container_allocation(UID, "a-b") != container_allocation(UID, "ab")
+
+
+def test_pods_are_found_under_both_ways_of_naming_groups(tmp_path: Path) -> None:
+    plain = tmp_path / "kubepods" / "besteffort" / f"pod{UID}"
+    sliced = tmp_path / "kubepods.slice" / "kubepods-burstable.slice"
+    sliced /= f"kubepods-burstable-pod{OTHER.replace('-', '_')}.slice"
+    for directory in (plain, sliced, tmp_path / "system.slice" / f"pod{UID}"):
+        directory.mkdir(parents=True)
+    found = pod_groups(ContainerHierarchy(directory=tmp_path, controller=""))
+    assert found == {DIGITS: plain, OTHER.replace("-", ""): sliced}
+
+
+def test_the_freezer_serves_where_version_1_controllers_are_mounted() -> None:
+    unified = Mounted(directory=Path("/cg/unified"), root="/", kind="cgroup2", writable=True)
+    freezer = Mounted(directory=Path("/cg/freezer"), root="/", kind="cgroup", writable=True)
+    both = find_container_hierarchy([unified, freezer])
+    assert both == ContainerHierarchy(directory=freezer.directory, controller="freezer")
+    alone = find_container_hierarchy([unified])
+    assert alone == ContainerHierarchy(directory=unified.directory, controller="")
+    assert type(alone.group(Path("/cg/unified/x"))) is Cgroup
+    assert find_container_hierarchy([]) is None

@@ -1,0 +1,219 @@
+"""A container gets its own plan and nobody else's, whatever the kubelet does with tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, Agent, planned, pod
+
+from calabash.agent.membership_container import container_allocation
+from calabash.kubernetes.names import GPUS
+from calabash.kubernetes.node.owners import Owners
+from calabash.kubernetes.node.pods import NodePods
+from calabash.kubernetes.node.prepare import Preparer
+from calabash.kubernetes.node.tokens import device_name
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.cdi import ContainerEdits
+from calabash.seams.clock import VirtualClock
+from calabash.seams.kube.mirror import MirrorChange
+from calabash.seams.kube.objects import Pod
+from calabash.seams.kubelet.protocol import CheckpointEntry, TokenOwner
+
+
+class Kubelet:
+    """Hands out tokens and remembers the answers, as the real one does."""
+
+    def __init__(self, specs: Path) -> None:
+        self.entries: list[CheckpointEntry] = []
+        self.owners: list[TokenOwner] = []
+        self.unreadable = False
+        self.agent = Agent()
+        self.pods = NodePods(lambda namespace, name: None)
+        self.specs = specs
+        self.preparer = Preparer(
+            cast("Any", self.agent),
+            self.pods,
+            Owners(self.checkpoint, lambda: self.owners),
+            VirtualClock(),
+            edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
+            specs=specs,
+        )
+
+    def checkpoint(self) -> list[CheckpointEntry]:
+        if self.unreadable:
+            raise CalabashError("version 3 of the checkpoint is not known")
+        return self.entries
+
+    def add(self, added: Pod) -> None:
+        self.pods.changed(MirrorChange(before=None, after=added))
+
+    def admit(self, uid: str, container: str, *tokens: str) -> str:
+        """The name that the runtime will ask for."""
+        answer = self.preparer.allocate(tokens)
+        entry = CheckpointEntry(
+            pod_uid=uid, container=container, resource=GPUS, device_ids=tokens, cdi_names=answer.cdi_names
+        )
+        self.entries = [e for e in self.entries if (e.pod_uid, e.container) != (uid, container)] + [entry]
+        name = device_name(answer.cdi_names[0])
+        assert name is not None
+        return name
+
+    def injected(self, name: str) -> str | None:
+        """The slot that a runtime finds under a name now; None: it cannot be resolved."""
+        found = []
+        for file in self.specs.glob("*.json"):
+            for device in json.loads(file.read_text())["devices"]:
+                if device["name"] == name:
+                    found += device["containerEdits"]["env"]
+        assert len(found) <= 1, "a name that stands twice cannot be resolved"
+        return found[0].partition("=")[2] if found else None
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Kubelet:
+    return Kubelet(tmp_path / "cdi")
+
+
+def test_a_container_gets_the_slices_that_its_plan_names(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main", memory_mib=2048)))
+    name = kubelet.admit(UID, "main", "slot-0001")
+    assert kubelet.injected(name) is None
+    kubelet.preparer.pre_start(("slot-0001",))
+    slot = container_allocation(UID, "main")
+    assert kubelet.injected(name) == slot
+    record = kubelet.agent.held[slot]
+    assert record.request.memory_mib == 2048
+    assert record.request.tenant == "team"
+    assert record.placement.node == NODE
+
+
+def test_a_second_start_finds_the_same_and_changes_nothing(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main")))
+    name = kubelet.admit(UID, "main", "slot-0001")
+    for _ in range(3):
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(name) == container_allocation(UID, "main")
+    assert len(kubelet.agent.held) == 1
+
+
+def test_a_token_that_is_used_again_never_leads_to_the_pod_before(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main")))
+    before = kubelet.admit(UID, "main", "slot-0001")
+    kubelet.preparer.pre_start(("slot-0001",))
+    kubelet.entries.clear()
+    kubelet.add(pod(planned("main", memory_mib=4096), uid=OTHER, name="p2"))
+    after = kubelet.admit(OTHER, "main", "slot-0001")
+    assert after != before
+    assert kubelet.injected(after) is None  # a runtime that asks now is refused and asks again
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(after) == container_allocation(OTHER, "main")
+    assert kubelet.injected(before) is None
+
+
+def test_containers_that_share_a_token_get_each_their_own_slices(kubelet: Kubelet) -> None:
+    kubelet.add(
+        pod(
+            planned("first", memory_mib=256),
+            planned("second", memory_mib=512),
+            planned("main"),
+            init=("first", "second"),
+        )
+    )
+    names = {c: kubelet.admit(UID, c, "slot-0001") for c in ("first", "second", "main")}
+    seen = []
+    for _ in names:
+        kubelet.preparer.pre_start(("slot-0001",))
+        seen.append({c for c, name in names.items() if kubelet.injected(name) is not None})
+    assert seen == [{"first"}, {"first", "second"}, {"first", "second", "main"}]
+    for container, name in names.items():
+        assert kubelet.injected(name) == container_allocation(UID, container)
+    main = kubelet.agent.instead_of[container_allocation(UID, "main")]
+    assert main == {container_allocation(UID, c) for c in ("first", "second")}
+
+
+def test_an_init_container_that_has_ended_well_is_prepared_no_more(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("first"), planned("main"), init=("first",), ended=("first",)))
+    kubelet.admit(UID, "first", "slot-0001")
+    name = kubelet.admit(UID, "main", "slot-0001")
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(name) == container_allocation(UID, "main")
+    assert set(kubelet.agent.held) == {container_allocation(UID, "main")}
+
+
+def test_a_sidecar_counts_beside_the_main_container(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("side"), planned("main"), sidecars=("side",)))
+    kubelet.admit(UID, "side", "slot-0001")
+    kubelet.admit(UID, "main", "slot-0002")
+    kubelet.preparer.pre_start(("slot-0001",))
+    kubelet.preparer.pre_start(("slot-0002",))
+    assert kubelet.agent.instead_of[container_allocation(UID, "main")] == frozenset()
+
+
+def test_pod_resources_serves_where_the_checkpoint_is_of_another_version(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main")))
+    name = kubelet.admit(UID, "main", "slot-0001")
+    kubelet.unreadable = True
+    kubelet.owners = [
+        TokenOwner(namespace="team", pod="p1", container="main", resource=GPUS, device_ids=("slot-0001",))
+    ]
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(name) == container_allocation(UID, "main")
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (pod(), "has no plan"),
+        (pod(planned("main"), node="n2"), "is for pod .* on node n2"),
+        (pod(planned("other")), "gives container main .* 0 devices"),
+        (pod(planned("main", devices=2)), "2 devices, its spec asks for 1"),
+        (pod(planned("main"), plan="{}"), "cannot be read"),
+    ],
+)
+def test_a_pod_without_a_plan_of_its_own_is_refused_and_nothing_is_granted(
+    kubelet: Kubelet, made: Pod, why: str
+) -> None:
+    kubelet.add(made)
+    name = kubelet.admit(UID, "main", "slot-0001")
+    with pytest.raises(CalabashError, match=why) as refused:
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert refused.value.hint
+    assert kubelet.injected(name) is None
+    assert kubelet.agent.held == {}
+
+
+def test_a_plan_that_was_made_for_another_pod_is_refused(kubelet: Kubelet) -> None:
+    stolen = pod(planned("main")).metadata.annotations
+    thief = pod(planned("main"), uid=OTHER, plan=next(iter(stolen.values())))
+    kubelet.add(thief)
+    kubelet.admit(OTHER, "main", "slot-0001")
+    with pytest.raises(CalabashError, match=f"is for pod {UID}"):
+        kubelet.preparer.pre_start(("slot-0001",))
+
+
+def test_no_room_is_said_and_asked_again(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main")))
+    name = kubelet.admit(UID, "main", "slot-0001")
+    kubelet.agent.full = True
+    with pytest.raises(CalabashError) as refused:
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert refused.value.reason is Reason.NO_MEMORY
+    kubelet.agent.full = False
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(name) == container_allocation(UID, "main")
+
+
+def test_tokens_that_nobody_holds_are_refused(kubelet: Kubelet) -> None:
+    with pytest.raises(CalabashError, match="names no container"):
+        kubelet.preparer.pre_start(("slot-0001",))
+
+
+def test_the_whole_card_needs_no_amount(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main", devices=2, memory_mib=16384, mode="exclusive")))
+    kubelet.admit(UID, "main", "slot-0001", "slot-0002")
+    kubelet.preparer.pre_start(("slot-0002", "slot-0001"))
+    request = kubelet.agent.held[container_allocation(UID, "main")].request
+    assert (request.count, request.memory_mib, request.core_percent) == (2, None, 100)

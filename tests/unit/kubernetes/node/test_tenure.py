@@ -1,0 +1,70 @@
+"""What a pod holds is kept as long as one of its containers may run again, and not longer."""
+
+from __future__ import annotations
+
+from tests.unit.kubernetes.node.node_world import OTHER, UID, planned, pod
+
+from calabash.agent.membership_container import container_allocation
+from calabash.kubernetes.node.pods import NodePods
+from calabash.kubernetes.node.tenure import PodTenure
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import NodeName
+from calabash.model.request import GpuRequest, ModeName, Placement
+from calabash.seams.kube.mirror import MirrorChange
+from calabash.seams.kube.objects import Pod
+
+
+class World:
+    def __init__(self, *known: Pod) -> None:
+        self.pods = NodePods(lambda namespace, name: None)
+        self.tenure = PodTenure(self.pods)
+        for one in known:
+            self.see(one)
+        self.pods.synced = True
+
+    def see(self, after: Pod) -> None:
+        self.pods.changed(MirrorChange(before=None, after=after))
+
+    def holds(self, container: str, uid: str = UID) -> bool:
+        record = AllocationRecord(
+            id=container_allocation(uid, container),
+            state=AllocationState.RUNNING,
+            request=GpuRequest(),
+            placement=Placement(node=NodeName("n1"), mode=ModeName("vgpu"), slices=()),
+        )
+        return self.tenure.holds(record, 10**12)
+
+
+def test_a_pod_keeps_what_it_has_until_it_has_ended_or_is_gone() -> None:
+    world = World(pod(planned("main"), phase="Running"))
+    assert world.holds("main")
+    assert not world.holds("main", OTHER)
+    world.see(pod(planned("main"), phase="Succeeded"))
+    assert not world.holds("main")
+    world = World(pod(planned("main"), phase="Running"))
+    world.pods.changed(MirrorChange(before=pod(planned("main")), after=None))
+    assert not world.holds("main")
+
+
+def test_before_the_pods_are_known_everything_is_kept() -> None:
+    world = World()
+    world.pods.synced = False
+    assert world.holds("main")
+    world.pods.synced = True
+    assert not world.holds("main")
+
+
+def test_an_init_container_gives_back_when_it_has_ended_well_or_the_main_one_runs() -> None:
+    both = (planned("first"), planned("main"))
+    world = World(pod(*both, init=("first",)))
+    assert world.holds("first")
+    world.see(pod(*both, init=("first",), ended=("first",)))
+    assert not world.holds("first")
+    assert world.holds("main")
+    world.see(pod(*both, init=("first",), running=("main",)))
+    assert not world.holds("first")
+
+
+def test_a_sidecar_keeps_what_it_has_while_the_main_container_runs() -> None:
+    world = World(pod(planned("side"), planned("main"), sidecars=("side",), running=("main",)))
+    assert world.holds("side")
