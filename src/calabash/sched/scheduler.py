@@ -22,14 +22,15 @@ that uses ``decide`` for what is submitted calls ``cycle`` after everything else
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.cycle import Cycle
-from calabash.sched.decisions import Decision, Explanation, Options, Request, Running
+from calabash.sched.decisions import Bind, Decision, Explanation, Options, Request, Running
 from calabash.sched.explain.why import Why
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.gang import portion_of
@@ -48,6 +49,7 @@ class Scheduler:
         queues: the tree; requests name its leaves.
         policy: which node is best; a name as in ``policies.registry``, or a policy.
         options: how to decide.
+        gpus_per_node_max: most devices of a node that comes later; 0: as many as the largest of ``nodes`` has.
     """
 
     def __init__(
@@ -57,15 +59,17 @@ class Scheduler:
         *,
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         options: Options | None = None,
+        gpus_per_node_max: int = 0,
     ) -> None:
         self.policy = policy_named(policy) if isinstance(policy, str) else policy
-        self.state = SchedulerState(nodes, queues, policy=self.policy, options=options or Options())
+        self.state = SchedulerState(
+            nodes, queues, policy=self.policy, options=options or Options(), gpus_per_node_max=gpus_per_node_max
+        )
         self.cluster = self.state.cluster
         self.room = self.state.room
         self.tree = self.state.tree
         self.registry = self.state.registry
         self._specs = {spec.name: spec for spec in nodes}
-        self._removed: set[int] = set()
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -107,6 +111,24 @@ class Scheduler:
             self.cluster.release(running.request.shape, running.placement)
             self.state.turns.undo_start(running.request.queue, running.request.behalf)
 
+    def rebind(self, request_id: str, nodes: Iterable[str], now_s: float) -> Bind | None:
+        """What runs, and has not begun, goes to the best of these nodes instead; None: it has no room there and waits again.
+
+        Raises CalabashError when it does not run.
+        """
+        running = self.registry.running(request_id)
+        if running is None:
+            raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
+        self.state.advance(now_s)
+        self.unbind(request_id)
+        rows = [row for name in nodes if (row := self.cluster.row_of.get(name)) is not None]
+        placement = self.room.choose_among(running.request.shape, rows)
+        if placement is None:
+            return None
+        self.cluster.place(running.request.shape, placement)
+        again = self.state.begin(running.request, placement, self.state.now_s)
+        return Bind(id=request_id, node=again.node, placement=placement)
+
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
     def add_node(self, spec: NodeSpec) -> None:
@@ -120,18 +142,20 @@ class Scheduler:
         lost = tuple(self.registry.on_node.get(row, ()))
         for request_id in lost:
             self.unbind(request_id)
-        self.cluster.cordon(row)
-        self._removed.add(row)
+        self.cluster.remove_node(row)
         self._specs.pop(name, None)
         self._recount()
         return lost
 
     def cordon(self, name: str, *, schedulable: bool = False) -> None:
         """Nothing new goes there, or new things may go there again."""
-        row = self.cluster.row(name)
-        if schedulable and row in self._removed:
-            raise CalabashError(f"node {name} was removed", reason=Reason.NOT_FOUND, hint="add it again")
-        self.cluster.cordon(row, schedulable=schedulable)
+        self.cluster.cordon(self.cluster.row(name), schedulable=schedulable)
+        self.state.freed()
+
+    def relabel(self, name: str, *, labels: Mapping[str, str], taints: Sequence[str]) -> None:
+        """A node has other labels or taints; what runs there is untouched."""
+        self.cluster.relabel(self.cluster.row(name), labels, taints)
+        self._specs[name] = replace(self._specs[name], labels=labels, taints=tuple(taints))
         self.state.freed()
 
     def set_health(self, name: str, device: int, *, healthy: bool) -> None:
@@ -202,5 +226,5 @@ class Scheduler:
         )
 
     def _recount(self) -> None:
-        self.state.count_capacity(self._removed)
+        self.state.count_capacity(self.cluster.removed)
         self.state.freed()

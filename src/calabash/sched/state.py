@@ -40,10 +40,16 @@ class SchedulerState:
     """
 
     def __init__(
-        self, nodes: Sequence[NodeSpec], queues: Iterable[QueueSpec], *, policy: PlacementPolicy, options: Options
+        self,
+        nodes: Sequence[NodeSpec],
+        queues: Iterable[QueueSpec],
+        *,
+        policy: PlacementPolicy,
+        options: Options,
+        gpus_per_node_max: int = 0,
     ) -> None:
         self.options = options
-        self.cluster = Cluster(nodes)
+        self.cluster = Cluster(nodes, gpus_per_node_max=gpus_per_node_max)
         self.room = ClusterRoom(self.cluster, Engine(self.cluster, policy))
         self.board = Board(self.room)
         self.tree = QueueTree(queues, half_life_s=options.half_life_s)

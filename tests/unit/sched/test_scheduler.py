@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -204,8 +205,60 @@ def test_a_removed_node_is_no_capacity_any_more() -> None:
     assert scheduler.tree.capacity.gpu_milli == 8000
     scheduler.remove_node("n1")
     assert scheduler.tree.capacity.gpu_milli == 4000
-    with pytest.raises(CalabashError, match="was removed"):
+    with pytest.raises(CalabashError, match="'n1' is not in the cluster"):
         scheduler.cordon("n1", schedulable=True)
+    assert restore(scheduler.snapshot()).tree.capacity.gpu_milli == 4000
+
+
+def test_a_node_that_comes_back_takes_the_row_of_one_that_is_gone_whatever_it_had() -> None:
+    scheduler = Scheduler([node("n0"), node("n1")], [QueueSpec(name="a")], gpus_per_node_max=8)
+    scheduler.submit(Request(id="x", queue="a", shape=whole(4), submitted_at_s=0.0))
+    gone = next(d.node for d in scheduler.cycle(0.0) if isinstance(d, Bind))
+    assert scheduler.remove_node(gone) == ("x",)
+    other = next(d.node for d in scheduler.cycle(0.5) if isinstance(d, Bind))
+    rows = scheduler.cluster.node_count
+    for _ in range(3):
+        scheduler.add_node(node(gone, gpus=6))
+        scheduler.remove_node(gone)
+    scheduler.add_node(node(gone, gpus=6))
+    assert scheduler.cluster.node_count == rows
+    assert scheduler.tree.capacity.gpu_milli == 10_000
+    scheduler.submit(Request(id="y", queue="a", shape=whole(6), submitted_at_s=1.0))
+    started = {d.id: d.node for d in scheduler.cycle(1.0) if isinstance(d, Bind)}
+    assert started == {"y": gone}
+    assert other != gone
+
+
+def test_an_explanation_does_not_count_nodes_that_are_gone() -> None:
+    scheduler = Scheduler([node("n0"), node("n1")], [QueueSpec(name="a")])
+    scheduler.remove_node("n1")
+    scheduler.submit(Request(id="x", queue="a", shape=whole(5)))
+    assert scheduler.why("x", 0.0).summary.startswith("0/1 nodes are available")
+
+
+def test_labels_and_taints_of_a_node_change_where_it_stands() -> None:
+    scheduler = Scheduler([node("n0")], [QueueSpec(name="a")])
+    scheduler.submit(Request(id="x", queue="a", shape=replace(whole(1), selector=("pool=fast",))))
+    assert not [d for d in scheduler.cycle(0.0) if isinstance(d, Bind)]
+    scheduler.relabel("n0", labels={"pool": "fast"}, taints=("k=v:NoSchedule",))
+    assert not [d for d in scheduler.cycle(1.0) if isinstance(d, Bind)]
+    scheduler.relabel("n0", labels={"pool": "fast"}, taints=())
+    assert [d.id for d in scheduler.cycle(2.0) if isinstance(d, Bind)] == ["x"]
+
+
+def test_what_has_not_begun_is_bound_again_within_the_nodes_that_are_left() -> None:
+    scheduler = Scheduler([node("n0"), node("n1"), node("n2")], [QueueSpec(name="a")])
+    scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
+    first = next(d.node for d in scheduler.cycle(0.0) if isinstance(d, Bind))
+    other = next(n for n in ("n0", "n1", "n2") if n != first)
+    again = scheduler.rebind("x", ["nowhere", other], 1.0)
+    assert again is not None
+    assert again.node == other
+    assert scheduler.cluster.gpu_sum_milli.sum() == 3 * 4000 - 1000
+    assert scheduler.rebind("x", [], 2.0) is None
+    assert scheduler.cluster.gpu_sum_milli.sum() == 3 * 4000
+    with pytest.raises(CalabashError, match="does not run"):
+        scheduler.rebind("x", [other], 3.0)
 
 
 def test_a_gang_of_512_is_placed_well_below_a_second() -> None:

@@ -39,7 +39,7 @@ class Columns:
         schedulable [N]: False while cordoned. rack [N].
         gpu_sum_milli, gpu_whole_free [N]: free compute over the node's devices, devices with all of it free.
         users [N]: placements on the node.
-        names, labels, taints: per row. row_of: name -> row.
+        names, labels, taints: per row. row_of: name -> row. removed: rows of nodes that are gone.
         log: changed rows, oldest first, starting at position ``log_start``.
         static_version: changes when labels, taints or the set of nodes change.
     """
@@ -70,6 +70,7 @@ class Columns:
         self.has_cordoned = False
         self.has_mixed = False
         self.gpu_tracked = False
+        self.removed: set[int] = set()
         self.log: list[int] = []
         self.log_start = 0
         self._allocate(0)
@@ -137,13 +138,22 @@ class Columns:
         first = len(self.names)
         self._allocate(first + len(nodes))
         for row, node in enumerate(nodes, first):
+            self.names.append(node.name)
+            self.labels.append(node.labels)
+            self.taints.append(tuple(node.taints))
             self._write(row, node)
         self.static_version += 1
 
+    def _replace(self, row: int, node: NodeSpec) -> None:
+        """Another node in a row that nothing uses."""
+        for name, _, fill in (*self._VECTORS, *self._MATRICES):
+            getattr(self, name)[row] = fill
+        self.kind_users[row] = 0
+        self.names[row], self.labels[row], self.taints[row] = node.name, node.labels, tuple(node.taints)
+        self._write(row, node)
+        self.static_version += 1
+
     def _write(self, row: int, node: NodeSpec) -> None:
-        self.names.append(node.name)
-        self.labels.append(node.labels)
-        self.taints.append(tuple(node.taints))
         self.row_of[node.name] = row
         self.cpu_milli[row] = self.cpu_free_milli[row] = node.cpu_milli
         self.memory_mib[row] = self.memory_free_mib[row] = node.memory_mib

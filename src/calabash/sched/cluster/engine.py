@@ -9,6 +9,8 @@ that fits nowhere is remembered by its cursor: asked again with nothing changed,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -78,6 +80,16 @@ class Engine:
         if score == _NOWHERE:
             return None
         return self._placement(entry, row, score)
+
+    def best_among(self, shape: Shape, rows: Sequence[int]) -> NodePlacement | None:
+        """As ``best``, on one of these rows."""
+        if not rows:
+            return None
+        entry = self._fresh(shape)
+        scores = entry.scores[np.asarray(rows, np.intp)]
+        first = int(scores.argmax())
+        score = scores.item(first)
+        return None if score == _NOWHERE else self._placement(entry, rows[first], score)
 
     def scores(self, shape: Shape) -> Floats:
         """[N] current scores, minus infinity where the shape does not fit; a view, not to be changed."""

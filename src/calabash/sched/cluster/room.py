@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.choose import choose
@@ -23,6 +25,10 @@ class ClusterRoom:
 
     def choose_on(self, shape: Shape, node: int) -> NodePlacement | None:
         return choose(self.compiled(shape), node)
+
+    def choose_among(self, shape: Shape, nodes: Sequence[int]) -> NodePlacement | None:
+        """The same on the best of some nodes."""
+        return self.engine.best_among(shape, nodes)
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.place(shape, placement)

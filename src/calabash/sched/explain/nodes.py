@@ -70,6 +70,7 @@ def judge(compiled: Compiled) -> NodeVerdict:
     """Ask every node about the shape."""
     cluster = compiled.cluster
     codes = reasons(compiled)
+    codes[list(cluster.removed)] = -1
     present = np.unique(codes)
     causes: list[Cause] = []
     for code in present[present > 0].tolist():
@@ -84,7 +85,8 @@ def judge(compiled: Compiled) -> NodeVerdict:
                 continue
         causes.append(_cause(compiled, reason, rows))
     causes.sort(key=lambda c: (-c.nodes, c.reason))
-    return NodeVerdict(nodes=cluster.node_count, fitting=int((codes == 0).sum()), causes=tuple(causes))
+    nodes = cluster.node_count - len(cluster.removed)
+    return NodeVerdict(nodes=nodes, fitting=int((codes == 0).sum()), causes=tuple(causes))
 
 
 def _cause(compiled: Compiled, reason: Reason, rows: Rows) -> Cause:
