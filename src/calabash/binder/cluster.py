@@ -1,0 +1,353 @@
+"""A cluster of many nodes in model nouns: the sibling of ``local``, for requests of several parts.
+
+``ClusterScheduler`` is the ``Scheduler`` for the planner. Devices become nodes of kinds (``kinds``), a bundle becomes one
+shape (``bundle``), and every bind is checked against ``sharing`` beside what is held (``tenancy``) before it is told, so
+that nothing is ever planned that a sharing mode refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from calabash.binder.bundle import Bundle, Layout, mode_of, placed
+from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
+from calabash.binder.local import CYCLE_EVERY_S, UNMANAGED, Stop, Wait
+from calabash.binder.occupied import Occupied
+from calabash.binder.shapes import islands_of
+from calabash.binder.tenancy import Tenancy
+from calabash.model.device import Device, Health, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, Placement
+from calabash.sched import (
+    DEFAULT_POLICY,
+    Bind,
+    Decision,
+    Defer,
+    Evict,
+    Explanation,
+    GpuSpec,
+    Move,
+    NodePlacement,
+    NodeSpec,
+    Options,
+    PlacementPolicy,
+    QueueSpec,
+    Request,
+    Scheduler,
+)
+from calabash.sharing.protocol import Misfit
+
+GPUS_PER_NODE_MAX = 16
+ANYWHERE = Wish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNode:
+    """A node as requests see it."""
+
+    name: NodeName
+    devices: tuple[NodeDevice, ...]
+    labels: Mapping[str, str]
+    taints: tuple[str, ...] = ()
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRequest:
+    """A bundle with all that decides where and when it starts.
+
+    Args:
+        owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
+        evictable: whether it may be stopped for others.
+    """
+
+    id: AllocationId
+    bundle: Bundle
+    wish: Wish = ANYWHERE
+    submitted_at_s: float
+    owner: str = ""
+    evictable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartBundle:
+    """Start each part on its slices, once everything in ``after`` is gone; ``because`` says why there."""
+
+    id: AllocationId
+    node: NodeName
+    placements: tuple[Placement, ...]
+    after: tuple[AllocationId, ...] = ()
+    because: str = ""
+
+
+ClusterDecision = StartBundle | Stop | Wait
+
+
+@dataclass(slots=True)
+class _Known:
+    request: BundleRequest
+    choices: tuple[Choice, ...]
+    choice: Choice
+
+
+class ClusterScheduler:
+    """A ``Scheduler`` over the devices of many nodes, in model nouns.
+
+    Args:
+        nodes: the cluster at the start; more come and go.
+        queues: the queue tree; requests name its leaves.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[ClusterNode],
+        queues: Iterable[QueueSpec],
+        *,
+        options: Options | None = None,
+        policy: str | PlacementPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self.kinds = Kinds()
+        self.nodes: dict[NodeName, ClusterNode] = {}
+        width = max([GPUS_PER_NODE_MAX, *(len(node.devices) for node in nodes)])
+        self.scheduler = Scheduler(
+            [_spec(node) for node in nodes], queues, policy=policy, options=options, gpus_per_node_max=width
+        )
+        self._occupied = Occupied(self.scheduler)
+        self._tenancy = Tenancy()
+        self._known: dict[AllocationId, _Known] = {}
+        self._cycle_due_s = 0.0
+        for node in nodes:
+            self._joined(node)
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def submit(self, request: BundleRequest) -> None:
+        """Join the order of its queue. Raises CalabashError: unknown queue, no kind of device that would do."""
+        choices = self.kinds.choices(request.bundle, request.wish)
+        choice = self._with_room(choices) or choices[0]
+        self.scheduler.submit(_queued(request, choice))
+        self._known[request.id] = _Known(request, choices, choice)
+
+    def adopt(self, request: BundleRequest, placements: Sequence[Placement], *, started_at_s: float) -> None:
+        """It holds these already. Raises CalabashError when the node or its devices are not there, or have no such room."""
+        node = self.nodes.get(placements[0].node)
+        if node is None:
+            raise CalabashError(f"node {placements[0].node} is not there", reason=Reason.NOT_FOUND)
+        number = {found.device.uuid: i for i, found in enumerate(node.devices)}
+        used = {part.device for placement in placements for part in placement.slices}
+        if not used <= number.keys():
+            raise CalabashError(f"node {node.name} has no device {min(used - number.keys())}", reason=Reason.NOT_FOUND)
+        choice = self._adopted(request, node, len(used))
+        self.scheduler.adopt(
+            _queued(request, choice),
+            placement=NodePlacement(
+                node=self.scheduler.cluster.row(node.name), devices=tuple(sorted(number[uuid] for uuid in used))
+            ),
+            started_at_s=started_at_s,
+        )
+        self._known[request.id] = _Known(request, (choice,), choice)
+        self._tenancy.take(request.id, request.bundle, enumerate(placements))
+
+    def finished(self, allocation: AllocationId) -> None:
+        """It ended, or was cancelled while it waited; nothing when it is not known."""
+        if self._known.pop(allocation, None) is not None:
+            self.scheduler.finished(allocation)
+            self._tenancy.drop(allocation)
+
+    def unbind(self, allocation: AllocationId) -> None:
+        """Its start could not be carried out: it waits again and keeps its place in the order."""
+        self.scheduler.unbind(allocation)
+        self._tenancy.drop(allocation)
+
+    def knows(self, allocation: AllocationId) -> bool:
+        return allocation in self._known
+
+    def holds(self, allocation: AllocationId) -> bool:
+        """Whether it has its place."""
+        return allocation in self._tenancy
+
+    # ---- nodes and queues -----------------------------------------------------------------------------------------
+
+    def put_node(self, node: ClusterNode) -> None:
+        """A node came, or is otherwise than it was, with the same devices. Nothing may run on a node that is put anew
+        with other devices."""
+        before = self.nodes.get(node.name)
+        if before is not None and [_fixed(d) for d in before.devices] != [_fixed(d) for d in node.devices]:
+            self.remove_node(node.name)
+            before = None
+        if before is None:
+            self.scheduler.add_node(_spec(node))
+            self._joined(node)
+            return
+        if (before.labels, before.taints) != (node.labels, node.taints):
+            self.scheduler.relabel(node.name, labels=node.labels, taints=node.taints)
+        self._joined(node, before)
+
+    def remove_node(self, name: NodeName) -> None:
+        """The node is gone; the caller took everything off it before."""
+        if self.nodes.pop(name, None) is not None:
+            self._occupied.leave(name)
+            self.scheduler.remove_node(name)
+
+    def set_queues(self, queues: Iterable[QueueSpec]) -> None:
+        """Replace the tree. Raises CalabashError when a queue with requests would vanish."""
+        self.scheduler.set_queues(queues)
+
+    # ---- decisions ------------------------------------------------------------------------------------------------
+
+    def cycle(self, now_s: float) -> tuple[ClusterDecision, ...]:
+        """Decide about everything; see ``Scheduler.cycle``."""
+        self._cycle_due_s = now_s + CYCLE_EVERY_S
+        return tuple(self._translated(self.scheduler.cycle(now_s)))
+
+    def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
+        """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
+        decided: list[ClusterDecision] = []
+        for name in newcomers:
+            if self.due(now_s):
+                return (*decided, *self.cycle(now_s))
+            if name in self._known and not self.holds(name):  # else a member of its gang was decided with it
+                decided.extend(self._translated(self.scheduler.decide(name, now_s)))
+        return tuple(decided)
+
+    def due(self, now_s: float) -> bool:
+        """Whether everything is to be looked at."""
+        wake_at_s = self.scheduler.wake_at_s()
+        return now_s >= self._cycle_due_s or (wake_at_s is not None and wake_at_s <= now_s)
+
+    def rebind(self, allocation: AllocationId, nodes: Iterable[str], now_s: float) -> StartBundle | None:
+        """What holds a place and has not begun goes to the best of these nodes; None: it waits again."""
+        self._tenancy.drop(allocation)
+        again = self.scheduler.rebind(allocation, nodes, now_s)
+        if again is None:
+            return None
+        found = next(iter(self._translated((again,))))
+        return found if isinstance(found, StartBundle) else None
+
+    def why(self, allocation: AllocationId, now_s: float) -> Explanation:
+        """Why it waits. Raises CalabashError when it does not wait."""
+        return self.scheduler.why(allocation, now_s)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _joined(self, node: ClusterNode, before: ClusterNode | None = None) -> None:
+        """Take over what may change of a node that the scheduler has."""
+        self.nodes[node.name] = node
+        self.kinds.add(node.devices)
+        for number, found in enumerate(node.devices):
+            earlier = before.devices[number] if before else None
+            if earlier is not None and earlier.device.health is not found.device.health:
+                healthy = found.device.health is Health.HEALTHY
+                self.scheduler.set_health(node.name, number, healthy=healthy)
+            if (earlier.foreign_mib if earlier else 0) != found.foreign_mib:
+                self._occupied.set(node.name, number, found)
+        if node.schedulable is not (before.schedulable if before else True):
+            self.scheduler.cordon(node.name, schedulable=node.schedulable)
+
+    def _with_room(self, choices: Sequence[Choice]) -> Choice | None:
+        if len(choices) == 1:
+            return choices[0]
+        return next((c for c in choices if self.scheduler.room.choose(c.shape) is not None), None)
+
+    def _adopted(self, request: BundleRequest, node: ClusterNode, devices: int) -> Choice:
+        """The shape of what holds devices already, wherever new ones of its kind would go."""
+        wish = Wish(tolerations=frozenset("*"))
+        for choice in self.kinds.choices(request.bundle, wish):
+            models = choice.shape.models
+            if choice.shape.gpu_count == devices and (not models or any(d.kind in models for d in node.devices)):
+                return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
+        raise CalabashError(f"{devices} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
+
+    def _translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
+        for decision in decisions:
+            name = AllocationId(decision.id)
+            if isinstance(decision, Bind | Move):
+                yield self._started(name, decision)
+            elif isinstance(decision, Evict):
+                self._tenancy.drop(name)
+                yield Stop(id=name, reason=decision.reason, by=AllocationId(decision.by))
+            elif isinstance(decision, Defer):
+                yield Wait(id=name, reason=decision.reason, explanation=decision.explanation)
+
+    def _started(self, name: AllocationId, decision: Bind | Move) -> StartBundle | Wait:
+        known = self._known[name]
+        bundle = known.request.bundle
+        answer = self._placed(bundle, known.choice.layout, decision)
+        if isinstance(answer, Misfit):
+            self.scheduler.unbind(name)
+            reported = Explanation(reason=answer.reason, summary=answer.message)
+            return Wait(id=name, reason=answer.reason, explanation=reported)
+        node = self.nodes[NodeName(decision.node)]
+        because = self._because(node, decision.placement.devices)
+        self._tenancy.take(name, bundle, enumerate(answer))
+        after = tuple(AllocationId(a) for a in decision.after) if isinstance(decision, Bind) else ()
+        return StartBundle(id=name, node=node.name, placements=tuple(answer), after=after, because=because)
+
+    def _placed(self, bundle: Bundle, found: Layout, decision: Bind | Move) -> list[Placement] | Misfit:
+        """The slices by the sharing modes' own rules, beside what is held there now."""
+        node = self.nodes[NodeName(decision.node)]
+        chosen = [node.devices[i] for i in decision.placement.devices]
+        devices: list[Device] = [d.device for d in chosen]
+        held = [self._tenancy.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
+        answer = placed(bundle, found.columns, devices, held)
+        if isinstance(answer, Misfit):
+            return answer
+        return [
+            Placement(node=node.name, mode=mode_of(bundle, number), slices=tuple(slices))
+            for number, slices in enumerate(answer)
+        ]
+
+    def _because(self, node: ClusterNode, devices: Sequence[int]) -> str:
+        """Where it goes and why there, in one line; asked before it holds its place."""
+        places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
+        shared = sum(self._tenancy.shared((node.name, node.devices[i].device.uuid)) for i in devices)
+        beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
+        return f"{node.name}: {places} ({beside}); policy {self.scheduler.policy.name}"
+
+
+def _fixed(found: NodeDevice) -> tuple[object, ...]:
+    """What of a device never changes while it is the same."""
+    device = found.device
+    return (device.uuid, device.index, found.kind, device.numa_node, device.nvlink_peers)
+
+
+def _spec(node: ClusterNode) -> NodeSpec:
+    devices = [found.device for found in node.devices]
+    specs = [
+        GpuSpec(
+            model=found.kind,
+            card=found.device.model,
+            memory_mib=found.device.memory_mib,
+            island=island,
+            numa=found.device.numa_node,
+            healthy=found.device.health is Health.HEALTHY,
+        )
+        for found, island in zip(node.devices, islands_of(devices), strict=True)
+    ]
+    return NodeSpec(
+        name=node.name,
+        cpu_milli=UNMANAGED,
+        memory_mib=UNMANAGED,
+        gpus=tuple(specs),
+        labels=node.labels,
+        taints=node.taints,
+    )
+
+
+def _queued(request: BundleRequest, choice: Choice) -> Request:
+    asked = request.bundle.request
+    return Request(
+        id=request.id,
+        shape=choice.shape,
+        queue=asked.queue,
+        priority=asked.priority,
+        run_time_s=asked.run_time_s or None,
+        tenant=asked.tenant,
+        submitted_at_s=request.submitted_at_s,
+        owner=request.owner,
+        gang=asked.gang,
+        min_member=asked.gang_size if asked.gang else 1,
+        movable=False,
+        evictable=request.evictable,
+    )
