@@ -1,0 +1,144 @@
+"""What a pod says about all its requests, in whosever words the amounts are: queue, gang, priority, and our annotations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from calabash.kubernetes import names
+from calabash.kubernetes.asked import GangSource, isolation_named
+from calabash.kubernetes.dialects.kai import QUEUE_LABELS
+from calabash.kubernetes.dialects.pod import AskingPod
+from calabash.kubernetes.dialects.protocol import words
+from calabash.model.errors import CalabashError
+from calabash.model.names import NAME_HINT, NAME_PATTERN
+from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName
+from calabash.model.units import parse_duration_s
+from calabash.sharing.registry import mode_named
+
+VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+COSCHEDULING_GROUPS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+VOLCANO_QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
+_TEXT_MAX = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """Said once for the pod. ``queue`` "" is its namespace's; ``queue_is_ours`` when it was asked in our own words."""
+
+    tenant: str
+    queue: str
+    queue_is_ours: bool
+    gang: str
+    gang_source: GangSource
+    gang_size: int
+    priority: int
+    run_time_s: float
+    movable: bool
+
+
+def facts_of(pod: AskingPod) -> PodFacts:
+    """Read them. Raises CalabashError that names the annotation."""
+    gang, source, size = _gang(pod)
+    queue, ours = _queue(pod)
+    priority = pod.spec.priority or 0
+    if not -(2**31) <= priority < 2**31:
+        raise CalabashError(f"priority {priority} is out of range", hint="use a PriorityClass")
+    run_time = _said(pod, names.RUN_TIME)
+    return PodFacts(
+        tenant=_name(pod.metadata.namespace or DEFAULT_TENANT, what="namespace"),
+        queue=queue,
+        queue_is_ours=ours,
+        gang=gang,
+        gang_source=source,
+        gang_size=size,
+        priority=priority,
+        run_time_s=parse_duration_s(run_time) if run_time else 0.0,
+        movable=_truth(_said(pod, names.MOVABLE), what=names.MOVABLE),
+    )
+
+
+def with_facts(request: GpuRequest, facts: PodFacts, pod: AskingPod) -> GpuRequest:
+    """The request with all that the pod says besides its amounts. Raises CalabashError."""
+    mode, policy, isolation, models = (
+        _said(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS)
+    )
+    return replace(
+        request,
+        mode=mode_named(mode).name if mode else ModeName(request.mode),
+        policy=_policy(policy) if policy else request.policy,
+        isolation=isolation_named(isolation) if isolation else request.isolation,
+        selector=replace(request.selector, models=words(models)) if models else request.selector,
+        priority=facts.priority,
+        tenant=facts.tenant,
+        queue=facts.queue or DEFAULT_QUEUE,
+        gang=facts.gang,
+        gang_size=facts.gang_size,
+        run_time_s=facts.run_time_s,
+    )
+
+
+def _gang(pod: AskingPod) -> tuple[str, GangSource, int]:
+    said = _said(pod, names.GANG)
+    size = _said(pod, names.GANG_SIZE)
+    if said:
+        if not size:
+            raise CalabashError(
+                f"{names.GANG} {said!r} without {names.GANG_SIZE}", hint="say how many members it needs to start"
+            )
+        return _name(said, what=names.GANG), GangSource.ANNOTATION, _size(size)
+    if size:
+        raise CalabashError(f"{names.GANG_SIZE} {size!r} without {names.GANG}", hint="name the gang")
+    group = pod.spec.scheduling_group
+    found = [
+        (group.pod_group_name if group else None, GangSource.WORKLOAD),
+        *((pod.labels.get(label), GangSource.COSCHEDULING) for label in COSCHEDULING_GROUPS),
+        (pod.annotations.get(VOLCANO_GROUP), GangSource.VOLCANO),
+    ]
+    for name, source in found:
+        if name:
+            return _name(name, what=f"{source} PodGroup"), source, 1
+    return "", GangSource.NONE, 1
+
+
+def _queue(pod: AskingPod) -> tuple[str, bool]:
+    ours = pod.labels.get(names.QUEUE) or pod.annotations.get(names.QUEUE)
+    if ours:
+        return _name(ours, what=names.QUEUE), True
+    places = [pod.labels.get(label) for label in QUEUE_LABELS]
+    places += [pod.annotations.get(name) or pod.labels.get(name) for name in VOLCANO_QUEUES]
+    theirs = next((name for name in places if name), "")
+    return (_name(theirs, what="queue"), False) if theirs else ("", False)
+
+
+def _said(pod: AskingPod, name: str) -> str:
+    text = pod.annotations.get(name, "").strip()
+    if name != names.MODELS and len(text) > _TEXT_MAX:
+        raise CalabashError(f"{name} has {len(text)} characters", hint=f"at most {_TEXT_MAX}")
+    return text
+
+
+def _name(text: str, *, what: str) -> str:
+    if re.match(NAME_PATTERN, text) is None:
+        raise CalabashError(f"{what} {text[:_TEXT_MAX]!r} is not usable", hint=NAME_HINT)
+    return text
+
+
+def _size(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None:
+        raise CalabashError(f"{names.GANG_SIZE} {text!r} is not a number", hint="write how many members it needs")
+    return int(text)
+
+
+def _policy(word: str) -> ComputePolicy:
+    try:
+        return ComputePolicy(word)
+    except ValueError:
+        known = ", ".join(ComputePolicy)
+        raise CalabashError(f"{names.POLICY} {word!r} is not known", hint=f"one of: {known}") from None
+
+
+def _truth(word: str, *, what: str) -> bool:
+    if word not in ("", "true", "false"):
+        raise CalabashError(f"{what} {word!r} is neither true nor false", hint='write "true" or "false"')
+    return word == "true"

@@ -1,0 +1,80 @@
+"""HAMi: virtual cards of NVIDIA's name, each with an amount of memory and a percentage of compute.
+
+Without a memory amount each virtual card has all the memory of its card; without cores, compute is not limited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from calabash.kubernetes.dialects.nvidia import GPU, refuse_mig
+from calabash.kubernetes.dialects.protocol import Asking, Dialect, part_of_cards, words
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError
+from calabash.model.request import ComputePolicy, GpuRequest, Selector
+
+MEMORY, PERCENTAGE, CORES, PRIORITY = (
+    f"nvidia.com/{word}" for word in ("gpumem", "gpumem-percentage", "gpucores", "priority")
+)
+_USE_TYPE, _NO_TYPE, _USE_UUID, _NO_UUID, _MODE = (
+    f"nvidia.com/{word}" for word in ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "vgpu-mode")
+)
+
+
+def _request(asking: Asking) -> GpuRequest:
+    if asking.annotation(_MODE) == "mig":
+        refuse_mig("", what=f"{_MODE}: mig")
+    request = memory_and_cores(asking, GPU, MEMORY, PERCENTAGE, CORES, unit_mib=1)
+    selector = Selector(
+        models=words(asking.annotation(_USE_TYPE)),
+        models_excluded=words(asking.annotation(_NO_TYPE)),
+        uuids=tuple(DeviceUuid(u) for u in words(asking.annotation(_USE_UUID))),
+        uuids_excluded=tuple(DeviceUuid(u) for u in words(asking.annotation(_NO_UUID))),
+    )
+    policy = ComputePolicy.BEST_EFFORT if asking.count(PRIORITY) > 0 else request.policy
+    return replace(request, selector=selector, policy=policy)
+
+
+def memory_and_cores(
+    asking: Asking, number: str, memory: str, percentage: str, cores: str, *, unit_mib: int
+) -> GpuRequest:
+    """What HAMi and the systems that took over its words mean by these four amounts. Raises CalabashError."""
+    count, units, percent = asking.count(number) or 1, asking.count(memory), asking.percent(percentage)
+    if units and percent:
+        raise CalabashError(f"{memory} {units} and {percentage} {percent} are both asked", hint="keep one of the two")
+    core_percent = asking.percent(cores)
+    if not units and percent in (None, 100):  # nobody else has memory of the card
+        return GpuRequest(count=count, memory_milli=1000, core_percent=core_percent or 100)
+    return part_of_cards(
+        count,
+        memory_mib=units * unit_mib or None,
+        memory_milli=10 * percent if percent else None,
+        core_percent=core_percent,
+    )
+
+
+def _selects(asking: Asking) -> bool:
+    return asking.has(GPU) and bool(asking.annotation(_USE_TYPE, _NO_TYPE, _USE_UUID, _NO_UUID, _MODE))
+
+
+DIALECT = Dialect(
+    name="hami",
+    system="HAMi",
+    resources={
+        GPU: "virtual cards; 1 where only the others are said",
+        MEMORY: "memory of each, in MiB; all of the card where neither is said",
+        PERCENTAGE: "memory of each, in percent of its card",
+        CORES: "compute of each, in percent; not limited where it is not said",
+        PRIORITY: "above 0: compute only of what others leave",
+    },
+    annotations={
+        _USE_TYPE: "acceptable models, with commas",
+        _NO_TYPE: "models that are not acceptable",
+        _USE_UUID: "acceptable devices",
+        _NO_UUID: "devices that are not acceptable",
+        _MODE: "`mig` is refused: no device is cut by MIG",
+    },
+    marks=frozenset({MEMORY, PERCENTAGE, CORES, PRIORITY}),
+    request=_request,
+    also=_selects,
+)

@@ -1,0 +1,138 @@
+"""From a pod to what it asks for: each container in its dialect, then what the pod says about all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest
+from calabash.kubernetes.dialects.facts import facts_of, with_facts
+from calabash.kubernetes.dialects.pod import AskedResources, AskingContainer, AskingPod
+from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, Asking, DialectSettings
+from calabash.kubernetes.dialects.registry import dialect_of, is_ours_to_translate
+from calabash.kubernetes.quantity import Written, parse_quantity
+from calabash.model.device import Device, DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import GpuRequest
+from calabash.sharing.protocol import Misfit
+from calabash.sharing.registry import mode_for
+
+_LARGEST = Device(uuid=DeviceUuid("any"), index=0, vendor="", model="any card", memory_mib=1 << 44)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedContainer:
+    """A container and where it stands: ``path`` as in a JSON patch, ``kind`` as the kubelet runs it."""
+
+    path: str
+    kind: ContainerKind
+    container: AskingContainer
+
+
+def containers_of(pod: AskingPod) -> Iterator[PlacedContainer]:
+    """All containers that may ask for devices, in the order in which they start."""
+    for i, container in enumerate(pod.spec.init_containers or []):
+        kind = ContainerKind.SIDECAR if container.restart_policy == "Always" else ContainerKind.INIT
+        yield PlacedContainer(path=f"/spec/initContainers/{i}", kind=kind, container=container)
+    for i, container in enumerate(pod.spec.containers):
+        yield PlacedContainer(path=f"/spec/containers/{i}", kind=ContainerKind.MAIN, container=container)
+
+
+def translate(
+    pod: AskingPod,
+    *,
+    settings: DialectSettings = DEFAULT_SETTINGS,
+    known: PodRequest | None = None,
+) -> PodRequest | None:
+    """What the pod asks for; None when no container of it asks for devices.
+
+    Args:
+        known: what an earlier translation found; its containers are not translated again, for their foreign words are gone.
+
+    Raises CalabashError that names the container.
+    """
+    before = {part.container: part.request for part in known.containers} if known else {}
+    found: list[tuple[PlacedContainer, str, GpuRequest]] = []
+    for place in containers_of(pod):
+        container = place.container
+        earlier = before.get(container.name)
+        try:
+            if known is not None and earlier is not None:
+                found.append((place, known.dialect, earlier))
+            elif (asked := _translated(pod, container, settings)) is not None:
+                found.append((place, *asked))
+        except CalabashError as error:
+            raise _in_container(container, error) from error
+    if not found:
+        return None
+    facts = facts_of(pod)
+    parts: list[ContainerRequest] = []
+    for place, _, request in found:
+        try:
+            complete = with_facts(request, facts, pod)
+            _check(complete)
+        except CalabashError as error:
+            raise _in_container(place.container, error) from error
+        parts.append(ContainerRequest(container=place.container.name, kind=place.kind, request=complete))
+    _check_names(parts)
+    return PodRequest(
+        dialect="+".join(sorted({word for _, dialect, _ in found for word in dialect.split("+")})),
+        containers=tuple(parts),
+        queue=facts.queue,
+        gang_source=facts.gang_source,
+        movable=facts.movable,
+    )
+
+
+def _translated(pod: AskingPod, container: AskingContainer, settings: DialectSettings) -> tuple[str, GpuRequest] | None:
+    asking = Asking(pod=pod, container=container.name, amounts=amounts_of(container.resources), settings=settings)
+    dialect = dialect_of(asking)
+    return (dialect.name, dialect.request(asking)) if dialect is not None else None
+
+
+def amounts_of(resources: AskedResources | None) -> dict[str, Fraction]:
+    """Amounts of all names that some dialect knows. Limits and requests must agree: devices cannot be overcommitted."""
+    if resources is None:
+        return {}
+    limits, requests = _known(resources.limits), _known(resources.requests)
+    for name, amount in requests.items():
+        if amount and name not in limits:
+            raise CalabashError(f"{name} is requested without a limit", hint="write it in limits; requests follow")
+        if limits.get(name, 0) != amount:
+            raise CalabashError(f"{name}: the limit and the request differ", hint="write it in limits; requests follow")
+    return limits
+
+
+def _known(amounts: Mapping[str, Written] | None) -> dict[str, Fraction]:
+    return {
+        name: parse_quantity(written, what=name)
+        for name, written in (amounts or {}).items()
+        if is_ours_to_translate(name)
+    }
+
+
+def _check(request: GpuRequest) -> None:
+    """What no device could ever give is refused at once."""
+    mode = mode_for(request)
+    answer = mode.fits(_LARGEST, (), request)
+    if isinstance(answer, Misfit) and answer.reason is Reason.MODE_CONFLICT:
+        raise CalabashError(
+            f"mode {mode.name} cannot give these amounts: {answer.message}",
+            reason=answer.reason,
+            hint="leave the mode out and it follows from the amounts",
+        )
+
+
+def _check_names(parts: list[ContainerRequest]) -> None:
+    names = [part.container for part in parts]
+    for name in names:
+        if not 1 <= len(name) <= 253 or names.count(name) > 1:
+            raise CalabashError(
+                f"container name {name[:64]!r} is empty, too long or used twice",
+                hint="give each container its own name",
+            )
+
+
+def _in_container(container: AskingContainer, error: CalabashError) -> CalabashError:
+    return CalabashError(f"container {container.name[:64]}: {error.message}", reason=error.reason, hint=error.hint)

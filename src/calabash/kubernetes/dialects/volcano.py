@@ -1,0 +1,33 @@
+"""Volcano's vGPU: HAMi's amounts under names of its own."""
+
+from __future__ import annotations
+
+from calabash.kubernetes.dialects.hami import memory_and_cores
+from calabash.kubernetes.dialects.nvidia import refuse_mig
+from calabash.kubernetes.dialects.protocol import Asking, Dialect
+from calabash.model.request import GpuRequest
+
+_NUMBER, _MEMORY, _PERCENTAGE, _CORES, _MODE = (
+    f"volcano.sh/vgpu-{word}" for word in ("number", "memory", "memory-percentage", "cores", "mode")
+)
+
+
+def _request(asking: Asking) -> GpuRequest:
+    if asking.annotation(_MODE) == "mig":
+        refuse_mig("", what=f"{_MODE}: mig")
+    unit_mib = asking.settings.volcano_memory_mib
+    return memory_and_cores(asking, _NUMBER, _MEMORY, _PERCENTAGE, _CORES, unit_mib=unit_mib)
+
+
+DIALECT = Dialect(
+    name="volcano",
+    system="Volcano vGPU",
+    resources={
+        _NUMBER: "virtual cards; 1 where only the others are said",
+        _MEMORY: "memory of each, in MiB (a setting where the plug-in's `gpuMemoryFactor` is not 1)",
+        _PERCENTAGE: "memory of each, in percent of its card",
+        _CORES: "compute of each, in percent; not limited where it is not said",
+    },
+    annotations={_MODE: "`mig` is refused: no device is cut by MIG"},
+    request=_request,
+)
