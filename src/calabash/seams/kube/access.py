@@ -24,7 +24,7 @@ Authorization = Callable[[bool], str]  # the header; True: the last one was refu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ApiAccess:
     """An API server and the way in. ``tls`` makes the context for a new connection (None: plain HTTP),
     ``server_name`` is what its certificate must say when that is not ``host``; ``namespace`` is the caller's own."""
 
@@ -103,12 +103,12 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> N
         raise bad_access(f"the client certificate {certificate} cannot be used: {error}") from error
 
 
-def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Access:
+def in_cluster(directory: Path = SERVICE_ACCOUNT) -> ApiAccess:
     """The way in that a pod is given."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not port.isdigit():
         raise bad_access("KUBERNETES_SERVICE_HOST is not set: this is no pod")
-    return Access(
+    return ApiAccess(
         host=host,
         port=int(port),
         prefix="",

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from calabash.seams.kube.access import Access, in_cluster
+from calabash.seams.kube.access import ApiAccess, in_cluster
 from calabash.seams.kube.errors import error_for, read_status
 from calabash.seams.kube.kubeconfig import from_kubeconfig
 from calabash.seams.kube.meta import Kind, T
@@ -25,7 +25,7 @@ from calabash.seams.kube.protocol import (
     PatchStyle,
     Watch,
 )
-from calabash.seams.kube.transport import Answer, Order, Transport
+from calabash.seams.kube.transport import HttpAnswer, HttpOrder, Transport
 from calabash.seams.kube.watching import HttpWatch
 from calabash.seams.kube.wire import (
     PATCH_TYPES,
@@ -58,7 +58,7 @@ class HttpKubeClient:
     """
 
     def __init__(
-        self, access: Access, *, timeout_s: float = 30.0, connections: int = 16, agent: str = "calabash"
+        self, access: ApiAccess, *, timeout_s: float = 30.0, connections: int = 16, agent: str = "calabash"
     ) -> None:
         self._transport = Transport(access, connections=connections, agent=agent)
         self._timeout_s = timeout_s
@@ -119,7 +119,7 @@ class HttpKubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(random.randint(*_WATCH_S)),  # noqa: S311 - spreads the load
         }
-        order = Order(method="GET", target=f"{path}?{urlencode(query)}", timeout_s=self._timeout_s)
+        order = HttpOrder(method="GET", target=f"{path}?{urlencode(query)}", timeout_s=self._timeout_s)
         stream = self._transport.stream(order, _SILENCE_S)
         if stream.status != 200:
             try:
@@ -149,7 +149,7 @@ class HttpKubeClient:
         path = kind.path(namespace, name, subresource)
         query = {"fieldManager": field_manager} if field_manager else {}
         if style == "apply":
-            if isinstance(body, list):
+            if not isinstance(body, Mapping):
                 raise TypeError("apply takes a mapping")
             body = {"apiVersion": kind.api_version, "kind": kind.name, **body}
             query |= {"force": "true"} if force else {}
@@ -207,11 +207,11 @@ class HttpKubeClient:
         """Close idle connections; the client can still be used."""
         self._transport.close()
 
-    def _object(self, kind: Kind[T], answer: Answer, asked: str) -> T:
+    def _object(self, kind: Kind[T], answer: HttpAnswer, asked: str) -> T:
         found: T = decode(object_decoder(kind.type), self._good(answer, asked), asked)
         return found
 
-    def _good(self, answer: Answer, asked: str) -> bytes:
+    def _good(self, answer: HttpAnswer, asked: str) -> bytes:
         if answer.status >= 400:
             raise error_for(asked, answer.status, read_status(answer.body), retry_after_s=answer.retry_after_s)
         return answer.body
@@ -225,13 +225,13 @@ class HttpKubeClient:
         body: bytes | None = None,
         content_type: str = "",
         repeatable: bool = False,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Call, and call again while the API server asks for patience and the time-out allows it."""
         deadline = time.monotonic() + self._timeout_s
         target = f"{path}?{urlencode(query)}" if query else path
         while True:
             answer = self._transport.call(
-                Order(
+                HttpOrder(
                     method=method,
                     target=target,
                     body=body,

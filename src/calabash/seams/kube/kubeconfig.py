@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from calabash.seams.kube.access import (
-    Access,
+    ApiAccess,
     Authorization,
     TlsFiles,
     TokenFile,
@@ -107,7 +107,7 @@ class _ProgramReply(msgspec.Struct, frozen=True):
     status: _ProgramStatus
 
 
-def from_kubeconfig(path: Path, context: str = "") -> Access:
+def from_kubeconfig(path: Path, context: str = "") -> ApiAccess:
     """The way in that ``context`` of the file describes (its current one by default)."""
     try:
         # A timestamp or number where a string must be is refused by msgspec, not turned into one.
@@ -127,7 +127,7 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
     return _access(path, cluster, user or _User(), chosen.namespace)
 
 
-def _access(path: Path, cluster: _Cluster, user: _User, namespace: str) -> Access:
+def _access(path: Path, cluster: _Cluster, user: _User, namespace: str) -> ApiAccess:
     url = urlsplit(cluster.server)
     try:
         port = url.port
@@ -137,7 +137,7 @@ def _access(path: Path, cluster: _Cluster, user: _User, namespace: str) -> Acces
         raise bad_access(f"{path}: server {cluster.server!r} is no URL")
     if cluster.proxy_url:
         raise bad_access(f"{path}: a proxy is not supported")
-    return Access(
+    return ApiAccess(
         host=url.hostname,
         port=port or (443 if url.scheme == "https" else 80),
         prefix=url.path.rstrip("/"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Literal, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, Protocol
 from calabash.seams.kube.meta import Kind, T
 
 PatchStyle = Literal["merge", "strategic", "json", "apply"]
-PatchBody = Mapping[str, Any] | list[Mapping[str, Any]]
+PatchBody = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

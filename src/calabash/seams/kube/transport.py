@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from calabash.model.errors import Reason
-from calabash.seams.kube.access import Access
+from calabash.seams.kube.access import ApiAccess
 from calabash.seams.kube.errors import KubeError
 
 ANSWER_BYTES_MAX = 256 << 20
@@ -26,7 +26,7 @@ _CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class HttpOrder:
     """One call: ``target`` is path and query; ``repeatable`` when doing it twice is as good as once."""
 
     method: str
@@ -38,7 +38,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """What came back."""
 
     status: int
@@ -49,7 +49,7 @@ class Answer:
 class _Connection(http.client.HTTPConnection):
     """A connection that notices a dead peer by itself: half-open lines answer no probe and are cut after about 25 s."""
 
-    def __init__(self, access: Access, timeout_s: float) -> None:
+    def __init__(self, access: ApiAccess, timeout_s: float) -> None:
         super().__init__(access.host, access.port, timeout=timeout_s)
         self._access = access
         self.idle_since = 0.0
@@ -91,14 +91,14 @@ class Transport:
         agent: the User-Agent, which API servers log.
     """
 
-    def __init__(self, access: Access, *, connections: int = 16, agent: str = "calabash") -> None:
+    def __init__(self, access: ApiAccess, *, connections: int = 16, agent: str = "calabash") -> None:
         self._access = access
         self._slots = threading.BoundedSemaphore(connections)
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._agent = agent
 
-    def call(self, order: Order) -> Answer:
+    def call(self, order: HttpOrder) -> HttpAnswer:
         """Make a call; a refusal is an answer as well. Raises KubeError(API_DOWN) when there is none."""
         deadline = time.monotonic() + order.timeout_s
         if not self._slots.acquire(timeout=order.timeout_s):
@@ -111,7 +111,7 @@ class Transport:
         finally:
             self._slots.release()
 
-    def stream(self, order: Order, silence_s: float) -> Stream:
+    def stream(self, order: HttpOrder, silence_s: float) -> HttpStream:
         """Open a watch; its reads fail after ``silence_s`` without a byte."""
         for refused in (False, True):
             connection = _Connection(self._access, order.timeout_s)
@@ -123,7 +123,7 @@ class Transport:
                     continue
                 if connection.sock is not None:
                     connection.sock.settimeout(silence_s)
-                return Stream(connection, answer, order)
+                return HttpStream(connection, answer, order)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 raise down(order, _words(error)) from error
@@ -139,7 +139,7 @@ class Transport:
         for connection in idle:
             connection.close()
 
-    def _attempts(self, order: Order, deadline: float, *, refused: bool) -> Answer:
+    def _attempts(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
         """One attempt, and a second one on a fresh connection where the first was an old one that had been closed."""
         connection = self._take()
         reused = connection is not None
@@ -155,7 +155,7 @@ class Transport:
         except (OSError, http.client.HTTPException) as error:
             raise down(order, _words(error)) from error
 
-    def _attempt(self, connection: _Connection, order: Order, deadline: float, *, refused: bool) -> Answer:
+    def _attempt(self, connection: _Connection, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
         try:
             connection.timeout = max(deadline - time.monotonic(), 0.001)
             if connection.sock is not None:
@@ -173,9 +173,9 @@ class Transport:
             with self._lock:
                 self._idle.append(connection)
         after = response.getheader("Retry-After", "")
-        return Answer(status=response.status, retry_after_s=float(after) if after.isdigit() else 0.0, body=body)
+        return HttpAnswer(status=response.status, retry_after_s=float(after) if after.isdigit() else 0.0, body=body)
 
-    def _send(self, connection: _Connection, order: Order, *, refused: bool) -> None:
+    def _send(self, connection: _Connection, order: HttpOrder, *, refused: bool) -> None:
         headers: Mapping[str, str] = {
             "Accept": "application/json",
             "User-Agent": self._agent,
@@ -196,10 +196,10 @@ class Transport:
             connection.close()
 
 
-class Stream:
+class HttpStream:
     """The lines of a watch as they come."""
 
-    def __init__(self, connection: _Connection, response: http.client.HTTPResponse, order: Order) -> None:
+    def __init__(self, connection: _Connection, response: http.client.HTTPResponse, order: HttpOrder) -> None:
         self._connection, self._response, self._order = connection, response, order
         self._socket = connection.sock
         self._closed = False
@@ -232,7 +232,7 @@ class Stream:
         self._connection.close()
 
 
-def down(order: Order, why: str) -> KubeError:
+def down(order: HttpOrder, why: str) -> KubeError:
     """There was no answer."""
     return KubeError(f"{order.method} {order.target.partition('?')[0]}: {why}", reason=Reason.API_DOWN)
 

@@ -12,7 +12,7 @@ from calabash.model.errors import Reason
 from calabash.seams.kube.errors import KubeError, error_for, read_status
 from calabash.seams.kube.meta import Kind, T
 from calabash.seams.kube.protocol import WatchEvent, WatchEventType
-from calabash.seams.kube.transport import Stream
+from calabash.seams.kube.transport import HttpStream
 from calabash.seams.kube.wire import decode, object_decoder
 
 _LINE_BYTES_MAX = 16 << 20
@@ -38,7 +38,7 @@ _BOOKMARKS = msgspec.json.Decoder(_Bookmark)
 class HttpWatch(Generic[T]):
     """A watch over HTTP."""
 
-    def __init__(self, kind: Kind[T], stream: Stream, asked: str) -> None:
+    def __init__(self, kind: Kind[T], stream: HttpStream, asked: str) -> None:
         self._decoder = object_decoder(kind.type)
         self._stream = stream
         self._asked = asked
