@@ -1,0 +1,198 @@
+"""A real Kubernetes for tests: etcd, API server, controller manager, scheduler, and real or invented nodes.
+
+    with Cluster() as cluster:                        # control plane only, about four seconds
+        cluster.fake_nodes(100, {"nvidia.com/gpu": "8"})
+        cluster.kubectl("apply", "-f", "-", text=yaml)
+        KubeClient.load(cluster.kubeconfig)           # the same file serves the test process and what runs inside
+        cluster.restart("apiserver")
+        cluster.start_program("planner", [python, "-m", ...])   # in the same network as the API server
+
+Tests take the fixtures of ``tests/kube/fixtures.py`` and make one themselves only where they need their own flags.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tests.kube import components, fakes
+from tests.kube.api import Api, RefusedError
+from tests.kube.components import Component, Secrets
+from tests.kube.namespaces import Namespaces
+from tests.kube.programs import found
+
+_SCHEDULER_PORT = 10259
+T = TypeVar("T")
+
+
+class Cluster:
+    """A control plane in namespaces of its own. Several live side by side; all of it dies with the test process.
+
+    ``apiserver`` and ``controllers``: further flags. ``lifecycle``: Kubernetes watches over nodes and taints those that
+    fall silent; without it nodes need no kubelet and no lease. ``users``: name to groups, each with a kubeconfig.
+    """
+
+    def __init__(
+        self,
+        *,
+        apiserver: Sequence[str] = (),
+        controllers: Sequence[str] = (),
+        lifecycle: bool = False,
+        users: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.programs = found()
+        self.namespaces = Namespaces()
+        self.root = self.namespaces.root
+        self._components: dict[str, Component] = {}
+        try:
+            self._start(apiserver, controllers, lifecycle, users or {})
+        except BaseException as error:
+            error.add_note(self.logs())
+            self.close()
+            raise
+
+    def _start(
+        self, apiserver: Sequence[str], controllers: Sequence[str], lifecycle: bool, users: Mapping[str, Sequence[str]]
+    ) -> None:
+        keys = self.secrets = Secrets(self.root, self.namespaces.port)
+        for name in ("admin", "controllers", "scheduler"):
+            keys.add_user(name, "system:masters")
+        for name in components.NODES:
+            keys.add_user(f"system:node:{name}", "system:nodes")
+        for name, groups in users.items():
+            keys.add_user(name, *groups)
+        self.kubeconfig = keys.kubeconfig("admin")
+        self.begin(components.etcd(self.programs, self.root))
+        if not lifecycle:  # else a new node is tainted until the lifecycle controller has seen it ready
+            apiserver = ("--disable-admission-plugins=TaintNodesByCondition", *apiserver)
+        self.begin(components.apiserver(self.programs, keys, self.namespaces.port, apiserver))
+        self.wait_for(keys.authority.exists, "the API server's certificate")
+        self.api = Api(keys.server, keys.authority, keys.token("admin"))
+        self.wait_until_ready()
+        self.begin(components.controllers(self.programs, keys, lifecycle=lifecycle, more=controllers))
+        self.begin(components.scheduler(self.programs, keys, components.SCHEDULER, {}, _SCHEDULER_PORT))
+        self.wait_for(lambda: self.api.exists("/api/v1/namespaces/default/serviceaccounts/default"), "service accounts")
+
+    # -- programs --------------------------------------------------------------------------------------------------
+
+    def add_scheduler(self, name: str, config: Mapping[str, Any]) -> None:
+        """One more kube-scheduler with this KubeSchedulerConfiguration (as JSON; kubeconfig and limits are filled in)."""
+        port = _SCHEDULER_PORT + 1 + len(self._components)
+        self.begin(components.scheduler(self.programs, self.secrets, name, config, port))
+
+    def start_program(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, beside: str | None = None
+    ) -> None:
+        """Any program, inside the namespaces, ``beside`` a node: with that node's directories. It is a component then."""
+        self.begin(Component(name, tuple(argv), env or {}, beside))
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> int:
+        """Ends a component by a signal and waits for its end; returns the exit status, negative: the signal."""
+        return self.namespaces.kill(name, number)
+
+    def start(self, name: str) -> None:
+        """Starts a component again, as it was; waits for an API server until it answers."""
+        one = self._components[name]
+        self.namespaces.start(one.name, one.argv, one.env, beside=one.beside)
+        if name in (components.APISERVER, components.ETCD):
+            self.wait_until_ready()
+
+    def restart(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.kill(name, number)
+        self.start(name)
+
+    def begin(self, component: Component) -> None:
+        """Starts a component for the first time; it can be killed and started again by its name."""
+        self._components[component.name] = component
+        self.namespaces.start(component.name, component.argv, component.env, beside=component.beside)
+
+    # -- what runs inside, now --------------------------------------------------------------------------------------
+
+    def exec_inside(
+        self, *argv: str, beside: str | None = None, text: str | None = None, timeout_s: float = 30, check: bool = True
+    ) -> str:
+        """Runs a command inside the namespaces (``beside`` a node: with its directories); returns what it printed."""
+        return _run(self.namespaces.enter(argv, beside=beside), text, timeout_s, check)
+
+    def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 30, check: bool = True) -> str:
+        """kubectl as the administrator; ``text`` is its standard input."""
+        program = [str(self.programs / "kubectl"), f"--kubeconfig={self.kubeconfig}"]
+        return _run([*program, *words], text, timeout_s, check)
+
+    def listen(self, port: int) -> socket.socket:
+        """A listening socket on the loopback that the API server and schedulers see; the test process accepts from it.
+
+        So a webhook with ``url: https://127.0.0.1:<port>/...`` or an extender can be served by the test itself.
+        """
+        return self.namespaces.listen(port)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def wait_for(self, check: Callable[[], T], what: str, timeout_s: float = 60, every_s: float = 0.05) -> T:
+        """Asks until the answer is true; a component that has ended meanwhile ends the waiting."""
+        end = time.monotonic() + timeout_s
+        while not (answer := check()):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{what}: not in {timeout_s:.0f} s")
+            time.sleep(every_s)
+        return answer
+
+    def wait_until_ready(self) -> None:
+        """Until the API server answers that it is ready."""
+        self.wait_for(self._ready, "the API server", every_s=0.1)
+
+    def _ready(self) -> bool:
+        ended = self.namespaces.programs().get(components.APISERVER)
+        if ended is not None:
+            raise RuntimeError(f"the API server ended with {ended}:\n{self.log(components.APISERVER)[-3000:]}")
+        try:
+            return self.api.text("/readyz") == "ok"
+        except (OSError, RefusedError):
+            return False
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def fake_nodes(self, count: int, allocatable: Mapping[str, str] | None = None, **more: Any) -> list[str]:
+        """Nodes without a kubelet, ready at once; the names. See ``fakes.fake_nodes``."""
+        return fakes.fake_nodes(self.api, count, allocatable or {}, **more)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def log(self, name: str) -> str:
+        """What a component has printed so far."""
+        path = self.root / "log" / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def logs(self, lines: int = 15) -> str:
+        """The end of every component's log, for a test that failed."""
+        parts = []
+        for path in sorted((self.root / "log").glob("*.log")):
+            tail = path.read_text(errors="replace").splitlines()[-lines:]
+            parts.append("\n".join([f"--- {path.name}", *tail]))
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """Ends everything inside, waits, and removes the directory."""
+        self.namespaces.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _run(argv: Sequence[str], text: str | None, timeout_s: float, check: bool) -> str:
+    done = subprocess.run(
+        list(argv), input=text or "", capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace"
+    )
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(argv)}: ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout

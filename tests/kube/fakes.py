@@ -1,0 +1,56 @@
+"""Nodes that only the API server knows: for schedulers and planners, by the thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.kube.api import Api, Json
+
+_ROOMY = {"cpu": "64", "memory": "512Gi", "pods": "1000", "ephemeral-storage": "1Ti"}
+_LONG_AGO = "2026-01-01T00:00:00Z"
+
+
+def node(name: str, allocatable: Mapping[str, str], labels: Mapping[str, str], taints: list[Json]) -> Json:
+    """A ready node as its kubelet would have reported it."""
+    room = {**_ROOMY, **allocatable}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "",
+        "lastHeartbeatTime": _LONG_AGO,
+        "lastTransitionTime": _LONG_AGO,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}},
+        "spec": {"taints": taints},
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
+    }
+
+
+def fake_nodes(
+    api: Api,
+    count: int,
+    allocatable: Mapping[str, str],
+    *,
+    prefix: str = "fake",
+    labels: Callable[[int], Mapping[str, str]] = lambda number: {},
+    taints: list[Json] | None = None,
+) -> list[str]:
+    """Creates ``count`` ready nodes named ``<prefix>-<number>``; the names.
+
+    ``labels`` makes each node's own. On a cluster with node lifecycle they are tainted again when no lease is renewed for
+    a while: make such clusters without it.
+    """
+    names = [f"{prefix}-{number}" for number in range(count)]
+    with ThreadPoolExecutor(8) as several:
+        made = [
+            several.submit(api.create, "/api/v1/nodes", node(name, allocatable, labels(number), taints or []))
+            for number, name in enumerate(names)
+        ]
+        for one in made:
+            one.result()
+    return names

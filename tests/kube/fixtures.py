@@ -1,0 +1,54 @@
+"""Fixtures with a real Kubernetes. A test directory has them by importing them in its ``conftest.py``:
+
+    from tests.kube.fixtures import control_plane, pytest_runtest_makereport  # noqa: F401
+
+They skip, and say why, where the machine cannot run a cluster. The hook adds the components' logs to tests that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+from tests.kube.cluster import Cluster
+from tests.kube.needs import need
+from tests.kube.node import RealNode
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Cluster]:
+    """One control plane for the whole session: ``cluster.kubeconfig``, ``cluster.api``, ``cluster.kubectl(...)``.
+
+    It has no nodes and watches over none (``cluster.fake_nodes(...)`` makes some). Tests share it: each uses namespaces,
+    nodes and cluster-wide objects of its own name and removes what others would see; none kills its components.
+    """
+    need()
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def own_control_plane() -> Iterator[Cluster]:
+    """A control plane for one module, whose components may be killed and restarted."""
+    need()
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def real_node() -> Iterator[RealNode]:
+    """A node with containerd and a kubelet on a cluster (``real_node.cluster``) for one module; both may be restarted."""
+    need(node=True)
+    with Cluster(lifecycle=True) as cluster:
+        yield RealNode(cluster)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            cluster = value.cluster if isinstance(value, RealNode) else value
+            if isinstance(cluster, Cluster):
+                report.sections.append(("logs of the cluster", cluster.logs()))
+    return report

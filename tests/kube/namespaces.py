@@ -1,0 +1,132 @@
+"""Private mount, network, process, IPC and host-name namespaces for one cluster, held from the test process.
+
+What runs in there dies with the test process, killed or not, and leaves nothing behind. Sockets of the private network can
+be had outside: ``listen`` gives one that programs inside connect to and the test process accepts from (a webhook, an
+extender), ``connect`` one that leads to a port inside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_ENTER = ("--mount", "--net", "--pid", "--ipc", "--uts")
+
+
+class Namespaces:
+    """``root`` is the cluster's directory, seen alike from outside and inside; ``port`` leads to the same port inside."""
+
+    def __init__(self) -> None:
+        self._warden = subprocess.Popen(
+            [sys.executable, "-S", "-E", str(Path(__file__).with_name("warden.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a ^C is for the tests; the warden sweeps afterwards
+        )
+        assert self._warden.stdout is not None
+        told = json.loads(self._warden.stdout.readline() or b"{}")
+        if not told:
+            raise RuntimeError(f"the warden of the namespaces ended with {self._warden.wait(10)}")
+        self.root = Path(told["root"])
+        self.port = int(told["port"])
+        self._wait_for_start()
+        with self._asked({"do": "list"}) as connection:
+            connection.makefile("rb").readline()
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            self.pid: int = struct.unpack("3i", peer)[0]
+
+    def _wait_for_start(self) -> None:
+        end = time.monotonic() + 20
+        while not (self.root / "began").exists():
+            if self._warden.poll() is not None or time.monotonic() > end:
+                self.close()
+                raise RuntimeError("the namespaces did not come up (what unshare said is on standard error)")
+            time.sleep(0.005)
+
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, beside: str | None = None
+    ) -> int:
+        """Starts a program; its output goes to ``log/<name>.log``. ``beside``: in that program's mount namespace.
+
+        Returns its process number inside.
+        """
+        request = {"do": "start", "name": name, "argv": list(argv), "env": dict(env or {}), "beside": beside}
+        return int(self._ask(request)["pid"])
+
+    def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 10) -> int:
+        """Sends the signal and waits for the end; returns the exit status, negative for a signal."""
+        self._ask({"do": "signal", "name": name, "signal": int(number)})
+        status = self.wait(name, timeout_s=timeout_s)
+        if status is None:
+            raise TimeoutError(f"{name} lives {timeout_s} s after signal {number}")
+        return status
+
+    def wait(self, name: str, *, timeout_s: float) -> int | None:
+        """The exit status of a program, None where it runs on."""
+        status: int | None = self._ask({"do": "wait", "name": name, "timeout": timeout_s}, timeout_s + 10)["status"]
+        return status
+
+    def programs(self) -> dict[str, int | None]:
+        """What was started, with its exit status; None: it runs."""
+        return {name: entry["status"] for name, entry in self._ask({"do": "list"}).items()}
+
+    def enter(self, argv: Sequence[str], *, beside: str | None = None) -> list[str]:
+        """The command line that runs ``argv`` inside, from out here; it dies with its caller."""
+        line = ["nsenter", "-t", str(self.pid), *_ENTER, "--", "setpriv", "--pdeathsig", "KILL"]
+        if beside is not None:
+            line += ["nsenter", "-t", str(self._ask({"do": "list"})[beside]["pid"]), "--mount", "--"]
+        return [*line, *argv]
+
+    def listen(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        """A listening socket of the private network."""
+        return self._lent({"do": "listen", "port": port, "address": address})
+
+    def connect(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        """A connection to a port of the private network."""
+        return self._lent({"do": "connect", "port": port, "address": address})
+
+    def close(self) -> None:
+        """Ends everything inside and waits until it has been swept."""
+        assert self._warden.stdin is not None
+        self._warden.stdin.close()
+        try:
+            self._warden.wait(30)
+        finally:
+            assert self._warden.stdout is not None
+            self._warden.stdout.close()
+
+    def _asked(self, request: Mapping[str, Any], timeout_s: float = 20) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout_s)
+        connection.connect(str(self.root / "control.sock"))
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        return connection
+
+    def _ask(self, request: Mapping[str, Any], timeout_s: float = 20) -> dict[str, Any]:
+        with self._asked(request, timeout_s) as connection:
+            return _told(request, connection.makefile("rb").readline())
+
+    def _lent(self, request: Mapping[str, Any]) -> socket.socket:
+        with self._asked(request) as connection:
+            line, numbers, _, _ = socket.recv_fds(connection, 4096, 1)
+            _told(request, line)
+            return socket.socket(fileno=numbers[0])
+
+
+def _told(request: Mapping[str, Any], line: bytes) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(line or b'{"error": "no answer"}')
+    if "error" in answer:
+        text = f"{request['do']}: {answer['error']}"
+        raise (
+            OSError(answer["errno"], os.strerror(answer["errno"]), text) if answer.get("errno") else RuntimeError(text)
+        )
+    return answer

@@ -1,0 +1,155 @@
+"""A real node: containerd and a kubelet in a mount namespace of their own within the cluster's namespaces.
+
+    with Cluster(lifecycle=True) as cluster:
+        node = RealNode(cluster)
+        cluster.start_program("agent", [python, "-m", ...], beside=node.name)     # sees the node's kubelet.sock, CDI, logs
+        node.outside("/var/lib/kubelet/device-plugins/kubelet.sock")              # the same from the test process
+        cluster.restart(node.kubelet)
+
+``/var/lib``, ``/var/log`` and ``/run`` are the node's own and empty at its start; all else is this machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tests.kube import components, node_settings, programs
+from tests.kube.cluster import Cluster
+from tests.kube.components import Component
+from tests.kube.images import base_images, write_archive
+from tests.kube.warden import GROUPS, hierarchies
+
+_OWN = ("/var/lib", "/var/log", "/run")
+_WITHIN = ("var/lib/kubelet", "var/lib/cni", "var/log/pods", "var/log/containers", "run/cdi", "run/netns", "run/lock")
+
+
+class RealNode:
+    """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when made. Its components are ``kubelet``, ``containerd``.
+
+    ``kubelet_settings`` go into the KubeletConfiguration.
+    """
+
+    def __init__(
+        self, cluster: Cluster, name: str = "node1", *, kubelet_settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = name
+        self.home = cluster.root / name
+        self.containerd = f"containerd-{name}"
+        self.kubelet = f"kubelet-{name}"
+        self.cluster = cluster
+        self._number = components.NODES.index(name) + 1
+        self._address = f"10.199.0.{self._number}"  # the kubelet refuses one of 127/8
+        self._socket = self.home / "containerd.sock"
+        group = f"/{cluster.root.name}/{name}"
+        make_groups(group)
+        self._separate()
+        self._write(group, kubelet_settings or {})
+        cluster.begin(self._component(self.containerd, "containerd", "-c", str(self.home / "containerd.toml")))
+        archive = write_archive(self.home / "images.tar", base_images(self.home / "images"))
+        cluster.wait_for(self._containerd_answers, f"containerd of {name}")
+        self.import_images(archive)
+        cluster.begin(self._kubelet_component())
+        self.wait_until_ready()
+
+    def import_images(self, archive: Path) -> None:
+        """Makes the images of an OCI archive known to the node (see ``images.py``)."""
+        self._ctr("-n", "k8s.io", "images", "import", "--all-platforms", str(archive))
+
+    def outside(self, path: str) -> Path:
+        """Where a path below the node's own directories is for the test process."""
+        inside = PurePosixPath(path.replace("/var/run/", "/run/", 1))
+        assert any(inside.is_relative_to(own) for own in _OWN), f"{path} is not the node's own"
+        return self.home / "own" / inside.relative_to("/")
+
+    def wait_until_ready(self) -> None:
+        """Until the node is Ready and nothing keeps pods off it."""
+        self.cluster.wait_for(self._is_ready, f"node {self.name} ready", every_s=0.1)
+
+    def _separate(self) -> None:
+        """The mount namespace, held by a program that does nothing else."""
+        own = self.home / "own"
+        for directory in _WITHIN:
+            (own / directory).mkdir(parents=True)
+        lines = [f"mount --bind {shlex.quote(str(own) + path)} {path}" for path in _OWN]
+        lines += [f"ip address add {self._address}/32 dev lo", f"touch {shlex.quote(str(self.home / 'separated'))}"]
+        script = " && ".join([*lines, "exec sleep infinity"])
+        self.cluster.start_program(self.name, ["unshare", "--mount", "--propagation", "private", "sh", "-c", script])
+        self.cluster.wait_for((self.home / "separated").exists, f"mounts of {self.name}", 20, every_s=0.01)
+
+    def _write(self, group: str, kubelet_settings: Mapping[str, Any]) -> None:
+        (self.home / "cni").mkdir()
+        runc = programs.runc(self.cluster.programs)
+        (self.home / "containerd.toml").write_text(node_settings.containerd(self.home, self._socket, runc))
+        (self.home / "cni" / "10-pods.conflist").write_text(
+            node_settings.network(self.home, f"10.244.{self._number}.0/24")
+        )
+        (self.home / "kubelet.json").write_text(
+            node_settings.kubelet(self._address, self._socket, group, kubelet_settings)
+        )
+
+    def _component(self, name: str, program: str, *words: str) -> Component:
+        found = self.cluster.programs
+        path = f"{found}:{os.environ.get('PATH', os.defpath)}"  # containerd looks for its shim there
+        return Component(name, (str(found / program), *words), {"PATH": path}, self.name)
+
+    def _kubelet_component(self) -> Component:
+        kubeconfig = self.cluster.secrets.kubeconfig(f"system:node:{self.name}")
+        return self._component(
+            self.kubelet,
+            "kubelet",
+            f"--config={self.home / 'kubelet.json'}",
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self._address}",
+            f"--cert-dir={self.home / 'certificates'}",
+            "-v=2",
+        )
+
+    def _ctr(self, *words: str) -> str:
+        program = str(self.cluster.programs / "ctr")
+        return self.cluster.exec_inside(program, "-a", str(self._socket), *words, beside=self.name)
+
+    def _containerd_answers(self) -> bool:
+        if not self._socket.exists():
+            return False
+        try:
+            self._ctr("version")
+        except RuntimeError:
+            return False
+        return True
+
+    def _is_ready(self) -> bool:
+        path = f"/api/v1/nodes/{self.name}"
+        if not self.cluster.api.exists(path):
+            return False
+        node = self.cluster.api.get(path)
+        conditions = {one["type"]: one["status"] for one in node["status"].get("conditions", ())}
+        return conditions.get("Ready") == "True" and not node["spec"].get("taints")
+
+
+def make_groups(group: str) -> None:
+    """A control group in every hierarchy, as the kubelet demands; the warden removes it with what came below it."""
+    parts = PurePosixPath(group).parts[1:]
+    for tree in hierarchies():
+        above = tree
+        for part in parts:
+            if tree == GROUPS:
+                _pass_on_controllers(above)
+            here = above / part
+            here.mkdir(exist_ok=True)
+            for given in ("cpuset.cpus", "cpuset.mems"):  # version 1: empty in a new group, and then nothing may enter
+                if tree != GROUPS and (here / given).exists():
+                    (here / given).write_text((above / given).read_text())
+            above = here
+
+
+def _pass_on_controllers(group: Path) -> None:
+    for controller in (group / "cgroup.controllers").read_text().split():
+        try:
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+        except OSError:
+            continue  # one that this machine does not give away

@@ -1,0 +1,189 @@
+"""The programs of a real Kubernetes, built once from pinned Go modules and kept in a cache.
+
+``python -m tests.kube.programs`` builds what is missing and says what each step took; ``tools/bootstrap --tests`` calls
+it. A directory of the cache is named by everything that decides what is built: module files, sources, Go's version, the
+machine. A program is built under another name and renamed, so that one that is there is whole, and an interrupted build
+goes on where it stopped. Nothing is fetched and Go is not needed where everything is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent / "cluster"
+KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+_CONTAINERD = "github.com/containerd/containerd/v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program to build: the package, and whether it needs the C compiler."""
+
+    name: str
+    package: str
+    compiled_c: bool = False
+
+
+BUILT = (
+    Program("kube", "./cmd/kube"),
+    Program("containerd", "./cmd/containerd"),
+    Program("containerd-shim-runc-v2", f"{_CONTAINERD}/cmd/containerd-shim-runc-v2"),
+    Program("ctr", f"{_CONTAINERD}/cmd/ctr"),
+)
+# Debian's serves as well and costs nothing; built where it is not installed.
+RUNC = Program("runc", "github.com/opencontainers/runc", compiled_c=True)
+
+
+class MissingError(Exception):
+    """The programs are not there; the text says what to do about it."""
+
+
+def cache() -> Path:
+    """Where built programs are kept; ``CALABASH_KUBE_CACHE`` moves it."""
+    chosen = os.environ.get("CALABASH_KUBE_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "kube"
+
+
+def key(sources: Path = SOURCES) -> str:
+    """What is built, as a name: module files, sources and the machine."""
+    digest = hashlib.sha256(f"{platform.system()} {platform.machine()}".encode())
+    for path in (sources / "go.mod", sources / "go.sum", *sorted(sources.rglob("*.go"))):
+        digest.update(f"\n{path.relative_to(sources)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def go_version() -> str | None:
+    """The version of Go that would build, as Go itself chooses it for these modules; None without Go."""
+    if shutil.which("go") is None:
+        return None
+    told = subprocess.run(["go", "env", "GOVERSION"], cwd=SOURCES, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or None
+
+
+def _whole(directory: Path) -> bool:
+    return all((directory / program.name).exists() for program in needed())
+
+
+def needed() -> tuple[Program, ...]:
+    """What has to be built on this machine."""
+    return BUILT if shutil.which("runc") else (*BUILT, RUNC)
+
+
+def directory() -> Path:
+    """The directory of these programs, whole or not; without Go any whole one that was built from the same sources."""
+    version = go_version()
+    if version is not None:
+        return cache() / f"{key()}-{version}"
+    for candidate in sorted(cache().glob(f"{key()}-*")):
+        if _whole(candidate):
+            return candidate
+    raise MissingError("Go is not installed, and no programs built from these sources are in the cache")
+
+
+def found() -> Path:
+    """The directory with all the programs in it."""
+    where = directory()
+    if not _whole(where):
+        raise MissingError(f"Kubernetes is not built in {where}; hint: tools/bootstrap --tests")
+    return where
+
+
+def runc(programs: Path) -> Path:
+    """The program that starts containers: Debian's, else ours."""
+    installed = shutil.which("runc")
+    return Path(installed) if installed else programs / RUNC.name
+
+
+def build() -> Path:
+    """Builds what is missing; a second builder waits for the first and finds its work done."""
+    where = directory()
+    if not _whole(where):
+        where.mkdir(parents=True, exist_ok=True)
+        with _locked(where / "lock"):
+            flags = _linker_flags()
+            for program in needed():
+                if not (where / program.name).exists():
+                    _step(program.name, where, program, flags)
+            _links(where)
+    return where
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _required(module: str) -> str:
+    found = re.search(rf"^\s*{re.escape(module)} (v\S+)", (SOURCES / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
+        raise MissingError(f"{SOURCES / 'go.mod'} does not require {module}")
+    return found[1]
+
+
+def _linker_flags() -> str:
+    """No symbols, and the versions that the programs say of themselves."""
+    kubernetes = _required("k8s.io/kubernetes")
+    minor = kubernetes.split(".")[1]
+    version = "k8s.io/component-base/version."
+    said: Mapping[str, str] = {
+        version + "gitVersion": kubernetes,
+        version + "gitMajor": "1",
+        version + "gitMinor": minor,
+        version + "gitTreeState": "clean",
+        f"{_CONTAINERD}/version.Version": _required(_CONTAINERD),
+    }
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in said.items())])
+
+
+def _step(what: str, where: Path, program: Program, flags: str) -> None:
+    print(f"  building {what:<28}", end=" ", flush=True)
+    began = time.monotonic()
+    unfinished = where / f".{program.name}.{os.getpid()}"
+    environment = dict(
+        os.environ, CGO_ENABLED=str(int(program.compiled_c)), GOFLAGS="-trimpath -buildvcs=false -mod=readonly"
+    )
+    command = ["nice", "-n", "15", "go", "build", "-tags", "grpcnotrace", "-ldflags", flags, "-o", str(unfinished)]
+    told = subprocess.run(
+        [*command, program.package], cwd=SOURCES, env=environment, capture_output=True, text=True, check=False
+    )
+    if told.returncode != 0:
+        unfinished.unlink(missing_ok=True)
+        print("failed", flush=True)
+        raise MissingError(f"go build {program.package} ended with {told.returncode}:\n{told.stderr.strip()}")
+    unfinished.rename(where / program.name)
+    print(f"{time.monotonic() - began:6.1f} s", flush=True)
+
+
+def _links(where: Path) -> None:
+    for name in KUBERNETES:
+        if not (where / name).is_symlink():
+            (where / name).symlink_to("kube")
+
+
+def main() -> int:
+    try:
+        build()
+    except MissingError as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The control plane that tests are given: it answers, survives its components' deaths, and leaves nothing."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube.api import Json, RefusedError
+from tests.kube.cluster import Cluster
+from tests.kube.needs import need
+from tests.kube.warden import hierarchies
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pod(name: str, **spec: Any) -> Json:
+    container = {"name": "main", "image": "localhost/busybox:1", "command": ["true"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
+def test_a_kubeconfig_serves_outside_and_inside(control_plane: Cluster) -> None:
+    said_outside = json.loads(control_plane.kubectl("version", "-o", "json"))
+    kubectl = str(control_plane.programs / "kubectl")
+    said_inside = control_plane.exec_inside(
+        kubectl, f"--kubeconfig={control_plane.kubeconfig}", "get", "--raw", "/readyz"
+    )
+    assert said_outside["serverVersion"]["gitVersion"] == said_outside["clientVersion"]["gitVersion"]
+    assert said_outside["serverVersion"]["minor"] == "36"
+    assert said_inside == "ok"
+
+
+def test_a_hundred_nodes_are_there_in_seconds_and_take_pods(control_plane: Cluster) -> None:
+    began = time.monotonic()
+    names = control_plane.fake_nodes(
+        100, {"example.com/gpu": "8"}, prefix="hundred", labels=lambda number: {"zone": f"z{number % 4}"}
+    )
+    took = time.monotonic() - began
+    assert len(names) == 100
+    assert took < 10
+    control_plane.api.create("/api/v1/namespaces/default/pods", pod("on-a-fake", nodeSelector={"zone": "z3"}))
+
+    def bound() -> str:
+        found = control_plane.api.get("/api/v1/namespaces/default/pods/on-a-fake")
+        return str(found["spec"].get("nodeName", ""))
+
+    assert int(control_plane.wait_for(bound, "the pod bound").removeprefix("hundred-")) % 4 == 3
+    control_plane.kubectl("delete", "pod", "on-a-fake", "--force")
+    control_plane.kubectl("delete", "nodes", *names)
+
+
+def test_a_second_scheduler_asks_an_extender_in_the_test_process(control_plane: Cluster) -> None:
+    asked: list[Json] = []
+
+    class Extender(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append(question)
+            answer = json.dumps({"NodeNames": ["asked-1"]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    names = control_plane.fake_nodes(3, prefix="asked")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Extender, bind_and_activate=False)
+    server.socket.close()
+    server.socket = control_plane.listen(7001)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    extender = {"urlPrefix": "http://127.0.0.1:7001", "filterVerb": "filter", "nodeCacheCapable": True}
+    control_plane.add_scheduler(
+        "asking", {"profiles": [{"schedulerName": "asking"}], "extenders": [extender], "percentageOfNodesToScore": 100}
+    )
+    control_plane.api.create("/api/v1/namespaces/default/pods", pod("asking", schedulerName="asking"))
+    try:
+        control_plane.wait_for(
+            lambda: (
+                control_plane.api.get("/api/v1/namespaces/default/pods/asking")["spec"].get("nodeName") == "asked-1"
+            ),
+            "the pod where the extender put it",
+        )
+        assert asked[0]["Pod"]["metadata"]["name"] == "asking"
+    finally:
+        server.shutdown()
+        server.server_close()
+        control_plane.kill("asking")
+        control_plane.kubectl("delete", "pod", "asking", "--force")
+        control_plane.kubectl("delete", "nodes", *names)
+
+
+def test_objects_survive_the_deaths_of_api_server_and_etcd(own_control_plane: Cluster) -> None:
+    cluster = own_control_plane
+    cluster.kubectl("create", "configmap", "kept", "--from-literal=a=b")
+    assert cluster.kill("apiserver") == -signal.SIGKILL
+    with pytest.raises((OSError, http.client.HTTPException)):
+        cluster.api.get("/readyz")
+    cluster.start("apiserver")
+    assert cluster.api.get("/api/v1/namespaces/default/configmaps/kept")["data"] == {"a": "b"}
+    cluster.restart("etcd")
+    assert cluster.api.get("/api/v1/namespaces/default/configmaps/kept")["data"] == {"a": "b"}
+    cluster.api.create("/api/v1/namespaces", {"metadata": {"name": "after"}})
+    cluster.wait_for(lambda: cluster.api.exists("/api/v1/namespaces/after/serviceaccounts/default"), "controllers back")
+
+
+def test_two_clusters_side_by_side_know_nothing_of_each_other(
+    control_plane: Cluster, own_control_plane: Cluster
+) -> None:
+    control_plane.api.create("/api/v1/namespaces", {"metadata": {"name": "only-here"}})
+    assert control_plane.api.exists("/api/v1/namespaces/only-here")
+    assert not own_control_plane.api.exists("/api/v1/namespaces/only-here")
+    with pytest.raises(RefusedError, match="401"):
+        type(own_control_plane.api)(
+            own_control_plane.secrets.server, own_control_plane.secrets.authority, control_plane.secrets.token("admin")
+        ).get("/api/v1/nodes")
+
+
+def test_what_has_ended_ends_the_waiting_with_its_log() -> None:
+    need()
+    with pytest.raises(RuntimeError, match="unknown flag: --no-such-flag"):
+        Cluster(apiserver=["--no-such-flag"])
+
+
+KILLED = """
+import os, signal
+from tests.kube.namespaces import Namespaces
+held = Namespaces()
+held.start("long", ["sleep", "1000"])
+(held.root / "here").touch()
+print(held.root, held.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_is_left_of_a_test_process_that_was_killed() -> None:
+    need()
+    killed = subprocess.run([sys.executable, "-c", KILLED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    root, pid = killed.stdout.split()
+    nothing_left(Path(root), int(pid))
+
+
+def test_nothing_is_left_of_a_cluster_that_was_closed() -> None:
+    need()
+    with Cluster() as cluster:
+        pid = cluster.namespaces.pid
+        network = os.readlink(f"/proc/{pid}/ns/net")
+        assert of_network(network)
+    nothing_left(cluster.root, pid)
+    assert not of_network(network)
+
+
+def of_network(network: str) -> list[str]:
+    """The processes in a network namespace."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            if os.readlink(path) == network:
+                found.append(path.parts[2])
+        except OSError:
+            continue
+    return found
+
+
+def nothing_left(root: Path, pid: int, patience_s: float = 15) -> None:
+    """Process 1, directory, control groups and mounts are gone, or shortly will be."""
+    end = time.monotonic() + patience_s
+    while left := [
+        *(
+            path
+            for path in (root, Path(f"/proc/{pid}"), *(tree / root.name for tree in hierarchies()))
+            if path.exists()
+        ),
+        *(line for line in Path("/proc/self/mounts").read_text().splitlines() if root.name in line),
+    ]:
+        assert time.monotonic() < end, f"still there: {left}"
+        time.sleep(0.02)

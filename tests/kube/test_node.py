@@ -1,0 +1,101 @@
+"""The real node that tests are given: it runs containers, survives its components' deaths, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube.cluster import Cluster
+from tests.kube.images import BUSYBOX, Image, layer_of, write_archive
+from tests.kube.needs import need
+from tests.kube.node import RealNode
+from tests.kube.test_cluster import nothing_left, of_network
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def run(cluster: Cluster, name: str, script: str, *, image: str = BUSYBOX, **container: Any) -> None:
+    """Creates a pod that runs a script of the shell."""
+    main = {"name": "main", "image": image, "command": ["sh", "-c", script], **container}
+    spec = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+
+
+def wait_for_phase(cluster: Cluster, name: str, *phases: str) -> str:
+    def phase() -> str:
+        found = str(cluster.api.get(f"{PODS}/{name}")["status"].get("phase", ""))
+        return found if found in phases else ""
+
+    return cluster.wait_for(phase, f"pod {name} {' or '.join(phases)}")
+
+
+def test_a_pod_runs_to_its_end_and_its_log_is_read(real_node: RealNode) -> None:
+    cluster = real_node.cluster
+    run(cluster, "greeting", "echo good day from $(hostname)")
+    assert wait_for_phase(cluster, "greeting", "Succeeded", "Failed") == "Succeeded"
+    assert cluster.kubectl("logs", "greeting") == "good day from greeting\n"
+
+
+def test_an_image_made_from_a_directory_runs(real_node: RealNode, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "opt").mkdir(parents=True)
+    (tree / "opt" / "said").write_text("from a layer of its own\n")
+    shell = tmp_path / "shell"
+    (shell / "bin").mkdir(parents=True)
+    (shell / "bin" / "sh").write_bytes(Path("/bin/busybox").read_bytes())
+    (shell / "bin" / "sh").chmod(0o755)
+    image = Image("localhost/made:1", (layer_of(shell), layer_of(tree)), {"Env": ["PATH=/bin"]})
+    real_node.import_images(write_archive(tmp_path / "made.tar", [image]))
+    run(real_node.cluster, "made", "while read line; do echo $line; done < /opt/said", image="localhost/made:1")
+    assert wait_for_phase(real_node.cluster, "made", "Succeeded", "Failed") == "Succeeded"
+    assert real_node.cluster.kubectl("logs", "made") == "from a layer of its own\n"
+
+
+def test_a_device_of_a_cdi_file_written_outside_is_injected(real_node: RealNode) -> None:
+    """The directories of CDI and of the kubelet's sockets are reached from the test process and from inside alike."""
+    edits = {"env": ["INJECTED=yes"]}
+    device = {"cdiVersion": "0.5.0", "kind": "example.com/thing", "devices": [{"name": "one", "containerEdits": edits}]}
+    directory = real_node.outside("/var/run/cdi")
+    (directory / "thing.new").write_text(json.dumps(device))
+    (directory / "thing.new").rename(directory / "thing.json")
+    inside = real_node.cluster.exec_inside("cat", "/var/run/cdi/thing.json", beside=real_node.name)
+    assert json.loads(inside) == device
+    sockets = real_node.cluster.exec_inside("ls", "/var/lib/kubelet/device-plugins", beside=real_node.name)
+    assert "kubelet.sock" in sockets.split()
+    assert real_node.outside("/var/lib/kubelet/device-plugins/kubelet.sock").is_socket()
+    assert real_node.outside("/var/lib/kubelet/pod-resources/kubelet.sock").is_socket()
+
+
+def test_running_pods_survive_kubelet_and_containerd(real_node: RealNode) -> None:
+    cluster = real_node.cluster
+    run(cluster, "lasting", "echo began; while [ ! -e /tmp/enough ]; do sleep 0.1; done; echo ended")
+    wait_for_phase(cluster, "lasting", "Running")
+    cluster.kill(real_node.kubelet)
+    cluster.restart(real_node.containerd)
+    cluster.start(real_node.kubelet)
+    real_node.wait_until_ready()
+
+    def told() -> bool:
+        return cluster.kubectl(
+            "exec", "lasting", "--", "touch", "/tmp/enough", check=False
+        ) == "" and "Succeeded" in str(cluster.api.get(f"{PODS}/lasting")["status"]["phase"])
+
+    cluster.wait_for(told, "the pod's end", every_s=0.2)
+    assert cluster.kubectl("logs", "lasting") == "began\nended\n"
+    assert cluster.api.get(f"{PODS}/lasting")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_node_with_running_pods() -> None:
+    need(node=True)
+    with Cluster(lifecycle=True) as cluster:
+        RealNode(cluster)
+        run(cluster, "endless", "sleep 100000")
+        wait_for_phase(cluster, "endless", "Running")
+        pid = cluster.namespaces.pid
+        network = os.readlink(f"/proc/{pid}/ns/net")
+    nothing_left(cluster.root, pid)
+    assert not of_network(network)

@@ -1,0 +1,120 @@
+"""Stands outside a cluster's namespaces, makes them, and sweeps after them, however the test process ended.
+
+Started by ``namespaces.py`` with a pipe as standard input; the end of it is the end of the test process. Prints one line
+of JSON: the cluster's directory and the port of this machine's loopback that leads to the same port inside. Ends when
+process 1 of the namespaces has, which the kernel lets end only after every other process in there; then removes what
+outlives processes: control groups and the directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+PREFIX = "calabash-kube-"
+GROUPS = Path("/sys/fs/cgroup")
+_NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
+
+
+def hierarchies() -> list[Path]:
+    """Every mounted tree of control groups: the one of version 2, or those of version 1 (symbolic links are other names)."""
+    if (GROUPS / "cgroup.controllers").exists():
+        return [GROUPS]
+    return sorted(path for path in GROUPS.glob("*") if path.is_dir() and not path.is_symlink())
+
+
+def remove_groups(name: str, patience_s: float = 10.0) -> None:
+    """Removes the groups of a cluster whose processes are gone or about to be."""
+    end = time.monotonic() + patience_s
+    for tree in hierarchies():
+        for group, _, _ in os.walk(tree / name, topdown=False):
+            while True:
+                try:
+                    os.rmdir(group)
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    if time.monotonic() > end:
+                        return
+                    time.sleep(0.02)
+
+
+def locked(root: Path) -> IO[str] | None:
+    """The directory's lock, which its warden holds as long as it lives; None where another holds it."""
+    try:
+        lock = (root / "lock").open("w")
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def sweep() -> None:
+    """What a warden left that was killed itself."""
+    for root in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        if not (root / "lock").exists():
+            continue  # its warden is about to take it
+        lock = locked(root)
+        if lock is not None:
+            with lock:
+                remove_groups(root.name)
+                shutil.rmtree(root, ignore_errors=True)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sweep()
+    root = Path(tempfile.mkdtemp(prefix=PREFIX))
+    root.chmod(0o711)  # containers of other users pass through
+    lock = locked(root)
+    (root / "log").mkdir()
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as outside:
+        first = [
+            sys.executable,
+            "-S",
+            "-E",
+            str(Path(__file__).with_name("inside.py")),
+            str(root),
+            str(outside.fileno()),
+        ]
+        inside = subprocess.Popen(
+            ["unshare", *_NAMESPACES, "--propagation", "private", "--", *first],
+            pass_fds=(outside.fileno(),),
+            stdout=sys.stderr,
+        )
+        print(json.dumps({"root": str(root), "port": outside.getsockname()[1]}), flush=True)
+    gone = threading.Thread(target=inside.wait, daemon=True)
+    gone.start()
+    while gone.is_alive() and os.read(0, 4096):
+        pass
+    gone.join(timeout=10)
+    inside.kill()
+    inside.wait()
+    remove_groups(root.name)
+    if os.environ.get("CALABASH_KUBE_KEEP"):
+        (root / "lock").unlink()
+    else:
+        shutil.rmtree(root, ignore_errors=True)
+    if lock is not None:
+        lock.close()
+
+
+if __name__ == "__main__":
+    main()
