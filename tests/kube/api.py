@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
+import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,6 +64,14 @@ class Api:
     def patch(self, path: str, body: object, style: str = "merge") -> Json:
         return self._request("PATCH", path, body, _PATCHES[style])
 
+    def watch(self, path: str) -> Watch:
+        """Events of a list's path, from now or from a ``resourceVersion`` of the path's query."""
+        return Watch(self._connection(timeout_s=None), path, self._token)
+
+    def _connection(self, timeout_s: float | None = 30) -> http.client.HTTPSConnection:
+        trust = ssl.create_default_context(cafile=str(self._authority))
+        return http.client.HTTPSConnection(self._address, context=trust, timeout=timeout_s)
+
     def _request(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Json:
         answer: Json = json.loads(self._send(method, path, body, kind))
         return answer
@@ -83,11 +94,39 @@ class Api:
 
     def _once(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         if not hasattr(self._of_thread, "connection"):
-            trust = ssl.create_default_context(cafile=str(self._authority))
-            self._of_thread.connection = http.client.HTTPSConnection(self._address, context=trust, timeout=30)
+            self._of_thread.connection = self._connection()
         connection: http.client.HTTPSConnection = self._of_thread.connection
         connection.request(method, path, data, headers)
         return connection.getresponse()
+
+
+class Watch:
+    """Events, each ``{"type": ..., "object": ...}``, until the server ends the stream or ``close`` does."""
+
+    def __init__(self, connection: http.client.HTTPSConnection, path: str, token: str) -> None:
+        self._connection = connection
+        query = "&watch=1" if "?" in path else "?watch=1"
+        connection.request("GET", path + query, headers={"Authorization": f"Bearer {token}"})
+        self._socket = connection.sock
+        self._answer = connection.getresponse()
+        if self._answer.status >= 400:
+            raise RefusedError(self._answer.status, _message(self._answer.read()))
+
+    def __iter__(self) -> Iterator[Json]:
+        try:
+            while line := self._answer.readline():
+                yield json.loads(line)
+        except (OSError, http.client.HTTPException, ValueError):
+            return
+
+    def close(self) -> None:
+        """Ends the stream, also from another thread than the one that reads it."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
+        self._connection.close()
 
 
 def _message(answer: bytes) -> str:

@@ -4,8 +4,8 @@ Started by ``warden.py`` and never imported by tests. It reads its standard inpu
 is the end of the test process, however that died, and then the kernel ends every process of these namespaces.
 
 Requests come one a connection, as a line of JSON, over a Unix socket whose path is seen from outside:
-``start``, ``signal``, ``wait``, ``list``, and ``listen`` and ``connect``, which answer with an open socket of this
-network. Connections to the listener inherited from outside are passed on to the port of the same number in here.
+``start``, ``signal``, ``wait``, ``list``, ``relay``, and ``listen`` and ``connect``, which answer with an open socket of
+this network. Connections to the listener inherited from outside are passed on to the port of the same number in here.
 """
 
 from __future__ import annotations
@@ -132,6 +132,8 @@ def answer(connection: socket.socket, programs: Programs) -> None:
                     lent = listen(request)
                 case "connect":
                     lent = connect(request)
+                case "relay":
+                    serve(listen(request), relay, int(request["to"]))
                 case "start" | "signal" | "wait" | "list" as what:
                     told = getattr(programs, what)(request)
                 case other:

@@ -94,6 +94,10 @@ class Namespaces:
         """A connection to a port of the private network."""
         return self._lent({"do": "connect", "port": port, "address": address})
 
+    def relay(self, address: str, port: int, to: int) -> None:
+        """Passes connections to an address of the private network on to a port of its loopback."""
+        self._ask({"do": "relay", "port": port, "address": address, "to": to})
+
     def close(self) -> None:
         """Ends everything inside and waits until it has been swept."""
         assert self._warden.stdin is not None

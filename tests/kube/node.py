@@ -47,6 +47,8 @@ class RealNode:
         group = f"/{cluster.root.name}/{name}"
         make_groups(group)
         self._separate()
+        if self._number == 1:
+            self._serve_pods()
         self._write(group, kubelet_settings or {})
         cluster.begin(self._component(self.containerd, "containerd", "-c", str(self.home / "containerd.toml")))
         archive = write_archive(self.home / "images.tar", base_images(self.home / "images"))
@@ -79,6 +81,12 @@ class RealNode:
         script = " && ".join([*lines, "exec sleep infinity"])
         self.cluster.start_program(self.name, ["unshare", "--mount", "--propagation", "private", "sh", "-c", script])
         self.cluster.wait_for((self.home / "separated").exists, f"mounts of {self.name}", 20, every_s=0.01)
+
+    def _serve_pods(self) -> None:
+        """The API server at the address of its service: there is no kube-proxy."""
+        namespaces = self.cluster.namespaces
+        self.cluster.exec_inside("ip", "address", "add", f"{components.SERVICE_ADDRESS}/32", "dev", "lo")
+        namespaces.relay(components.SERVICE_ADDRESS, 443, namespaces.port)
 
     def _write(self, group: str, kubelet_settings: Mapping[str, Any]) -> None:
         (self.home / "cni").mkdir()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
+from tests.kube.hollow import HollowKubelets
 from tests.kube.needs import need
 from tests.kube.warden import hierarchies
 
@@ -60,6 +61,18 @@ def test_a_hundred_nodes_are_there_in_seconds_and_take_pods(control_plane: Clust
 
     assert int(control_plane.wait_for(bound, "the pod bound").removeprefix("hundred-")) % 4 == 3
     control_plane.kubectl("delete", "pod", "on-a-fake", "--force")
+    control_plane.kubectl("delete", "nodes", *names)
+
+
+def test_pods_of_invented_nodes_run_and_go_when_deleted(control_plane: Cluster) -> None:
+    api, path = control_plane.api, "/api/v1/namespaces/default/pods/hollow"
+    names = control_plane.fake_nodes(1, prefix="hollow")
+    with HollowKubelets(api, "hollow-"):
+        body = pod("hollow", nodeName="hollow-0", terminationGracePeriodSeconds=30)
+        api.create("/api/v1/namespaces/default/pods", body)
+        control_plane.wait_for(lambda: api.get(path)["status"].get("phase") == "Running", "the pod running", 20)
+        api.delete(path)
+        control_plane.wait_for(lambda: not api.exists(path), "the pod gone", 20)
     control_plane.kubectl("delete", "nodes", *names)
 
 

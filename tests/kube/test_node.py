@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.kube.cluster import Cluster
@@ -17,10 +17,10 @@ from tests.kube.test_cluster import nothing_left, of_network
 PODS = "/api/v1/namespaces/default/pods"
 
 
-def run(cluster: Cluster, name: str, script: str, *, image: str = BUSYBOX, **container: Any) -> None:
+def run(cluster: Cluster, name: str, script: str, *, image: str = BUSYBOX, node: str = "node1") -> None:
     """Creates a pod that runs a script of the shell."""
-    main = {"name": "main", "image": image, "command": ["sh", "-c", script], **container}
-    spec = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    main = {"name": "main", "image": image, "command": ["sh", "-c", script]}
+    spec = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "nodeName": node}
     cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
 
@@ -86,6 +86,37 @@ def test_running_pods_survive_kubelet_and_containerd(real_node: RealNode) -> Non
     cluster.wait_for(told, "the pod's end", every_s=0.2)
     assert cluster.kubectl("logs", "lasting") == "began\nended\n"
     assert cluster.api.get(f"{PODS}/lasting")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_programs_in_the_cluster_find_the_api_server_where_pods_look_for_it(real_node: RealNode) -> None:
+    """By the address of its service, with a certificate for it, as a pod's ServiceAccount."""
+    cluster = real_node.cluster
+    run(
+        cluster,
+        "reaching",
+        "nc -w 5 10.96.0.1 443 </dev/null && cat /var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+    )
+    assert wait_for_phase(cluster, "reaching", "Succeeded", "Failed") == "Succeeded"
+    assert cluster.kubectl("logs", "reaching") == cluster.secrets.authority.read_text()
+    asks = (
+        "import ssl, sys, urllib.request as r; "
+        "print(r.urlopen('https://10.96.0.1/version', context=ssl.create_default_context(cafile=sys.argv[1])).status)"
+    )
+    assert cluster.exec_inside(sys.executable, "-c", asks, str(cluster.secrets.authority)) == "200\n"
+
+
+@pytest.mark.slow
+def test_two_nodes_have_directories_of_their_own_and_pods_that_reach_each_other(real_node: RealNode) -> None:
+    cluster = real_node.cluster
+    other = RealNode(cluster, "node2")
+    (other.outside("/run/cdi") / "only-here").touch()
+    assert not (real_node.outside("/run/cdi") / "only-here").exists()
+    run(cluster, "serving", "echo from the other node | nc -l -p 8000", node="node1")
+    wait_for_phase(cluster, "serving", "Running")
+    address = cluster.api.get(f"{PODS}/serving")["status"]["podIP"]
+    run(cluster, "asking", f"nc -w 5 {address} 8000", node="node2")
+    assert wait_for_phase(cluster, "asking", "Succeeded", "Failed") == "Succeeded"
+    assert cluster.kubectl("logs", "asking") == "from the other node\n"
 
 
 @pytest.mark.slow

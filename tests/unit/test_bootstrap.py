@@ -72,3 +72,17 @@ def test_a_step_that_fails_shows_what_it_said_and_ends_the_set_up(tree: Tree) ->
     assert done.returncode != 0
     assert done.stdout.rstrip().endswith("failed")
     assert done.stderr == "no network\n"
+
+
+def test_kubernetes_for_the_tests_is_built_where_go_and_root_are(tree: Tree) -> None:
+    (tree.root / ".venv" / "bin").mkdir()
+    tree.program("id", "echo 0")
+    tree.program("apt-get", "exit 0")
+    tree.program("go", "exit 0")
+    python = tree.root / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho building "$@"\n')
+    python.chmod(0o755)
+    assert tree("--tests").stdout.splitlines()[-1] == "building -m tests.kube.programs"
+    assert "building" not in tree().stdout
+    tree.program("id", "echo 1000")
+    assert "building" not in tree("--tests").stdout

@@ -1,0 +1,103 @@
+"""The cache of built programs: what names a directory of it, when Go is asked, and that builders wait for each other."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.kube import programs
+
+ROOT = Path(__file__).resolve().parents[2]
+GO = """#!/bin/sh
+# Says its version; "builds" by copying its own name to the output, slowly enough for two to meet.
+if [ "$1" = env ]; then echo go9.9; exit; fi
+echo "$@" >> "$GO_CALLS"
+sleep 0.05
+while [ "$1" != -o ]; do shift; done
+echo built > "$2"
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with a stand-in for Go, with runc, and an empty cache; the file with Go's calls."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, script in {"go": GO, "runc": "#!/bin/sh\n"}.items():
+        (tools / name).write_text(script)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setenv("CALABASH_KUBE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GO_CALLS", str(tmp_path / "calls"))
+    return tmp_path / "calls"
+
+
+def test_what_is_built_names_the_directory(tmp_path: Path) -> None:
+    copy = tmp_path / "cluster"
+    shutil.copytree(programs.SOURCES, copy)
+    assert programs.key(copy) == programs.key()
+    for changed in ("go.mod", "go.sum", "cmd/kube/main.go"):
+        before = programs.key(copy)
+        with (copy / changed).open("a") as file:
+            file.write("\n")
+        assert programs.key(copy) != before
+
+
+def test_nothing_is_found_before_it_is_built(machine: Path) -> None:
+    with pytest.raises(programs.MissingError, match="tools/bootstrap --tests"):
+        programs.found()
+
+
+def test_what_is_there_is_not_built_again(machine: Path) -> None:
+    where = programs.build()
+    first = machine.read_text().splitlines()
+    assert len(first) == len(programs.BUILT)
+    assert programs.build() == programs.found() == where
+    assert machine.read_text().splitlines() == first
+    assert (where / "kubelet").read_text() == "built\n"
+
+
+def test_an_interrupted_build_goes_on_where_it_stopped(machine: Path) -> None:
+    where = programs.build()
+    (where / "ctr").unlink()
+    programs.build()
+    assert [
+        line.split()[-1].rsplit("/", 1)[-1] for line in machine.read_text().splitlines()[len(programs.BUILT) :]
+    ] == ["ctr"]
+
+
+def test_a_build_that_fails_leaves_nothing_and_says_why(machine: Path, tmp_path: Path) -> None:
+    script = tmp_path / "tools" / "go"
+    script.write_text(GO.replace("sleep 0.05", "echo no such package >&2; exit 3"))
+    with pytest.raises(programs.MissingError, match="ended with 3:\nno such package"):
+        programs.build()
+    assert not [path for path in programs.directory().iterdir() if path.name != "lock"]
+
+
+def test_two_builders_build_once(machine: Path) -> None:
+    command = [sys.executable, "-m", "tests.kube.programs"]
+    both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [one.wait(60) for one in both] == [0, 0]
+    assert len(machine.read_text().splitlines()) == len(programs.BUILT)
+
+
+def test_without_go_whole_programs_from_the_same_sources_serve(machine: Path, tmp_path: Path) -> None:
+    where = programs.build()
+    (tmp_path / "tools" / "go").unlink()
+    assert programs.found() == where
+    (where / "ctr").unlink()
+    with pytest.raises(programs.MissingError, match="Go is not installed"):
+        programs.found()
+
+
+def test_runc_is_built_where_it_is_not_installed(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tools" / "runc").unlink()
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "runc" else f"/usr/bin/{name}")
+    where = programs.build()
+    assert programs.runc(where) == where / "runc"
+    assert (where / "runc").exists()
