@@ -49,6 +49,7 @@ class Cluster:
         self.namespaces = Namespaces()
         self.root = self.namespaces.root
         self._components: dict[str, Component] = {}
+        self._lasting: set[str] = set()
         try:
             self._start(apiserver, controllers, lifecycle, users or {})
         except BaseException as error:
@@ -88,17 +89,17 @@ class Cluster:
     def start_program(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, beside: str | None = None
     ) -> None:
-        """Any program, inside the namespaces, ``beside`` a node: with that node's directories. It is a component then."""
-        self.begin(Component(name, tuple(argv), env or {}, beside))
+        """Any program, inside the namespaces, ``beside`` a node: with that node's directories; killed and restarted by name."""
+        self.begin(Component(name, tuple(argv), env or {}, beside, lasting=False))
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
         """Ends a component by a signal and waits for its end; returns the exit status, negative: the signal."""
+        self._lasting.discard(name)
         return self.namespaces.kill(name, number)
 
     def start(self, name: str) -> None:
         """Starts a component again, as it was; waits for an API server until it answers."""
-        one = self._components[name]
-        self.namespaces.start(one.name, one.argv, one.env, beside=one.beside)
+        self.begin(self._components[name])
         if name in (components.APISERVER, components.ETCD):
             self.wait_until_ready()
 
@@ -107,9 +108,11 @@ class Cluster:
         self.start(name)
 
     def begin(self, component: Component) -> None:
-        """Starts a component for the first time; it can be killed and started again by its name."""
+        """Starts a component; it can be killed and started again by its name."""
         self._components[component.name] = component
         self.namespaces.start(component.name, component.argv, component.env, beside=component.beside)
+        if component.lasting:
+            self._lasting.add(component.name)
 
     # -- what runs inside, now --------------------------------------------------------------------------------------
 
@@ -135,21 +138,29 @@ class Cluster:
 
     def wait_for(self, check: Callable[[], T], what: str, timeout_s: float = 60, every_s: float = 0.05) -> T:
         """Asks until the answer is true; a component that has ended meanwhile ends the waiting."""
-        end = time.monotonic() + timeout_s
+        now = time.monotonic()
+        end, look = now + timeout_s, now
         while not (answer := check()):
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > end:
                 raise TimeoutError(f"{what}: not in {timeout_s:.0f} s")
+            if now > look:
+                self._see_all_alive(what)
+                look = now + 0.5
             time.sleep(every_s)
         return answer
+
+    def _see_all_alive(self, what: str) -> None:
+        for name, status in self.namespaces.programs().items():
+            if status is not None and name in self._lasting:
+                text = f"waiting for {what}: {name} ended with {status}"
+                raise RuntimeError(f"{text}:\n{self.log(name)[-3000:]}")
 
     def wait_until_ready(self) -> None:
         """Until the API server answers that it is ready."""
         self.wait_for(self._ready, "the API server", every_s=0.1)
 
     def _ready(self) -> bool:
-        ended = self.namespaces.programs().get(components.APISERVER)
-        if ended is not None:
-            raise RuntimeError(f"the API server ended with {ended}:\n{self.log(components.APISERVER)[-3000:]}")
         try:
             return self.api.text("/readyz") == "ok"
         except (OSError, RefusedError):

@@ -33,6 +33,7 @@ class Component:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     beside: str | None = None  # a program whose mount namespace it shares
+    lasting: bool = True  # waiting for anything is given up when it ends unasked
 
 
 class Secrets:

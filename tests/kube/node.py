@@ -79,7 +79,8 @@ class RealNode:
         lines = [f"mount --bind {shlex.quote(str(own) + path)} {path}" for path in _OWN]
         lines += [f"ip address add {self._address}/32 dev lo", f"touch {shlex.quote(str(self.home / 'separated'))}"]
         script = " && ".join([*lines, "exec sleep infinity"])
-        self.cluster.start_program(self.name, ["unshare", "--mount", "--propagation", "private", "sh", "-c", script])
+        holder = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
+        self.cluster.begin(Component(self.name, holder))
         self.cluster.wait_for((self.home / "separated").exists, f"mounts of {self.name}", 20, every_s=0.01)
 
     def _serve_pods(self) -> None:
