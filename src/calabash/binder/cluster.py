@@ -173,7 +173,7 @@ class ClusterScheduler:
         """A node came, or is otherwise than it was, with the same devices. Nothing may run on a node that is put anew
         with other devices."""
         before = self.nodes.get(node.name)
-        if before is not None and [_fixed(d) for d in before.devices] != [_fixed(d) for d in node.devices]:
+        if before is not None and not same_devices(before, node):
             self.remove_node(node.name)
             before = None
         if before is None:
@@ -304,6 +304,11 @@ class ClusterScheduler:
         shared = sum(self._tenancy.shared((node.name, node.devices[i].device.uuid)) for i in devices)
         beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
         return f"{node.name}: {places} ({beside}); policy {self.scheduler.policy.name}"
+
+
+def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
+    """Whether two looks at a node saw the same devices, however they fare."""
+    return [_fixed(d) for d in one.devices] == [_fixed(d) for d in other.devices]
 
 
 def _fixed(found: NodeDevice) -> tuple[object, ...]:

@@ -49,7 +49,7 @@ class Reserve:
         if key in self._hopeless:
             return
         earlier = next((r for r in state.reservations if r.gang == gang.key), None)
-        reservation = self._kept(gang, earlier) or self._promised(gang, requests)
+        reservation = self._kept(requests, earlier) or self._promised(gang, requests)
         if reservation is None:
             self._hopeless.add(key)
             return
@@ -73,11 +73,11 @@ class Reserve:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _kept(self, gang: Gang, earlier: Reservation | None) -> Reservation | None:
-        """The promise that the gang has from an earlier cycle, if it can still be kept."""
+    def _kept(self, requests: Sequence[Request], earlier: Reservation | None) -> Reservation | None:
+        """The promise that these have from an earlier cycle, if it can still be kept; one to a part of them is none."""
         if earlier is None or earlier.start_s <= self._state.now_s:
             return None
-        if not all(name in gang.waiting for name in earlier.ids):
+        if {r.id for r in requests} != set(earlier.ids):
             return None
         with self._held.lifted():
             return earlier if self._held.can_keep(earlier) else None

@@ -1,0 +1,161 @@
+"""What kube-scheduler is answered: which node a pod may go to, whom it may preempt, and when it is bound.
+
+Theory of operation. kube-scheduler knows CPU, affinity, taints and volumes; the book knows devices. A pod may go where
+its plan says and nowhere else. When the planned node is not among those that kube-scheduler still offers, the plan
+cannot be kept, and it is made anew within the offer, at once and before the answer: the devices are held from then on,
+and the same question asked again gets the same answer. The nominated node is offered alone first; an offer of one that is
+only an old nomination is refused once, so that a plan that was changed is not changed back for want of a look at the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from calabash.kubernetes.plan import PodPlan
+from calabash.kubernetes.planner.book import UNBOUND, Book, Entry, Stage
+from calabash.kubernetes.planner.decisions import Decisions
+
+UNKNOWN = "the planner does not know this pod yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterAnswer:
+    """The one node that it may go to; None with one ``text`` for all that were offered."""
+
+    node: str | None
+    text: str = ""
+
+
+class Verdict(StrEnum):
+    """GO: bind it now. HOLD: its gang is not complete, wait. DONE: it is bound there already. REFUSE: not there, not now."""
+
+    GO = "go"
+    HOLD = "hold"
+    DONE = "done"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindAnswer:
+    """``plan`` is what must stand in the annotation before the binding; ``written`` whether it does."""
+
+    verdict: Verdict
+    text: str = ""
+    plan: PodPlan | None = None
+    written: bool = False
+
+
+class Answers:
+    """See the module's description."""
+
+    def __init__(self, book: Book, decisions: Decisions) -> None:
+        self._book = book
+        self._decisions = decisions
+        self._let_go: set[str] = set()
+
+    # ---- filter and preempt ---------------------------------------------------------------------------------------
+
+    def planned(self, uid: str) -> str | None:
+        """The node of a pod that may go there now; needs no lock, because it reads one entry."""
+        entry = self._book.entries.get(uid)
+        if entry is None or entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED):
+            return None
+        return entry.plan.node
+
+    def filter(self, uid: str, offered: Sequence[str], nominated: str, now_s: float) -> FilterAnswer:
+        """Where it may go of what is offered."""
+        entry = self._book.entries.get(uid)
+        if entry is None:
+            return FilterAnswer(node=None, text=UNKNOWN)
+        if entry.plan is None or entry.stage is Stage.PLACED or entry.stage is Stage.EVICTED:
+            return FilterAnswer(node=None, text=entry.told[1] or "it waits for devices")
+        planned = entry.plan.node
+        if planned in offered:
+            return FilterAnswer(node=planned)
+        if entry.stage not in UNBOUND:
+            return FilterAnswer(node=None, text=f"it is being bound to {planned}")
+        if len(offered) == 1 and offered[0] == nominated and not entry.stale_refused:
+            entry.stale_refused = True
+            return FilterAnswer(node=None, text=f"its plan is for {planned}")
+        return self._planned_anew(entry, offered, now_s)
+
+    def preempt(self, uid: str, offered: Collection[str]) -> list[str]:
+        """Nodes on which kube-scheduler may stop others for it: the planned one."""
+        node = self.planned(uid)
+        return [node] if node is not None and node in offered else []
+
+    # ---- bind -----------------------------------------------------------------------------------------------------
+
+    def bind(self, uid: str, node: str, now_s: float) -> BindAnswer:
+        """Whether it may be bound there now. Asked again by who waits, after ``let_go`` named it."""
+        entry = self._book.entries.get(uid)
+        if entry is None:
+            return BindAnswer(verdict=Verdict.REFUSE, text=UNKNOWN)
+        if entry.facts.node:
+            if entry.facts.node == node:
+                return BindAnswer(verdict=Verdict.DONE)
+            return BindAnswer(verdict=Verdict.REFUSE, text=f"it is bound to {entry.facts.node}")
+        if entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED) or entry.plan.node != node:
+            planned = entry.plan.node if entry.plan else "nowhere yet"
+            return BindAnswer(verdict=Verdict.REFUSE, text=f"its plan is for {planned}")
+        if entry.gang is not None and entry.stage is not Stage.BINDING and uid not in self._let_go:
+            self._let_go.update(self._book.permits.arrive(uid, entry.gang, now_s))
+            if uid not in self._let_go:
+                there, needed = self._book.permits.missing(entry.gang)
+                text = f"gang {entry.gang[1]}: {there} of {needed} members are ready to be bound"
+                return BindAnswer(verdict=Verdict.HOLD, text=text)
+        self._let_go.discard(uid)
+        entry.stage = Stage.BINDING
+        if entry.gang is not None:
+            self._book.permits.bound(uid, entry.gang)
+        return BindAnswer(verdict=Verdict.GO, plan=entry.plan, written=entry.written == entry.plan.id)
+
+    def let_go(self) -> list[str]:
+        """Those whose gang has become complete and who have not been told."""
+        return list(self._let_go)
+
+    def given_up(self, uid: str) -> None:
+        """Nobody waits for its binding any more."""
+        entry = self._book.entries.get(uid)
+        self._let_go.discard(uid)
+        if entry is not None and entry.gang is not None and entry.stage is not Stage.BINDING:
+            self._book.permits.give_up(uid, entry.gang)
+
+    def bound(self, uid: str, plan_id: str, *, ok: bool) -> None:
+        """The binding was written, or was refused by the API server."""
+        entry = self._book.entries.get(uid)
+        if entry is None or entry.stage is not Stage.BINDING:
+            return
+        if ok:
+            entry.written = plan_id
+            entry.stage = Stage.BOUND
+        else:
+            entry.stage = Stage.RELEASED
+            if entry.gang is not None:
+                self._book.permits.unbound(uid, entry.gang)
+
+    def expired(self, now_s: float) -> list[tuple[str, str]]:
+        """Whose gang did not come in time, with the text that refuses them."""
+        refused = []
+        for uid in self._book.permits.expired(now_s):
+            entry = self._book.entries.get(uid)
+            if entry is not None and entry.gang is not None:
+                there, needed = self._book.permits.missing(entry.gang)
+                refused.append((uid, f"gang {entry.gang[1]}: only {there} of {needed} members could be bound in time"))
+        return refused
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _planned_anew(self, entry: Entry, offered: Sequence[str], now_s: float) -> FilterAnswer:
+        book = self._book
+        before = entry.plan.node if entry.plan else ""
+        start = book.scheduler.rebind(entry.id, offered, now_s)
+        if start is None:
+            book.wait(entry)
+            count = len(offered)
+            return FilterAnswer(node=None, text=f"{before} cannot take it, and of {count} others none has the devices")
+        if not self._decisions.planned_anew(entry, start):
+            return FilterAnswer(node=None, text=entry.told[1])
+        return FilterAnswer(node=start.node)

@@ -1,0 +1,172 @@
+"""What the planner knows of every pod, and what it wants done: the state that its parts share.
+
+| stage | the pod |
+|---|---|
+| ASIDE | cannot be decided: its queue is not there, its gang is not known, no device could serve it, another's gate holds it |
+| WAITING | stands in its queue |
+| PLACED | has its devices and waits for those who must leave them |
+| RELEASING | its plan is being written |
+| RELEASED | kube-scheduler may place it where the plan says |
+| BINDING | its binding is being written |
+| BOUND | has its node |
+| EVICTED | has its node, and was asked to leave |
+
+``holds`` says whether the scheduler counts devices for it: from PLACED on, except where its node is gone or its devices
+are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from calabash.binder.bundle import Bundle
+from calabash.binder.cluster import ClusterScheduler
+from calabash.kubernetes.plan import PodPlan
+from calabash.kubernetes.planner.facts import Action, PodFacts, PodName, Report
+from calabash.kubernetes.planner.permits import GangName, Permits
+from calabash.model.errors import Reason
+from calabash.model.request import AllocationId
+
+
+class Stage(StrEnum):
+    """See the module's description."""
+
+    ASIDE = "aside"
+    WAITING = "waiting"
+    PLACED = "placed"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    BINDING = "binding"
+    BOUND = "bound"
+    EVICTED = "evicted"
+
+
+UNBOUND = frozenset((Stage.PLACED, Stage.RELEASING, Stage.RELEASED))
+SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
+
+
+@dataclass(slots=True)
+class Entry:
+    """One pod. ``written`` is the id of the plan that its annotation holds, as far as is known."""
+
+    facts: PodFacts
+    stage: Stage = Stage.ASIDE
+    bundle: Bundle | None = None
+    plan: PodPlan | None = None
+    written: str = ""
+    after: set[str] = field(default_factory=set)
+    gang: GangName | None = None
+    told: tuple[Reason | None, str] = (None, "")
+    protected_until_s: float = 0.0
+    stale_refused: bool = False
+
+    @property
+    def id(self) -> AllocationId:
+        return AllocationId(self.facts.uid)
+
+    @property
+    def pod(self) -> PodName:
+        return PodName(uid=self.facts.uid, namespace=self.facts.namespace, name=self.facts.name)
+
+    @property
+    def node(self) -> str:
+        """Where it is, or is to be."""
+        return self.facts.node or (self.plan.node if self.plan else "")
+
+
+def devices_of(plan: PodPlan) -> set[str]:
+    """The devices that a plan names, all of its node."""
+    return {part.device for container in plan.containers for part in container.slices}
+
+
+class Book:
+    """See the module's description.
+
+    Args:
+        new_id: makes the id of a plan.
+    """
+
+    def __init__(self, scheduler: ClusterScheduler, *, new_id: Callable[[], str], hold_s: float) -> None:
+        self.scheduler = scheduler
+        self.new_id = new_id
+        self.permits = Permits(hold_s)
+        self.entries: dict[str, Entry] = {}
+        self.on_node: dict[str, set[str]] = {}
+        self.newcomers: dict[AllocationId, None] = {}
+        self.aside: dict[str, None] = {}
+        self.placed: dict[str, None] = {}
+        self.broken: set[GangName] = set()
+        self.started = False
+        self._actions: list[Action] = []
+
+    def want(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def take_actions(self) -> list[Action]:
+        """What is to be done, in order; asked once."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    def add(self, facts: PodFacts) -> Entry:
+        entry = self.entries[facts.uid] = Entry(facts)
+        return entry
+
+    def settle(self, entry: Entry, plan: PodPlan | None) -> None:
+        """Its plan is this from now on."""
+        self._leave(entry)
+        entry.plan = plan
+        self._stand(entry)
+
+    def see(self, entry: Entry, facts: PodFacts) -> None:
+        """It looks like this now."""
+        self._leave(entry)
+        entry.facts = facts
+        self._stand(entry)
+
+    def forget(self, entry: Entry) -> None:
+        self._leave(entry)
+        self.newcomers.pop(entry.id, None)
+        self.aside.pop(entry.facts.uid, None)
+        self.placed.pop(entry.facts.uid, None)
+        if entry.gang is not None:
+            self.permits.leave(entry.facts.uid, entry.gang)
+        self.entries.pop(entry.facts.uid, None)
+
+    def put_aside(self, entry: Entry, reason: Reason, message: str) -> None:
+        """It cannot be decided until something else changes."""
+        entry.stage = Stage.ASIDE
+        entry.after.clear()
+        self.aside[entry.facts.uid] = None
+        if not entry.facts.leaving:
+            self.tell(entry, reason, message)
+
+    def wait(self, entry: Entry) -> None:
+        """The scheduler has it in its queue; it is looked at next."""
+        if entry.gang is not None and entry.stage in UNBOUND:
+            self.broken.add(entry.gang)
+        self.settle(entry, None)
+        entry.stage = Stage.WAITING
+        entry.after.clear()
+        self.aside.pop(entry.facts.uid, None)
+        self.newcomers[entry.id] = None
+
+    def tell(self, entry: Entry, reason: Reason | None, message: str) -> None:
+        """Report it, unless that has been said."""
+        if entry.told != (reason, message):
+            was_waiting = entry.told[0] is not None
+            entry.told = (reason, message)
+            if reason is not None or was_waiting:
+                self.want(Report(pod=entry.pod, reason=reason, message=message))
+
+    def _leave(self, entry: Entry) -> None:
+        there = self.on_node.get(entry.node)
+        if there is not None:
+            there.discard(entry.facts.uid)
+            if not there:
+                del self.on_node[entry.node]
+
+    def _stand(self, entry: Entry) -> None:
+        if entry.node and entry.facts.uid in self.entries:
+            self.on_node.setdefault(entry.node, set()).add(entry.facts.uid)

@@ -1,0 +1,141 @@
+"""The planner without the world around it: events in, actions out.
+
+Whoever calls holds a lock, tells what happened, calls ``decide`` and carries out ``take_actions``. Time is an argument.
+Nothing is kept that the API server does not know as well: ``start`` builds all of it from pods, their plans and the nodes,
+so a planner that died and one that takes over are the same case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from calabash.binder.cluster import ClusterScheduler
+from calabash.kubernetes.planner.answers import Answers
+from calabash.kubernetes.planner.book import Book
+from calabash.kubernetes.planner.decisions import Decisions
+from calabash.kubernetes.planner.facts import (
+    Action,
+    GpuNodeFacts,
+    NamespaceFacts,
+    NodeFacts,
+    PodFacts,
+    QueueFacts,
+)
+from calabash.kubernetes.planner.fleet import Fleet
+from calabash.kubernetes.planner.pods import GroupName, Pods
+from calabash.kubernetes.planner.queues import DEFAULT, Queues
+from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
+
+OPTIONS = Options(preempt=True, reclaim=True, reclaim_fair_share=False)
+HOLD_S = 50.0  # below the 60 s after which kube-scheduler gives up on a bind
+
+
+class Core:
+    """See the module's description.
+
+    Args:
+        new_id: makes the id of a plan.
+        hold_s: how long the binding of a gang's first member waits for the last.
+    """
+
+    def __init__(
+        self,
+        *,
+        new_id: Callable[[], str],
+        options: Options = OPTIONS,
+        policy: str | PlacementPolicy = DEFAULT_POLICY,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self._options = options
+        self._policy = policy
+        self.queues = Queues()
+        empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy)
+        self.book = Book(empty, new_id=new_id, hold_s=hold_s)
+        self.pods = Pods(self.book, self.queues)
+        self.fleet = Fleet(self.book, self.pods)
+        self.decisions = Decisions(self.book, self.pods)
+        self.answers = Answers(self.book, self.decisions)
+        self._stale: set[str] = set()
+        self._retry = False
+
+    def start(self, now_s: float) -> None:
+        """All that there is has been told: take it over."""
+        book = self.book
+        book.scheduler = ClusterScheduler(self.fleet.nodes(), [DEFAULT], options=self._options, policy=self._policy)
+        self.queues.apply(book)
+        book.started = True
+        self.pods.restart(list(book.entries.values()), now_s)
+        for name in list(book.scheduler.nodes):
+            self.fleet.recount(name, now_s)
+
+    # ---- events ---------------------------------------------------------------------------------------------------
+
+    def pod(self, facts: PodFacts, now_s: float) -> None:
+        """A pod is there, or is otherwise than it was."""
+        if facts.finished:
+            self.pod_gone(facts.uid)
+        else:
+            self.pods.see(facts, now_s)
+            if facts.node:
+                self._stale.add(facts.node)
+
+    def pod_gone(self, uid: str) -> None:
+        entry = self.book.entries.get(uid)
+        if entry is not None:
+            self._stale.add(entry.node)
+        self.pods.gone(uid)
+        self.decisions.gone(uid)
+
+    def node(self, facts: NodeFacts, now_s: float) -> None:
+        self.fleet.see_node(facts, now_s)
+        self._retry = True
+
+    def node_gone(self, name: str) -> None:
+        self.fleet.node_gone(name)
+
+    def devices(self, facts: GpuNodeFacts, now_s: float) -> None:
+        """What a node's agent tells of its devices."""
+        version = self.book.scheduler.kinds.version
+        self.fleet.see_devices(facts, now_s)
+        self._retry = self._retry or version != self.book.scheduler.kinds.version
+
+    def devices_gone(self, name: str) -> None:
+        self.fleet.devices_gone(name)
+
+    def set_queues(self, queues: Iterable[QueueFacts]) -> None:
+        """All queues that there are."""
+        self.queues.wanted = {queue.name: queue for queue in queues}
+        if self.book.started:
+            self.queues.apply(self.book)
+        self._retry = True
+
+    def namespace(self, facts: NamespaceFacts) -> None:
+        if self.queues.namespaces.get(facts.name) != facts:
+            self.queues.namespaces[facts.name] = facts
+            self._retry = True
+
+    def group(self, name: GroupName, needed: int | None) -> None:
+        """A gang object asks for so many members; None: it is gone."""
+        if needed is None:
+            self.pods.groups.pop(name, None)
+        else:
+            self.pods.groups[name] = needed
+        self._retry = True
+
+    # ---- decisions ------------------------------------------------------------------------------------------------
+
+    def decide(self, now_s: float) -> None:
+        """Decide everything that can be decided now."""
+        if not self.book.started:
+            return
+        if self._retry:
+            self._retry = False
+            self.pods.again()
+        for name in self._stale:
+            self.fleet.recount(name, now_s)
+        self._stale.clear()
+        self.decisions.decide(now_s)
+
+    def take_actions(self) -> list[Action]:
+        """What is to be done, in order; asked once."""
+        return self.book.take_actions()

@@ -1,0 +1,212 @@
+"""What the scheduler decided becomes what is to be done.
+
+Theory of operation. A start whose devices are free is released at once; one that takes the devices of others waits until
+these are gone. Who has not begun loses its plan by a word here; who is bound is evicted by the API server, which asks the
+disruption budgets. Where a budget refuses, the decision is taken back as a whole: the victim holds its devices again and
+is not asked again for a while, and who was to have them waits.
+"""
+
+from __future__ import annotations
+
+from calabash.binder.cluster import StartBundle
+from calabash.binder.local import Stop, Wait
+from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
+from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
+from calabash.kubernetes.planner.facts import EvictPod, Nominate, Release
+from calabash.kubernetes.planner.pods import Pods
+from calabash.model.errors import Reason
+from calabash.sched import Explanation
+
+PROTECTED_S = 60.0
+
+
+class Decisions:
+    """See the module's description."""
+
+    def __init__(self, book: Book, pods: Pods) -> None:
+        self._book = book
+        self._pods = pods
+        self._protected: set[str] = set()
+
+    def decide(self, now_s: float) -> None:
+        """Decide everything that can be decided now."""
+        book = self._book
+        self._unprotect(now_s)
+        scheduler = book.scheduler
+        newcomers, book.newcomers = book.newcomers, {}
+        due = scheduler.due(now_s)
+        if not (due or newcomers):
+            return
+        decided = scheduler.cycle(now_s) if due else scheduler.decide(newcomers, now_s)
+        for decision in decided:
+            entry = book.entries.get(decision.id)
+            if entry is None:
+                continue
+            if isinstance(decision, StartBundle):
+                self.started(entry, decision)
+            elif isinstance(decision, Stop):
+                self._stopped(entry, decision)
+            elif isinstance(decision, Wait):
+                book.tell(entry, decision.reason, text_of(decision.explanation))
+        self._give_up_halves()
+
+    def started(self, entry: Entry, start: StartBundle) -> None:
+        """It has its devices: release it, or wait for those who must leave them."""
+        book = self._book
+        plan = plan_of(entry, start, book.new_id())
+        book.settle(entry, plan)
+        entry.stale_refused = False
+        if self._waits_for_others(entry, plan):
+            book.want(Nominate(pod=entry.pod, node=plan.node))
+        else:
+            self._release(entry)
+
+    def planned_anew(self, entry: Entry, start: StartBundle) -> bool:
+        """It goes elsewhere than it was to, and whether it may do so at once; its annotation is written with its binding."""
+        plan = plan_of(entry, start, self._book.new_id())
+        self._book.settle(entry, plan)
+        entry.stale_refused = False
+        if self._waits_for_others(entry, plan):
+            return False
+        entry.stage = Stage.RELEASED
+        return True
+
+    def gone(self, uid: str) -> None:
+        """Somebody is gone; who waited for no one else goes on."""
+        for name in list(self._book.placed):
+            entry = self._book.entries[name]
+            entry.after.discard(uid)
+            if entry.stage is not Stage.PLACED:
+                del self._book.placed[name]
+            elif not entry.after:
+                del self._book.placed[name]
+                self._release(entry)
+
+    def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
+        """The plan was written, or could not be (then it is tried again while it is still the plan)."""
+        entry = self._book.entries.get(uid)
+        if entry is None:
+            return
+        if ok:
+            entry.written = plan_id
+        if entry.plan is None or entry.plan.id != plan_id or entry.stage is not Stage.RELEASING:
+            return
+        if ok:
+            entry.stage = Stage.RELEASED
+        else:
+            self._book.want(Release(pod=entry.pod, plan=entry.plan))
+
+    def blocked(self, uid: str, message: str, now_s: float) -> None:
+        """A budget keeps a victim: those who were to have its devices wait, and it holds them again."""
+        book = self._book
+        victim = book.entries.get(uid)
+        if victim is None or victim.stage is not Stage.EVICTED:
+            return
+        for name in list(book.placed):
+            entry = book.entries[name]
+            if entry.stage is Stage.PLACED and uid in entry.after:
+                book.scheduler.unbind(entry.id)
+                book.wait(entry)
+                book.tell(entry, Reason.NO_CAPACITY, f"{victim.pod.text} may not be stopped now: {message}")
+        victim.stage = Stage.BOUND
+        victim.protected_until_s = now_s + PROTECTED_S
+        self._protected.add(uid)
+        self._pods.adopt(victim, victim.plan, now_s)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _release(self, entry: Entry) -> None:
+        assert entry.plan is not None
+        entry.stage = Stage.RELEASING
+        self._book.want(Release(pod=entry.pod, plan=entry.plan))
+        self._book.tell(entry, None, f"planned on {entry.plan.node}")
+
+    def _waits_for_others(self, entry: Entry, plan: PodPlan) -> bool:
+        """Whether any of its devices are still those of somebody who was asked to leave."""
+        book = self._book
+        devices = devices_of(plan)
+        leaving = [book.entries[uid] for uid in book.on_node.get(plan.node, ())]
+        entry.after = {
+            other.facts.uid
+            for other in leaving
+            if other.stage is Stage.EVICTED
+            and other.plan is not None
+            and not devices.isdisjoint(devices_of(other.plan))
+        }
+        if not entry.after:
+            return False
+        entry.stage = Stage.PLACED
+        book.placed[entry.facts.uid] = None
+        names = ", ".join(sorted(book.entries[a].pod.text for a in entry.after)[:3])
+        book.tell(entry, Reason.NO_CAPACITY, f"it has its place on {plan.node} and waits for {names} to leave it")
+        return True
+
+    def _stopped(self, entry: Entry, stop: Stop) -> None:
+        book = self._book
+        by = book.entries.get(stop.by)
+        whom = by.pod.text if by is not None else "another pod"
+        if entry.stage in SETTLED:
+            book.scheduler.finished(entry.id)  # whoever makes it again makes another pod
+            entry.stage = Stage.EVICTED
+            text = f"stopped for {whom} ({stop.reason.value}) on {entry.node}"
+            book.want(EvictPod(pod=entry.pod, reason=stop.reason, message=text))
+        else:
+            book.wait(entry)
+            book.newcomers.pop(entry.id, None)  # the decision has looked at it already
+            book.tell(entry, stop.reason, f"its place went to {whom} before it began")
+
+    def _give_up_halves(self) -> None:
+        """A gang that lost a member's place, and found no other, holds no devices: others can use them meanwhile."""
+        book = self._book
+        for gang in list(book.broken):
+            members = [book.entries[uid] for uid in sorted(book.permits.members(gang))]
+            placed = [e for e in members if e.stage in UNBOUND]
+            _, needed = book.permits.missing(gang)
+            if book.permits.is_begun(gang) or len(placed) >= needed:
+                continue
+            for entry in placed:
+                book.scheduler.unbind(entry.id)
+                book.wait(entry)
+        book.broken.clear()
+
+    def _unprotect(self, now_s: float) -> None:
+        book = self._book
+        for uid in list(self._protected):
+            entry = book.entries.get(uid)
+            if entry is None:
+                self._protected.discard(uid)
+            elif entry.protected_until_s <= now_s:
+                self._protected.discard(uid)
+                if entry.stage is Stage.BOUND and book.scheduler.holds(entry.id):
+                    book.scheduler.unbind(entry.id)
+                    book.scheduler.finished(entry.id)
+                    self._pods.adopt(entry, entry.plan, now_s)
+
+
+def plan_of(entry: Entry, start: StartBundle, plan_id: str) -> PodPlan:
+    """The plan as it stands in the annotation."""
+    assert entry.bundle is not None
+    return PodPlan(
+        id=plan_id,
+        pod_uid=entry.facts.uid,
+        node=start.node,
+        containers=tuple(
+            PlannedContainer(
+                name=part.name,
+                mode=placement.mode,
+                policy=part.request.policy,
+                slices=tuple(
+                    PlannedSlice(device=s.device, memory_mib=s.memory_mib, core_percent=s.core_percent)
+                    for s in placement.slices
+                ),
+            )
+            for part, placement in zip(entry.bundle.parts, start.placements, strict=True)
+        ),
+    )
+
+
+def text_of(explanation: Explanation) -> str:
+    """An explanation in one line: what is short, in numbers, and what would help."""
+    causes = "; ".join(f"{cause.nodes}: {cause.text}" for cause in explanation.causes[:3])
+    changes = "; ".join(explanation.changes[:2])
+    return ". ".join(filter(None, (explanation.summary, causes, f"hint: {changes}" if changes else "")))

@@ -1,0 +1,145 @@
+"""What the planner is told, and what it wants done: frozen values without any shape of the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from calabash.binder.kinds import NodeDevice, Wish
+from calabash.kubernetes.asked import PodRequest
+from calabash.kubernetes.plan import PodPlan
+from calabash.model.errors import Reason
+
+ANYWHERE = Wish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """A pod that asks for devices.
+
+    Args:
+        request: what it asks for; None with ``fault`` when that cannot be read.
+        node: where it is bound; "" while it is not.
+        nominated: the node that its status names.
+        plan: the plan in its annotation, when it is one and of this pod.
+        gated: our gate holds it. held: somebody else's gate does.
+        refused: kube-scheduler tried and found no node.
+        finished: it ended. leaving: it is being deleted.
+        remade: somebody makes it again when it is deleted.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    created_at_s: float
+    request: PodRequest | None
+    fault: str = ""
+    wish: Wish = ANYWHERE
+    priority: int = 0
+    node: str = ""
+    nominated: str = ""
+    plan: PodPlan | None = None
+    gated: bool = False
+    held: bool = False
+    refused: bool = False
+    finished: bool = False
+    leaving: bool = False
+    remade: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A node. ``taints`` are ``key=value:Effect``."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[str, ...] = ()
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceFacts:
+    """A slice that a node's agent has given out. ``memory_mib`` 0 means not capped."""
+
+    pod_uid: str
+    device: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNodeFacts:
+    """The devices of a node, as its agent tells."""
+
+    name: str
+    devices: tuple[NodeDevice, ...]
+    slices: tuple[SliceFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """A queue; amounts are devices, ``limit`` None is unlimited."""
+
+    name: str
+    parent: str = ""
+    deserved: float = 0.0
+    limit: float | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceFacts:
+    """Which queue the pods of a namespace are in, and which others they may name."""
+
+    name: str
+    queue: str = ""
+    allowed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodName:
+    """A pod, for calls to the API server."""
+
+    uid: str
+    namespace: str
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Nominate the node, then write the plan and take our gate off."""
+
+    pod: PodName
+    plan: PodPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nominate:
+    """Name the node in the pod's status: it is tried first and alone."""
+
+    pod: PodName
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictPod:
+    """Ask for the pod to be taken away, as budgets allow; ``message`` says for whom."""
+
+    pod: PodName
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Tell people of the pod: why it waits, or (``reason`` None) that it has its place."""
+
+    pod: PodName
+    reason: Reason | None
+    message: str
+
+
+Action = Release | Nominate | EvictPod | Report

@@ -1,0 +1,117 @@
+"""Nodes that come, change and go: a node takes part once both its Node and its GpuNode are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from calabash.binder.cluster import ClusterNode, same_devices
+from calabash.binder.kinds import NodeDevice
+from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, devices_of
+from calabash.kubernetes.planner.facts import GpuNodeFacts, NodeFacts
+from calabash.kubernetes.planner.pods import Pods, holders
+from calabash.model.device import Health, NodeName
+
+
+class Fleet:
+    """Events of nodes. A slice whose pod the book does not count is memory that somebody unknown holds."""
+
+    def __init__(self, book: Book, pods: Pods) -> None:
+        self._book = book
+        self._pods = pods
+        self._nodes: dict[str, NodeFacts] = {}
+        self._devices: dict[str, GpuNodeFacts] = {}
+
+    def see_node(self, facts: NodeFacts, now_s: float) -> None:
+        if self._nodes.get(facts.name) != facts:
+            self._nodes[facts.name] = facts
+            self._put(facts.name, now_s)
+
+    def see_devices(self, facts: GpuNodeFacts, now_s: float) -> None:
+        if self._devices.get(facts.name) != facts:
+            self._devices[facts.name] = facts
+            self._put(facts.name, now_s)
+
+    def node_gone(self, name: str) -> None:
+        self._nodes.pop(name, None)
+        self._take_away(name)
+
+    def devices_gone(self, name: str) -> None:
+        self._devices.pop(name, None)
+        self._take_away(name)
+
+    def nodes(self) -> list[ClusterNode]:
+        """All nodes that take part, as they are now."""
+        return [found for name in self._nodes if (found := self._described(name)) is not None]
+
+    def recount(self, name: str, now_s: float) -> None:
+        """Who is counted on a node has changed."""
+        if self._devices.get(name) is not None and self._devices[name].slices:
+            self._put(name, now_s)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _described(self, name: str) -> ClusterNode | None:
+        node, devices = self._nodes.get(name), self._devices.get(name)
+        if node is None or devices is None or not devices.devices:
+            return None
+        return ClusterNode(
+            name=NodeName(name),
+            devices=tuple(self._with_strangers(found, devices) for found in devices.devices),
+            labels=node.labels,
+            taints=node.taints,
+            schedulable=node.schedulable,
+        )
+
+    def _with_strangers(self, found: NodeDevice, node: GpuNodeFacts) -> NodeDevice:
+        book = self._book
+        unknown = 0
+        for part in node.slices:
+            if part.device == found.device.uuid:
+                entry = book.entries.get(part.pod_uid)
+                if entry is None or not book.scheduler.holds(entry.id):
+                    unknown += part.memory_mib or found.device.memory_mib
+        return replace(found, foreign_mib=found.foreign_mib + unknown) if unknown else found
+
+    def _put(self, name: str, now_s: float) -> None:
+        book = self._book
+        if not book.started:
+            return
+        now = self._described(name)
+        if now is None:
+            self._take_away(name)
+            return
+        before = book.scheduler.nodes.get(now.name)
+        anew = before is None or not same_devices(before, now)
+        if anew and before is not None:
+            self._take_away(name)
+        book.scheduler.put_node(now)
+        if anew:
+            self._come_back(name, now_s)
+        else:
+            self._leave_ill_devices(now)
+
+    def _come_back(self, name: str, now_s: float) -> None:
+        """What is bound there holds its devices again."""
+        for entry in holders(self._book, name):
+            if entry.stage in SETTLED and not self._book.scheduler.holds(entry.id):
+                self._pods.adopt(entry, entry.plan or entry.facts.plan, now_s)
+        now = self._described(name)
+        if now is not None:
+            self._book.scheduler.put_node(now)  # what was adopted is no stranger's
+
+    def _leave_ill_devices(self, node: ClusterNode) -> None:
+        """What has not begun on a device that takes nothing new goes elsewhere."""
+        ill = {d.device.uuid for d in node.devices if d.device.health is not Health.HEALTHY}
+        if not ill:
+            return
+        for entry in holders(self._book, node.name):
+            if entry.stage in UNBOUND and entry.plan is not None and not ill.isdisjoint(devices_of(entry.plan)):
+                self._pods.drop(entry)
+
+    def _take_away(self, name: str) -> None:
+        book = self._book
+        if not book.started or NodeName(name) not in book.scheduler.nodes:
+            return
+        for entry in holders(book, name):
+            self._pods.drop(entry)
+        book.scheduler.remove_node(NodeName(name))

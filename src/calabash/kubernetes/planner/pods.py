@@ -1,0 +1,280 @@
+"""Pods that come, change and go.
+
+Theory of operation. What the API server says of a pod is the truth about what has happened, the book is the truth about
+what is promised. A pod without a node stands in the scheduler's queue from the moment in which only our gate, or none,
+holds it. A pod with a node holds what its plan says, whoever wrote it; where nobody wrote one, its node's agent gave it
+devices, and they are known from the node's slices. A plan that was found in an annotation (after a restart) is kept where
+there is room for it, and members of a gang keep theirs together or not at all: half a gang with devices would hold them
+idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from calabash.binder.cluster import BundleRequest
+from calabash.kubernetes.asked import GangSource
+from calabash.kubernetes.plan import PodPlan
+from calabash.kubernetes.planner.book import SETTLED, Book, Entry, Stage
+from calabash.kubernetes.planner.bundles import bundle_of
+from calabash.kubernetes.planner.facts import Nominate, PodFacts
+from calabash.kubernetes.planner.queues import Queues
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE, Placement
+
+SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never stopped for others
+
+GroupName = tuple[str, str, str]
+"""Source, namespace and name."""
+
+
+class Pods:
+    """Events of pods; see the module's description.
+
+    Args:
+        groups: members that each gang object asks for.
+    """
+
+    def __init__(self, book: Book, queues: Queues) -> None:
+        self._book = book
+        self._queues = queues
+        self.groups: dict[GroupName, int] = {}
+
+    # ---- events ---------------------------------------------------------------------------------------------------
+
+    def see(self, facts: PodFacts, now_s: float) -> None:
+        """A pod is there, or is otherwise than it was."""
+        book = self._book
+        entry = book.entries.get(facts.uid)
+        if facts.finished:
+            self.gone(facts.uid)
+            return
+        if entry is None:
+            if facts.leaving and not facts.node:
+                return
+            entry = book.add(facts)
+            book.see(entry, facts)
+            if book.started:
+                self.enter(entry, now_s)
+            return
+        before = entry.facts
+        book.see(entry, facts)
+        if book.started:
+            self._changed(entry, before, now_s)
+
+    def gone(self, uid: str) -> None:
+        """A pod is gone, or ended: its devices are free, and who waited for them goes on."""
+        book = self._book
+        entry = book.entries.get(uid)
+        if entry is None:
+            return
+        book.scheduler.finished(entry.id)
+        book.forget(entry)
+
+    def enter(self, entry: Entry, now_s: float) -> None:
+        """Find its place in the book."""
+        facts = entry.facts
+        if facts.node:
+            entry.stage = Stage.BOUND
+            self._describe(entry)
+            self.adopt(entry, facts.plan, now_s)
+            if entry.gang is not None:
+                self._book.permits.bound(facts.uid, entry.gang)
+        else:
+            self.submit(entry)
+
+    def restart(self, entries: Iterable[Entry], now_s: float) -> None:
+        """Take over what others left: bound pods first, then plans of gangs that are complete, then who waits."""
+        waiting: list[Entry] = []
+        planned: dict[object, list[Entry]] = {}
+        for entry in sorted(entries, key=lambda e: (e.facts.created_at_s, e.facts.uid)):
+            if entry.facts.node:
+                self.enter(entry, now_s)
+            elif entry.facts.plan is not None and not (entry.facts.gated or entry.facts.leaving):
+                self._describe(entry)
+                planned.setdefault(entry.gang or entry.facts.uid, []).append(entry)
+            else:
+                waiting.append(entry)
+        for members in planned.values():
+            self._resume(members, now_s)
+        for entry in waiting:
+            self.submit(entry)
+
+    # ---- places ---------------------------------------------------------------------------------------------------
+
+    def submit(self, entry: Entry) -> None:
+        """Have it stand in its queue, or say why it cannot."""
+        book, facts = self._book, entry.facts
+        if facts.leaving:
+            book.put_aside(entry, Reason.CONFLICT, "it is being deleted")
+            return
+        if facts.held:
+            book.put_aside(entry, Reason.CONFLICT, "another scheduling gate holds it")
+            return
+        if not self._describe(entry):
+            return
+        try:
+            book.scheduler.submit(self._request(entry))
+        except CalabashError as error:
+            book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
+            return
+        book.wait(entry)
+
+    def adopt(self, entry: Entry, plan: PodPlan | None, now_s: float) -> bool:
+        """Have it hold what the plan says; False when that is not there."""
+        book = self._book
+        bundle = entry.bundle
+        if plan is None or bundle is None or (entry.facts.node and entry.facts.node != plan.node):
+            return False
+        found = [plan.container(part.name) for part in bundle.parts]
+        placements: list[Placement] = [c.placement(plan.node) for c in found if c is not None]
+        if len(placements) < len(bundle.parts):
+            return False
+        try:
+            book.scheduler.adopt(self._request(entry, now_s), placements, started_at_s=now_s)
+        except CalabashError:
+            return False
+        book.settle(entry, plan)
+        entry.written = plan.id
+        return True
+
+    def drop(self, entry: Entry) -> None:
+        """It loses its place, because its node or a device is gone. What is bound stays so; what is not waits again."""
+        book = self._book
+        if entry.stage in SETTLED:
+            book.scheduler.finished(entry.id)
+        elif book.scheduler.holds(entry.id):
+            book.scheduler.unbind(entry.id)
+            book.wait(entry)
+
+    def again(self) -> None:
+        """Try those that were put aside: something changed that they may have waited for."""
+        for uid in list(self._book.aside):
+            entry = self._book.entries[uid]
+            if entry.facts.node == "":
+                self.submit(entry)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _changed(self, entry: Entry, before: PodFacts, now_s: float) -> None:
+        book, facts = self._book, entry.facts
+        if facts.node:
+            if entry.stage not in (Stage.BOUND, Stage.EVICTED):
+                self._bound(entry, now_s)
+        elif facts.leaving:
+            if entry.stage in SETTLED:
+                return  # its binding may have come first
+            book.scheduler.finished(entry.id)
+            book.newcomers.pop(entry.id, None)
+            book.settle(entry, None)
+            book.put_aside(entry, Reason.CONFLICT, "it is being deleted")
+        elif entry.stage is Stage.ASIDE:
+            self.submit(entry)
+        elif entry.stage is Stage.WAITING:
+            if (before.request, before.wish, before.priority) != (facts.request, facts.wish, facts.priority):
+                book.scheduler.finished(entry.id)
+                self.submit(entry)
+        elif entry.plan is not None:
+            if facts.plan is not None and facts.plan.id == entry.plan.id and not facts.gated:
+                entry.written = facts.plan.id
+                if entry.stage is Stage.RELEASING:
+                    entry.stage = Stage.RELEASED
+            if facts.refused and not facts.nominated and before.nominated and entry.stage is Stage.RELEASED:
+                book.want(Nominate(pod=entry.pod, node=entry.plan.node))  # an attempt that failed took it away
+
+    def _bound(self, entry: Entry, now_s: float) -> None:
+        """Somebody gave it a node: as planned, or otherwise."""
+        book, facts = self._book, entry.facts
+        agreed = entry.plan is not None and entry.plan.node == facts.node
+        if not agreed:
+            book.scheduler.finished(entry.id)
+            book.newcomers.pop(entry.id, None)
+            book.aside.pop(facts.uid, None)
+            book.settle(entry, None)
+            self._describe(entry)
+            self.adopt(entry, facts.plan, now_s)
+        entry.stage = Stage.BOUND
+        if entry.gang is not None:
+            book.permits.bound(facts.uid, entry.gang)
+
+    def _resume(self, members: list[Entry], now_s: float) -> None:
+        """Plans from before a restart: kept together, or made anew together."""
+        book = self._book
+        adopted = [e for e in members if e.bundle is not None and self.adopt(e, e.facts.plan, now_s)]
+        gang = members[0].gang
+        complete = True
+        if gang is not None:
+            there, needed = book.permits.missing(gang)
+            complete = book.permits.is_begun(gang) or there + len(adopted) >= needed
+        for entry in members:
+            if entry.plan is None:
+                if entry.bundle is not None:
+                    self.submit(entry)
+            elif complete:
+                entry.stage = Stage.RELEASED
+                if entry.facts.nominated != entry.plan.node:
+                    book.want(Nominate(pod=entry.pod, node=entry.plan.node))
+            else:
+                book.scheduler.unbind(entry.id)
+                book.wait(entry)
+
+    def _describe(self, entry: Entry) -> bool:
+        """What it asks for, in the binder's words; False when it was put aside for want of it."""
+        book, facts = self._book, entry.facts
+        if facts.request is None:
+            book.put_aside(entry, Reason.BAD_REQUEST, facts.fault)
+            return False
+        first = facts.request.containers[0].request
+        size = first.gang_size
+        if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
+            known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
+            if known is None and not facts.node:
+                book.put_aside(
+                    entry, Reason.GANG_INCOMPLETE, f"there is no {facts.request.gang_source} group {first.gang}"
+                )
+                return False
+            size = known or 1
+        try:
+            entry.bundle = bundle_of(
+                facts.request,
+                tenant=facts.namespace,
+                queue=self._queue(facts),
+                priority=facts.priority,
+                gang_size=size,
+            )
+        except CalabashError as error:
+            book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
+            return False
+        if first.gang:
+            entry.gang = (facts.namespace, first.gang)
+            book.permits.join(facts.uid, entry.gang, size)
+        return True
+
+    def _queue(self, facts: PodFacts) -> str:
+        """Its queue. What runs is counted, whatever became of its queue."""
+        try:
+            queue = self._queues.of(facts)
+        except CalabashError:
+            if not facts.node:
+                raise
+            queue = DEFAULT_QUEUE
+        if facts.node and queue not in self._book.scheduler.scheduler.tree.form.leaves:
+            queue = DEFAULT_QUEUE
+        return queue
+
+    def _request(self, entry: Entry, now_s: float = 0.0) -> BundleRequest:
+        facts = entry.facts
+        assert entry.bundle is not None
+        return BundleRequest(
+            id=entry.id,
+            bundle=entry.bundle,
+            wish=facts.wish,
+            submitted_at_s=facts.created_at_s,
+            owner=facts.namespace,
+            evictable=facts.priority < SYSTEM_PRIORITY_MIN and entry.protected_until_s <= now_s,
+        )
+
+
+def holders(book: Book, node: str) -> list[Entry]:
+    """Pods that are on a node or are to be there."""
+    return [book.entries[uid] for uid in sorted(book.on_node.get(node, ()))]

@@ -1,0 +1,78 @@
+"""The tree of queues as the API server has it, and which queue a pod is in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from calabash.kubernetes.planner.book import Book, Stage
+from calabash.kubernetes.planner.facts import NamespaceFacts, PodFacts, QueueFacts
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE
+from calabash.sched import UNLIMITED, Amount, QueueSpec
+
+DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
+
+
+class Queues:
+    """Queues and namespaces. A queue whose object is gone stays, without rights, until nothing of it runs."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, QueueFacts] = {}
+        self.namespaces: dict[str, NamespaceFacts] = {}
+        self.fault = ""
+
+    def specs(self, in_use: Collection[str] = ()) -> list[QueueSpec]:
+        """The tree; ``in_use`` names queues that must be in it."""
+        specs = {name: spec_of(facts) for name, facts in self.wanted.items()}
+        specs.setdefault(DEFAULT_QUEUE, DEFAULT)
+        for name in in_use:
+            specs.setdefault(name, QueueSpec(name=name, over_quota_weight=0.0))
+        return list(specs.values())
+
+    def apply(self, book: Book) -> None:
+        """Give the scheduler the tree; what stands in a queue that is gone is put aside. A tree that cannot be keeps the
+        old one, and ``fault`` says why."""
+        waiting = [e for e in book.entries.values() if e.stage is Stage.WAITING and e.bundle]
+        gone = [e for e in waiting if e.bundle and not self.is_there(e.bundle.request.queue)]
+        for entry in gone:
+            book.scheduler.finished(entry.id)
+            book.newcomers.pop(entry.id, None)
+            book.put_aside(entry, Reason.NOT_FOUND, "its queue is gone")
+        used = {e.bundle.request.queue for e in book.entries.values() if e.bundle and book.scheduler.knows(e.id)}
+        try:
+            book.scheduler.set_queues(self.specs(used))
+        except CalabashError as error:
+            self.fault = error.message
+        else:
+            self.fault = ""
+
+    def is_there(self, name: str) -> bool:
+        return name in self.wanted or name == DEFAULT_QUEUE
+
+    def of(self, pod: PodFacts) -> str:
+        """The queue of a pod. Raises CalabashError: it is not there, or the namespace does not allow it."""
+        namespace = self.namespaces.get(pod.namespace) or NamespaceFacts(name=pod.namespace)
+        own = pod.request.queue if pod.request else ""
+        given = namespace.queue or DEFAULT_QUEUE
+        if own and own != given and own not in namespace.allowed:
+            raise CalabashError(
+                f"namespace {pod.namespace} is in queue {given}, the pod names {own}",
+                reason=Reason.NOT_PERMITTED,
+                hint=f"leave the queue out, or have the namespace allow {own}",
+            )
+        name = own or given
+        if not self.is_there(name):
+            raise CalabashError(f"queue {name} does not exist", reason=Reason.NOT_FOUND, hint="kubectl get queues")
+        return name
+
+
+def spec_of(queue: QueueFacts) -> QueueSpec:
+    """In the scheduler's words."""
+    limit = UNLIMITED if queue.limit is None else UNLIMITED._replace(gpu_milli=round(queue.limit * 1000))
+    return QueueSpec(
+        name=queue.name,
+        parent=queue.parent,
+        deserved=Amount(gpu_milli=round(queue.deserved * 1000)),
+        limit=limit,
+        over_quota_weight=queue.weight,
+    )

@@ -1,0 +1,638 @@
+"""The planner without the world: what it promises, keeps, repairs, and takes up again after its own death."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.unit.kubernetes.planner.virtual import Cluster, asked, gpu_node
+
+from calabash.kubernetes.asked import ContainerKind, GangSource
+from calabash.kubernetes.planner.answers import Verdict
+from calabash.kubernetes.planner.book import Stage
+from calabash.kubernetes.planner.facts import NamespaceFacts, NodeFacts, Nominate, QueueFacts, Release, SliceFacts
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest
+
+SHARE = GpuRequest(memory_mib=8192, core_percent=40)
+WHOLE = GpuRequest()
+
+
+def gang(name: str, size: int, **more: Any) -> GpuRequest:
+    return GpuRequest(gang=name, gang_size=size, **more)
+
+
+def test_a_pod_is_nominated_and_released_in_one_action_and_bound_where_it_was_planned() -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    uid = cluster.create(SHARE)
+    cluster.decide()
+    releases = [a for a in cluster.todo if isinstance(a, Release)]
+    assert [(r.pod.uid, r.plan.pod_uid) for r in releases] == [(uid, uid)]
+    cluster.settle()
+    assert cluster.bound() == {uid: releases[0].plan.node}
+
+
+def test_containers_share_devices_of_one_node_and_init_containers_are_charged_by_the_largest() -> None:
+    cluster = Cluster({"a": 1})
+    small = GpuRequest(memory_mib=1024, core_percent=50)
+    pod = asked(
+        SHARE, (ContainerKind.INIT, small), (ContainerKind.SIDECAR, GpuRequest(memory_mib=1024, core_percent=10))
+    )
+    uid = cluster.create(pod)
+    other = cluster.create(GpuRequest(memory_mib=1024, core_percent=40))
+    cluster.settle()
+    assert set(cluster.bound()) == {uid, other}
+    plan = cluster.pods[uid].plan
+    assert plan is not None
+    assert {c.name for c in plan.containers} == {"main", "c0", "c1"}
+    third = cluster.create(GpuRequest(memory_mib=1024, core_percent=11))
+    cluster.settle()
+    assert third not in cluster.bound(), "init container of 50 % leaves 50 %, of which 40 % are given"
+
+
+def test_a_gang_is_released_together_and_bound_together_or_not_at_all() -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    members = [cluster.create(gang("g", 4)) for _ in range(3)]
+    cluster.settle()
+    assert cluster.bound() == {}
+    assert cluster.core.book.entries[members[0]].told[0] is Reason.GANG_INCOMPLETE
+    members.append(cluster.create(gang("g", 4)))
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    verdicts = [cluster.core.answers.bind(m, _planned(cluster, m), cluster.now_s).verdict for m in members[:3]]
+    assert verdicts == [Verdict.HOLD] * 3
+    assert cluster.core.answers.let_go() == []
+    assert cluster.core.answers.bind(members[3], _planned(cluster, members[3]), cluster.now_s).verdict is Verdict.GO
+    assert set(cluster.core.answers.let_go()) == set(members[:3])
+    assert [cluster.core.answers.bind(m, _planned(cluster, m), cluster.now_s).verdict for m in members[:3]] == [
+        Verdict.GO
+    ] * 3
+
+
+def test_a_gang_whose_member_does_not_come_is_refused_as_a_whole_and_comes_again() -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    members = [cluster.create(gang("g", 3)) for _ in range(3)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    for member in members[:2]:
+        assert cluster.core.answers.bind(member, _planned(cluster, member), cluster.now_s).verdict is Verdict.HOLD
+    assert cluster.core.answers.expired(cluster.now_s + 49) == []
+    refused = dict(cluster.core.answers.expired(cluster.now_s + 51))
+    assert set(refused) == set(members[:2])
+    cluster.settle()
+    assert set(cluster.bound()) == set(members)
+
+
+def test_who_hangs_up_is_not_counted_as_ready() -> None:
+    cluster = Cluster({"a": 2})
+    members = [cluster.create(gang("g", 2)) for _ in range(2)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    node = _planned(cluster, members[0])
+    assert cluster.core.answers.bind(members[0], node, 1.0).verdict is Verdict.HOLD
+    cluster.core.answers.given_up(members[0])
+    assert cluster.core.answers.bind(members[1], node, 1.0).verdict is Verdict.HOLD
+
+
+def test_two_members_of_one_name_in_two_namespaces_are_two_gangs() -> None:
+    cluster = Cluster({"a": 4})
+    cluster.create(gang("g", 2), namespace="one")
+    cluster.create(gang("g", 2), namespace="two")
+    cluster.settle()
+    assert cluster.bound() == {}
+
+
+# ---- plans that cannot be kept --------------------------------------------------------------------------------------
+
+
+def _planned(cluster: Cluster, uid: str) -> str:
+    plan = cluster.core.book.entries[uid].plan
+    assert plan is not None
+    return plan.node
+
+
+def _released(cluster: Cluster, request: GpuRequest = SHARE) -> str:
+    uid = cluster.create(request)
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    return uid
+
+
+def test_a_plan_that_kube_scheduler_cannot_keep_is_made_anew_within_its_offer_and_held_at_once() -> None:
+    cluster = Cluster({"a": 1, "b": 1, "c": 1})
+    uid = _released(cluster, WHOLE)
+    first = _planned(cluster, uid)
+    offered = [n for n in cluster.nodes if n != first]
+    answer = cluster.core.answers.filter(uid, offered, first, 1.0)
+    assert answer.node in offered
+    assert cluster.core.answers.filter(uid, offered, first, 2.0) == answer
+    others = [cluster.create(WHOLE) for _ in range(3)]
+    cluster.settle()
+    assert len(cluster.bound()) == 3
+    assert cluster.bound()[uid] == answer.node
+    assert sum(o in cluster.bound() for o in others) == 2
+    cluster.check()
+
+
+def test_the_plan_that_was_made_anew_is_written_before_the_binding() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    uid = _released(cluster, WHOLE)
+    other = next(n for n in cluster.nodes if n != _planned(cluster, uid))
+    node = cluster.core.answers.filter(uid, [other], "", 1.0).node
+    assert node == other
+    answer = cluster.core.answers.bind(uid, other, 1.0)
+    assert (answer.verdict, answer.written) == (Verdict.GO, False)
+    assert answer.plan is not None
+    assert answer.plan.node == other
+    refused = cluster.core.answers.bind(uid, "elsewhere", 1.0)
+    assert refused.verdict is Verdict.REFUSE
+    assert other in refused.text
+
+
+def test_an_old_nomination_does_not_change_a_plan_back() -> None:
+    cluster = Cluster({"a": 1, "b": 1, "c": 1})
+    uid = _released(cluster, WHOLE)
+    first = _planned(cluster, uid)
+    now = cluster.core.answers.filter(uid, [n for n in cluster.nodes if n != first], first, 1.0).node
+    assert now is not None
+    assert cluster.core.answers.filter(uid, [first], first, 2.0).node is None
+    assert cluster.core.answers.filter(uid, list(cluster.nodes), first, 2.0).node == now
+    # Where it is all that is left, it is taken the second time.
+    assert cluster.core.answers.filter(uid, [first], first, 3.0).node == first
+
+
+def test_a_pod_without_a_node_that_would_do_waits_with_one_text_and_is_planned_again() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    uid = _released(cluster, WHOLE)
+    blocker = cluster.create(WHOLE)
+    cluster.decide()
+    first = _planned(cluster, uid)
+    other = next(n for n in cluster.nodes if n != first)
+    answer = cluster.core.answers.filter(uid, [other], first, 1.0)
+    answer = cluster.core.answers.filter(uid, [other], "", 1.0) if answer.node else answer
+    assert answer.node is None
+    assert first in answer.text
+    assert cluster.core.answers.filter(uid, [other], "", 1.0).node is None
+    cluster.end(blocker)
+    cluster.settle()
+    assert uid in cluster.bound()
+
+
+def test_50_pods_whose_nodes_fill_up_under_them_all_find_others() -> None:
+    cluster = Cluster({f"n{i:02}": 1 for i in range(100)})
+    pods = [cluster.create(WHOLE) for _ in range(50)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    cluster.full = {_planned(cluster, uid) for uid in pods}
+    cluster.settle(rounds=2)
+    assert len(cluster.bound()) == 50
+    assert cluster.full.isdisjoint(cluster.bound().values())
+    cluster.check()
+
+
+def test_a_node_that_is_gone_gives_its_plans_to_others_and_keeps_what_it_ran_when_it_is_back() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    runs = cluster.create(WHOLE)
+    cluster.settle()
+    there = cluster.bound()[runs]
+    other = next(n for n in cluster.nodes if n != there)
+    uid = _released(cluster, WHOLE)
+    assert _planned(cluster, uid) == other
+    cluster.lose_node(other)
+    cluster.settle()
+    assert uid not in cluster.bound()
+    cluster.add_node(other, 1)
+    cluster.settle()
+    assert cluster.bound()[uid] == other
+    cluster.lose_node(there)
+    cluster.add_node(there, 1)
+    late = cluster.create(WHOLE)
+    cluster.settle()
+    assert late not in cluster.bound(), "what runs there holds its device again"
+
+
+def test_a_gang_that_loses_a_node_and_finds_no_other_gives_back_what_its_other_members_hold() -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    members = [cluster.create(gang("g", 4)) for _ in range(4)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    cluster.lose_node("b")
+    single = cluster.create(WHOLE)
+    cluster.settle()
+    assert set(cluster.bound()) == {single}
+    cluster.end(single)
+    cluster.add_node("b")
+    cluster.settle()
+    assert set(cluster.bound()) == set(members)
+
+
+def test_a_device_that_falls_ill_before_the_pod_began_is_left() -> None:
+    cluster = Cluster({"a": 2})
+    uid = _released(cluster, WHOLE)
+    entry = cluster.core.book.entries[uid]
+    assert entry.plan is not None
+    before = entry.plan.containers[0].slices[0].device
+    cluster.core.devices(gpu_node("a", 2, ill=[int(before[-1])]), cluster.now_s)
+    cluster.settle()
+    after = cluster.pods[uid].plan
+    assert after is not None
+    assert after.containers[0].slices[0].device != before
+    assert uid in cluster.bound()
+
+
+def test_a_cordoned_or_tainted_node_takes_nothing_new() -> None:
+    cluster = Cluster({"a": 2})
+    cluster.core.node(NodeFacts(name="a", labels={}, schedulable=False), 0.0)
+    uid = cluster.create(SHARE)
+    cluster.settle()
+    assert cluster.bound() == {}
+    cluster.core.node(NodeFacts(name="a", labels={}, taints=("calabash.dev/agent-not-ready=:NoSchedule",)), 0.0)
+    cluster.settle()
+    assert cluster.bound() == {}
+    cluster.core.node(NodeFacts(name="a", labels={}), 0.0)
+    cluster.settle()
+    assert cluster.bound() == {uid: "a"}
+
+
+def test_a_pod_that_is_bound_elsewhere_by_hand_gives_its_devices_back() -> None:
+    cluster = Cluster({"a": 1})
+    uid = _released(cluster, WHOLE)
+    cluster.set(replace(cluster.pods[uid], node="elsewhere", plan=None))
+    other = cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.bound()[other] == "a"
+
+
+def test_the_nomination_is_given_again_after_an_attempt_that_failed() -> None:
+    cluster = Cluster({"a": 1})
+    uid = _released(cluster)
+    cluster.set(replace(cluster.pods[uid], nominated="", refused=True))
+    assert [(a.pod.uid, a.node) for a in cluster.core.take_actions() if isinstance(a, Nominate)] == [(uid, "a")]
+
+
+def test_preemption_is_allowed_on_the_planned_node_only() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    uid = _released(cluster)
+    planned = _planned(cluster, uid)
+    assert cluster.core.answers.preempt(uid, ["a", "b"]) == [planned]
+    assert cluster.core.answers.preempt(uid, [n for n in "ab" if n != planned]) == []
+    assert cluster.core.answers.preempt("nobody", ["a", "b"]) == []
+
+
+# ---- queues -------------------------------------------------------------------------------------------------------
+
+
+PROD = QueueFacts(name="prod", deserved=2.0)
+
+
+def test_what_a_queue_deserves_is_taken_back_by_eviction_and_given_once_it_is_free() -> None:
+    cluster = Cluster({"a": 2}, [PROD])
+    borrowers = [cluster.create(WHOLE) for _ in range(2)]
+    cluster.settle()
+    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    uid = cluster.create(WHOLE, namespace="shop")
+    cluster.decide()
+    entry = cluster.core.book.entries[uid]
+    assert entry.stage is Stage.PLACED
+    victim = next(iter(entry.after))
+    assert victim in borrowers
+    assert "waits for team/" in cluster.core.answers.filter(uid, ["a"], "", 1.0).text
+    cluster.settle()
+    assert cluster.evictions == [victim]
+    assert uid in cluster.bound()
+    cluster.check()
+
+
+def test_a_pod_that_a_budget_protects_keeps_its_devices_and_another_goes() -> None:
+    cluster = Cluster({"a": 2}, [PROD])
+    for _ in range(2):
+        cluster.create(WHOLE)
+    cluster.settle()
+    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    uid = cluster.create(WHOLE, namespace="shop")
+    cluster.decide()
+    cluster.protected = set(cluster.core.book.entries[uid].after)
+    assert len(cluster.protected) == 1
+    cluster.settle()
+    assert cluster.evictions
+    assert cluster.protected.isdisjoint(cluster.evictions)
+    assert uid in cluster.bound()
+    cluster.check()
+
+
+def test_who_has_not_begun_makes_way_without_an_eviction() -> None:
+    cluster = Cluster({"a": 1}, [QueueFacts(name="prod", deserved=1.0)])
+    first = _released(cluster, WHOLE)
+    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    uid = cluster.create(WHOLE, namespace="shop")
+    cluster.settle()
+    assert cluster.evictions == []
+    assert set(cluster.bound()) == {uid}
+    assert first in cluster.pods
+    assert cluster.core.answers.filter(first, ["a"], "", 1.0).node is None
+
+
+def test_devices_of_a_pod_that_was_asked_to_leave_are_given_only_when_it_is_gone() -> None:
+    cluster = Cluster({"a": 1}, [QueueFacts(name="prod", deserved=1.0)])
+    old = cluster.create(WHOLE)
+    cluster.settle()
+    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    heir = cluster.create(WHOLE, namespace="shop")
+    cluster.decide()
+    cluster.end(heir)
+    another = cluster.create(WHOLE, namespace="shop")
+    cluster.decide()
+    assert cluster.core.book.entries[another].after == {old}
+    cluster.end(old)
+    cluster.settle()
+    assert another in cluster.bound()
+
+
+def test_queues_that_are_not_there_or_not_allowed_are_said_and_waited_for() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(asked(SHARE, queue="lab"))
+    cluster.settle()
+    assert cluster.core.book.entries[uid].told[0] is Reason.NOT_PERMITTED
+    cluster.core.namespace(NamespaceFacts(name="team", allowed=frozenset(("lab",))))
+    cluster.settle()
+    assert cluster.core.book.entries[uid].told[0] is Reason.NOT_FOUND
+    cluster.core.set_queues([QueueFacts(name="lab")])
+    cluster.settle()
+    assert uid in cluster.bound()
+    cluster.core.set_queues([])
+    late = cluster.create(asked(SHARE, queue="lab"))
+    cluster.settle()
+    assert late not in cluster.bound()
+    assert uid in cluster.bound()
+
+
+def test_a_tree_that_cannot_be_keeps_the_old_one() -> None:
+    cluster = Cluster({"a": 1}, [PROD])
+    cluster.core.set_queues([QueueFacts(name="x", parent="nowhere")])
+    assert "nowhere" in cluster.core.queues.fault
+    cluster.core.set_queues([PROD])
+    assert cluster.core.queues.fault == ""
+
+
+# ---- who waits, and why -------------------------------------------------------------------------------------------
+
+
+def test_the_reason_to_wait_is_reported_once_with_numbers() -> None:
+    cluster = Cluster({"a": 1})
+    cluster.create(WHOLE)
+    cluster.settle()
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    cluster.settle()
+    reports = [r for r in cluster.reports if r.pod.uid == uid]
+    assert len(reports) == 1
+    assert reports[0].reason is Reason.NO_CAPACITY
+    assert "0/1 nodes are available" in reports[0].message
+
+
+def test_a_request_that_no_device_could_serve_waits_for_one_that_can() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(GpuRequest(memory_mib=60_000, core_percent=50))
+    cluster.settle()
+    assert cluster.core.book.entries[uid].told[0] is Reason.TOO_LARGE
+    big = gpu_node("b", 1)
+    larger = replace(big.devices[0].device, model="NVIDIA H100", memory_mib=81920)
+    cluster.nodes["b"] = (
+        NodeFacts(name="b", labels={}),
+        replace(big, devices=(replace(big.devices[0], device=larger),)),
+    )
+    cluster.core.devices(cluster.nodes["b"][1], 0.0)
+    cluster.core.node(cluster.nodes["b"][0], 0.0)
+    cluster.settle()
+    assert cluster.bound() == {uid: "b"}
+
+
+def test_a_pod_that_another_gate_holds_is_not_given_devices_before_that_is_gone() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(WHOLE, held=True)
+    other = cluster.create(WHOLE)
+    cluster.settle()
+    assert set(cluster.bound()) == {other}
+    cluster.end(other)
+    cluster.set(replace(cluster.pods[uid], held=False))
+    cluster.settle()
+    assert set(cluster.bound()) == {uid}
+
+
+def test_a_gang_of_an_object_waits_for_the_object_and_takes_its_number() -> None:
+    cluster = Cluster({"a": 4})
+    request = replace(asked(gang("g", 1)), gang_source=GangSource.COSCHEDULING)
+    for _ in range(2):
+        cluster.create(request)
+    cluster.settle()
+    assert cluster.bound() == {}
+    cluster.core.group((GangSource.COSCHEDULING, "team", "g"), 3)
+    cluster.settle()
+    assert cluster.bound() == {}
+    cluster.create(request)
+    cluster.settle()
+    assert len(cluster.bound()) == 3
+
+
+def test_slices_of_pods_that_nobody_planned_are_not_given_again() -> None:
+    cluster = Cluster({})
+    facts = gpu_node("a", 1, slices=(SliceFacts(pod_uid="stray", device="GPU-0", memory_mib=30_000),))
+    cluster.nodes["a"] = (NodeFacts(name="a", labels={}), facts)
+    cluster.restarted()
+    large = cluster.create(GpuRequest(memory_mib=20_000, core_percent=10))
+    small = cluster.create(GpuRequest(memory_mib=8_000, core_percent=10))
+    cluster.settle()
+    assert set(cluster.bound()) == {small}
+    cluster.core.devices(gpu_node("a", 1), cluster.now_s)
+    cluster.settle()
+    assert set(cluster.bound()) == {small, large}
+
+
+# ---- restarts -----------------------------------------------------------------------------------------------------
+
+
+def test_a_planner_that_takes_over_keeps_every_plan_and_what_is_bound() -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    bound = [cluster.create(SHARE) for _ in range(2)]
+    cluster.settle()
+    released = [_released(cluster) for _ in range(2)]
+    waiting = cluster.create(SHARE)
+    plans = {uid: cluster.pods[uid].plan for uid in released}
+    cluster.restarted()
+    assert {uid: cluster.core.book.entries[uid].plan for uid in released} == plans
+    cluster.settle()
+    assert set(cluster.bound()) == {*bound, *released, waiting}
+    cluster.check()
+
+
+@pytest.mark.parametrize("written", [1, 3, 4])
+def test_a_gang_that_a_dying_planner_released_in_part_is_planned_together_again(written: int) -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    members = [cluster.create(gang("g", 4)) for _ in range(4)]
+    cluster.decide()
+    for action in [a for a in cluster.todo if isinstance(a, Release)][:written]:
+        cluster.carry_out(action)
+    if written < 4:
+        cluster.nodes.pop("b")  # and now there is room for half of it only
+    cluster.restarted()
+    cluster.settle()
+    if written < 4:
+        assert cluster.bound() == {}
+        held = [e for e in cluster.core.book.entries.values() if e.plan is not None]
+        assert held == [], "half a gang holds nothing"
+        cluster.add_node("b")
+        cluster.settle()
+    assert set(cluster.bound()) == set(members)
+
+
+def test_a_gang_that_was_bound_in_part_is_bound_to_the_end_by_the_next_planner() -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    members = [cluster.create(gang("g", 4)) for _ in range(4)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    for member in members:
+        cluster.core.answers.bind(member, _planned(cluster, member), 1.0)
+    cluster.set(replace(cluster.pods[members[0]], node=_planned(cluster, members[0])))
+    cluster.restarted()
+    cluster.settle()
+    assert set(cluster.bound()) == set(members)
+
+
+def test_a_plan_in_an_annotation_of_a_gated_pod_is_nobodys_plan() -> None:
+    cluster = Cluster({"a": 1})
+    uid = _released(cluster, WHOLE)
+    forged = cluster.pods[uid].plan
+    cluster.end(uid)
+    other = cluster.create(WHOLE)
+    cluster.settle()
+    assert other in cluster.bound()
+    assert forged is not None
+    cluster.create(WHOLE, name="thief", plan=replace_uid(forged, "thief"))
+    cluster.restarted()
+    cluster.settle()
+    assert set(cluster.bound()) == {other}
+
+
+def replace_uid(plan: Any, uid: str) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(plan, pod_uid=uid)
+
+
+# ---- anything, in any order ---------------------------------------------------------------------------------------
+
+REQUESTS = st.sampled_from(
+    [
+        asked(SHARE),
+        asked(WHOLE),
+        asked(GpuRequest(memory_mib=20_000, core_percent=60)),
+        asked(GpuRequest(count=2, memory_mib=1024, core_percent=30)),
+        asked(SHARE, (ContainerKind.SIDECAR, GpuRequest(memory_mib=2048, core_percent=20))),
+        asked(gang("g", 3, memory_mib=4096, core_percent=30)),
+        asked(gang("h", 2)),
+    ]
+)
+
+
+class Life(RuleBasedStateMachine):
+    """Random histories: pods, nodes, failures, repeated events, other planners; no device is ever promised twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster({"a": 2, "b": 1, "c": 2}, [PROD], seed=7)
+        self.cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+
+    @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]))
+    def create(self, request: Any, shop: bool, priority: int) -> None:
+        self.cluster.create(request, namespace="shop" if shop else "team", priority=priority)
+
+    @rule()
+    def decide(self) -> None:
+        self.cluster.decide()
+
+    @rule(pick=st.integers(0, 1000), fail=st.booleans())
+    def act(self, pick: int, fail: bool) -> None:
+        if self.cluster.todo:
+            self.cluster.carry_out(self.cluster.todo.pop(pick % len(self.cluster.todo)), fail=fail)
+
+    @rule(pick=st.integers(0, 1000), full=st.sets(st.sampled_from("abc")))
+    def attempt(self, pick: int, full: set[str]) -> None:
+        waiting = [p.uid for p in self.cluster.pods.values() if not (p.gated or p.node or p.leaving)]
+        if waiting:
+            self.cluster.full = full
+            self.cluster.try_one(waiting[pick % len(waiting)])
+            for uid in self.cluster.core.answers.let_go():
+                self.cluster.bind(uid)
+
+    @rule(pick=st.integers(0, 1000))
+    def end(self, pick: int) -> None:
+        if self.cluster.pods:
+            self.cluster.end(list(self.cluster.pods)[pick % len(self.cluster.pods)])
+
+    @rule(pick=st.integers(0, 1000))
+    def say_again(self, pick: int) -> None:
+        if self.cluster.pods:
+            uid = list(self.cluster.pods)[pick % len(self.cluster.pods)]
+            self.cluster.core.pod(self.cluster.pods[uid], self.cluster.now_s)
+
+    @rule(name=st.sampled_from("abc"))
+    def node_goes_or_comes(self, name: str) -> None:
+        if name in self.cluster.nodes:
+            self.cluster.lose_node(name)
+        else:
+            self.cluster.add_node(name, 1 if name == "b" else 2)
+
+    @rule(pick=st.integers(0, 1000))
+    def protect(self, pick: int) -> None:
+        bound = list(self.cluster.bound())
+        self.cluster.protected = {bound[pick % len(bound)]} if bound else set()
+
+    @rule()
+    def another_planner(self) -> None:
+        self.cluster.restarted()
+        self.cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+
+    @rule()
+    def time_passes(self) -> None:
+        self.cluster.now_s += 60
+        for uid, _ in self.cluster.core.answers.expired(self.cluster.now_s):
+            self.cluster.core.answers.given_up(uid)
+
+    @invariant()
+    def nothing_is_promised_twice(self) -> None:
+        self.cluster.check()
+
+    @invariant()
+    def gangs_are_bound_together(self) -> None:
+        for entry in self.cluster.core.book.entries.values():
+            if entry.gang is not None and entry.facts.node:
+                assert self.cluster.core.book.permits.is_begun(entry.gang)
+
+    @invariant()
+    def the_book_agrees_with_the_scheduler(self) -> None:
+        book = self.cluster.core.book
+        for entry in book.entries.values():
+            if entry.stage in (Stage.PLACED, Stage.RELEASING, Stage.RELEASED):
+                assert book.scheduler.holds(entry.id)
+                assert entry.plan is not None
+            if entry.stage is Stage.WAITING:
+                assert entry.plan is None
+                assert book.scheduler.knows(entry.id)
+                assert not book.scheduler.holds(entry.id)
+            if entry.stage is Stage.ASIDE:
+                assert not book.scheduler.knows(entry.id)
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

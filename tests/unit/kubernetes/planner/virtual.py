@@ -1,0 +1,239 @@
+"""A cluster that exists only in a test: pods, nodes, an executor and a kube-scheduler over one planner's core."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+from calabash.binder.kinds import NodeDevice
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
+from calabash.kubernetes.planner.answers import Verdict
+from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.facts import (
+    Action,
+    EvictPod,
+    GpuNodeFacts,
+    NodeFacts,
+    Nominate,
+    PodFacts,
+    QueueFacts,
+    Release,
+    Report,
+)
+from calabash.model.device import Device, DeviceUuid, Health
+from calabash.model.request import ComputePolicy, GpuRequest
+from calabash.sharing.protocol import HeldSlice
+from calabash.sharing.registry import fits
+
+MODEL, MEMORY_MIB = "NVIDIA A100-SXM4-40GB", 40960
+
+
+def device(number: int, *, health: Health = Health.HEALTHY) -> Device:
+    return Device(
+        uuid=DeviceUuid(f"GPU-{number}"),
+        index=number,
+        vendor="nvidia",
+        model=MODEL,
+        memory_mib=MEMORY_MIB,
+        health=health,
+    )
+
+
+def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), **more: object) -> GpuNodeFacts:
+    devices = tuple(
+        NodeDevice(device=device(i, health=Health.LOST if i in ill else Health.HEALTHY)) for i in range(gpus)
+    )
+    return GpuNodeFacts(name=name, devices=devices, **more)  # type: ignore[arg-type]
+
+
+def asked(request: GpuRequest | None = None, *others: tuple[ContainerKind, GpuRequest], queue: str = "") -> PodRequest:
+    containers = [ContainerRequest(container="main", kind=ContainerKind.MAIN, request=request or GpuRequest())]
+    containers += [ContainerRequest(container=f"c{i}", kind=k, request=r) for i, (k, r) in enumerate(others)]
+    gang = containers[0].request.gang
+    source = GangSource.ANNOTATION if gang else GangSource.NONE
+    return PodRequest(dialect="native", containers=tuple(containers), queue=queue, gang_source=source)
+
+
+class Cluster:
+    """The API server's truth, and a planner's core that is told of it.
+
+    Args:
+        nodes: devices of each node.
+    """
+
+    def __init__(self, nodes: dict[str, int], queues: Iterable[QueueFacts] = (), *, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.pods: dict[str, PodFacts] = {}
+        self.nodes = {name: (NodeFacts(name=name, labels={}), gpu_node(name, gpus)) for name, gpus in nodes.items()}
+        self.queues = list(queues)
+        self.todo: list[Action] = []
+        self.reports: list[Report] = []
+        self.evictions: list[str] = []
+        self.protected: set[str] = set()
+        self.full: set[str] = set()  # nodes on which kube-scheduler has no room
+        self.now_s = 0.0
+        self._numbers = itertools.count(1)
+        self.core = self.restarted()
+
+    # ---- the world ------------------------------------------------------------------------------------------------
+
+    def restarted(self) -> Core:
+        """Another planner takes over; what the one before wanted and had not done is lost."""
+        self.todo.clear()
+        self.core = core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0)
+        for node, gpus in self.nodes.values():
+            core.node(node, self.now_s)
+            core.devices(gpus, self.now_s)
+        core.set_queues(self.queues)
+        for pod in self.pods.values():
+            core.pod(pod, self.now_s)
+        core.start(self.now_s)
+        self.decide()
+        return core
+
+    def create(self, request: PodRequest | GpuRequest, *, name: str = "", **more: object) -> str:
+        """A pod appears, as admission leaves it."""
+        number = next(self._numbers)
+        uid = name or f"pod-{number}"
+        if isinstance(request, GpuRequest):
+            request = asked(request)
+        self.now_s += 0.001
+        facts = PodFacts(
+            uid=uid, namespace="team", name=uid, created_at_s=self.now_s, request=request, gated=True, remade=True
+        )
+        self.set(replace(facts, **more))  # type: ignore[arg-type]
+        return uid
+
+    def set(self, facts: PodFacts) -> None:
+        """A pod is so from now on, and the planner hears of it."""
+        self.pods[facts.uid] = facts
+        self.core.pod(facts, self.now_s)
+
+    def end(self, uid: str) -> None:
+        if self.pods.pop(uid, None) is not None:
+            self.core.pod_gone(uid)
+
+    def lose_node(self, name: str) -> None:
+        del self.nodes[name]
+        self.core.node_gone(name)
+        self.core.devices_gone(name)
+
+    def add_node(self, name: str, gpus: int = 2) -> None:
+        self.nodes[name] = (NodeFacts(name=name, labels={}), gpu_node(name, gpus))
+        self.core.devices(self.nodes[name][1], self.now_s)
+        self.core.node(self.nodes[name][0], self.now_s)
+
+    # ---- the planner's hands ----------------------------------------------------------------------------------------
+
+    def decide(self) -> None:
+        self.now_s += 0.01
+        self.core.decide(self.now_s)
+        self.todo += self.core.take_actions()
+
+    def carry_out(self, action: Action, *, fail: bool = False) -> None:
+        pod = self.pods.get(action.pod.uid)
+        match action:
+            case Release(plan=plan):
+                entry = self.core.book.entries.get(action.pod.uid)
+                current = entry is not None and entry.plan is not None and entry.plan.id == plan.id
+                ok = pod is not None and current and not fail
+                if ok and pod is not None:
+                    self.set(replace(pod, plan=plan, gated=False, nominated=plan.node))
+                self.core.decisions.released(action.pod.uid, plan.id, ok=ok)
+            case Nominate(node=node):
+                if pod is not None and not fail:
+                    self.set(replace(pod, nominated=node, refused=False))
+            case EvictPod():
+                if action.pod.uid in self.protected:
+                    self.core.decisions.blocked(action.pod.uid, "budget", self.now_s)
+                elif pod is not None:
+                    self.evictions.append(action.pod.uid)
+                    self.set(replace(pod, leaving=True))
+            case Report():
+                self.reports.append(action)
+
+    def settle(self, rounds: int = 20) -> None:
+        """Until nothing is left to do: decide, carry out, let kube-scheduler try, let who was evicted end."""
+        for _ in range(rounds):
+            self.decide()
+            while self.todo:
+                self.carry_out(self.todo.pop(0))
+            self.try_all()
+            for uid in [p.uid for p in self.pods.values() if p.leaving]:
+                self.end(uid)
+
+    # ---- kube-scheduler ---------------------------------------------------------------------------------------------
+
+    def try_all(self) -> None:
+        waiting = [p.uid for p in self.pods.values() if not (p.gated or p.node or p.leaving)]
+        for uid in waiting:
+            self.try_one(uid)
+        for uid in self.core.answers.let_go():
+            self.bind(uid)
+
+    def try_one(self, uid: str, feasible: Iterable[str] | None = None) -> str | None:
+        """One attempt: the nominated node alone, then all that have room; then the binding."""
+        pod = self.pods[uid]
+        rooms = [n for n in (self.nodes if feasible is None else feasible) if n not in self.full]
+        tries = [[pod.nominated]] if pod.nominated in rooms else []
+        for offered in [*tries, rooms]:
+            answer = self.core.answers.filter(uid, offered, pod.nominated, self.now_s)
+            if answer.node is not None:
+                assert answer.node in offered
+                assert self.core.answers.filter(uid, offered, pod.nominated, self.now_s) == answer
+                return self.bind(uid, answer.node)
+        if pod.nominated:
+            self.set(replace(pod, nominated="", refused=True))
+        return None
+
+    def bind(self, uid: str, node: str = "") -> str | None:
+        pod = self.pods.get(uid)
+        entry = self.core.book.entries.get(uid)
+        if pod is None or pod.node or entry is None:
+            return None
+        node = node or (entry.plan.node if entry.plan else "")
+        answer = self.core.answers.bind(uid, node, self.now_s)
+        if answer.verdict is not Verdict.GO:
+            return None
+        assert answer.plan is not None
+        assert answer.plan.node == node
+        assert self.core.answers.bind(uid, node, self.now_s).verdict is Verdict.GO  # asked again, answered alike
+        self.core.answers.bound(uid, answer.plan.id, ok=True)
+        self.set(replace(pod, node=node, plan=answer.plan, nominated=""))
+        return node
+
+    # ---- what must always hold ----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """No device is promised beyond its sharing mode: by what is bound, nor by what is planned beside it."""
+        book = self.core.book
+        bound = {p.uid: p.plan for p in self.pods.values() if p.node in self.nodes and p.plan is not None}
+        free = {
+            e.facts.uid: e.plan
+            for e in book.entries.values()
+            if e.plan is not None and e.stage != "placed" and e.facts.uid in self.pods
+        }
+        for plans in (bound, {**free, **bound}):
+            on: dict[tuple[str, str], list[tuple[str, HeldSlice]]] = {}
+            for plan in plans.values():
+                for container in plan.containers:
+                    for part in container.placement(plan.node).slices:
+                        held = HeldSlice(slice=part, policy=ComputePolicy(container.policy))
+                        on.setdefault((plan.node, part.device), []).append((container.mode, held))
+            for (_, uuid), held_slices in on.items():
+                assert len({mode for mode, _ in held_slices}) == 1
+                before: list[HeldSlice] = []
+                for mode, held in held_slices:
+                    part = held.slice
+                    whole = GpuRequest() if mode == "exclusive" else None
+                    request = whole or GpuRequest(
+                        memory_mib=part.memory_mib, core_percent=part.core_percent, policy=held.policy
+                    )
+                    answer = fits(device(int(uuid.removeprefix("GPU-"))), (before and mode) or None, before, request)  # type: ignore[arg-type]
+                    assert answer == part, (uuid, held_slices)
+                    before.append(held)
+
+    def bound(self) -> dict[str, str]:
+        return {uid: pod.node for uid, pod in self.pods.items() if pod.node}
