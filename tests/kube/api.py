@@ -118,15 +118,16 @@ class Watch:
                 yield json.loads(line)
         except (OSError, http.client.HTTPException, ValueError):
             return
+        finally:
+            self._connection.close()
 
     def close(self) -> None:
-        """Ends the stream, also from another thread than the one that reads it."""
+        """Ends the stream, from another thread than the one that reads it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             if error.errno != errno.ENOTCONN:
                 raise
-        self._connection.close()
 
 
 def _message(answer: bytes) -> str:

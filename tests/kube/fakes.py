@@ -46,11 +46,15 @@ def fake_nodes(
     a while: make such clusters without it.
     """
     names = [f"{prefix}-{number}" for number in range(count)]
+    nodes = [node(name, allocatable, labels(number), taints or []) for number, name in enumerate(names)]
     with ThreadPoolExecutor(8) as several:
-        made = [
-            several.submit(api.create, "/api/v1/nodes", node(name, allocatable, labels(number), taints or []))
-            for number, name in enumerate(names)
-        ]
-        for one in made:
-            one.result()
+        for _ in several.map(lambda body: api.create("/api/v1/nodes", body), nodes):
+            pass
     return names
+
+
+def remove_nodes(api: Api, names: list[str]) -> None:
+    """Removes them, much faster than kubectl does."""
+    with ThreadPoolExecutor(8) as several:
+        for _ in several.map(lambda name: api.delete(f"/api/v1/nodes/{name}"), names):
+            pass

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
+from tests.kube.fakes import remove_nodes
 from tests.kube.hollow import HollowKubelets
 from tests.kube.needs import need
 from tests.kube.warden import hierarchies
@@ -61,7 +62,7 @@ def test_a_hundred_nodes_are_there_in_seconds_and_take_pods(control_plane: Clust
 
     assert int(control_plane.wait_for(bound, "the pod bound").removeprefix("hundred-")) % 4 == 3
     control_plane.kubectl("delete", "pod", "on-a-fake", "--force")
-    control_plane.kubectl("delete", "nodes", *names)
+    remove_nodes(control_plane.api, names)
 
 
 def test_pods_of_invented_nodes_run_and_go_when_deleted(control_plane: Cluster) -> None:
@@ -73,7 +74,7 @@ def test_pods_of_invented_nodes_run_and_go_when_deleted(control_plane: Cluster) 
         control_plane.wait_for(lambda: api.get(path)["status"].get("phase") == "Running", "the pod running", 20)
         api.delete(path)
         control_plane.wait_for(lambda: not api.exists(path), "the pod gone", 20)
-    control_plane.kubectl("delete", "nodes", *names)
+    remove_nodes(control_plane.api, names)
 
 
 def test_a_second_scheduler_asks_an_extender_in_the_test_process(control_plane: Cluster) -> None:
@@ -115,7 +116,7 @@ def test_a_second_scheduler_asks_an_extender_in_the_test_process(control_plane: 
         server.server_close()
         control_plane.kill("asking")
         control_plane.kubectl("delete", "pod", "asking", "--force")
-        control_plane.kubectl("delete", "nodes", *names)
+        remove_nodes(control_plane.api, names)
 
 
 def test_objects_survive_the_deaths_of_api_server_and_etcd(own_control_plane: Cluster) -> None:
