@@ -4,7 +4,7 @@ SHELL := /bin/bash
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help setup native demo test lint format bench sanitize docs clean
+.PHONY: help setup native demo test lint format bench sanitize stubs docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ bench: ready ## all benchmarks; results go to docs/measurements/
 
 sanitize: ready ## the native tests under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory -C native sanitize
+
+stubs: ready ## regenerate the kubelet's gRPC messages from proto/
+	@$(RUN) python -m tools.stubs
 
 docs: ready ## regenerate docs/reference
 	@$(RUN) python -m tools.reference

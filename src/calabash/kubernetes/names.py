@@ -21,8 +21,13 @@ GANG_SIZE = f"{GROUP}/gang-size"
 RUN_TIME = f"{GROUP}/run-time"
 MOVABLE = f"{GROUP}/movable"
 
-# Label of a namespace, or of a pod where the namespace allows it: the queue.
+# Label of a namespace, or of a pod where the namespace allows it: the queue. The annotation of the namespace allows more
+# queues than its own to its pods: names with commas, or ``*``.
 QUEUE = f"{GROUP}/queue"
+QUEUES = f"{GROUP}/queues"
+
+# Label of a namespace: ``off`` leaves its pods alone; ``optional`` lets pods in as they are while nobody admits.
+ADMISSION = f"{GROUP}/admission"
 
 # Written by the product alone; nobody else may set them.
 REQUEST = f"{GROUP}/request"  # JSON: what admission understood, see ``asked``

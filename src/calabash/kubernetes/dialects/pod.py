@@ -51,7 +51,7 @@ class AskingContainer(_Narrow, frozen=True):
     restart_policy: str | None = None
 
 
-class SchedulingGate(_Narrow, frozen=True):
+class HoldingGate(_Narrow, frozen=True):
     """What holds a pod back from schedulers."""
 
     name: str = ""
@@ -82,7 +82,7 @@ class AskingSpec(_Narrow, frozen=True):
     init_containers: _Containers | None = None
     ephemeral_containers: _Containers | None = None
     scheduler_name: str = ""
-    scheduling_gates: list[SchedulingGate] | None = None
+    scheduling_gates: list[HoldingGate] | None = None
     scheduling_group: GroupReference | None = None
     tolerations: list[PodToleration] | None = None
     node_name: str = ""

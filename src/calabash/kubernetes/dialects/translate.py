@@ -75,7 +75,7 @@ def translate(
         except CalabashError as error:
             raise _in_container(place.container, error) from error
         parts.append(ContainerRequest(container=place.container.name, kind=place.kind, request=complete))
-    _check_names(parts)
+    _check_names(pod, parts)
     return PodRequest(
         dialect="+".join(sorted({word for _, dialect, _ in found for word in dialect.split("+")})),
         containers=tuple(parts),
@@ -124,9 +124,9 @@ def _check(request: GpuRequest) -> None:
         )
 
 
-def _check_names(parts: list[ContainerRequest]) -> None:
-    names = [part.container for part in parts]
-    for name in names:
+def _check_names(pod: AskingPod, parts: list[ContainerRequest]) -> None:
+    names = [place.container.name for place in containers_of(pod)]
+    for name in (part.container for part in parts):
         if not 1 <= len(name) <= 253 or names.count(name) > 1:
             raise CalabashError(
                 f"container name {name[:64]!r} is empty, too long or used twice",

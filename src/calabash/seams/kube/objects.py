@@ -41,7 +41,7 @@ class Container(KubeStruct, frozen=True):
     restart_policy: str | None = None
 
 
-class SchedulingGate(KubeStruct, frozen=True):
+class PodSchedulingGate(KubeStruct, frozen=True):
     """While a pod has one, no scheduler looks at it."""
 
     name: str
@@ -108,7 +108,7 @@ class PodSpec(KubeStruct, frozen=True):
 
     node_name: str = ""
     scheduler_name: str = ""
-    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()

@@ -1,0 +1,106 @@
+"""What is changed in a pod when it is created. Pure, and the same again changes nothing.
+
+The second call for one pod is the rule (another webhook changed something, and all are asked again), and pods come back
+with what was once written to them (a backup, ``kubectl get -o yaml``). So nothing depends on who wrote an annotation: it
+is taken where it agrees with the pod, and made anew where it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calabash.kubernetes import names
+from calabash.kubernetes.admission.form import formed, known_request
+from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
+from calabash.kubernetes.admission.scope import NamespaceFacts, left_alone, with_queue
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.asked import ContainerRequest, PodRequest, write_request
+from calabash.kubernetes.dialects.pod import AskingPod
+from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
+from calabash.model.errors import CalabashError
+
+# Schedulers of systems whose pods run here: a pod that names one means "whoever gives out devices".
+FOREIGN_SCHEDULERS = frozenset({"hami-scheduler", "volcano", "kai-scheduler", "runai-scheduler"})
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """A patch, empty when nothing is to be changed, and what the user should know."""
+
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+NOTHING = Mutation()
+
+
+def understood(
+    pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSettings
+) -> tuple[PodRequest | None, tuple[str, ...]]:
+    """What the pod asks for, with warnings; None when it asks for no device. Raises CalabashError."""
+    known = known_request(pod, counted=settings.second_scheduler)
+    asked = translate(pod, settings=settings.dialects, known=known)
+    if asked is None:
+        return None, ()
+    asked, warning = with_queue(asked, pod, namespace)
+    return asked, (warning,) if warning else ()
+
+
+def mutate(pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSettings) -> Mutation:
+    """Bring a pod that is being created into the one form. Raises CalabashError that denies it."""
+    if left_alone(pod, namespace, settings):
+        return NOTHING
+    asked, warnings = understood(pod, namespace, settings)
+    if asked is None:
+        return NOTHING
+    if pod.spec.node_name:
+        raise CalabashError(
+            f"the pod names node {pod.spec.node_name} itself, so that nobody plans its devices",
+            hint="leave spec.nodeName out and select the node by spec.nodeSelector: {kubernetes.io/hostname: NAME}",
+        )
+    patch: list[Operation] = []
+    places = {place.container.name: place for place in containers_of(pod)}
+    for part in asked.containers:
+        patch += _resources(places[part.container], part, counted=settings.second_scheduler)
+    patch += _annotations(pod, asked)
+    patch += _scheduling(pod, settings)
+    return Mutation(patch=tuple(patch), warnings=warnings)
+
+
+def _resources(place: PlacedContainer, part: ContainerRequest, *, counted: bool) -> list[Operation]:
+    resources, path = place.container.resources, f"{place.path}/resources"
+    present = resources.limits if resources is not None else None
+    amounts = amounts_of(resources)
+    limits = formed(present, part.request, counted=counted, amounts=amounts)
+    if resources is None:
+        return [put(path, {"limits": limits, "requests": limits})]
+    requests = formed(resources.requests, part.request, counted=counted, amounts=amounts)
+    requests |= {name: limits[name] for name in limits if name in requests and name.startswith(f"{names.GROUP}/")}
+    return replace_map(f"{path}/limits", present, limits) + replace_map(
+        f"{path}/requests", resources.requests, requests
+    )
+
+
+def _annotations(pod: AskingPod, asked: PodRequest) -> list[Operation]:
+    path, present = "/metadata/annotations", pod.metadata.annotations
+    wanted = {names.REQUEST: write_request(asked), names.DIALECT: asked.dialect}
+    patch = put_map(path, present, wanted)
+    if names.PLAN in pod.annotations:
+        patch.append(remove(path + pointer(names.PLAN)))
+    return patch
+
+
+def _scheduling(pod: AskingPod, settings: AdmissionSettings) -> list[Operation]:
+    spec = pod.spec
+    patch: list[Operation] = []
+    if settings.second_scheduler and spec.scheduler_name != settings.scheduler:
+        patch.append(put("/spec/schedulerName", settings.scheduler))
+    elif not settings.second_scheduler and spec.scheduler_name in FOREIGN_SCHEDULERS:
+        patch.append(put("/spec/schedulerName", DEFAULT_SCHEDULER))
+    if all(gate.name != names.PLAN_GATE for gate in spec.scheduling_gates or []):
+        patch.append(append("/spec/schedulingGates", spec.scheduling_gates, {"name": names.PLAN_GATE}))
+    if all(toleration.key != names.DEVICE_TAINT for toleration in spec.tolerations or []):
+        tolerated = {"key": names.DEVICE_TAINT, "operator": "Exists"}
+        patch.append(append("/spec/tolerations", spec.tolerations, tolerated))
+    return patch

@@ -1,0 +1,74 @@
+"""Whose pods are looked at, and what a namespace says about them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from calabash.kubernetes import names
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.asked import PodRequest
+from calabash.kubernetes.dialects.facts import facts_of
+from calabash.kubernetes.dialects.pod import AskingPod
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE
+
+_MIRROR = "kubernetes.io/config.mirror"
+_MIRROR_SOURCES = ("file", "http")
+_SOURCE = "kubernetes.io/config.source"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceFacts:
+    """What a namespace says: whether its pods are left alone, which queue is theirs, which others they may name.
+
+    ``queues`` with ``*`` allows all. A namespace that nobody has seen says nothing.
+    """
+
+    name: str
+    off: bool = False
+    queue: str = DEFAULT_QUEUE
+    queues: frozenset[str] = frozenset()
+
+    def allows(self, queue: str) -> bool:
+        """Whether its pods may wait in that queue."""
+        return queue == self.queue or queue in self.queues or "*" in self.queues
+
+
+def namespace_facts(name: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamespaceFacts:
+    """Read from its metadata; what is not understood allows nothing."""
+    return NamespaceFacts(
+        name=name,
+        off=labels.get(names.ADMISSION) == "off",
+        queue=labels.get(names.QUEUE) or DEFAULT_QUEUE,
+        queues=frozenset(word.strip() for word in annotations.get(names.QUEUES, "").split(",") if word.strip()),
+    )
+
+
+def left_alone(pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSettings) -> bool:
+    """Pods of the system, of the product itself, of namespaces that are off, of a kubelet's own files, of DaemonSets."""
+    if namespace.off or namespace.name == settings.namespace or namespace.name in settings.exempt_namespaces:
+        return True
+    annotations = pod.annotations
+    if _MIRROR in annotations or annotations.get(_SOURCE) in _MIRROR_SOURCES:
+        return True
+    return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
+
+
+def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceFacts) -> tuple[PodRequest, str]:
+    """The request with a queue that the namespace allows, and a warning where another system's queue was left out.
+
+    Raises CalabashError(NOT_PERMITTED) when the pod names one of ours that it may not use.
+    """
+    if not asked.queue or namespace.allows(asked.queue):
+        return asked, ""
+    if facts_of(pod).queue_is_ours:
+        allowed = ", ".join(sorted({namespace.queue, *namespace.queues}))
+        raise CalabashError(
+            f"queue {asked.queue} is not for namespace {namespace.name}, which may use: {allowed}",
+            reason=Reason.NOT_PERMITTED,
+            hint=f"leave the queue out, or have an administrator add it to the namespace's annotation {names.QUEUES}",
+        )
+    containers = tuple(replace(c, request=replace(c.request, queue=DEFAULT_QUEUE)) for c in asked.containers)
+    warning = f"queue {asked.queue} is not for this namespace: the pod waits in {namespace.queue}"
+    return replace(asked, queue="", containers=containers), warning

@@ -1,0 +1,68 @@
+"""How admission is set up. The chart writes these settings; every one has a default that works."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, DialectSettings
+
+_Port = Annotated[int, Meta(ge=0, le=65535)]
+_Name = Annotated[str, Meta(min_length=1, max_length=253)]
+_Unit = Annotated[int, Meta(ge=1, le=1 << 20)]
+
+SYSTEM_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease")
+
+
+class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What admission may be told.
+
+    Args:
+        namespace: where the product runs; its own pods are left alone.
+        exempt_namespaces: namespaces whose pods are left alone besides.
+        planner_account, agent_account: service accounts in ``namespace`` that may write plans.
+        second_scheduler: pods are given to the product's own scheduler. Without it they keep theirs, and amounts of memory
+            and compute, which no node offers, stand in the annotation only.
+        scheduler: name of the product's own scheduler.
+        service, secret, configuration: names of the service, of the secret with the certificates, and of both webhook
+            configurations.
+        host, port: where to listen.
+        certificate_dir: a directory with ``tls.crt`` and ``tls.key`` that somebody else keeps current; "" makes its own.
+        serving_days, authority_days: how long certificates are valid; they are replaced when a third of it is left.
+        aliyun_memory_mib, alauda_memory_mib, volcano_memory_mib: MiB in one unit of these systems' memory names.
+    """
+
+    namespace: _Name = "calabash-system"
+    exempt_namespaces: tuple[_Name, ...] = SYSTEM_NAMESPACES
+    planner_account: _Name = "calabash-planner"
+    agent_account: _Name = "calabash-agent"
+    second_scheduler: bool = True
+    scheduler: _Name = "calabash"
+    service: _Name = "calabash-admission"
+    secret: _Name = "calabash-admission-tls"  # noqa: S105 - a name
+    configuration: _Name = "calabash-admission"
+    host: str = "0.0.0.0"  # noqa: S104 - API servers come from anywhere
+    port: _Port = 8443
+    certificate_dir: str = ""
+    serving_days: Annotated[int, Meta(ge=1, le=825)] = 90
+    authority_days: Annotated[int, Meta(ge=2, le=7300)] = 1825
+    aliyun_memory_mib: _Unit = DEFAULT_SETTINGS.aliyun_memory_mib
+    alauda_memory_mib: _Unit = DEFAULT_SETTINGS.alauda_memory_mib
+    volcano_memory_mib: _Unit = DEFAULT_SETTINGS.volcano_memory_mib
+
+    @property
+    def dialects(self) -> DialectSettings:
+        """The part that the dialects need."""
+        return DialectSettings(
+            aliyun_memory_mib=self.aliyun_memory_mib,
+            alauda_memory_mib=self.alauda_memory_mib,
+            volcano_memory_mib=self.volcano_memory_mib,
+        )
+
+    @property
+    def trusted_users(self) -> tuple[str, ...]:
+        """Who may write plans: user names as the API server says them."""
+        accounts = (self.planner_account, self.agent_account)
+        return tuple(f"system:serviceaccount:{self.namespace}:{account}" for account in accounts)
