@@ -25,6 +25,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("queue:queue", "Create, change and list queues."),
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
+    "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),
     "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
 }
 

@@ -1,0 +1,52 @@
+"""``calabash admission``: parts of the product that run in a cluster, as programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from calabash.model.errors import CalabashError, Reason
+
+if TYPE_CHECKING:
+    from calabash.kubernetes.admission.settings import AdmissionSettings
+
+
+@click.command()
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Settings in YAML; every one has a default.",
+)
+def admission(kubeconfig: str, settings_file: Path | None) -> None:
+    """Answer a cluster's questions about pods that ask for devices.
+
+    Serves HTTPS with certificates of its own, which it keeps in a Secret and in the webhook configurations.
+    """
+    from calabash.kubernetes.admission.run import run_admission  # noqa: PLC0415
+    from calabash.seams.kube import load_client  # noqa: PLC0415
+
+    run_admission(load_client(kubeconfig, agent="calabash-admission"), read_settings(settings_file))
+
+
+def read_settings(path: Path | None) -> AdmissionSettings:
+    """The settings of a file. Raises CalabashError(BAD_FILE) that names the field."""
+    import msgspec  # noqa: PLC0415
+    import yaml  # noqa: PLC0415
+
+    from calabash.kubernetes.admission.settings import AdmissionSettings  # noqa: PLC0415
+
+    if path is None:
+        return AdmissionSettings()
+    try:
+        return msgspec.convert(yaml.safe_load(path.read_text()) or {}, type=AdmissionSettings)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise CalabashError(
+            f"{path} is not understood: {error}", reason=Reason.BAD_FILE, hint="see the settings of admission"
+        ) from error

@@ -1,0 +1,120 @@
+"""The question of an API server and its answer (``admission.k8s.io/v1`` AdmissionReview), bytes to bytes. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from calabash.kubernetes.admission.mutate import NOTHING, Mutation, mutate
+from calabash.kubernetes.admission.scope import NamespaceFacts
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.validate import validate
+from calabash.kubernetes.dialects.pod import AskingPod, read_pod
+from calabash.model.errors import CalabashError, Reason
+
+_API_VERSION = "admission.k8s.io/v1"
+_WARNING_MAX = 250
+_MESSAGE_MAX = 2048
+_NULL = msgspec.Raw(b"null")
+
+Judge = Callable[["AdmissionQuestion", NamespaceFacts], Mutation]
+
+
+class AskingUser(msgspec.Struct, frozen=True):
+    """Who sent the object."""
+
+    username: str = ""
+
+
+class AdmissionQuestion(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What is to be done with which object, by whom; an object that is not there is ``null``."""
+
+    uid: str
+    operation: str = ""
+    namespace: str = ""
+    name: str = ""
+    sub_resource: str = ""
+    user_info: AskingUser = AskingUser()
+    object: msgspec.Raw = _NULL
+    old_object: msgspec.Raw = _NULL
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    api_version: str
+    kind: str
+    request: AdmissionQuestion
+
+
+_DECODER = msgspec.json.Decoder(_Review)
+
+
+def read_review(body: bytes) -> AdmissionQuestion:
+    """The question. Raises CalabashError(BAD_REQUEST) for anything but an AdmissionReview of version 1."""
+    try:
+        review = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _bad(str(error)) from error
+    if review.api_version != _API_VERSION or review.kind != "AdmissionReview":
+        raise _bad(f"{review.kind} of {review.api_version}")
+    return review.request
+
+
+def _bad(what: str) -> CalabashError:
+    return CalabashError(
+        f"the body is not an AdmissionReview: {what[:256]}", hint=f"POST {_API_VERSION} AdmissionReview"
+    )
+
+
+def answer_mutate(question: AdmissionQuestion, namespace: NamespaceFacts, settings: AdmissionSettings) -> Mutation:
+    """What is changed in the pod that is created. Raises CalabashError that denies it."""
+    if question.operation != "CREATE" or question.sub_resource or question.object == _NULL:
+        return NOTHING
+    return mutate(_pod(question, question.object), namespace, settings)
+
+
+def answer_validate(question: AdmissionQuestion, namespace: NamespaceFacts, settings: AdmissionSettings) -> Mutation:
+    """Nothing is changed. Raises CalabashError that denies it."""
+    if question.object != _NULL and question.operation in ("CREATE", "UPDATE"):
+        old = _pod(question, question.old_object) if question.old_object != _NULL else None
+        validate(old, _pod(question, question.object), question.user_info.username, namespace, settings)
+    return NOTHING
+
+
+def _pod(question: AdmissionQuestion, raw: msgspec.Raw) -> AskingPod:
+    """The pod with its namespace, which the object itself may lack when it is created."""
+    pod = read_pod(raw)
+    if pod.metadata.namespace == question.namespace:
+        return pod
+    metadata = msgspec.structs.replace(pod.metadata, namespace=question.namespace)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def allowed(question: AdmissionQuestion, mutation: Mutation) -> bytes:
+    """The answer that lets it pass, with the patch if there is one."""
+    response: dict[str, object] = {"uid": question.uid, "allowed": True}
+    if mutation.patch:
+        patch = msgspec.json.encode(mutation.patch)
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    if mutation.warnings:
+        response["warnings"] = [f"calabash: {warning}"[:_WARNING_MAX] for warning in mutation.warnings]
+    return _answer(response)
+
+
+def denied(question: AdmissionQuestion, error: CalabashError) -> bytes:
+    """The answer that refuses it: one line with the hint, a code, the stable reason."""
+    line = f"{error.message}; hint: {error.hint}" if error.hint else error.message
+    code = 403 if error.reason is Reason.NOT_PERMITTED else 422
+    status = {"code": code, "reason": "Forbidden" if code == 403 else "Invalid", "message": line[:_MESSAGE_MAX]}
+    return _answer({"uid": question.uid, "allowed": False, "status": status})
+
+
+def _answer(response: dict[str, object]) -> bytes:
+    return msgspec.json.encode({"apiVersion": _API_VERSION, "kind": "AdmissionReview", "response": response})
+
+
+def with_name(facts: NamespaceFacts | None, question: AdmissionQuestion) -> NamespaceFacts:
+    """What is known of the question's namespace, or that nothing is."""
+    return replace(facts, name=question.namespace) if facts is not None else NamespaceFacts(name=question.namespace)

@@ -1,0 +1,185 @@
+"""The admission server as a program: certificates, namespaces, questions. Wiring."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import structlog
+
+from calabash.kubernetes.admission.certificates import KeyPair
+from calabash.kubernetes.admission.https import HttpsServer
+from calabash.kubernetes.admission.scope import NamespaceFacts, namespace_facts
+from calabash.kubernetes.admission.service import AdmissionService
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube import KubeClient, Mirror
+from calabash.seams.kube.objects import NAMESPACE, Namespace
+
+REFRESH_S = 20.0
+RETRY_S = 1.0
+
+_log = structlog.get_logger("admission")
+
+
+class AdmissionProgram:
+    """Everything that one replica does, from ``start`` to ``stop``.
+
+    Args:
+        client: the API server.
+        settings: as admission is set up.
+        listener: where to listen, when it is not the settings' address.
+        names: what the server is called, when it is not behind its service.
+        refresh_s: how often certificates are looked at.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: AdmissionSettings,
+        *,
+        listener: socket.socket | None = None,
+        names: tuple[str, ...] = (),
+        refresh_s: float = REFRESH_S,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._refresh_s = refresh_s
+        self._keeper = CertificateKeeper(client, settings, names)
+        self._context = server_context()
+        self._loaded: KeyPair | None = None
+        self._namespaces: Mirror[Namespace] = Mirror(
+            client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e))
+        )
+        service = AdmissionService(
+            settings, cached=self._cached, asked=self._asked, ready=self.ready, on_denied=_tell_denied
+        )
+        self.server = HttpsServer(
+            listener if listener is not None else listen(settings.host, settings.port),
+            self._context,
+            service.handle,
+            report=lambda error: _log.error("a question failed", error=repr(error)),
+        )
+        self._stopping = threading.Event()
+        self._keeping = threading.Thread(target=self._keep, name="certificates", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once. Questions are taken when there is a certificate."""
+        self._namespaces.start()
+        self._keeping.start()
+
+    def ready(self) -> bool:
+        """Whether questions are answered from what is known."""
+        return self._loaded is not None and self._namespaces.synced()
+
+    def stop(self) -> None:
+        """End; questions that are being answered are finished."""
+        self._stopping.set()
+        self._keeping.join()
+        if self._loaded is not None:
+            self.server.stop()
+        self._namespaces.stop()
+
+    def refresh(self) -> None:
+        """Bring the certificate up to date. Raises CalabashError; the one that is in use stays in use."""
+        directory = self._settings.certificate_dir
+        if directory:
+            pair = _from_directory(Path(directory))
+        else:
+            pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
+        if pair != self._loaded:
+            load(self._context, pair)
+            first, self._loaded = self._loaded is None, pair
+            _log.info("certificate loaded", first=first)
+
+    def _keep(self) -> None:
+        started = False
+        while not self._stopping.is_set():
+            try:
+                self.refresh()
+                wait_s = self._refresh_s
+            except (CalabashError, OSError, ValueError) as error:
+                _log.warning("certificates", error=str(error))
+                wait_s = RETRY_S
+            if self._loaded is not None and not started:
+                self.server.start()
+                started = True
+            self._stopping.wait(wait_s)
+
+    def _cached(self, name: str) -> NamespaceFacts | None:
+        found = self._namespaces.get(name)
+        return _facts(found) if found is not None else None
+
+    def _asked(self, name: str) -> NamespaceFacts | None:
+        found = self._client.get(NAMESPACE, name)
+        return _facts(found) if found is not None else None
+
+
+def _facts(namespace: Namespace) -> NamespaceFacts:
+    metadata = namespace.metadata
+    return namespace_facts(metadata.name, metadata.labels, metadata.annotations)
+
+
+def _tell_denied(namespace: str, name: str, error: CalabashError) -> None:
+    _log.info("denied", namespace=namespace, pod=name, reason=error.reason, message=error.message[:500])
+
+
+def _from_directory(directory: Path) -> KeyPair:
+    """What somebody else keeps current, as the kubelet mounts a Secret. Raises CalabashError(BAD_FILE)."""
+    try:
+        certificate, key = ((directory / name).read_bytes() for name in ("tls.crt", "tls.key"))
+    except OSError as error:
+        raise CalabashError(
+            f"{directory} holds no certificate: {error}",
+            reason=Reason.BAD_FILE,
+            hint="mount a Secret with tls.crt and tls.key there, or leave certificate_dir out",
+        ) from error
+    return KeyPair(certificate=certificate, key=key)
+
+
+def server_context() -> ssl.SSLContext:
+    """TLS 1.2 and above; only HTTP/1.1 is offered."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def load(context: ssl.SSLContext, pair: KeyPair) -> None:
+    """Use this certificate for new connections, also of a context that is in use. Raises ValueError (ssl.SSLError)."""
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)  # the file system may be read-only
+    try:
+        os.write(descriptor, pair.certificate + pair.key)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    except ssl.SSLError as error:
+        raise ValueError(f"the certificate cannot be used: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises CalabashError when the address cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise CalabashError(
+            f"cannot listen on {host} port {port}: {error.strerror}", hint="choose another port in the settings"
+        ) from error
+
+
+def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
+    """Serve until a signal says to end."""
+    program = AdmissionProgram(client, settings)
+    done = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: done.set())
+    program.start()
+    done.wait()
+    program.stop()

@@ -1,0 +1,88 @@
+"""The paths of the admission server: ``/mutate``, ``/validate``, ``/healthz``, ``/readyz``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+
+from calabash.kubernetes.admission.https import HttpQuestion, HttpReply
+from calabash.kubernetes.admission.review import (
+    allowed,
+    answer_mutate,
+    answer_validate,
+    denied,
+    read_review,
+    with_name,
+)
+from calabash.kubernetes.admission.scope import NamespaceFacts
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.model.errors import CalabashError
+
+MUTATE, VALIDATE = "/mutate", "/validate"
+LOOKUP_S = 2.0
+
+Lookup = Callable[[str], NamespaceFacts | None]
+
+
+class AdmissionService:
+    """Answers questions.
+
+    Args:
+        settings: as admission is set up.
+        cached: what is known of a namespace at once; None when it is not known (yet).
+        asked: the same from the API server, when it is not known; may block, and is given two seconds.
+        ready: whether it should be asked at all.
+        denied: told of every denial: namespace, name, error.
+    """
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        *,
+        cached: Lookup,
+        asked: Lookup,
+        ready: Callable[[], bool] = lambda: True,
+        on_denied: Callable[[str, str, CalabashError], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._cached = cached
+        self._asked = asked
+        self._ready = ready
+        self._on_denied = on_denied
+
+    async def handle(self, question: HttpQuestion) -> HttpReply:
+        """One request."""
+        if question.path == "/healthz":
+            return HttpReply(body=b"ok", content_type="text/plain")
+        if question.path == "/readyz":
+            status = HTTPStatus.OK if self._ready() else HTTPStatus.SERVICE_UNAVAILABLE
+            return HttpReply(status=status, body=status.phrase.lower().encode(), content_type="text/plain")
+        if question.path not in (MUTATE, VALIDATE):
+            return HttpReply(status=HTTPStatus.NOT_FOUND)
+        if question.method != "POST":
+            return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
+        return await self._review(question)
+
+    async def _review(self, question: HttpQuestion) -> HttpReply:
+        try:
+            review = read_review(question.body)
+        except CalabashError as error:
+            return HttpReply(status=HTTPStatus.BAD_REQUEST, body=str(error).encode(), content_type="text/plain")
+        facts = with_name(await self._namespace(review.namespace), review)
+        answer = answer_mutate if question.path == MUTATE else answer_validate
+        try:
+            return HttpReply(body=allowed(review, answer(review, facts, self._settings)))
+        except CalabashError as error:
+            if self._on_denied is not None:
+                self._on_denied(review.namespace, review.name, error)
+            return HttpReply(body=denied(review, error))
+
+    async def _namespace(self, name: str) -> NamespaceFacts | None:
+        known = self._cached(name)
+        if known is not None or not name:
+            return known
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._asked, name), LOOKUP_S)
+        except (CalabashError, TimeoutError):
+            return None

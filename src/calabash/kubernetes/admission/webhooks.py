@@ -1,0 +1,125 @@
+"""The two webhook configurations: which pods API servers ask about, and what happens when nobody answers. Pure.
+
+API servers ask only about pods that concern devices (``matchConditions``), so that a dead admission server holds up nobody
+else. A pod that asks for devices then waits (its creation fails, and its owner tries again), but for namespaces with
+``calabash.dev/admission: optional``, whose pods are let in as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from calabash.kubernetes import names
+from calabash.kubernetes.admission.service import MUTATE, VALIDATE
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.validate import PROTECTED
+from calabash.kubernetes.dialects.registry import DIALECTS
+
+TIMEOUT_S = 5
+_FRACTIONS = ("gpu-fraction", "gpu-memory")
+
+
+def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
+    """The configuration by which pods are brought into form. ``url`` reaches a server that is not behind the service."""
+    exempt = [settings.namespace, *settings.exempt_namespaces]
+    selected = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt}
+    common = {
+        "clientConfig": _client(settings, MUTATE, ca_bundle, url),
+        "rules": [_rule(["CREATE"], ["pods"])],
+        "matchConditions": [{"name": "asks-for-devices", "expression": _asks()}],
+        "reinvocationPolicy": "IfNeeded",
+        **_always(),
+    }
+    closed = {"key": names.ADMISSION, "operator": "NotIn", "values": ["off", "optional"]}
+    opened = {"key": names.ADMISSION, "operator": "In", "values": ["optional"]}
+    webhooks = [
+        {
+            "name": f"{word}.{names.GROUP}",
+            "failurePolicy": policy,
+            "namespaceSelector": {"matchExpressions": [selected, mode]},
+            **common,
+        }
+        for word, policy, mode in (("pods", "Fail", closed), ("optional", "Ignore", opened))
+    ]
+    return _configuration("MutatingWebhookConfiguration", settings, webhooks)
+
+
+def validating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
+    """The configuration by which the product's annotations stay its own, in every namespace."""
+    webhook = {
+        "name": f"plans.{names.GROUP}",
+        "failurePolicy": "Fail",
+        "clientConfig": _client(settings, VALIDATE, ca_bundle, url),
+        "rules": [
+            _rule(["CREATE", "UPDATE"], ["pods"]),
+            _rule(["UPDATE"], ["pods/status", "pods/ephemeralcontainers", "pods/resize"]),
+        ],
+        "matchConditions": [{"name": "concerns-the-product", "expression": _concerns(settings)}],
+        **_always(),
+    }
+    return _configuration("ValidatingWebhookConfiguration", settings, [webhook])
+
+
+def _always() -> dict[str, Any]:
+    return {
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_S,
+        "matchPolicy": "Equivalent",
+    }
+
+
+def _rule(operations: list[str], resources: list[str]) -> dict[str, Any]:
+    return {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": operations,
+        "resources": resources,
+        "scope": "Namespaced",
+    }
+
+
+def _client(settings: AdmissionSettings, path: str, ca_bundle: str, url: str) -> dict[str, Any]:
+    service = {"namespace": settings.namespace, "name": settings.service, "path": path, "port": 443}
+    reached: dict[str, Any] = {"url": f"{url}{path}"} if url else {"service": service}
+    return {**reached, "caBundle": ca_bundle} if ca_bundle else reached
+
+
+def _configuration(kind: str, settings: AdmissionSettings, webhooks: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": settings.configuration},
+        "webhooks": webhooks,
+    }
+
+
+def _pattern() -> str:
+    """A regular expression for all resource names of all dialects, in the words of RE2, which API servers use."""
+    exact = sorted({re.escape(n) for d in DIALECTS for n in d.resources if not (d.prefix and n.startswith(d.prefix))})
+    begins = sorted({re.escape(d.prefix) + ".*" for d in DIALECTS if d.prefix})
+    return "^(" + "|".join([*exact, *begins]).replace("\\-", "-") + ")$"
+
+
+def _amounts(containers: str) -> str:
+    asked = f"exists(name, name.matches(r'{_pattern()}'))"
+    return f"{containers}.exists(c, c.?resources.?limits.orValue({{}}).{asked} || c.?resources.?requests.orValue({{}}).{asked})"
+
+
+def _asks() -> str:
+    containers = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
+    said = " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in (*_FRACTIONS, *PROTECTED))
+    return f"{_amounts(containers)} || {said}"
+
+
+def _concerns(settings: AdmissionSettings) -> str:
+    now, before = "object.metadata.?annotations.orValue({})", "oldObject.metadata.?annotations.orValue({})"
+    brought = " || ".join(f"'{name}' in {now}" for name in PROTECTED)
+    changed = [f"{now}[?'{name}'].orValue('') != {before}[?'{name}'].orValue('')" for name in PROTECTED]
+    gate = f".?schedulingGates.orValue([]).exists(g, g.name == '{names.PLAN_GATE}')"
+    changed.append(f"oldObject.spec{gate} && !object.spec{gate}")
+    trusted = ", ".join(f"'{user}'" for user in settings.trusted_users)
+    foreign = f"!(request.userInfo.username in [{trusted}]) && ({' || '.join(f'({c})' for c in changed)})"
+    ephemeral = _amounts("object.spec.?ephemeralContainers.orValue([])")
+    return f"request.operation == 'CREATE' ? ({brought}) : (({foreign}) || {ephemeral})"

@@ -1,0 +1,143 @@
+"""A server that bounds everything: who sends too much, too slowly or nonsense is hung up on, the others are answered."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from http.client import HTTPConnection
+
+import pytest
+
+from calabash.kubernetes.admission import https
+from calabash.kubernetes.admission.https import HttpQuestion, HttpReply, HttpsServer
+from calabash.kubernetes.admission.run import listen
+
+faults: list[Exception] = []
+
+
+async def echo(question: HttpQuestion) -> HttpReply:
+    if question.path == "/fault":
+        raise ZeroDivisionError("on purpose")
+    return HttpReply(body=question.body or question.path.encode(), content_type="text/plain")
+
+
+@pytest.fixture
+def server() -> Iterator[HttpsServer]:
+    faults.clear()
+    served = HttpsServer(listen("127.0.0.1", 0), None, echo, report=faults.append)
+    served.start()
+    yield served
+    served.stop()
+
+
+def raw(server: HttpsServer, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(data)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        return received
+
+
+def test_one_connection_carries_many_questions(server: HttpsServer) -> None:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    for i in range(20):
+        connection.request("POST", f"/x?timeout=5s&n={i}", body=b"y" * i)
+        reply = connection.getresponse()
+        assert (reply.status, reply.read()) == (200, b"y" * i if i else b"/x")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/2\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
+        (b"POST / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+        (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", 200),
+        (b"GET / HTTP/1.0\r\n\r\n", 200),
+    ],
+)
+def test_what_is_not_understood_is_answered_once_and_hung_up_on(server: HttpsServer, sent: bytes, status: int) -> None:
+    assert raw(server, sent).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_head_without_end_is_hung_up_on(server: HttpsServer) -> None:
+    assert raw(server, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000) == b""
+
+
+def test_a_fault_of_the_handler_is_told_and_the_connection_goes_on(server: HttpsServer) -> None:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", "/fault")
+    reply = connection.getresponse()
+    assert reply.status == HTTPStatus.INTERNAL_SERVER_ERROR
+    assert reply.read() == b""
+    connection.request("GET", "/fine")
+    assert connection.getresponse().read() == b"/fine"
+    assert [type(fault) for fault in faults] == [ZeroDivisionError]
+
+
+def test_who_is_slow_or_silent_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, server: HttpsServer) -> None:
+    monkeypatch.setattr(https, "BODY_S", 0.1)
+    monkeypatch.setattr(https, "IDLE_S", 0.1)
+    assert raw(server, b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab") == b""
+    assert raw(server, b"POST / HT") == b""
+
+
+def test_more_connections_than_allowed_are_not_kept_and_the_others_are_served(
+    monkeypatch: pytest.MonkeyPatch, server: HttpsServer
+) -> None:
+    monkeypatch.setattr(https, "CONNECTIONS_MAX", 3)
+    kept = [HTTPConnection("127.0.0.1", server.port, timeout=10) for _ in range(3)]
+    for connection in kept:
+        connection.request("GET", "/a")
+        assert connection.getresponse().read() == b"/a"
+    assert raw(server, b"") == b""
+    kept[0].request("GET", "/b")
+    assert kept[0].getresponse().read() == b"/b"
+
+
+def test_many_ask_at_once(server: HttpsServer) -> None:
+    def ask(number: int) -> bytes:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("POST", "/", body=b"%d" % number)
+        body: bytes = connection.getresponse().read()
+        connection.close()
+        return body
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(200))) == [b"%d" % number for number in range(200)]
+
+
+def test_a_question_that_is_being_answered_is_finished_when_the_server_stops() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    async def slow(question: HttpQuestion) -> HttpReply:
+        began.set()
+        import asyncio
+
+        await asyncio.to_thread(go_on.wait, 10)
+        return HttpReply(body=b"done")
+
+    server = HttpsServer(listen("127.0.0.1", 0), None, slow)
+    server.start()
+    idle = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    idle.connect()
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", "/")
+    assert began.wait(10)
+    stopper = threading.Thread(target=server.stop)
+    stopper.start()
+    assert idle.sock is not None
+    assert idle.sock.recv(1) == b""
+    go_on.set()
+    assert connection.getresponse().read() == b"done"
+    stopper.join(10)
+    assert not stopper.is_alive()

@@ -1,0 +1,259 @@
+"""The whole server over TLS, asked as API servers ask, on an API server in memory."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Callable, Iterator
+from http.client import HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.kubernetes.admission.applied import applied
+
+from calabash.cli.commands import cli
+from calabash.cli.kube import read_settings
+from calabash.kubernetes import names
+from calabash.kubernetes.admission.review import read_review
+from calabash.kubernetes.admission.run import AdmissionProgram, listen
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.trust import MUTATING, VALIDATING, CertificateKeeper
+from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.model.errors import CalabashError
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import NAMESPACE, SECRET
+
+EXAMPLES = Path(__file__).parents[4] / "examples" / "kube" / "dialects"
+SETTINGS = AdmissionSettings()
+NAMES = ("127.0.0.1",)
+
+
+@pytest.fixture
+def kube() -> MemoryKube:
+    client = MemoryKube()
+    client.create(MUTATING, mutating(SETTINGS))
+    client.create(VALIDATING, validating(SETTINGS))
+    for name, labels in (("team", {}), ("dark", {names.ADMISSION: "off"})):
+        client.create(NAMESPACE, {"metadata": {"name": name, "labels": labels}})
+    return client
+
+
+def eventually(check: Callable[[], object]) -> None:
+    import time
+
+    deadline = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def program(kube: MemoryKube) -> Iterator[AdmissionProgram]:
+    running = AdmissionProgram(kube, SETTINGS, listener=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02)
+    running.start()
+    eventually(running.ready)
+    yield running
+    running.stop()
+
+
+def connect(program: AdmissionProgram, client: MemoryKube) -> HTTPSConnection:
+    found = client.get(MUTATING, SETTINGS.configuration)
+    assert found is not None
+    context = ssl.create_default_context(cadata=base64.b64decode(found.webhooks[0].client_config.ca_bundle).decode())
+    return HTTPSConnection("127.0.0.1", program.server.port, context=context, timeout=10)
+
+
+def ask(connection: HTTPSConnection, path: str, pod: Any, namespace: str = "team", **more: Any) -> Any:
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "operation": "CREATE",
+            "namespace": namespace,
+            "userInfo": {"username": "ann", "groups": ["system:authenticated"]},
+            "object": pod,
+            "oldObject": None,
+            "dryRun": False,
+            **more,
+        },
+    }
+    connection.request(
+        "POST", f"{path}?timeout=5s", body=json.dumps(review), headers={"Content-Type": "application/json"}
+    )
+    reply = connection.getresponse()
+    assert reply.status == 200
+    answer = json.loads(reply.read())
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert answer["response"]["uid"] == "u-1"
+    return answer["response"]
+
+
+def example(name: str) -> Any:
+    return yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+
+
+def test_a_pod_is_brought_into_form_and_then_found_valid(program: AdmissionProgram, kube: MemoryKube) -> None:
+    connection, pod = connect(program, kube), example("hami")
+    response = ask(connection, "/mutate", pod)
+    assert (response["allowed"], response["patchType"]) == (True, "JSONPatch")
+    pod = applied(pod, json.loads(base64.b64decode(response["patch"])))
+    assert pod["spec"]["containers"][0]["resources"]["limits"][names.MEMORY] == "3000Mi"
+    assert json.loads(pod["metadata"]["annotations"][names.REQUEST])["tenant"] == "team"
+    for path in ("/mutate", "/validate"):
+        assert ask(connection, path, pod) == {"uid": "u-1", "allowed": True}
+
+
+def test_a_denial_says_what_and_what_to_do_in_one_line(program: AdmissionProgram, kube: MemoryKube) -> None:
+    response = ask(connect(program, kube), "/mutate", example("nvidia-mig"))
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 422
+    assert response["status"]["message"].startswith("container main: nvidia.com/mig-1g.10gb asks for a MIG instance")
+    assert "; hint: a slice kept apart by software is calabash.dev/memory: 10Gi" in response["status"]["message"]
+    assert "\n" not in response["status"]["message"]
+
+
+def test_what_only_the_product_may_write_is_forbidden_to_others(program: AdmissionProgram, kube: MemoryKube) -> None:
+    connection, old = connect(program, kube), {"spec": {"containers": [{"name": "main"}]}}
+    new = {**old, "metadata": {"annotations": {names.PLAN: "{}"}}}
+    update: Any = {"operation": "UPDATE", "oldObject": old}
+    response = ask(connection, "/validate", new, **update)
+    assert (response["allowed"], response["status"]["code"]) == (False, 403)
+    planner = {"username": SETTINGS.trusted_users[0]}
+    assert ask(connection, "/validate", new, **update, userInfo=planner)["allowed"] is True
+
+
+def test_a_warning_reaches_the_user(program: AdmissionProgram, kube: MemoryKube) -> None:
+    response = ask(connect(program, kube), "/mutate", example("volcano"))
+    assert response["warnings"] == ["calabash: queue batch is not for this namespace: the pod waits in default"]
+
+
+def test_what_a_namespace_says_counts_also_in_the_moment_after_it_was_made(
+    program: AdmissionProgram, kube: MemoryKube
+) -> None:
+    connection = connect(program, kube)
+    assert "patch" not in ask(connection, "/mutate", example("hami"), namespace="dark")
+    kube.faults.break_watches()
+    kube.create(NAMESPACE, {"metadata": {"name": "darker", "labels": {names.ADMISSION: "off"}}})
+    assert "patch" not in ask(connection, "/mutate", example("hami"), namespace="darker")
+    assert "patch" in ask(connection, "/mutate", example("hami"), namespace="nobody-knows")
+
+
+def test_an_api_server_that_is_down_stops_no_answer(program: AdmissionProgram, kube: MemoryKube) -> None:
+    connection = connect(program, kube)
+    kube.faults.down = True
+    kube.faults.break_watches()
+    assert "patch" in ask(connection, "/mutate", example("hami"))
+    assert "patch" in ask(connection, "/mutate", example("hami"), namespace="nobody-knows")
+
+
+def test_a_new_certificate_is_served_to_new_connections_and_old_ones_stay(
+    program: AdmissionProgram, kube: MemoryKube
+) -> None:
+    before = connect(program, kube)
+    assert ask(before, "/mutate", example("hami"))["allowed"]
+    assert before.sock is not None
+    first = before.sock.getpeercert(True)
+    kube.delete(SECRET, SETTINGS.secret, SETTINGS.namespace)
+
+    def second() -> bytes | None:
+        try:
+            after = connect(program, kube)
+            after.connect()
+        except ssl.SSLError:
+            return first
+        found: bytes | None = after.sock.getpeercert(True)
+        return found
+
+    eventually(lambda: second() != first)
+    assert ask(connect(program, kube), "/mutate", example("hami"))["allowed"]
+    assert ask(before, "/mutate", example("hami"))["allowed"]
+    assert before.sock.getpeercert(True) == first
+
+
+def test_certificates_of_somebody_else_are_read_again_when_they_change(kube: MemoryKube, tmp_path: Path) -> None:
+    import datetime
+
+    now = datetime.datetime.now(datetime.UTC)
+    foreign = [CertificateKeeper(MemoryKube(), SETTINGS, NAMES).refresh(now) for _ in range(2)]
+
+    def write(number: int) -> None:
+        (tmp_path / "tls.crt").write_bytes(foreign[number].serving.certificate)
+        (tmp_path / "tls.key").write_bytes(foreign[number].serving.key)
+
+    write(0)
+    settings = AdmissionSettings(certificate_dir=str(tmp_path))
+    program = AdmissionProgram(kube, settings, listener=listen("127.0.0.1", 0), refresh_s=0.02)
+    program.start()
+    try:
+        eventually(program.ready)
+
+        def trusted(number: int) -> bool:
+            context = ssl.create_default_context(cadata=foreign[number].bundle.decode())
+            try:
+                HTTPSConnection("127.0.0.1", program.server.port, context=context, timeout=10).connect()
+            except ssl.SSLError:
+                return False
+            return True
+
+        assert (trusted(0), trusted(1)) == (True, False)
+        (tmp_path / "tls.crt").write_bytes(b"half written")
+        write(1)
+        eventually(lambda: trusted(1))
+        assert kube.get(SECRET, SETTINGS.secret, SETTINGS.namespace) is None
+    finally:
+        program.stop()
+
+
+def test_it_is_ready_when_it_has_a_certificate_and_knows_the_namespaces(kube: MemoryKube) -> None:
+    kube.faults.down = True
+    program = AdmissionProgram(kube, SETTINGS, listener=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02)
+    program.start()
+    try:
+        assert not program.ready()
+        kube.faults.down = False
+        eventually(program.ready)
+        connection = connect(program, kube)
+        for path in ("/healthz", "/readyz"):
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            assert (reply.status, reply.read()) == (200, b"ok")
+        for method, path, status in (("GET", "/mutate", 405), ("POST", "/other", 404), ("POST", "/mutate", 400)):
+            connection.request(method, path, body=b"[]")
+            reply = connection.getresponse()
+            reply.read()
+            assert reply.status == status
+    finally:
+        program.stop()
+
+
+@given(
+    st.binary(max_size=60)
+    | st.sampled_from([b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}'])
+)
+def test_no_bytes_make_the_reader_of_reviews_fail_otherwise(body: bytes) -> None:
+    with pytest.raises(CalabashError, match="not an AdmissionReview"):
+        read_review(body)
+
+
+def test_settings_come_from_a_file_and_a_wrong_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("second_scheduler: false\naliyun_memory_mib: 1\n")
+    settings = read_settings(path)
+    assert (settings.second_scheduler, settings.dialects.aliyun_memory_mib) == (False, 1)
+    assert read_settings(None) == AdmissionSettings()
+    path.write_text("prot: 1\n")
+    with pytest.raises(CalabashError, match="prot"):
+        read_settings(path)
+
+
+def test_the_command_names_what_it_cannot_use(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["admission", "--kubeconfig", str(tmp_path / "none")])
+    assert isinstance(result.exception, CalabashError)
