@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.admission.applied import applied
 
-from calabash.cli.commands import cli
-from calabash.cli.kube import read_settings
+from calabash.cli.kube import admission, read_settings
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.review import read_review
 from calabash.kubernetes.admission.run import AdmissionProgram, listen
@@ -255,5 +254,5 @@ def test_settings_come_from_a_file_and_a_wrong_one_is_named(tmp_path: Path) -> N
 
 
 def test_the_command_names_what_it_cannot_use(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["admission", "--kubeconfig", str(tmp_path / "none")])
+    result = CliRunner().invoke(admission, ["--kubeconfig", str(tmp_path / "none")])
     assert isinstance(result.exception, CalabashError)
