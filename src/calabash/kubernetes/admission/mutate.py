@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.form import formed, known_request
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
-from calabash.kubernetes.admission.scope import NamespaceFacts, left_alone, with_queue
+from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone, with_queue
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.asked import ContainerRequest, PodRequest, write_request
 from calabash.kubernetes.dialects.pod import AskingPod
@@ -36,7 +36,7 @@ NOTHING = Mutation()
 
 
 def understood(
-    pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSettings
+    pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings
 ) -> tuple[PodRequest | None, tuple[str, ...]]:
     """What the pod asks for, with warnings; None when it asks for no device. Raises CalabashError."""
     known = known_request(pod, counted=settings.second_scheduler)
@@ -47,7 +47,7 @@ def understood(
     return asked, (warning,) if warning else ()
 
 
-def mutate(pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSettings) -> Mutation:
+def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
     """Bring a pod that is being created into the one form. Raises CalabashError that denies it."""
     if left_alone(pod, namespace, settings):
         return NOTHING

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from calabash.kubernetes.admission.mutate import NOTHING, Mutation, mutate
-from calabash.kubernetes.admission.scope import NamespaceFacts
+from calabash.kubernetes.admission.scope import NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.dialects.pod import AskingPod, read_pod
@@ -20,7 +20,7 @@ _WARNING_MAX = 250
 _MESSAGE_MAX = 2048
 _NULL = msgspec.Raw(b"null")
 
-Judge = Callable[["AdmissionQuestion", NamespaceFacts], Mutation]
+Judge = Callable[["AdmissionQuestion", NamespaceTerms], Mutation]
 
 
 class AskingUser(msgspec.Struct, frozen=True):
@@ -68,14 +68,14 @@ def _bad(what: str) -> CalabashError:
     )
 
 
-def answer_mutate(question: AdmissionQuestion, namespace: NamespaceFacts, settings: AdmissionSettings) -> Mutation:
+def answer_mutate(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
     """What is changed in the pod that is created. Raises CalabashError that denies it."""
     if question.operation != "CREATE" or question.sub_resource or question.object == _NULL:
         return NOTHING
     return mutate(_pod(question, question.object), namespace, settings)
 
 
-def answer_validate(question: AdmissionQuestion, namespace: NamespaceFacts, settings: AdmissionSettings) -> Mutation:
+def answer_validate(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
     """Nothing is changed. Raises CalabashError that denies it."""
     if question.object != _NULL and question.operation in ("CREATE", "UPDATE"):
         old = _pod(question, question.old_object) if question.old_object != _NULL else None
@@ -115,6 +115,6 @@ def _answer(response: dict[str, object]) -> bytes:
     return msgspec.json.encode({"apiVersion": _API_VERSION, "kind": "AdmissionReview", "response": response})
 
 
-def with_name(facts: NamespaceFacts | None, question: AdmissionQuestion) -> NamespaceFacts:
+def with_name(facts: NamespaceTerms | None, question: AdmissionQuestion) -> NamespaceTerms:
     """What is known of the question's namespace, or that nothing is."""
-    return replace(facts, name=question.namespace) if facts is not None else NamespaceFacts(name=question.namespace)
+    return replace(facts, name=question.namespace) if facts is not None else NamespaceTerms(name=question.namespace)

@@ -14,7 +14,7 @@ import structlog
 
 from calabash.kubernetes.admission.certificates import KeyPair
 from calabash.kubernetes.admission.https import HttpsServer
-from calabash.kubernetes.admission.scope import NamespaceFacts, namespace_facts
+from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.service import AdmissionService
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
@@ -112,18 +112,18 @@ class AdmissionProgram:
                 started = True
             self._stopping.wait(wait_s)
 
-    def _cached(self, name: str) -> NamespaceFacts | None:
+    def _cached(self, name: str) -> NamespaceTerms | None:
         found = self._namespaces.get(name)
         return _facts(found) if found is not None else None
 
-    def _asked(self, name: str) -> NamespaceFacts | None:
+    def _asked(self, name: str) -> NamespaceTerms | None:
         found = self._client.get(NAMESPACE, name)
         return _facts(found) if found is not None else None
 
 
-def _facts(namespace: Namespace) -> NamespaceFacts:
+def _facts(namespace: Namespace) -> NamespaceTerms:
     metadata = namespace.metadata
-    return namespace_facts(metadata.name, metadata.labels, metadata.annotations)
+    return namespace_terms(metadata.name, metadata.labels, metadata.annotations)
 
 
 def _tell_denied(namespace: str, name: str, error: CalabashError) -> None:

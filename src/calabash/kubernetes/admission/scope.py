@@ -19,7 +19,7 @@ _SOURCE = "kubernetes.io/config.source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceFacts:
+class NamespaceTerms:
     """What a namespace says: whether its pods are left alone, which queue is theirs, which others they may name.
 
     ``queues`` with ``*`` allows all. A namespace that nobody has seen says nothing.
@@ -35,9 +35,9 @@ class NamespaceFacts:
         return queue == self.queue or queue in self.queues or "*" in self.queues
 
 
-def namespace_facts(name: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamespaceFacts:
+def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamespaceTerms:
     """Read from its metadata; what is not understood allows nothing."""
-    return NamespaceFacts(
+    return NamespaceTerms(
         name=name,
         off=labels.get(names.ADMISSION) == "off",
         queue=labels.get(names.QUEUE) or DEFAULT_QUEUE,
@@ -45,7 +45,7 @@ def namespace_facts(name: str, labels: Mapping[str, str], annotations: Mapping[s
     )
 
 
-def left_alone(pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSettings) -> bool:
+def left_alone(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> bool:
     """Pods of the system, of the product itself, of namespaces that are off, of a kubelet's own files, of DaemonSets."""
     if namespace.off or namespace.name == settings.namespace or namespace.name in settings.exempt_namespaces:
         return True
@@ -55,7 +55,7 @@ def left_alone(pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSet
     return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
 
 
-def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceFacts) -> tuple[PodRequest, str]:
+def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceTerms) -> tuple[PodRequest, str]:
     """The request with a queue that the namespace allows, and a warning where another system's queue was left out.
 
     Raises CalabashError(NOT_PERMITTED) when the pod names one of ours that it may not use.

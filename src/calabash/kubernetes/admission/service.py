@@ -15,14 +15,14 @@ from calabash.kubernetes.admission.review import (
     read_review,
     with_name,
 )
-from calabash.kubernetes.admission.scope import NamespaceFacts
+from calabash.kubernetes.admission.scope import NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.model.errors import CalabashError
 
 MUTATE, VALIDATE = "/mutate", "/validate"
 LOOKUP_S = 2.0
 
-Lookup = Callable[[str], NamespaceFacts | None]
+Lookup = Callable[[str], NamespaceTerms | None]
 
 
 class AdmissionService:
@@ -78,7 +78,7 @@ class AdmissionService:
                 self._on_denied(review.namespace, review.name, error)
             return HttpReply(body=denied(review, error))
 
-    async def _namespace(self, name: str) -> NamespaceFacts | None:
+    async def _namespace(self, name: str) -> NamespaceTerms | None:
         known = self._cached(name)
         if known is not None or not name:
             return known

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.mutate import understood
-from calabash.kubernetes.admission.scope import NamespaceFacts, left_alone
+from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.asked import write_request
 from calabash.kubernetes.dialects.pod import AskingPod
@@ -18,7 +18,7 @@ PROTECTED = (names.PLAN, names.REQUEST, names.DIALECT)
 
 
 def validate(
-    old: AskingPod | None, new: AskingPod, user: str, namespace: NamespaceFacts, settings: AdmissionSettings
+    old: AskingPod | None, new: AskingPod, user: str, namespace: NamespaceTerms, settings: AdmissionSettings
 ) -> None:
     """Look at a pod that is created (``old`` None) or changed by ``user``. Raises CalabashError that denies it."""
     if old is not None:
@@ -31,7 +31,7 @@ def validate(
         _created(new, namespace, settings)
 
 
-def _untouched(pod: AskingPod, namespace: NamespaceFacts) -> None:
+def _untouched(pod: AskingPod, namespace: NamespaceTerms) -> None:
     """Where nobody reads pods, nobody's plan is one: an agent would keep it."""
     for name in PROTECTED:
         if name in pod.annotations:
@@ -40,7 +40,7 @@ def _untouched(pod: AskingPod, namespace: NamespaceFacts) -> None:
             )
 
 
-def _created(pod: AskingPod, namespace: NamespaceFacts, settings: AdmissionSettings) -> None:
+def _created(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> None:
     if names.PLAN in pod.annotations:
         raise _not_theirs(
             f"annotation {names.PLAN} stands in a pod that is created", "leave it out: the planner writes it"

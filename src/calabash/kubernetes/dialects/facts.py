@@ -23,7 +23,7 @@ _TEXT_MAX = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodFacts:
+class PodTerms:
     """Said once for the pod. ``queue`` "" is its namespace's; ``queue_is_ours`` when it was asked in our own words."""
 
     tenant: str
@@ -37,7 +37,7 @@ class PodFacts:
     movable: bool
 
 
-def facts_of(pod: AskingPod) -> PodFacts:
+def facts_of(pod: AskingPod) -> PodTerms:
     """Read them. Raises CalabashError that names the annotation."""
     gang, source, size = _gang(pod)
     queue, ours = _queue(pod)
@@ -45,7 +45,7 @@ def facts_of(pod: AskingPod) -> PodFacts:
     if not -(2**31) <= priority < 2**31:
         raise CalabashError(f"priority {priority} is out of range", hint="use a PriorityClass")
     run_time = _said(pod, names.RUN_TIME)
-    return PodFacts(
+    return PodTerms(
         tenant=_name(pod.metadata.namespace or DEFAULT_TENANT, what="namespace"),
         queue=queue,
         queue_is_ours=ours,
@@ -58,7 +58,7 @@ def facts_of(pod: AskingPod) -> PodFacts:
     )
 
 
-def with_facts(request: GpuRequest, facts: PodFacts, pod: AskingPod) -> GpuRequest:
+def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuRequest:
     """The request with all that the pod says besides its amounts. Raises CalabashError."""
     mode, policy, isolation, models = (
         _said(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS)

@@ -15,7 +15,7 @@ from tests.unit.kubernetes.admission.applied import applied
 
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.mutate import mutate
-from calabash.kubernetes.admission.scope import NamespaceFacts, namespace_facts
+from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.asked import read_request, write_request
@@ -27,7 +27,7 @@ from calabash.model.errors import CalabashError, Reason
 EXAMPLES = Path(__file__).parents[4] / "examples" / "kube" / "dialects"
 OURS = AdmissionSettings()
 THEIRS = AdmissionSettings(second_scheduler=False)
-TEAM = NamespaceFacts(name="team")
+TEAM = NamespaceTerms(name="team")
 
 
 def as_stored(tree: Any) -> Any:
@@ -49,7 +49,7 @@ def asking(limits: dict[str, Any], **more: Any) -> Any:
     return as_stored({"metadata": more, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}})
 
 
-def admitted(tree: Any, *, namespace: NamespaceFacts = TEAM, by: AdmissionSettings = OURS) -> Any:
+def admitted(tree: Any, *, namespace: NamespaceTerms = TEAM, by: AdmissionSettings = OURS) -> Any:
     return applied(tree, mutate(pod_of(tree), namespace, by).patch)
 
 
@@ -156,16 +156,16 @@ def test_init_containers_and_sidecars_are_brought_into_form_as_well() -> None:
 @pytest.mark.parametrize(
     ("namespace", "metadata"),
     [
-        (NamespaceFacts(name="kube-system"), {}),
-        (NamespaceFacts(name="calabash-system"), {}),
-        (namespace_facts("dark", {names.ADMISSION: "off"}, {}), {}),
+        (NamespaceTerms(name="kube-system"), {}),
+        (NamespaceTerms(name="calabash-system"), {}),
+        (namespace_terms("dark", {names.ADMISSION: "off"}, {}), {}),
         (TEAM, {"annotations": {"kubernetes.io/config.mirror": "x"}}),
         (TEAM, {"annotations": {"kubernetes.io/config.source": "file"}}),
         (TEAM, {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}]}),
     ],
 )
 def test_pods_that_are_not_ours_to_touch_are_left_alone_and_may_carry_no_plan(
-    namespace: NamespaceFacts, metadata: dict[str, Any]
+    namespace: NamespaceTerms, metadata: dict[str, Any]
 ) -> None:
     tree = asking({"nvidia.com/gpu": 1}, **metadata)
     assert mutate(pod_of(tree), namespace, OURS).patch == ()
@@ -230,7 +230,7 @@ def test_a_pods_own_queue_must_be_one_that_its_namespace_allows() -> None:
         ({}, {names.QUEUES: "dev, prod"}),
         ({names.QUEUE: "dev"}, {names.QUEUES: "*"}),
     ):
-        pod = admitted(tree, namespace=namespace_facts("team", labels, said))
+        pod = admitted(tree, namespace=namespace_terms("team", labels, said))
         assert read_request(pod["metadata"]["annotations"][names.REQUEST]).queue == "prod"
 
 

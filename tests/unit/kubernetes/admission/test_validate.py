@@ -10,14 +10,14 @@ from tests.unit.kubernetes.admission.applied import applied
 
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.mutate import mutate
-from calabash.kubernetes.admission.scope import NamespaceFacts
+from calabash.kubernetes.admission.scope import NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import PROTECTED, validate
 from calabash.kubernetes.dialects.pod import pod_of
 from calabash.model.errors import CalabashError, Reason
 
 SETTINGS = AdmissionSettings()
-TEAM = NamespaceFacts(name="team")
+TEAM = NamespaceTerms(name="team")
 AMOUNTS = {names.GPUS: "1", names.MEMORY: "8Gi", names.CORES: "30"}
 TREE: Any = {
     "metadata": {"name": "p", "namespace": "team"},
@@ -27,7 +27,7 @@ POD = applied(TREE, mutate(pod_of(TREE), TEAM, SETTINGS).patch)
 PLANNER, AGENT = SETTINGS.trusted_users
 
 
-def changed(old: Any, new: Any, user: str = "ann", namespace: NamespaceFacts = TEAM) -> None:
+def changed(old: Any, new: Any, user: str = "ann", namespace: NamespaceTerms = TEAM) -> None:
     validate(pod_of(old), pod_of(new), user, namespace, SETTINGS)
 
 
@@ -47,9 +47,9 @@ def test_a_pod_as_it_was_admitted_is_allowed() -> None:
     changed(POD, POD)
 
 
-@pytest.mark.parametrize("namespace", [TEAM, NamespaceFacts(name="kube-system"), NamespaceFacts(name="dark", off=True)])
+@pytest.mark.parametrize("namespace", [TEAM, NamespaceTerms(name="kube-system"), NamespaceTerms(name="dark", off=True)])
 @pytest.mark.parametrize("name", PROTECTED)
-def test_nobody_but_the_product_changes_what_it_wrote_in_any_namespace(name: str, namespace: NamespaceFacts) -> None:
+def test_nobody_but_the_product_changes_what_it_wrote_in_any_namespace(name: str, namespace: NamespaceTerms) -> None:
     forged = with_annotation(name, "{}")
     with pytest.raises(CalabashError, match=f"{name} is not for ann to change") as refused:
         changed(POD, forged, namespace=namespace)
