@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.kube.fixtures import control_plane, pytest_runtest_makereport
 from tests.postgres import Server, running_server
+
+__all__ = ["control_plane", "postgres_server", "pytest_runtest_makereport"]
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,15 @@ class Secrets:
     def token(self, user: str) -> str:
         return self._tokens[user]
 
+    def certificate(self, name: str) -> tuple[Path, Path]:
+        """A certificate for 127.0.0.1 that is its own authority, and its key: for webhooks that a test serves."""
+        certificate, key = self.directory / f"{name}.crt", self.directory / f"{name}.key"
+        made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        said = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+        files = ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run([*made, *said, *files], check=True, capture_output=True, timeout=20)
+        return certificate, key
+
     def kubeconfig(self, user: str) -> Path:
         """The user's kubeconfig; the same serves outside and inside."""
         path = self.directory / f"{user.replace(':', '-')}.kubeconfig"

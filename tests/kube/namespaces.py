@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,15 @@ class Namespaces:
         """The command line that runs ``argv`` inside, from out here; it dies with its caller."""
         line = ["nsenter", "-t", str(self.pid), *_ENTER, "--", "setpriv", "--pdeathsig", "KILL"]
         if beside is not None:
-            line += ["nsenter", "-t", str(self._ask({"do": "list"})[beside]["pid"]), "--mount", "--"]
+            line += ["nsenter", "-t", str(self._number(beside)), "--mount", "--"]
         return [*line, *argv]
+
+    def mounts_of(self, name: str) -> str:
+        """The mount namespace of a program, as ``processes_in`` takes it."""
+        return os.readlink(f"/proc/{self.pid}/root/proc/{self._number(name)}/ns/mnt")
+
+    def _number(self, name: str) -> int:
+        return int(self._ask({"do": "list"})[name]["pid"])
 
     def listen(self, port: int, address: str = "127.0.0.1") -> socket.socket:
         """A listening socket of the private network."""
@@ -124,6 +132,16 @@ class Namespaces:
             line, numbers, _, _ = socket.recv_fds(connection, 4096, 1)
             _told(request, line)
             return socket.socket(fileno=numbers[0])
+
+
+def processes_in(namespace: str, kind: str) -> list[int]:
+    """The processes, by their numbers out here, whose namespace of a kind (``net``, ``mnt``, ...) is this one."""
+    found = []
+    for path in Path("/proc").glob(f"[0-9]*/ns/{kind}"):
+        with suppress(OSError):
+            if os.readlink(path) == namespace:
+                found.append(int(path.parts[2]))
+    return found
 
 
 def _told(request: Mapping[str, Any], line: bytes) -> dict[str, Any]:

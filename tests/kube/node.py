@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,7 +24,8 @@ from tests.kube import components, node_settings, programs
 from tests.kube.cluster import Cluster
 from tests.kube.components import Component
 from tests.kube.images import base_images, write_archive
-from tests.kube.warden import GROUPS, hierarchies
+from tests.kube.namespaces import processes_in
+from tests.kube.warden import GROUPS, hierarchies, remove_groups
 
 _OWN = ("/var/lib", "/var/log", "/run")
 _WITHIN = ("var/lib/kubelet", "var/lib/cni", "var/log/pods", "var/log/containers", "run/cdi", "run/netns", "run/lock")
@@ -50,16 +54,42 @@ class RealNode:
         if self._number == 1:
             self._serve_pods()
         self._write(group, kubelet_settings or {})
-        cluster.begin(self._component(self.containerd, "containerd", "-c", str(self.home / "containerd.toml")))
-        archive = write_archive(self.home / "images.tar", base_images(self.home / "images"))
-        cluster.wait_for(self._containerd_answers, f"containerd of {name}")
-        self.import_images(archive)
+        self._start_containerd()
+        self.import_images(write_archive(self.home / "images.tar", base_images(self.home / "images")))
         cluster.begin(self._kubelet_component())
         self.wait_until_ready()
 
     def import_images(self, archive: Path) -> None:
         """Makes the images of an OCI archive known to the node (see ``images.py``)."""
         self._ctr("-n", "k8s.io", "images", "import", "--all-platforms", str(archive))
+
+    def reboot(self) -> None:
+        """Everything on the node ends at once, what was in ``/run`` is gone, the disk stays; ready again afterwards.
+
+        Programs started ``beside`` the node are ended as well and started again by the test.
+        """
+        mounts = self.cluster.namespaces.mounts_of(self.name)
+        for name in (self.kubelet, self.containerd, self.name):
+            self.cluster.kill(name)
+        self.cluster.wait_for(lambda: self._all_ended(mounts), f"the last process of {self.name}", 20)
+        remove_groups(f"{self.cluster.root.name}/{self.name}")
+        for volatile in (self.home / "own" / "run", self.home / "containerd-state", self.home / "separated"):
+            subprocess.run(["rm", "-rf", str(volatile)], check=True)
+        make_groups(f"/{self.cluster.root.name}/{self.name}")
+        self._separate()
+        self._start_containerd()
+        self.cluster.begin(self._kubelet_component())
+        self.wait_until_ready()
+
+    def _all_ended(self, mounts: str) -> bool:
+        """Ends what is in the node's mount namespace or control groups; whether nothing was."""
+        groups = (tree / self.cluster.root.name / self.name for tree in hierarchies())
+        listed = (number for group in groups for file in group.rglob("cgroup.procs") for number in _lines(file))
+        found = {*processes_in(mounts, "mnt"), *map(int, listed)}
+        for number in found:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        return not found
 
     def outside(self, path: str) -> Path:
         """Where a path below the node's own directories is for the test process."""
@@ -75,9 +105,9 @@ class RealNode:
         """The mount namespace, held by a program that does nothing else."""
         own = self.home / "own"
         for directory in _WITHIN:
-            (own / directory).mkdir(parents=True)
+            (own / directory).mkdir(parents=True, exist_ok=True)
         lines = [f"mount --bind {shlex.quote(str(own) + path)} {path}" for path in _OWN]
-        lines += [f"ip address add {self._address}/32 dev lo", f"touch {shlex.quote(str(self.home / 'separated'))}"]
+        lines += [f"ip address replace {self._address}/32 dev lo", f"touch {shlex.quote(str(self.home / 'separated'))}"]
         script = " && ".join([*lines, "exec sleep infinity"])
         holder = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
         self.cluster.begin(Component(self.name, holder))
@@ -104,6 +134,11 @@ class RealNode:
         found = self.cluster.programs
         path = f"{found}:{os.environ.get('PATH', os.defpath)}"  # containerd looks for its shim there
         return Component(name, (str(found / program), *words), {"PATH": path}, self.name)
+
+    def _start_containerd(self) -> None:
+        settings = str(self.home / "containerd.toml")
+        self.cluster.begin(self._component(self.containerd, "containerd", "-c", settings))
+        self.cluster.wait_for(self._containerd_answers, f"containerd of {self.name}")
 
     def _kubelet_component(self) -> Component:
         kubeconfig = self.cluster.secrets.kubeconfig(f"system:node:{self.name}")
@@ -138,6 +173,13 @@ class RealNode:
         node = self.cluster.api.get(path)
         conditions = {one["type"]: one["status"] for one in node["status"].get("conditions", ())}
         return conditions.get("Ready") == "True" and not node["spec"].get("taints")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def make_groups(group: str) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import http.server
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
 from tests.kube.fakes import remove_nodes
 from tests.kube.hollow import HollowKubelets
+from tests.kube.namespaces import processes_in
 from tests.kube.needs import need
 from tests.kube.warden import hierarchies
 
@@ -33,6 +38,28 @@ def pod(name: str, **spec: Any) -> Json:
         "metadata": {"name": name},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
     }
+
+
+def serve(listener: socket.socket, answer: Callable[[Json], Json]) -> http.server.ThreadingHTTPServer:
+    """A server of JSON on a socket that is listening already."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told = json.dumps(answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
 def test_a_kubeconfig_serves_outside_and_inside(control_plane: Cluster) -> None:
@@ -80,24 +107,12 @@ def test_pods_of_invented_nodes_run_and_go_when_deleted(control_plane: Cluster) 
 def test_a_second_scheduler_asks_an_extender_in_the_test_process(control_plane: Cluster) -> None:
     asked: list[Json] = []
 
-    class Extender(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(question)
-            answer = json.dumps({"NodeNames": ["asked-1"]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *words: object) -> None:
-            pass
+    def answer(question: Json) -> Json:
+        asked.append(question)
+        return {"NodeNames": ["asked-1"]}
 
     names = control_plane.fake_nodes(3, prefix="asked")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Extender, bind_and_activate=False)
-    server.socket.close()
-    server.socket = control_plane.listen(7001)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = serve(control_plane.listen(7001), answer)
     extender = {"urlPrefix": "http://127.0.0.1:7001", "filterVerb": "filter", "nodeCacheCapable": True}
     control_plane.add_scheduler(
         "asking", {"profiles": [{"schedulerName": "asking"}], "extenders": [extender], "percentageOfNodesToScore": 100}
@@ -117,6 +132,46 @@ def test_a_second_scheduler_asks_an_extender_in_the_test_process(control_plane: 
         control_plane.kill("asking")
         control_plane.kubectl("delete", "pod", "asking", "--force")
         remove_nodes(control_plane.api, names)
+
+
+def test_a_webhook_in_the_test_process_is_asked(control_plane: Cluster) -> None:
+    def answer(question: Json) -> Json:
+        refused = {"uid": question["request"]["uid"], "allowed": False, "status": {"message": "not on a Sunday"}}
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": refused}
+
+    certificate, key = control_plane.secrets.certificate("webhook")
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trust.load_cert_chain(certificate, key)
+    server = serve(trust.wrap_socket(control_plane.listen(7002), server_side=True), answer)
+    bundle = base64.b64encode(certificate.read_bytes()).decode()
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}
+    webhook = {
+        "name": "refuses.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:7002/validate", "caBundle": bundle},
+        "rules": [rule],
+        "objectSelector": {"matchLabels": {"ask": "yes"}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    control_plane.api.create(path, {"metadata": {"name": "refuses"}, "webhooks": [webhook]})
+    said: list[str] = []
+
+    def refused() -> bool:  # the API server takes a moment to know of it
+        body = {"metadata": {"generateName": "asked-", "labels": {"ask": "yes"}}}
+        try:
+            control_plane.api.create("/api/v1/namespaces/default/configmaps", body)
+        except RefusedError as error:
+            said.append(str(error))
+        return bool(said)
+
+    try:
+        control_plane.wait_for(refused, "the webhook's no", 20)
+        assert said[0].endswith("not on a Sunday")
+    finally:
+        control_plane.api.delete(f"{path}/refuses")
+        server.shutdown()
+        server.server_close()
 
 
 def test_objects_survive_the_deaths_of_api_server_and_etcd(own_control_plane: Cluster) -> None:
@@ -175,21 +230,9 @@ def test_nothing_is_left_of_a_cluster_that_was_closed() -> None:
     with Cluster() as cluster:
         pid = cluster.namespaces.pid
         network = os.readlink(f"/proc/{pid}/ns/net")
-        assert of_network(network)
+        assert processes_in(network, "net")
     nothing_left(cluster.root, pid)
-    assert not of_network(network)
-
-
-def of_network(network: str) -> list[str]:
-    """The processes in a network namespace."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            if os.readlink(path) == network:
-                found.append(path.parts[2])
-        except OSError:
-            continue
-    return found
+    assert not processes_in(network, "net")
 
 
 def nothing_left(root: Path, pid: int, patience_s: float = 15) -> None:

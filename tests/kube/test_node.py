@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.kube.cluster import Cluster
 from tests.kube.images import BUSYBOX, Image, layer_of, write_archive
+from tests.kube.namespaces import processes_in
 from tests.kube.needs import need
 from tests.kube.node import RealNode
-from tests.kube.test_cluster import nothing_left, of_network
+from tests.kube.test_cluster import ROOT, nothing_left
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -120,13 +122,47 @@ def test_two_nodes_have_directories_of_their_own_and_pods_that_reach_each_other(
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_a_node_with_running_pods() -> None:
+def test_a_node_that_was_rebooted_starts_its_pods_again(real_node: RealNode) -> None:
+    cluster = real_node.cluster
+    main = {"name": "main", "image": BUSYBOX, "command": ["sleep", "100000"]}
+    spec = {"containers": [main], "nodeName": "node1", "terminationGracePeriodSeconds": 0}
+    cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "again"}, "spec": spec})
+    wait_for_phase(cluster, "again", "Running")
+    (real_node.outside("/run/cdi") / "volatile").touch()
+    (real_node.outside("/var/lib/kubelet") / "kept").touch()
+    cluster.start_program("beside", ["sleep", "100000"], beside=real_node.name)
+    real_node.reboot()
+    assert cluster.namespaces.wait("beside", timeout_s=0) == -signal.SIGKILL
+
+    def restarted() -> bool:
+        state = cluster.api.get(f"{PODS}/again")["status"]["containerStatuses"][0]
+        return bool(state["restartCount"] == 1 and state["ready"])
+
+    cluster.wait_for(restarted, "the pod's container started again")
+    assert not (real_node.outside("/run/cdi") / "volatile").exists()
+    assert (real_node.outside("/var/lib/kubelet") / "kept").exists()
+
+
+KILLED = """
+import os, signal
+from tests.kube.cluster import Cluster
+from tests.kube.node import RealNode
+from tests.kube.test_node import run, wait_for_phase
+cluster = Cluster(lifecycle=True)
+RealNode(cluster)
+run(cluster, "endless", "sleep 100000")
+wait_for_phase(cluster, "endless", "Running")
+pid = cluster.namespaces.pid
+print(cluster.root, pid, os.readlink(f"/proc/{pid}/ns/net"), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_node_with_running_pods_whose_test_process_was_killed() -> None:
     need(node=True)
-    with Cluster(lifecycle=True) as cluster:
-        RealNode(cluster)
-        run(cluster, "endless", "sleep 100000")
-        wait_for_phase(cluster, "endless", "Running")
-        pid = cluster.namespaces.pid
-        network = os.readlink(f"/proc/{pid}/ns/net")
-    nothing_left(cluster.root, pid)
-    assert not of_network(network)
+    killed = subprocess.run([sys.executable, "-c", KILLED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    root, pid, network = killed.stdout.split()
+    nothing_left(Path(root), int(pid))
+    assert not processes_in(network, "net")

@@ -51,12 +51,20 @@ def remove_groups(name: str, patience_s: float = 10.0) -> None:
                     time.sleep(0.02)
 
 
-def locked(root: Path) -> IO[str] | None:
-    """The directory's lock, which its warden holds as long as it lives; None where another holds it."""
+def take_lock(root: Path) -> IO[str]:
+    """The lock of a new directory; it has its name only once it is held, or another's sweep might be first."""
+    lock = (root / "lock.new").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (root / "lock.new").rename(root / "lock")
+    return lock
+
+
+def abandoned(root: Path) -> IO[str] | None:
+    """The directory's lock, where its warden, who held it as long as it lived, has died."""
     try:
-        lock = (root / "lock").open("w")
+        lock = (root / "lock").open("r+")
     except OSError:
-        return None
+        return None  # its warden is about to make it, or has removed it all
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -68,9 +76,7 @@ def locked(root: Path) -> IO[str] | None:
 def sweep() -> None:
     """What a warden left that was killed itself."""
     for root in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
-        if not (root / "lock").exists():
-            continue  # its warden is about to take it
-        lock = locked(root)
+        lock = abandoned(root)
         if lock is not None:
             with lock:
                 remove_groups(root.name)
@@ -83,7 +89,7 @@ def main() -> None:
     sweep()
     root = Path(tempfile.mkdtemp(prefix=PREFIX))
     root.chmod(0o711)  # containers of other users pass through
-    lock = locked(root)
+    lock = take_lock(root)
     (root / "log").mkdir()
     with socket.create_server(("127.0.0.1", 0), backlog=128) as outside:
         first = [
@@ -112,8 +118,7 @@ def main() -> None:
         (root / "lock").unlink()
     else:
         shutil.rmtree(root, ignore_errors=True)
-    if lock is not None:
-        lock.close()
+    lock.close()
 
 
 if __name__ == "__main__":
