@@ -13,7 +13,6 @@ import pytest
 from calabash.model.errors import Reason
 from calabash.seams.kube import (
     EvictedAs,
-    Expired,
     KubeClient,
     KubeError,
     Mirror,
@@ -29,7 +28,7 @@ from calabash.seams.kube.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, PDB,
 WAIT_S = 30.0
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "real"])
 def kube(request: pytest.FixtureRequest) -> KubeClient:
     """An API server."""
     if request.param == "memory":
@@ -207,13 +206,13 @@ def test_status_is_changed_only_through_its_own_path(kube: KubeClient, space: st
 
 def test_conditions_are_merged_by_type_in_a_strategic_patch(kube: KubeClient, space: str) -> None:
     make(kube, space)
-    for kind, status in (("X/A", "True"), ("X/B", "True"), ("X/A", "False")):
+    for kind, status in (("x.dev/A", "True"), ("x.dev/B", "True"), ("x.dev/A", "False")):
         condition = {"type": kind, "status": status, "lastTransitionTime": "2026-01-02T03:04:05Z"}
         changed = kube.patch(
             POD, "a", space, body={"status": {"conditions": [condition]}}, style="strategic", subresource="status"
         )
     found = {c.type: c.status for c in changed.status.conditions}
-    assert (found["X/A"], found["X/B"]) == ("False", "True")
+    assert (found["x.dev/A"], found["x.dev/B"]) == ("False", "True")
 
 
 def test_apply_makes_an_object_and_later_removes_what_is_no_longer_wanted(kube: KubeClient, space: str) -> None:
@@ -289,9 +288,9 @@ def test_an_eviction_asks_the_budget(kube: KubeClient, space: str) -> None:
     kube.bind(space, "a", made.metadata.uid, "n1")
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     kube.patch(POD, "a", space, body={"status": ready}, style="strategic", subresource="status")
+    assert kube.evict(space, "a", str(uuid.uuid4())).as_ is EvictedAs.GONE
     budget = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}, "metadata": {"name": "b"}}
     kube.create(PDB, budget, space)
-    assert kube.evict(space, "a", str(uuid.uuid4())).as_ is EvictedAs.GONE
     answer = kube.evict(space, "a", made.metadata.uid)
     assert answer.as_ is EvictedAs.BLOCKED
     assert "b" in answer.message
@@ -355,13 +354,6 @@ def test_a_watch_that_waits_ends_when_it_is_closed_from_elsewhere(kube: KubeClie
     watch.close()
     assert ended.wait(WAIT_S)
     thread.join()
-
-
-def test_a_version_that_nobody_remembers_is_expired(kube: KubeClient, space: str) -> None:
-    if isinstance(kube, MemoryKube):
-        kube.faults.forget()
-    with pytest.raises(Expired):
-        list(kube.watch(LEASE, "1", space))
 
 
 def test_a_lease_is_taken_by_one_of_two(kube: KubeClient, space: str) -> None:

@@ -151,7 +151,8 @@ class HttpKubeClient:
         if style == "apply":
             if not isinstance(body, Mapping):
                 raise TypeError("apply takes a mapping")
-            body = {"apiVersion": kind.api_version, "kind": kind.name, **body}
+            meta = {"name": name, **body.get("metadata", {})}
+            body = {"apiVersion": kind.api_version, "kind": kind.name, **body, "metadata": meta}
             query |= {"force": "true"} if force else {}
         answer = self._answer(
             "PATCH",

@@ -49,6 +49,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 
     reason: str = ""
     message: str = ""
+    field: str = ""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,9 +86,12 @@ def error_for(asked: str, status: int, reply: StatusReply, *, retry_after_s: flo
         return Expired(f"{asked}: {said}")
     if reply.details is not None:
         retry_after_s = max(retry_after_s, float(reply.details.retry_after_seconds))
+    reason = _REASONS.get(status, Reason.API_DOWN)
+    if reply.details is not None and any(cause.field == "metadata.uid" for cause in reply.details.causes):
+        reason = Reason.CONFLICT  # it is another object of that name
     return KubeError(
         f"{asked}: {said}",
-        reason=_REASONS.get(status, Reason.API_DOWN),
+        reason=reason,
         status=status,
         cause=reply.reason,
         retry_after_s=retry_after_s,

@@ -16,7 +16,7 @@ import msgspec
 from calabash.model.errors import Reason
 from calabash.seams.kube import memory_patch
 from calabash.seams.kube.errors import Expired, KubeError
-from calabash.seams.kube.memory_rules import bound, changed, created, preconditions, preconditions_uid, selected
+from calabash.seams.kube.memory_rules import bound, changed, created, preconditions, selected
 from calabash.seams.kube.memory_select import matches
 from calabash.seams.kube.memory_store import Json, MemoryStore, kind_key, now, refused
 from calabash.seams.kube.meta import Kind, T
@@ -191,11 +191,9 @@ class MemoryKube:
     def evict(self, namespace: str, name: str, uid: str, *, grace_s: int | None = None) -> Evicted:
         self.faults.check()
         with self._store.changed:
-            try:
-                pod = self._store.find(POD, name, namespace)
-                preconditions_uid(pod, uid)
-            except KubeError as error:
-                return Evicted(as_=EvictedAs.GONE, message=error.message)
+            pod = self._store.of(POD).get((namespace, name))
+            if pod is None:
+                return Evicted(as_=EvictedAs.GONE, message=f'pods "{name}" not found')
             budget = self._budget(pod)
             if budget is not None:
                 allowed = budget.get("status", {}).get("disruptionsAllowed", 0)
@@ -204,6 +202,8 @@ class MemoryKube:
                     return Evicted(as_=EvictedAs.BLOCKED, message=text)
                 status = budget["status"] | {"disruptionsAllowed": allowed - 1}
                 self._store.replace(PDB, budget, copy.deepcopy(budget) | {"status": status})
+            if uid and uid != pod["metadata"]["uid"]:
+                return Evicted(as_=EvictedAs.GONE, message=f"the pod of this name is {pod['metadata']['uid']}")
             self._take(POD, pod, grace_s)
             return Evicted(as_=EvictedAs.OK)
 

@@ -53,7 +53,8 @@ class Watch(Protocol[T]):
 
 
 class EvictedAs(StrEnum):
-    """What came of an eviction: OK, BLOCKED by a disruption budget for now, or the pod was GONE (or another of that name)."""
+    """What came of an eviction: OK, BLOCKED by a disruption budget for now, or the pod was GONE (or another of that name;
+    a budget that blocks it is told first)."""
 
     OK = "ok"
     BLOCKED = "blocked"
@@ -127,7 +128,7 @@ class KubeClient(Protocol):
     ) -> T:
         """Change an object. With ``metadata.resourceVersion`` in ``body`` only that version of it (else CONFLICT), with
         ``metadata.uid`` only that object. ``apply`` is server-side apply and needs ``field_manager``; ``body`` is then the
-        whole of what that manager wants, apiVersion and kind are filled in. ``strategic`` is not for own kinds."""
+        whole of what that manager wants; apiVersion, kind and name are filled in. ``strategic`` is not for own kinds."""
         ...
 
     def delete(

@@ -43,6 +43,15 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     foreign_mib: int = 0
 
 
+class GpuNodeSummary(KubeStruct, frozen=True):
+    """The same in words, for ``kubectl get gpunodes``: "7/8" devices healthy, "96/640 GiB" given."""
+
+    devices: str = ""
+    model: str = ""
+    memory: str = ""
+    slices: int = 0
+
+
 class GpuNodeStatus(KubeStruct, frozen=True):
     """What the agent of a node sees. ``observed_at`` is when the device list last changed, RFC 3339."""
 
@@ -50,6 +59,7 @@ class GpuNodeStatus(KubeStruct, frozen=True):
     driver_version: str = ""
     cuda_version: str = ""
     observed_at: str | None = None
+    summary: GpuNodeSummary | None = None
     conditions: tuple[Condition, ...] = ()
     devices: tuple[GpuNodeDevice, ...] = ()
 

@@ -246,8 +246,11 @@ def _read(response: http.client.HTTPResponse, connection: _Connection, deadline:
             raise TimeoutError
         if connection.sock is not None:
             connection.sock.settimeout(remaining)
-        part = response.read(_CHUNK)
+        part = response.read1(_CHUNK)  # what has come: `read` would wait for all of it, however slowly it comes
         if not part:
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+            response.close()  # gives the connection back; `read1` does not see that it has reached the end
             return parts[0] if len(parts) == 1 else b"".join(parts)
         parts.append(part)
         size += len(part)

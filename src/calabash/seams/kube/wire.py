@@ -91,5 +91,23 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, asked:
     """Read a body. Raises KubeError(API_DOWN) for what cannot be what was asked for."""
     try:
         return decoder.decode(body)
+    except msgspec.ValidationError:
+        return _decode_without_nulls(decoder, body, asked)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise KubeError(f"{asked}: the answer cannot be read: {error}", reason=Reason.API_DOWN) from error
+
+
+def _decode_without_nulls(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, asked: str) -> Any:
+    """Read a body in which lists or objects may be null, which some kinds write where they mean empty ones."""
+    try:
+        return msgspec.convert(_without_nulls(msgspec.json.decode(body)), decoder.type)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise KubeError(f"{asked}: the answer cannot be read: {error}", reason=Reason.API_DOWN) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_without_nulls(one) for one in value if one is not None]
+    return value

@@ -1,0 +1,174 @@
+"""The product's own kinds: their schemas say what ``seams.kube.resources`` says, and a real API server takes and keeps them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from tests.contract.crds import CRDS, DEFINITION, install
+
+from calabash.model.errors import Reason
+from calabash.seams.kube import KubeClient, KubeError, load_client
+from calabash.seams.kube.meta import Kind, KubeStruct
+from calabash.seams.kube.resources import (
+    GPU_NODE,
+    QUEUE,
+    GpuNodeDevice,
+    GpuNodeSlice,
+    GpuNodeStatus,
+    GpuNodeSummary,
+    KubeQueueSpec,
+    KubeQueueStatus,
+)
+
+SCHEMAS = {path.name.partition(".")[0]: yaml.safe_load(path.read_text()) for path in CRDS.glob("*.yaml")}
+
+
+def schema(plural: str, *path: str) -> dict[str, Any]:
+    (version,) = SCHEMAS[plural]["spec"]["versions"]
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    for part in path:
+        found = found["items"] if part == "[]" else found["properties"][part]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("plural", "path", "type_"),
+    [
+        ("gpunodes", ("status",), GpuNodeStatus),
+        ("gpunodes", ("status", "summary"), GpuNodeSummary),
+        ("gpunodes", ("status", "devices", "[]"), GpuNodeDevice),
+        ("gpunodes", ("status", "devices", "[]", "slices", "[]"), GpuNodeSlice),
+        ("queues", ("spec",), KubeQueueSpec),
+        ("queues", ("status",), KubeQueueStatus),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_the_schema_and_the_type_have_the_same_fields(
+    plural: str, path: tuple[str, ...], type_: type[KubeStruct]
+) -> None:
+    found = schema(plural, *path)
+    fields = msgspec.structs.fields(type_)
+    assert set(found["properties"]) == {field.encode_name for field in fields}
+    assert set(found.get("required", ())) == {field.encode_name for field in fields if field.required}
+
+
+@pytest.mark.parametrize("kind", [GPU_NODE, QUEUE], ids=lambda kind: kind.plural)
+def test_the_definition_names_the_kind_as_the_client_does(kind: Kind[Any]) -> None:
+    spec = SCHEMAS[kind.plural]["spec"]
+    assert f"{spec['group']}/{spec['versions'][0]['name']}" == kind.api_version
+    assert (spec["names"]["kind"], spec["names"]["plural"]) == (kind.name, kind.plural)
+    assert (spec["scope"] == "Namespaced") is kind.namespaced
+
+
+@pytest.fixture
+def kube(request: pytest.FixtureRequest) -> KubeClient:
+    """A real API server with our kinds."""
+    client = load_client(request.getfixturevalue("control_plane").kubeconfig)
+    install(client)
+    return client
+
+
+def device(**more: Any) -> dict[str, Any]:
+    return {"uuid": "GPU-1", "index": 0, "model": "H200", "memoryMib": 143771, "health": "healthy"} | more
+
+
+def test_a_node_is_published_and_read_again_byte_for_byte(kube: KubeClient) -> None:
+    name = f"n-{uuid.uuid4().hex[:8]}"
+    slice_ = GpuNodeSlice(
+        pod="ns/a",
+        pod_uid="u",
+        container="c",
+        mode="vgpu",
+        policy="fixed",
+        allocation="al-1",
+        memory_mib=8192,
+        core_percent=30,
+    )
+    status = GpuNodeStatus(
+        agent_version="0.1",
+        observed_at="2026-01-02T03:04:05Z",
+        summary=GpuNodeSummary(devices="1/1", model="H200", memory="8/140 GiB", slices=1),
+        devices=(msgspec.convert(device(slices=[msgspec.to_builtins(slice_)]), GpuNodeDevice),),
+    )
+    body = {"metadata": {"name": name}, "status": msgspec.to_builtins(status)}
+    kube.patch(GPU_NODE, name, body={"metadata": {"name": name}}, style="apply", field_manager="t")
+    kube.patch(GPU_NODE, name, body=body, style="apply", subresource="status", field_manager="t")
+    first = kube.get(GPU_NODE, name)
+    assert first is not None
+    assert first.status == status
+    again = kube.patch(GPU_NODE, name, body=body, style="apply", subresource="status", field_manager="t")
+    assert again.metadata.resource_version == first.metadata.resource_version
+    assert kube.delete(GPU_NODE, name)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"devices": [device(health="fine")]},
+        {"devices": [device(memoryMib=-1)]},
+        {"devices": [device(), device()]},
+        {"devices": [{"uuid": "GPU-1"}]},
+        {"devices": [device(slices=[{"pod": "a/b"}])]},
+        {"observedAt": "yesterday"},
+    ],
+    ids=["health", "memory", "twice", "incomplete", "slice", "time"],
+)
+def test_a_bad_node_is_refused(kube: KubeClient, bad: dict[str, Any]) -> None:
+    name = f"n-{uuid.uuid4().hex[:8]}"
+    kube.create(GPU_NODE, {"metadata": {"name": name}})
+    with pytest.raises(KubeError) as caught:
+        kube.patch(GPU_NODE, name, body={"status": bad}, subresource="status")
+    assert caught.value.reason is Reason.BAD_REQUEST
+    kube.delete(GPU_NODE, name)
+
+
+def test_a_queue_has_the_defaults_of_its_type(kube: KubeClient) -> None:
+    name = f"q-{uuid.uuid4().hex[:8]}"
+    made = kube.create(QUEUE, {"metadata": {"name": name}, "spec": {}})
+    assert made.spec == KubeQueueSpec()
+    changed = kube.patch(QUEUE, name, body={"status": {"allocated": 1.5, "running": 2}}, subresource="status")
+    assert changed.status == KubeQueueStatus(allocated=1.5, running=2)
+    assert kube.delete(QUEUE, name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"deserved": 8, "limit": 4}, "limit is below deserved"),
+        ({"deserved": -1}, "greater than or equal to 0"),
+        ({"users": ["a", "a"]}, "Duplicate"),
+        ({"parent": "Not A Name"}, "spec.parent"),
+        ({"parent": "SELF"}, "not its own parent"),
+        ({"weight": "much"}, "spec.weight"),
+    ],
+    ids=["limit", "deserved", "users", "parent", "self", "weight"],
+)
+def test_a_bad_queue_is_refused_with_the_reason(kube: KubeClient, spec: dict[str, Any], said: str) -> None:
+    name = f"q-{uuid.uuid4().hex[:8]}"
+    spec = {key: name if value == "SELF" else value for key, value in spec.items()}
+    with pytest.raises(KubeError) as caught:
+        kube.create(QUEUE, {"metadata": {"name": name}, "spec": spec})
+    assert caught.value.reason is Reason.BAD_REQUEST
+    assert said in caught.value.message
+
+
+def test_the_definitions_are_kept_as_they_were_written(kube: KubeClient) -> None:
+    for definition in kube.list(DEFINITION).items:
+        if definition.metadata.name.endswith(".calabash.dev"):
+            assert {c.type: c.status for c in definition.status.conditions}.get("NonStructuralSchema") is None
+
+
+def test_what_is_listed_for_people_says_the_essentials(request: pytest.FixtureRequest, kube: KubeClient) -> None:
+    cluster = request.getfixturevalue("control_plane")
+    name = f"q-{uuid.uuid4().hex[:8]}"
+    kube.create(QUEUE, {"metadata": {"name": name}, "spec": {"deserved": 8, "limit": 16}})
+    shown = cluster.kubectl("get", "queues", name)
+    assert shown.splitlines()[0].split() == [
+        "NAME", "PARENT", "DESERVED", "LIMIT", "ALLOCATED", "RUNNING", "WAITING", "AGE",
+    ]  # fmt: skip
+    assert shown.splitlines()[1].split()[:3] == [name, "8", "16"]
+    kube.delete(QUEUE, name)

@@ -1,0 +1,222 @@
+"""The mirror loses nothing: whatever breaks, what it told adds up to what there is."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.kube.world import WAIT_S, until
+
+from calabash.seams.kube import Expired, Mirror, MirrorChange
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import CONFIG_MAP, ConfigMap
+
+
+class Book:
+    """What a mirror told, added up, and whether it ever told nonsense."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, ConfigMap] = {}
+        self.told: list[tuple[str, str]] = []
+        self.errors: list[Exception] = []
+        self.wrong: list[str] = []
+
+    def note(self, change: MirrorChange[ConfigMap]) -> None:
+        before, after = change.before, change.after
+        name = (after or before).metadata.name  # type: ignore[union-attr]
+        known = self.objects.get(name)
+        if (known is None) != (before is None) or (known and before and known.metadata.uid != before.metadata.uid):
+            self.wrong.append(name)
+        self.told.append((name, "add" if before is None else "del" if after is None else "mod"))
+        if after is None:
+            self.objects.pop(name, None)
+        else:
+            self.objects[name] = after
+
+
+@pytest.fixture
+def kube() -> MemoryKube:
+    return MemoryKube()
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+@pytest.fixture
+def mirror(kube: MemoryKube, book: Book) -> Iterator[Mirror[ConfigMap]]:
+    one = Mirror(kube, CONFIG_MAP, on_change=book.note, on_error=book.errors.append)
+    yield one
+    kube.faults.down = False
+    one.stop()
+
+
+def add(kube: MemoryKube, name: str, **data: str) -> None:
+    kube.create(CONFIG_MAP, {"metadata": {"name": name}, "data": data}, "ns")
+
+
+def truth(kube: MemoryKube) -> dict[str, ConfigMap]:
+    return {obj.metadata.name: obj for obj in kube.list(CONFIG_MAP).items}
+
+
+def same(kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]) -> bool:
+    here = {name: obj for (_namespace, name), obj in mirror.snapshot().items()}
+    return book.objects == truth(kube) == here
+
+
+def test_the_first_list_is_told_before_it_counts_as_synced(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+) -> None:
+    add(kube, "a")
+    assert not mirror.synced()
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    assert book.told == [("a", "add")]
+    assert mirror.get("a", "ns") is not None
+    assert mirror.get("a") is None
+    assert len(mirror) == 1
+
+
+def test_a_delete_while_the_watch_was_away_and_its_past_forgotten_is_told(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+) -> None:
+    for name in ("a", "b", "c"):
+        add(kube, name)
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    kube.faults.down = True
+    kube.faults.break_watches()
+    until(lambda: len(book.errors) > 0)
+    kube.faults.down = False  # the next call goes through: all of this happens before it may
+    with kube._store.changed:
+        kube.delete(CONFIG_MAP, "a", "ns")
+        kube.delete(CONFIG_MAP, "b", "ns")
+        add(kube, "b")
+        kube.faults.forget()
+    until(lambda: same(kube, book, mirror))
+    assert book.wrong == []
+    assert sorted(book.told[3:]) == [("a", "del"), ("b", "add"), ("b", "del")]
+    assert mirror.lists == 2
+    assert any(isinstance(error, Expired) for error in book.errors)
+
+
+def test_a_watch_that_breaks_goes_on_where_it_was_without_a_list(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+) -> None:
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    for turn in range(6):
+        add(kube, f"n{turn}")
+        until(lambda: same(kube, book, mirror))
+        until(lambda: bool(kube.faults.watches))
+        kube.faults.break_watches()
+    until(lambda: len(book.errors) == 6)
+    add(kube, "last")
+    until(lambda: same(kube, book, mirror))
+    assert mirror.lists == 1
+
+
+def test_bookmarks_move_a_quiet_watch_past_what_is_forgotten(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+) -> None:
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    until(lambda: bool(kube.faults.watches))
+    kube.faults.forget()
+    kube.faults.bookmark()
+    until(lambda: mirror._version == str(kube._store.version))
+    kube.faults.break_watches()
+    until(lambda: len(book.errors) == 1)
+    add(kube, "a")
+    until(lambda: same(kube, book, mirror))
+    assert mirror.lists == 1
+
+
+def test_a_server_that_is_away_at_first_is_waited_for(kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]) -> None:
+    kube.faults.down = True
+    add_later = threading.Timer(0.3, lambda: setattr(kube.faults, "down", False))
+    add_later.start()
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    assert book.errors
+
+
+def test_a_fault_of_the_listener_stops_nothing(kube: MemoryKube) -> None:
+    errors: list[Exception] = []
+
+    def bad(_change: MirrorChange[ConfigMap]) -> None:
+        raise KeyError("bad")
+
+    mirror = Mirror(kube, CONFIG_MAP, on_change=bad, on_error=errors.append)
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    add(kube, "a")
+    add(kube, "b")
+    until(lambda: len(errors) == 2)
+    mirror.stop()
+    assert len(mirror) == 2
+
+
+def test_after_stop_nothing_is_told(kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]) -> None:
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    mirror.stop()
+    add(kube, "a")
+    assert book.told == []
+    assert not kube.faults.watches
+
+
+def test_only_what_the_selector_matches_is_held(kube: MemoryKube) -> None:
+    for name in ("a", "b"):
+        kube.create(CONFIG_MAP, {"metadata": {"name": name, "labels": {"app": name}}}, "ns")
+    mirror = Mirror(kube, CONFIG_MAP, label_selector="app=a")
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    kube.patch(CONFIG_MAP, "b", "ns", body={"metadata": {"labels": {"app": "a"}}})
+    kube.patch(CONFIG_MAP, "a", "ns", body={"metadata": {"labels": {"app": "b"}}})
+    until(lambda: set(mirror.snapshot()) == {("ns", "b")})
+    mirror.stop()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_hundred_breaks_among_a_thousand_changes_lose_and_double_nothing(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calabash.seams.kube.mirror._BACKOFF_FIRST_S", 0.002)
+    monkeypatch.setattr("calabash.seams.kube.mirror._BACKOFF_MAX_S", 0.01)
+    chance = random.Random(seed)
+    mirror.start()
+    for turn in range(1000):
+        _change(kube, chance)
+        if turn % 10 == 0:
+            _break(kube, chance)
+    kube.faults.down = False
+    until(lambda: same(kube, book, mirror))
+    assert book.wrong == []
+
+
+def _change(kube: MemoryKube, chance: random.Random) -> None:
+    down, kube.faults.down = kube.faults.down, False
+    with kube._store.changed:
+        name = f"n{chance.randrange(12)}"
+        have: Any = kube.get(CONFIG_MAP, name, "ns")
+        if have is None:
+            add(kube, name)
+        elif chance.random() < 0.4:
+            kube.delete(CONFIG_MAP, name, "ns")
+        else:
+            kube.patch(CONFIG_MAP, name, "ns", body={"data": {"k": str(chance.random())}})
+    kube.faults.down = down
+
+
+def _break(kube: MemoryKube, chance: random.Random) -> None:
+    what = chance.randrange(4)
+    if what == 0:
+        kube.faults.forget()
+    elif what == 1:
+        kube.faults.down = not kube.faults.down
+    kube.faults.break_watches()
