@@ -23,7 +23,6 @@ from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
-from calabash.sched.upkeep import rebind, relabel
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -51,7 +50,5 @@ __all__ = [
     "Shape",
     "Snapshot",
     "Topology",
-    "rebind",
-    "relabel",
     "restore",
 ]

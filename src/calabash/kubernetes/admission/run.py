@@ -66,7 +66,6 @@ class AdmissionProgram:
             service.handle,
             report=lambda error: _log.error("a question failed", error=repr(error)),
         )
-        self._leaving = False
         self._stopping = threading.Event()
         self._keeping = threading.Thread(target=self._keep, name="certificates", daemon=True)
 
@@ -77,11 +76,7 @@ class AdmissionProgram:
 
     def ready(self) -> bool:
         """Whether questions are answered from what is known."""
-        return self._loaded is not None and self._namespaces.synced() and not self._leaving
-
-    def leave(self) -> None:
-        """Say that others should be asked; questions are still answered."""
-        self._leaving = True
+        return self._loaded is not None and self._namespaces.synced()
 
     def stop(self) -> None:
         """End; questions that are being answered are finished."""
@@ -180,17 +175,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
-    """Serve until a signal says to end; a second one does not let it take its time."""
+    """Serve until a signal says to end."""
     program = AdmissionProgram(client, settings)
-    told, at_once = threading.Event(), threading.Event()
-
-    def end(*_: object) -> None:
-        (at_once if told.is_set() else told).set()
-
+    done = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+        signal.signal(number, lambda *_: done.set())
     program.start()
-    told.wait()
-    program.leave()
-    at_once.wait(settings.leaving_s)
+    done.wait()
     program.stop()

@@ -14,7 +14,7 @@ ANYWHERE = Wish()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class PodFacts:
     """A pod that asks for devices.
 
     Args:
@@ -48,7 +48,7 @@ class PodSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSeen:
+class NodeFacts:
     """A node. ``taints`` are ``key=value:Effect``."""
 
     name: str
@@ -58,7 +58,7 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceSeen:
+class SliceFacts:
     """A slice that a node's agent has given out. ``memory_mib`` 0 means not capped."""
 
     pod_uid: str
@@ -67,16 +67,16 @@ class SliceSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNodeSeen:
+class GpuNodeFacts:
     """The devices of a node, as its agent tells."""
 
     name: str
     devices: tuple[NodeDevice, ...]
-    slices: tuple[SliceSeen, ...] = ()
+    slices: tuple[SliceFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSeen:
+class QueueFacts:
     """A queue; amounts are devices, ``limit`` None is unlimited."""
 
     name: str
@@ -87,7 +87,7 @@ class QueueSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceSeen:
+class NamespaceFacts:
     """Which queue the pods of a namespace are in, and which others they may name."""
 
     name: str
@@ -109,7 +109,7 @@ class PodName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasePod:
+class Release:
     """Nominate the node, then write the plan and take our gate off."""
 
     pod: PodName
@@ -142,4 +142,4 @@ class Report:
     message: str
 
 
-Action = ReleasePod | Nominate | EvictPod | Report
+Action = Release | Nominate | EvictPod | Report

@@ -1,0 +1,73 @@
+"""``python -m calabash.kubernetes.node.daemon``: the agent of a node in the foreground, until SIGTERM or SIGINT.
+
+What cannot start says why in two lines on stderr, ``error [reason]: ...`` and ``hint: ...``, and ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from calabash.agent.strangers import StrangerPolicy
+from calabash.kubernetes.node.service import AgentService, AgentSettings
+from calabash.model.errors import CalabashError
+
+
+def read_settings(words: Sequence[str]) -> AgentSettings:
+    """From the words of a command line, and ``NODE_NAME`` as the chart sets it."""
+    parser = argparse.ArgumentParser(
+        prog="calabash agent", description="The agent of one node of a Kubernetes cluster."
+    )
+    usual = AgentSettings(node="")
+    name = os.environ.get("NODE_NAME") or socket.gethostname()
+    parser.add_argument("--node", default=name, help="name of its Node object [NODE_NAME, else the host's name]")
+    parser.add_argument("--home", type=Path, default=usual.home, help="its directory, at the same path on the host")
+    parser.add_argument("--kubelet", type=Path, default=usual.kubelet, help="the kubelet's root directory")
+    parser.add_argument("--specs", type=Path, default=usual.specs, help="directory of dynamic CDI specs")
+    parser.add_argument("--host", type=Path, default=usual.host, help="where the host's file system is seen")
+    parser.add_argument("--driver-root", default=usual.driver_root, help="the driver's root on the host")
+    parser.add_argument("--sim", type=Path, default=None, metavar="STATE", help="state file of a simulated node")
+    parser.add_argument("--kubeconfig", type=Path, default=None, help="default: as a pod of the cluster")
+    parser.add_argument(
+        "--strangers",
+        choices=[policy.value for policy in StrangerPolicy],
+        default=usual.strangers.value,
+        help="what happens to processes that are on a card without a slice",
+    )
+    read = parser.parse_args(words)
+    return AgentSettings(
+        node=read.node,
+        home=read.home.absolute(),
+        kubelet=read.kubelet,
+        specs=read.specs,
+        host=read.host,
+        driver_root=read.driver_root,
+        sim_state=read.sim.absolute() if read.sim else None,
+        kubeconfig=read.kubeconfig,
+        strangers=StrangerPolicy(read.strangers),
+    )
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the agent until it is told to stop."""
+    os.umask(0o022)
+    try:
+        service = AgentService(read_settings(sys.argv[1:] if words is None else words))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: service.stop())
+        service.run()
+    except CalabashError as error:
+        print(f"error [{error.reason}]: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

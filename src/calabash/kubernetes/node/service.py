@@ -1,0 +1,245 @@
+"""``calabash agent``: the parts of one node's agent joined, started, kept running and stopped in reverse."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+import calabash
+from calabash.agent.inventory import no_devices
+from calabash.agent.membership_container import ContainerMembership
+from calabash.agent.node import Grant, NodeAgent
+from calabash.agent.snapshot import NodeSnapshot
+from calabash.agent.strangers import StrangerPolicy
+from calabash.kubernetes.names import GPUS
+from calabash.kubernetes.node.edits import EditsMaker, HostDriver, device_nodes, find_driver, simulated_driver
+from calabash.kubernetes.node.installed import install
+from calabash.kubernetes.node.owners import Owners
+from calabash.kubernetes.node.pods import NodePods
+from calabash.kubernetes.node.prepare import Preparer
+from calabash.kubernetes.node.publish import NodeFacts, Publisher
+from calabash.kubernetes.node.specs import remove_stale
+from calabash.kubernetes.node.tenure import PodTenure
+from calabash.kubernetes.node.tokens import token_ids
+from calabash.model.device import Health, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.cdi import ContainerEdits
+from calabash.seams.clock import SystemClock
+from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
+from calabash.seams.gpu.vendors import open_present
+from calabash.seams.host.container_groups import find_container_hierarchy
+from calabash.seams.host.files import lock_exclusive
+from calabash.seams.kube import KubeClient, Mirror, load_client
+from calabash.seams.kube.objects import POD, Pod
+from calabash.seams.kubelet import Checkpoint, DevicePluginServer, PluginDevice, PodResources
+from calabash.seams.store import open_store
+
+TICK_S = 0.5
+RETRY_S = 5.0
+LOCK_WAIT_S = 30.0
+_NATIVE = Path(calabash.__file__).resolve().parent / "_native"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """How an agent runs.
+
+    Args:
+        node: name of its Node object.
+        home: its own directory; the same path on the host, where containers' mounts come from.
+        kubelet: the kubelet's root directory.
+        specs: directory of dynamic CDI specs.
+        host: where the host's file system is seen.
+        driver_root: the driver's root on the host.
+        sim_state: state file of a simulated node, in a directory that the host has under the same path.
+        kubeconfig: None: as a pod of the cluster.
+        strangers: what happens to processes on a card that have no slice of it.
+    """
+
+    node: str
+    home: Path = Path("/var/lib/calabash")
+    kubelet: Path = Path("/var/lib/kubelet")
+    specs: Path = Path("/var/run/cdi")
+    host: Path = Path("/")
+    driver_root: str = "/"
+    sim_state: Path | None = None
+    kubeconfig: Path | None = None
+    strangers: StrangerPolicy = StrangerPolicy.TELL
+
+
+class AgentService:
+    """One node's agent. A driver that is absent or broken is told and tried again; nothing ends because of it."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._stop = threading.Event()
+        self._client: KubeClient = load_client(settings.kubeconfig or "")
+        self._publisher = Publisher(self._client, settings.node)
+
+    def stop(self) -> None:
+        """From any thread, or a signal's handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Until ``stop``. Raises CalabashError only for what waiting cannot mend: another agent of this node."""
+        with _only_one(self._settings.home, self._stop):
+            while not self._stop.is_set():
+                try:
+                    with ExitStack() as stack:
+                        self._serve(stack)
+                except CalabashError as error:
+                    log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
+                    self._tell(_empty(self._settings.node), NodePods(self._fetch), ready=False, error=error)
+                    self._stop.wait(RETRY_S)
+
+    def _serve(self, stack: ExitStack) -> None:
+        settings = self._settings
+        store = open_store(f"sqlite:///{settings.home / 'agent.db'}")
+        stack.callback(store.close)
+        drivers = open_present(DriverOptions(sim_state=settings.sim_state))
+        for driver in drivers:
+            stack.callback(driver.close)
+        if not any(driver.devices() for driver in drivers):
+            raise no_devices()
+        hierarchy = find_container_hierarchy()
+        if hierarchy is None:
+            raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")
+        pods = NodePods(self._fetch)
+        checkpoint = Checkpoint(settings.kubelet / "device-plugins" / "kubelet_internal_checkpoint")
+        resources = PodResources(settings.kubelet / "pod-resources" / "kubelet.sock")
+        stack.callback(resources.close)
+        agent = NodeAgent(
+            home=settings.home,
+            store=store,
+            clock=SystemClock(),
+            drivers=drivers,
+            library=_NATIVE / "lib" / "libcalabash.so",
+            environment=_simulation(settings.sim_state),
+            strangers=settings.strangers,
+            node=settings.node,
+            membership=ContainerMembership(hierarchy, settings.home / "alloc"),
+            tenure=PodTenure(pods),
+        )
+        agent.start()
+        stack.callback(agent.stop)
+        mirror = Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={settings.node}")
+        mirror.start()
+        stack.callback(mirror.stop)
+        preparer = Preparer(
+            agent,
+            pods,
+            Owners(lambda: checkpoint.read(GPUS), lambda: resources.list(GPUS)),
+            SystemClock(),
+            edits=self._edits(agent, drivers),
+            specs=settings.specs,
+        )
+        plugin = DevicePluginServer(
+            GPUS,
+            preparer,
+            directory=settings.kubelet / "device-plugins",
+            on_error=lambda error: log.warning(str(error)),
+        )
+        self._set_tokens(plugin, agent.snapshot())
+        plugin.start()
+        stack.callback(plugin.stop)
+        version = ", ".join(d.driver_version() for d in drivers)
+        news = threading.Event()
+        agent.subscribe(news.set)
+        while not self._stop.is_set():
+            pods.synced = mirror.synced()
+            snapshot = agent.snapshot()
+            self._set_tokens(plugin, snapshot)
+            self._tell(snapshot, pods, ready=True, driver=version)
+            remove_stale(settings.specs, lambda: checkpoint.read(GPUS))
+            news.clear()
+            self._stop.wait(TICK_S)
+
+    def _edits(self, agent: NodeAgent, drivers: tuple[GpuDriver, ...]) -> Callable[[Grant], ContainerEdits]:
+        settings = self._settings
+        installed = settings.home / "lib"
+        maker = EditsMaker(
+            shim=install(_NATIVE / "lib" / "libcalabash.so", installed),
+            preload=installed / "ld.so.preload",
+            driver=self._host_driver(drivers, installed),
+        )
+
+        def edits(grant: Grant) -> ContainerEdits:
+            wanted = [s.device for s in grant.record.placement.slices]
+            devices = [state.device for state in agent.devices()]
+            return maker.of(grant, device_nodes(settings.host, devices, wanted))
+
+        return edits
+
+    def _host_driver(self, drivers: tuple[GpuDriver, ...], installed: Path) -> HostDriver:
+        settings = self._settings
+        if settings.sim_state is None:
+            return find_driver(settings.host, drivers[0].driver_version(), root=settings.driver_root)
+        pair = simulated_driver(_NATIVE / "simgpu", settings.sim_state)
+        return HostDriver(libraries=tuple(install(f, installed) for f in pair.libraries), state=pair.state)
+
+    def _set_tokens(self, plugin: DevicePluginServer, snapshot: NodeSnapshot) -> None:
+        healthy = any(d.device.health is Health.HEALTHY for d in snapshot.devices)
+        plugin.set_devices([PluginDevice(id=name, healthy=healthy) for name in token_ids(len(snapshot.devices))])
+
+    def _tell(
+        self,
+        snapshot: NodeSnapshot,
+        pods: NodePods,
+        *,
+        ready: bool,
+        driver: str = "",
+        error: CalabashError | None = None,
+    ) -> None:
+        facts = NodeFacts(
+            agent_version=calabash.__version__,
+            driver_version=driver,
+            ready=ready,
+            reason="Serving" if error is None else error.reason.value,
+            message="" if error is None else str(error),
+        )
+        try:
+            self._publisher.publish(snapshot, pods, facts)
+        except CalabashError as failed:
+            log.warning("the node's state could not be told", error=failed.message)
+
+    def _fetch(self, namespace: str, name: str) -> Pod | None:
+        return self._client.get(POD, name, namespace)
+
+
+def _simulation(state: Path | None) -> dict[str, str]:
+    if state is None:
+        return {}
+    return {"LD_LIBRARY_PATH": str(_NATIVE / "simgpu"), "CALABASH_SIM": str(state)}
+
+
+def _empty(node: str) -> NodeSnapshot:
+    return NodeSnapshot(node=NodeName(node), devices=(), allocations=(), membership="kernel", slots="tmpfs")
+
+
+@contextmanager
+def _only_one(home: Path, stop: threading.Event) -> Iterator[None]:
+    """Hold the lock of the home; an agent that is just being replaced may take a moment to let go of it."""
+    until = time.monotonic() + LOCK_WAIT_S
+    try:
+        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        home.chmod(0o711)
+        lock = lock_exclusive(home / "agent.lock")
+        while lock is None and time.monotonic() < until and not stop.wait(TICK_S):
+            lock = lock_exclusive(home / "agent.lock")
+    except OSError as error:
+        raise CalabashError(f"cannot use {home}: {error.strerror}", reason=Reason.NOT_PERMITTED) from error
+    if lock is None:
+        raise CalabashError(f"another agent uses {home}", reason=Reason.CONFLICT, hint="one agent serves a node")
+    try:
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,215 @@
+"""A real node with simulated cards and our agent, and pods as the planner would leave them: with a plan, and bound."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.kube.api import RefusedError
+from tests.kube.images import Image, layer_of, write_archive
+from tests.kube.node import RealNode
+from tests.native.sim_cuda_programs import program
+from tests.native.simnode import simctl
+
+from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE
+from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.seams.gpu.library import simulated_library_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+CUDA = "localhost/cuda:1"
+MIB = 1 << 20
+PODS = "/api/v1/namespaces/default/pods"
+_HOME = "/var/lib/calabash"
+_STATE = "/var/lib/simulated/node.state"
+_numbers = itertools.count(1)
+
+
+def cuda_image(scratch: Path) -> Image:
+    """A small system of this machine's C library, a shell, and the programs that use the simulated card."""
+    tree = scratch / "cuda"
+    for directory in ("bin", "lib64", "usr/lib/x86_64-linux-gnu", "etc", "tmp", "proc", "dev", "sys"):
+        (tree / directory).mkdir(parents=True)
+    (tree / "tmp").chmod(0o1777)
+    load = program("sim_cuda_load")
+    shutil.copy(load, tree / "bin" / "load")
+    shutil.copy("/bin/busybox", tree / "bin" / "busybox")
+    for name in ("sh", "sleep", "cat", "ls", "id", "env", "grep", "touch", "kill"):
+        (tree / "bin" / name).symlink_to("busybox")
+    for library in _libraries(load, simulated_library_dir() / "libcuda.so.1"):
+        place = "lib64" if library.name.startswith("ld-linux") else "usr/lib/x86_64-linux-gnu"
+        shutil.copy(library.resolve(), tree / place / library.name)
+    return Image(CUDA, (layer_of(tree),), {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]})
+
+
+def _libraries(*files: Path) -> set[Path]:
+    found: set[Path] = set()
+    for file in files:
+        said = subprocess.run(["ldd", str(file)], capture_output=True, text=True, check=True).stdout
+        found |= {
+            Path(path) for path in re.findall(r"(/\S+)", said) if "calabash" not in path and "libcuda" not in path
+        }
+    return found
+
+
+def sliced(
+    name: str, *, memory_mib: int, cores: int = 30, devices: Sequence[str], mode: str = "vgpu"
+) -> PlannedContainer:
+    """The plan of one container: the same of each device."""
+    parts = tuple(PlannedSlice(device=uuid, memory_mib=memory_mib, core_percent=cores) for uuid in devices)
+    return PlannedContainer(name=name, mode=mode, slices=parts)
+
+
+class GpuNode:
+    """``node`` with cards of a simulated node and our agent beside it."""
+
+    def __init__(self, node: RealNode, scratch: Path, *, gpus: str = "2xT4") -> None:
+        self.node = node
+        self.cluster = node.cluster
+        for crd in sorted((ROOT / "charts" / "calabash" / "crds").glob("*.yaml")):
+            self.cluster.kubectl("apply", "--server-side", "-f", str(crd))
+        self.state = node.outside(_STATE)
+        self.state.parent.mkdir(parents=True)
+        made = simctl("create", self.state, "--gpus", gpus, "--seed", 1)
+        assert made.returncode == 0, made.stderr
+        node.import_images(write_archive(scratch / "cuda.tar", [cuda_image(scratch)]))
+        self.cluster.start_program(
+            "agent",
+            [
+                sys.executable,
+                "-m",
+                "calabash.kubernetes.node.daemon",
+                f"--node={node.name}",
+                f"--home={_HOME}",
+                f"--sim={_STATE}",
+                f"--kubeconfig={self.cluster.kubeconfig}",
+            ],
+            beside=node.name,
+        )
+        self.wait_for_tokens()
+
+    def wait_for_tokens(self) -> None:
+        """Until the kubelet offers what the agent has."""
+        self.cluster.wait_for(lambda: self.tokens() > 0, "tokens of the node")
+
+    def tokens(self) -> int:
+        """How many slices the kubelet believes that it can give out."""
+        status = self.cluster.api.get(f"/api/v1/nodes/{self.node.name}")["status"]
+        return int(status.get("allocatable", {}).get(GPUS, "0"))
+
+    def status(self) -> dict[str, Any]:
+        """What the agent tells of the node; {} when it has told nothing yet."""
+        path = f"/apis/calabash.dev/v1alpha1/gpunodes/{self.node.name}"
+        if not self.cluster.api.exists(path):
+            return {}
+        status: dict[str, Any] = self.cluster.api.get(path).get("status", {})
+        return status
+
+    def devices(self) -> list[str]:
+        """UUIDs of its devices."""
+        found = self.cluster.wait_for(lambda: list(self.status().get("devices", [])), "devices of the node")
+        return [device["uuid"] for device in found]
+
+    def card(self, index: int = 0) -> dict[str, Any]:
+        """The books of a card, as the simulated driver keeps them."""
+        shown = simctl("show", self.state, "--json")
+        assert shown.returncode == 0, shown.stderr
+        device: dict[str, Any] = json.loads(shown.stdout)["devices"][index]
+        return device
+
+    def slots(self) -> list[str]:
+        """The slots that are there."""
+        listed = self.cluster.exec_inside("ls", f"{_HOME}/alloc", beside=self.node.name)
+        return sorted(listed.split())
+
+    def run(
+        self,
+        plan: Sequence[PlannedContainer],
+        scripts: Mapping[str, str],
+        *,
+        init: Sequence[str] = (),
+        sidecars: Sequence[str] = (),
+        more: Mapping[str, Any] | None = None,
+        restart: str = "Never",
+    ) -> str:
+        """Makes a pod, plans it and binds it to the node; its name. ``scripts``: container -> what its shell runs."""
+        name = f"pod{next(_numbers)}"
+        asked = {c.name: c for c in plan}
+        containers = {c: _container(c, script, asked.get(c)) for c, script in scripts.items()}
+        for sidecar in sidecars:
+            containers[sidecar]["restartPolicy"] = "Always"
+        early = [*init, *sidecars]
+        spec = {
+            "initContainers": [containers[c] for c in scripts if c in early],
+            "containers": [containers[c] for c in scripts if c not in early],
+            "restartPolicy": restart,
+            "terminationGracePeriodSeconds": 0,
+            "schedulingGates": [{"name": PLAN_GATE}],
+            **(more or {}),
+        }
+        made = self.cluster.api.create(
+            PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        )
+        uid = made["metadata"]["uid"]
+        metadata: dict[str, Any] = {}
+        if plan:
+            text = write_plan(PodPlan(id="1", pod_uid=uid, node=self.node.name, containers=tuple(plan)))
+            metadata = {"annotations": {PLAN: text}}
+        self.cluster.api.patch(f"{PODS}/{name}", {"metadata": metadata, "spec": {"schedulingGates": None}}, "strategic")
+        target = {"apiVersion": "v1", "kind": "Node", "name": self.node.name}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "uid": uid}, "target": target}
+        try:
+            self.cluster.api.create(f"{PODS}/{name}/binding", body)
+        except RefusedError as refused:
+            if refused.status != 409:  # the scheduler of the cluster was as fast, and there is one node only
+                raise
+        return name
+
+    def wait(self, name: str, *phases: str) -> str:
+        """Until the pod has one of the phases; which."""
+
+        def phase() -> str:
+            status = self.cluster.api.get(f"{PODS}/{name}")["status"]
+            found = str(status.get("phase", ""))
+            assert found in phases or found != "Failed", (
+                f"pod {name} failed: {status.get('reason')}: {status.get('message')}"
+            )
+            return found if found in phases else ""
+
+        return self.cluster.wait_for(phase, f"pod {name} {' or '.join(phases)}")
+
+    def log(self, name: str, container: str = "main", *, before: bool = False) -> str:
+        """What a container has printed."""
+        return self.cluster.kubectl("logs", name, "-c", container, *(["--previous"] if before else []))
+
+    def let_go(self, name: str, file: str = "/tmp/go") -> None:
+        """Makes a file in a pod, as soon as the kubelet takes orders (it may just be starting)."""
+
+        def done() -> bool:
+            try:
+                self.cluster.kubectl("exec", name, "--", "touch", file)
+            except RuntimeError:
+                return False
+            return True
+
+        self.cluster.wait_for(done, f"a command in pod {name}", every_s=0.5)
+
+    def delete(self, name: str) -> None:
+        """Remove the pod, and wait until it is gone."""
+        self.cluster.api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        self.cluster.wait_for(lambda: not self.cluster.api.exists(f"{PODS}/{name}"), f"the end of pod {name}")
+
+
+def _container(name: str, script: str, planned: PlannedContainer | None) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "image": CUDA, "command": ["sh", "-c", script]}
+    if planned is not None:
+        part = planned.slices[0]
+        limits = {GPUS: str(len(planned.slices)), MEMORY: f"{part.memory_mib}Mi", CORES: str(part.core_percent)}
+        made["resources"] = {"limits": limits}
+    return made
