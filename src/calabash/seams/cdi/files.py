@@ -44,7 +44,10 @@ def write_spec(directory: Path, name: str, kind: str, devices: Mapping[str, Cont
     Readable by all, written by its owner, not synced: after a restart of the machine the directory is empty anyway.
     Raises CalabashError: BAD_REQUEST for what is no spec, BAD_FILE when it cannot be written.
     """
-    body = msgspec.json.encode(spec(kind, dict(devices)))
+    try:
+        body = msgspec.json.encode(spec(kind, dict(devices)))
+    except UnicodeEncodeError as error:
+        raise CalabashError(f"CDI spec {name}: a text that is no UTF-8", reason=Reason.BAD_REQUEST) from error
     if len(body) > SPEC_BYTES_MAX:
         raise CalabashError(f"CDI spec {name}: {len(body)} bytes, at most {SPEC_BYTES_MAX}", reason=Reason.TOO_LARGE)
     target = _target(directory, name)
