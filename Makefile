@@ -50,7 +50,8 @@ sanitize: ready ## the native tests under address and undefined-behaviour saniti
 stubs: ready ## regenerate the kubelet's gRPC messages from proto/
 	@$(RUN) python -m tools.stubs
 
-docs: ready ## regenerate docs/reference
+docs: ready ## regenerate docs/reference, and what the chart has from the product
+	@$(RUN) python -m tools.chart
 	@$(RUN) python -m tools.reference
 	@$(RUN) python -m tools.reference_api
 

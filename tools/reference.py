@@ -15,6 +15,7 @@ import click
 from calabash.cli.commands import cli
 from calabash.cli.failure import exit_code
 from calabash.model.errors import Reason
+from tools.reference_chart import values_page
 from tools.reference_kubernetes import dialects_page
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -62,6 +63,7 @@ def main() -> int:
     pages = {
         "cli.md": cli_page(),
         "reasons.md": reasons_page(),
+        "helm-values.md": f"{_GENERATED}{values_page()}",
         "kubernetes-dialects.md": f"{_GENERATED}{dialects_page()}",
     }
     for name, text in pages.items():

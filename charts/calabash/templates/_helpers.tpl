@@ -1,0 +1,89 @@
+{{- define "calabash.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Call with (dict "root" $ "component" "agent"). */ -}}
+{{- define "calabash.selector" -}}
+app.kubernetes.io/name: calabash
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "calabash.labels" -}}
+{{- with .component -}}
+{{ include "calabash.selector" $ }}
+{{ else -}}
+app.kubernetes.io/name: calabash
+{{ end -}}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/part-of: calabash
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+{{- end -}}
+
+{{- /* The security of containers that need nothing of their node. */ -}}
+{{- define "calabash.restricted" -}}
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+readOnlyRootFilesystem: true
+{{- end -}}
+
+{{- /* Where the pods of a component go; call with (dict "values" .Values.admission). */ -}}
+{{- define "calabash.where" -}}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "calabash.egress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+- ports:
+    {{- range .ports }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+  {{- with .cidrs }}
+  to:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . }}}
+    {{- end }}
+  {{- end }}
+{{- end -}}
+
+{{- define "calabash.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "calabash.selector" . | nindent 8 }}
+{{- end -}}
+
+{{- define "calabash.admission-settings" -}}
+{{- $admission := .Values.admission -}}
+namespace: {{ .Release.Namespace }}
+exempt_namespaces: {{ toJson $admission.exemptNamespaces }}
+port: {{ $admission.port }}
+{{- if $admission.certManager.enabled }}
+certificate_dir: /etc/calabash-certificate
+{{- end }}
+aliyun_memory_mib: {{ $admission.units.aliyunMemoryMib }}
+alauda_memory_mib: {{ $admission.units.alaudaMemoryMib }}
+volcano_memory_mib: {{ $admission.units.volcanoMemoryMib }}
+{{- end -}}

@@ -1,0 +1,179 @@
+"""What the chart renders to, with several values, and which values it refuses. Needs Helm and no cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import msgspec
+import pytest
+import yaml
+from tests.kube import charts
+from tests.kube.charts import NAMESPACE, Manifest, need_helm, one, render
+
+from calabash.cli.commands import cli
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.webhooks import mutating, validating
+
+WORKLOADS = {"DaemonSet", "Deployment"}
+
+
+@pytest.fixture(autouse=True)
+def _helm() -> None:
+    need_helm()
+
+
+def containers(manifests: list[Manifest]) -> list[tuple[Manifest, Manifest]]:
+    """Every container of the components, with its pod's spec."""
+    specs = [m["spec"]["template"]["spec"] for m in manifests if m["kind"] in WORKLOADS]
+    return [(container, spec) for spec in specs for container in spec["containers"]]
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    assert "0 chart(s) failed" in charts.helm("lint", "--strict", str(charts.CHART))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"agent": {"simulated": "/var/lib/calabash-sim/state", "strangers": "kill", "maxUnavailable": 1}},
+        {"admission": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "ours"}}}},
+        {"namespace": {"create": True}, "imagePullSecrets": [{"name": "registry"}]},
+        {"priorityClasses": [{"name": "urgent", "value": 1000, "description": "now: or never"}]},
+    ],
+    ids=["defaults", "simulated", "cert-manager", "namespace", "priorities"],
+)
+def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values: Manifest) -> None:
+    manifests = [m for m in render(values) if m["kind"] != "CustomResourceDefinition"]
+    assert len(manifests) > 15
+    for manifest in manifests:
+        labels = manifest["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "calabash"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert manifest["metadata"].get("namespace", NAMESPACE) == NAMESPACE
+    names = [(m["kind"], m["metadata"]["name"]) for m in manifests]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"agent": {"strangers": "shout"}}, "/agent/strangers"),
+        ({"agent": {"home": "var/lib/calabash"}}, "/agent/home"),
+        ({"agent": {"home": "/"}}, "/agent/home"),
+        ({"agent": {"maxUnavailable": 0}}, "/agent/maxUnavailable"),
+        ({"agent": {"maxUnavailable": "some"}}, "/agent/maxUnavailable"),
+        ({"agent": {"privileged": False}}, "privileged"),
+        ({"agents": {}}, "agents"),
+        ({"admission": {"replicas": 0}}, "/admission/replicas"),
+        ({"admission": {"port": 70000}}, "/admission/port"),
+        ({"admission": {"exemptNamespaces": ["Kube System"]}}, "/admission/exemptNamespaces/0"),
+        ({"admission": {"certManager": {"enabled": True}}}, "/admission/certManager/issuerRef/name"),
+        ({"admission": {"units": {"aliyunMemoryMib": 0}}}, "/admission/units/aliyunMemoryMib"),
+        ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
+        ({"image": {"tag": "two words"}}, "/image/tag"),
+        ({"networkPolicies": {"apiServer": {"ports": []}}}, "/networkPolicies/apiServer/ports"),
+        ({"priorityClasses": [{"name": "urgent"}]}, "value"),
+        ({"priorityClasses": [{"name": "urgent", "value": 2000000000}]}, "/priorityClasses/0/value"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_with_its_path(values: Manifest, complaint: str) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        render(values)
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize("exempt", [["kube-system"], ["kube-system", "monitoring"], []])
+def test_api_servers_are_told_to_ask_what_the_product_would_tell_them(exempt: list[str]) -> None:
+    manifests = render({"admission": {"exemptNamespaces": exempt}})
+    settings = AdmissionSettings(exempt_namespaces=tuple(exempt))
+    for wanted in (mutating(settings), validating(settings)):
+        found = one(manifests, wanted["kind"], "calabash-admission")
+        assert found["webhooks"] == json.loads(json.dumps(wanted["webhooks"]))
+        assert found["apiVersion"] == wanted["apiVersion"]
+
+
+def test_admission_is_told_its_settings_in_its_own_words() -> None:
+    def told(values: Manifest) -> AdmissionSettings:
+        settings = one(render(values), "ConfigMap", "calabash-admission")["data"]["settings.yaml"]
+        return msgspec.convert(yaml.safe_load(settings), type=AdmissionSettings)
+
+    assert told({}) == AdmissionSettings()
+    values = {"port": 9443, "exemptNamespaces": ["a"], "units": {"volcanoMemoryMib": 10}}
+    changed = AdmissionSettings(port=9443, exempt_namespaces=("a",), volcano_memory_mib=10)
+    assert told({"admission": values}) == changed
+
+
+def test_with_cert_manager_admission_reads_a_certificate_and_writes_nothing() -> None:
+    values = {"admission": {"certManager": {"enabled": True, "issuerRef": {"name": "ours"}}}}
+    manifests = render(values)
+    certificate = one(manifests, "Certificate", "calabash-admission")["spec"]
+    settings = yaml.safe_load(one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"])
+    spec = one(manifests, "Deployment", "calabash-admission")["spec"]["template"]["spec"]
+    mounted = {v["name"]: v.get("secret", {}).get("secretName") for v in spec["volumes"]}
+    (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["mountPath"] == settings["certificate_dir"])
+    assert mounted[mount["name"]] == certificate["secretName"]
+    assert f"calabash-admission.{NAMESPACE}.svc" in certificate["dnsNames"]
+    verbs = {verb for r in one(manifests, "ClusterRole", "calabash-admission")["rules"] for verb in r["verbs"]}
+    assert verbs == {"get", "list", "watch"}
+    assert not [m for m in manifests if m["kind"] in {"Secret", "Role"}]
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        annotations = one(manifests, kind, "calabash-admission")["metadata"]["annotations"]
+        assert annotations["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/calabash-admission"
+
+
+def test_admission_is_a_command_of_the_product_and_knows_its_words() -> None:
+    (container,) = (c for c, _ in containers(render()) if c["name"] == "admission")
+    program, command = container["command"]
+    assert program == "calabash"
+    parsed = cli.get_command(click.Context(cli), command)
+    assert parsed is not None
+    parsed.make_context(command, list(container["args"]))
+
+
+def test_only_the_agent_is_privileged_and_nobody_writes_to_its_own_image() -> None:
+    found = containers(render())
+    assert {c["name"] for c, _ in found if c["securityContext"].get("privileged")} == {"agent"}
+    for container, spec in found:
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert spec["automountServiceAccountToken"] is True
+        assert "limits" in container["resources"]
+        if container["name"] != "agent":
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert "hostPath" not in json.dumps(spec)
+
+
+def test_the_agent_sees_of_its_node_what_it_is_told_to_use() -> None:
+    values = {"agent": {"home": "/data/calabash", "kubelet": "/data/kubelet", "specs": "/run/cdi"}}
+    spec = one(render(values), "DaemonSet", "calabash-agent")["spec"]["template"]["spec"]
+    (agent,) = spec["containers"]
+    paths = {v["name"]: v.get("hostPath", {}).get("path") for v in spec["volumes"]}
+    mounts: dict[str, Any] = {m["mountPath"]: m for m in agent["volumeMounts"]}
+    for path in ("/data/calabash", "/data/kubelet/device-plugins", "/data/kubelet/pod-resources", "/run/cdi"):
+        assert paths[mounts[path]["name"]] == path  # what containers are given is mounted by its path on the node
+    assert mounts["/data/calabash"]["mountPropagation"] == "Bidirectional"
+    assert {m for m, mount in mounts.items() if mount.get("readOnly")} == {"/data/kubelet/pod-resources", "/host"}
+    assert {"--home=/data/calabash", "--kubelet=/data/kubelet", "--specs=/run/cdi", "--host=/host"} <= set(
+        agent["args"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "reference"),
+    [
+        ({}, "localhost/calabash:0.1.0"),
+        ({"repository": "registry.example:5000/gpu/calabash", "tag": "1.2"}, "registry.example:5000/gpu/calabash:1.2"),
+        ({"tag": "1.2", "digest": "sha256:" + "a" * 64}, "localhost/calabash@sha256:" + "a" * 64),
+    ],
+)
+def test_every_component_runs_from_the_one_image(image: Manifest, reference: str) -> None:
+    assert {container["image"] for container, _ in containers(render({"image": image}))} == {reference}
+
+
+def test_one_replica_has_no_budget_that_would_hold_up_a_drain() -> None:
+    assert [m for m in render({"admission": {"replicas": 1}}) if m["kind"] == "PodDisruptionBudget"] == []
+    assert len([m for m in render() if m["kind"] == "PodDisruptionBudget"]) >= 1

@@ -1,0 +1,308 @@
+"""The chart on a real API server: everything is accepted, nobody may do more than it must, the policies hold."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube import charts
+from tests.kube.api import Api, RefusedError
+from tests.kube.charts import CHART, NAMESPACE, need_helm, one, render
+from tests.kube.cluster import Cluster
+
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.seams.kube import KubeClient, Mirror, load_client
+from calabash.seams.kube.objects import NAMESPACE as NAMESPACES
+from calabash.seams.kube.objects import POD
+
+PODS = "/api/v1/namespaces/{}/pods"
+GPU_NODES = "/apis/calabash.dev/v1alpha1/gpunodes"
+APPLY = "?fieldManager=test&force=true"
+
+# What each component may do, all of it: {(group, resource): verbs}, with ``resource=name`` where a rule is for one object.
+MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
+    "calabash-agent": {
+        ("", "pods"): {"get", "list", "watch"},
+        ("calabash.dev", "gpunodes"): {"create", "patch"},
+        ("calabash.dev", "gpunodes/status"): {"patch"},
+    },
+    "calabash-admission": {
+        ("", "namespaces"): {"get", "list", "watch"},
+        ("", "secrets=calabash-admission-tls"): {"get", "patch"},
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
+        ("admissionregistration.k8s.io", "validatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def installed(own_control_plane: Cluster) -> Cluster:
+    """The chart, installed by Helm on a control plane with two nodes that run nothing."""
+    need_helm()
+    own_control_plane.fake_nodes(2)
+    helm(own_control_plane, "install", "--create-namespace")
+    return own_control_plane
+
+
+def helm(cluster: Cluster, verb: str, *words: str, values: charts.Manifest | None = None) -> None:
+    charts.helm(verb, "calabash", str(CHART), *words, values=values or {}, kubeconfig=cluster.kubeconfig)
+
+
+def as_account(cluster: Cluster, account: str, *bound: str) -> tuple[Api, str]:
+    """The API as a service account, by a token like those of its pods, and that token."""
+    token = cluster.kubectl("create", "token", account, f"--namespace={NAMESPACE}", *bound).strip()
+    return Api(cluster.secrets.server, cluster.secrets.authority, token), token
+
+
+def client_of(cluster: Cluster, token: str, directory: Path) -> KubeClient:
+    """The product's own client with that token."""
+    config = json.loads(cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = directory / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return load_client(str(path))
+
+
+def agent_pod(cluster: Cluster, node: str) -> Mapping[str, Any]:
+    """The agent's own pod on a node, as its DaemonSet made it."""
+
+    def found() -> Mapping[str, Any] | None:
+        pods = cluster.api.get(f"{PODS.format(NAMESPACE)}?labelSelector=app.kubernetes.io/component=agent")["items"]
+        return next((pod for pod in pods if pod["spec"].get("nodeName") == node), None)
+
+    pod = cluster.wait_for(found, f"the agent's pod on {node}")
+    assert pod is not None
+    return pod
+
+
+def agent_on(cluster: Cluster, node: str) -> tuple[Api, str]:
+    metadata = agent_pod(cluster, node)["metadata"]
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={metadata['name']}")
+    return as_account(cluster, "calabash-agent", *bound, f"--bound-object-uid={metadata['uid']}")
+
+
+def pod(name: str, *, limits: Mapping[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "localhost/busybox:1", "resources": {"limits": limits or {}}}
+    spec = {"containers": [container], "schedulerName": "nobody"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+def namespace(cluster: Cluster, name: str, *, admission: str = "", level: str = "privileged") -> str:
+    """A namespace in which pods can be made; its name."""
+    labels = {
+        "pod-security.kubernetes.io/enforce": level,
+        **({"calabash.dev/admission": admission} if admission else {}),
+    }
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    cluster.api.create("/api/v1/namespaces", body)
+    cluster.wait_for(lambda: cluster.api.exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "an account")
+    return name
+
+
+def test_everything_that_is_rendered_is_there(installed: Cluster) -> None:
+    for manifest in render():
+        metadata = manifest["metadata"]
+        kind = (
+            f"{manifest['kind']}.{manifest['apiVersion'].partition('/')[0]}"
+            if "/" in manifest["apiVersion"]
+            else manifest["kind"]
+        )
+        words = [f"--namespace={metadata['namespace']}"] if "namespace" in metadata else []
+        assert installed.kubectl("get", kind.lower(), metadata["name"], "-o", "name", *words).strip()
+
+
+def test_the_api_server_finds_no_fault_in_the_policies(installed: Cluster) -> None:
+    policies = installed.wait_for(lambda: checked_policies(installed), "the policies' types to be checked")
+    assert policies is not None
+    assert {name: status.get("expressionWarnings", []) for name, status in policies.items()} == {
+        "calabash-agents": [],
+        "calabash-plans": [],
+    }
+
+
+def checked_policies(cluster: Cluster) -> dict[str, Any] | None:
+    items = cluster.api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")["items"]
+    if not all("typeChecking" in item.get("status", {}) for item in items):
+        return None
+    return {item["metadata"]["name"]: item["status"]["typeChecking"] for item in items}
+
+
+@pytest.mark.parametrize("account", sorted(MAY))
+def test_a_component_may_do_what_is_written_here_and_nothing_else(installed: Cluster, account: str) -> None:
+    assert rules(installed, account) == MAY[account]
+
+
+def test_every_account_of_the_chart_is_written_here() -> None:
+    need_helm()
+    assert {m["metadata"]["name"] for m in render() if m["kind"] == "ServiceAccount"} == set(MAY)
+
+
+def rules(cluster: Cluster, account: str) -> dict[tuple[str, str], set[str]]:
+    """What an account may do with objects, but for what every account may."""
+
+    def of(name: str) -> dict[tuple[str, str], set[str]]:
+        api, _ = as_account(cluster, name)
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": {"namespace": NAMESPACE},
+        }
+        said = api.create("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body)["status"]
+        assert not said["incomplete"]
+        found: dict[tuple[str, str], set[str]] = {}
+        for rule in said["resourceRules"]:
+            names = [f"={name}" for name in rule.get("resourceNames", ())] or [""]
+            for key in ((g, r + n) for g in rule["apiGroups"] for r in rule["resources"] for n in names):
+                found.setdefault(key, set()).update(rule["verbs"])
+        return found
+
+    everybody = of("default")
+    return {key: verbs for key, verbs in of(account).items() if key not in everybody}
+
+
+def test_an_agent_writes_the_object_of_its_own_node_and_no_other(installed: Cluster) -> None:
+    api, _ = agent_on(installed, "fake-0")
+    written = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode"}
+    own = {**written, "metadata": {"name": "fake-0"}}
+    other = {**written, "metadata": {"name": "fake-1"}}
+    api.patch(f"{GPU_NODES}/fake-0{APPLY}", own, "apply")
+    api.patch(f"{GPU_NODES}/fake-0/status{APPLY}", {**own, "status": {"agentVersion": "1"}}, "apply")
+    with pytest.raises(RefusedError, match="the agent of node fake-0 may not write GpuNode fake-1; hint: ") as refused:
+        api.patch(f"{GPU_NODES}/fake-1{APPLY}", other, "apply")
+    assert refused.value.status == 403
+    installed.api.create(GPU_NODES, other)
+    for path, body in (("fake-1", other), ("fake-1/status", {**other, "status": {"agentVersion": "1"}})):
+        with pytest.raises(RefusedError, match="the agent of node fake-0 may not write GpuNode fake-1; hint: "):
+            api.patch(f"{GPU_NODES}/{path}{APPLY}", body, "apply")
+    with pytest.raises(RefusedError, match="may not write GpuNode"):
+        api.create(GPU_NODES, {**written, "metadata": {"generateName": "fake-"}})
+
+
+def test_a_token_of_the_agents_account_without_a_node_writes_nothing(installed: Cluster) -> None:
+    api, _ = as_account(installed, "calabash-agent")
+    body = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "fake-0"}}
+    with pytest.raises(RefusedError, match="does not say on which node its agent runs"):
+        api.patch(f"{GPU_NODES}/fake-0{APPLY}", body, "apply")
+
+
+@pytest.mark.parametrize("annotation", ["plan", "request", "dialect"])
+@pytest.mark.parametrize("subresource", ["", "/status"])
+def test_nobody_but_the_planner_writes_a_plan(installed: Cluster, annotation: str, subresource: str) -> None:
+    name = f"plans-{annotation}{subresource.replace('/', '-')}"
+    path = PODS.format("default")
+    installed.api.create(path, pod(name))
+    body = {"metadata": {"annotations": {f"calabash.dev/{annotation}": "{}"}}}
+    with pytest.raises(RefusedError, match=r"written .*; hint: ") as refused:
+        installed.api.patch(f"{path}/{name}{subresource}", body)
+    assert refused.value.status == 403
+    planner = f"--as=system:serviceaccount:{NAMESPACE}:calabash-planner"
+    words = ["--subresource=status"] if subresource else []
+    installed.kubectl("patch", "pod", name, planner, "--as-group=system:masters", *words, "-p", json.dumps(body))
+    with pytest.raises(RefusedError, match=r"written .*; hint: "):
+        installed.api.patch(
+            f"{path}/{name}{subresource}", {"metadata": {"annotations": {f"calabash.dev/{annotation}": None}}}
+        )
+    installed.api.patch(f"{path}/{name}", {"metadata": {"labels": {"theirs": "yes"}}})
+
+
+def test_a_plan_does_not_come_with_a_new_pod_or_a_binding(installed: Cluster) -> None:
+    path = PODS.format(namespace(installed, "unread", admission="off"))
+    with pytest.raises(RefusedError, match="written by the planner alone"):
+        installed.api.create(path, pod("brings-a-plan", annotations={"calabash.dev/plan": "{}"}))
+    installed.api.create(path, pod("to-be-bound"))
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "to-be-bound", "annotations": {"calabash.dev/plan": "{}"}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "fake-0"},
+    }
+    for way in (f"{path}/to-be-bound/binding", path.replace("pods", "bindings")):
+        with pytest.raises(RefusedError, match="written by the planner alone"):
+            installed.api.create(way, binding)
+
+
+def test_the_gate_of_a_plan_is_not_for_users_to_open(installed: Cluster) -> None:
+    path = PODS.format("default")
+    gated = pod("gated")
+    gated["spec"]["schedulingGates"] = [{"name": "calabash.dev/plan"}, {"name": "example.com/theirs"}]
+    installed.api.create(path, gated)
+    theirs = {"spec": {"schedulingGates": [{"$patch": "delete", "name": "example.com/theirs"}]}}
+    ours = {"spec": {"schedulingGates": [{"$patch": "delete", "name": "calabash.dev/plan"}]}}
+    installed.api.patch(f"{path}/gated", theirs, "strategic")
+    with pytest.raises(RefusedError, match="taken away by the planner alone; hint: "):
+        installed.api.patch(f"{path}/gated", ours, "strategic")
+
+
+def test_while_nobody_admits_only_pods_that_ask_for_devices_wait(installed: Cluster) -> None:
+    asking = {"nvidia.com/gpu": "1"}
+    for name, admission in (("closed", ""), ("opened", "optional"), ("left-alone", "off")):
+        installed.api.create(PODS.format(namespace(installed, name, admission=admission)), pod("plain"))
+    with pytest.raises(RefusedError, match="failed calling webhook"):
+        installed.api.create(PODS.format("closed"), pod("asks", limits=asking))
+    installed.api.create(PODS.format("opened"), pod("asks", limits=asking))
+    installed.api.create(PODS.format("left-alone"), pod("asks", limits=asking))
+
+
+def test_admission_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> None:
+    _, token = as_account(installed, "calabash-admission")
+    client = client_of(installed, token, tmp_path)
+    CertificateKeeper(client, AdmissionSettings()).refresh(datetime.datetime.now(datetime.UTC))
+    assert trusted(installed).keys() == {"pods.calabash.dev", "optional.calabash.dev", "plans.calabash.dev"}
+    assert all(trusted(installed).values())
+    namespaces = Mirror(client, NAMESPACES)
+    namespaces.start()
+    try:
+        installed.wait_for(namespaces.synced, "the namespaces")
+    finally:
+        namespaces.stop()
+
+
+def test_an_agent_sees_the_pods_of_its_node(installed: Cluster, tmp_path: Path) -> None:
+    _, token = agent_on(installed, "fake-0")
+    pods = Mirror(client_of(installed, token, tmp_path), POD, field_selector="spec.nodeName=fake-0")
+    pods.start()
+    try:
+        installed.wait_for(pods.synced, "the pods")
+    finally:
+        pods.stop()
+
+
+def trusted(cluster: Cluster) -> dict[str, str]:
+    """Each webhook's authority."""
+    found: dict[str, str] = {}
+    for kind in ("mutating", "validating"):
+        path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/calabash-admission"
+        found |= {w["name"]: w["clientConfig"].get("caBundle", "") for w in cluster.api.get(path)["webhooks"]}
+    return found
+
+
+def test_an_upgrade_keeps_the_certificates_and_what_is_trusted(installed: Cluster, tmp_path: Path) -> None:
+    _, token = as_account(installed, "calabash-admission")
+    keeper = CertificateKeeper(client_of(installed, token, tmp_path), AdmissionSettings())
+    before = keeper.refresh(datetime.datetime.now(datetime.UTC))
+    authorities = trusted(installed)
+    helm(installed, "upgrade", values={"admission": {"replicas": 3, "exemptNamespaces": ["kube-system"]}})
+    deployment = installed.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/calabash-admission")
+    assert deployment["spec"]["replicas"] == 3
+    assert trusted(installed) == authorities
+    assert keeper.refresh(datetime.datetime.now(datetime.UTC)) == before
+
+
+def test_what_is_not_the_agent_keeps_to_the_strictest_pod_security(installed: Cluster) -> None:
+    pods = f"{PODS.format(namespace(installed, 'strict', level='restricted'))}?dryRun=All"
+    manifests = render()
+    for manifest in (m for m in manifests if m["kind"] == "Deployment"):
+        installed.api.create(pods, pod_of(manifest))
+    with pytest.raises(RefusedError, match="violates PodSecurity"):
+        installed.api.create(pods, pod_of(one(manifests, "DaemonSet", "calabash-agent")))
+
+
+def pod_of(manifest: charts.Manifest) -> dict[str, Any]:
+    """A pod as a component's would be, under the account that every namespace has."""
+    spec = {**manifest["spec"]["template"]["spec"], "serviceAccountName": "default"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": manifest["metadata"]["name"]}, "spec": spec}

@@ -1,0 +1,68 @@
+"""The page about the chart's values: what each means from its schema, what it is unless it is set from its values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).resolve().parent.parent / "charts" / "calabash"
+
+_INTRODUCTION = """# Values of the chart
+
+Set with `--set NAME=VALUE` or in a file, `--values FILE`. Helm refuses a name or a value that is not here.
+
+| value | meaning | unless set |
+|---|---|---|
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One value: its path, its part of the schema, what it is unless it is set."""
+
+    path: str
+    schema: Mapping[str, Any]
+    default: Any
+
+
+def values() -> Iterator[Value]:
+    """Every value that is no group of others, in the order of the schema."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    yield from _below("", schema, yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+def _below(path: str, schema: Mapping[str, Any], default: Any) -> Iterator[Value]:
+    for name, part in schema["properties"].items():
+        inner = f"{path}.{name}" if path else name
+        value = default.get(name) if isinstance(default, Mapping) else None
+        if "properties" in part:
+            yield from _below(inner, part, value)
+        else:
+            yield Value(path=inner, schema=part, default=value)
+
+
+def values_page() -> str:
+    """The whole page but for its mark as generated."""
+    return _INTRODUCTION + "".join(_row(value) for value in values() if value.path != "global")
+
+
+def _row(value: Value) -> str:
+    meaning = value.schema["description"]
+    fields = value.schema.get("items", {}).get("properties")
+    if fields:
+        meaning += " Each has " + "; ".join(f"`{name}`: {_clause(part)}" for name, part in fields.items()) + "."
+    choices = value.schema.get("enum")
+    if choices:
+        meaning += " One of " + ", ".join(f"`{choice}`" for choice in choices) + "."
+    default = "" if value.default in (None, "") else f"`{json.dumps(value.default)}`"
+    return f"| `{value.path}` | {meaning} | {default} |\n"
+
+
+def _clause(part: Mapping[str, Any]) -> str:
+    text: str = part["description"]
+    return text[0].lower() + text[1:].rstrip(".")
