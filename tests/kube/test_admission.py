@@ -148,6 +148,19 @@ def test_a_quota_on_our_names_holds_for_pods_in_other_words(cluster: Cluster, te
     assert used[f"requests.{names.GPUS}"] == "1"
 
 
+def test_the_example_of_a_queue_is_a_namespace_whose_pods_wait_in_it(cluster: Cluster, team: str) -> None:
+    _, where, quota = yaml.safe_load_all((EXAMPLES / "queue.yaml").read_text())
+    namespace(cluster, "research", **where["metadata"]["labels"])
+    cluster.kubectl("apply", "--validate=strict", "-f", "-", text=yaml.safe_dump(quota))
+    pod = asking("asks")
+    pod["metadata"]["labels"] = {names.QUEUE: "research"}
+    assert read_request(create(cluster, "research", pod)["metadata"]["annotations"][names.REQUEST]).queue == "research"
+    with pytest.raises(RefusedError, match="queue research is not for namespace team, which may use: default"):
+        create(cluster, team, pod)
+    with pytest.raises(RefusedError, match="exceeded quota: devices"):
+        create(cluster, "research", asking("too-much", {names.GPUS: "10", names.MEMORY: "161Gi"}))
+
+
 def forged(name: str) -> str:
     return json.dumps({"metadata": {"annotations": {name: "{}"}}})
 

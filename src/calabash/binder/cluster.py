@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from calabash.binder.bundle import Bundle, Layout, mode_of, placed
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
 from calabash.binder.local import CYCLE_EVERY_S, UNMANAGED, Stop, Wait
-from calabash.binder.occupied import Occupied
+from calabash.binder.occupied import ForeignInCluster
 from calabash.binder.shapes import islands_of
 from calabash.binder.tenancy import Tenancy
 from calabash.model.device import Device, Health, NodeName
@@ -35,6 +35,8 @@ from calabash.sched import (
     QueueSpec,
     Request,
     Scheduler,
+    rebind,
+    relabel,
 )
 from calabash.sharing.protocol import Misfit
 
@@ -113,7 +115,7 @@ class ClusterScheduler:
         self.scheduler = Scheduler(
             [_spec(node) for node in nodes], queues, policy=policy, options=options, gpus_per_node_max=width
         )
-        self._occupied = Occupied(self.scheduler)
+        self._occupied = ForeignInCluster(self.scheduler)
         self._tenancy = Tenancy()
         self._known: dict[AllocationId, _Known] = {}
         self._cycle_due_s = 0.0
@@ -138,7 +140,7 @@ class ClusterScheduler:
         used = {part.device for placement in placements for part in placement.slices}
         if not used <= number.keys():
             raise CalabashError(f"node {node.name} has no device {min(used - number.keys())}", reason=Reason.NOT_FOUND)
-        choice = self._adopted(request, node, len(used))
+        choice = _adopted(self.kinds, request, node, len(used))
         self.scheduler.adopt(
             _queued(request, choice),
             placement=NodePlacement(
@@ -181,7 +183,7 @@ class ClusterScheduler:
             self._joined(node)
             return
         if (before.labels, before.taints) != (node.labels, node.taints):
-            self.scheduler.relabel(node.name, labels=node.labels, taints=node.taints)
+            relabel(self.scheduler, node.name, labels=node.labels, taints=node.taints)
         self._joined(node, before)
 
     def remove_node(self, name: NodeName) -> None:
@@ -219,7 +221,7 @@ class ClusterScheduler:
     def rebind(self, allocation: AllocationId, nodes: Iterable[str], now_s: float) -> StartBundle | None:
         """What holds a place and has not begun goes to the best of these nodes; None: it waits again."""
         self._tenancy.drop(allocation)
-        again = self.scheduler.rebind(allocation, nodes, now_s)
+        again = rebind(self.scheduler, allocation, nodes, now_s)
         if again is None:
             return None
         found = next(iter(self._translated((again,))))
@@ -250,15 +252,6 @@ class ClusterScheduler:
             return choices[0]
         return next((c for c in choices if self.scheduler.room.choose(c.shape) is not None), None)
 
-    def _adopted(self, request: BundleRequest, node: ClusterNode, devices: int) -> Choice:
-        """The shape of what holds devices already, wherever new ones of its kind would go."""
-        wish = Wish(tolerations=frozenset("*"))
-        for choice in self.kinds.choices(request.bundle, wish):
-            models = choice.shape.models
-            if choice.shape.gpu_count == devices and (not models or any(d.kind in models for d in node.devices)):
-                return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
-        raise CalabashError(f"{devices} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
-
     def _translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
         for decision in decisions:
             name = AllocationId(decision.id)
@@ -279,7 +272,7 @@ class ClusterScheduler:
             reported = Explanation(reason=answer.reason, summary=answer.message)
             return Wait(id=name, reason=answer.reason, explanation=reported)
         node = self.nodes[NodeName(decision.node)]
-        because = self._because(node, decision.placement.devices)
+        because = _because(node, decision.placement.devices, self._tenancy, self.scheduler.policy.name)
         self._tenancy.take(name, bundle, enumerate(answer))
         after = tuple(AllocationId(a) for a in decision.after) if isinstance(decision, Bind) else ()
         return StartBundle(id=name, node=node.name, placements=tuple(answer), after=after, because=because)
@@ -298,17 +291,28 @@ class ClusterScheduler:
             for number, slices in enumerate(answer)
         ]
 
-    def _because(self, node: ClusterNode, devices: Sequence[int]) -> str:
-        """Where it goes and why there, in one line; asked before it holds its place."""
-        places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
-        shared = sum(self._tenancy.shared((node.name, node.devices[i].device.uuid)) for i in devices)
-        beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
-        return f"{node.name}: {places} ({beside}); policy {self.scheduler.policy.name}"
-
 
 def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
     """Whether two looks at a node saw the same devices, however they fare."""
     return [_fixed(d) for d in one.devices] == [_fixed(d) for d in other.devices]
+
+
+def _adopted(kinds: Kinds, request: BundleRequest, node: ClusterNode, devices: int) -> Choice:
+    """The shape of what holds devices already, wherever new ones of its kind would go."""
+    wish = Wish(tolerations=frozenset("*"))
+    for choice in kinds.choices(request.bundle, wish):
+        models = choice.shape.models
+        if choice.shape.gpu_count == devices and (not models or any(d.kind in models for d in node.devices)):
+            return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
+    raise CalabashError(f"{devices} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
+
+
+def _because(node: ClusterNode, devices: Sequence[int], tenancy: Tenancy, policy: str) -> str:
+    """Where it goes and why there, in one line; asked before it holds its place."""
+    places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
+    shared = sum(tenancy.shared((node.name, node.devices[i].device.uuid)) for i in devices)
+    beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
+    return f"{node.name}: {places} ({beside}); policy {policy}"
 
 
 def _fixed(found: NodeDevice) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from calabash.sched import NodePlacement, Scheduler, Shape
 from calabash.sharing.foreign import FOREIGN_MODE
 
 
-class Occupied:
+class ForeignInCluster:
     """What strangers hold is not granted; see ``beside.ForeignMemory`` for one machine."""
 
     def __init__(self, scheduler: Scheduler) -> None:

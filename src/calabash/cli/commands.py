@@ -26,6 +26,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
     "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),
+    "planner": ("planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),
     "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
 }
 

@@ -23,6 +23,7 @@ from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
+from calabash.sched.upkeep import rebind, relabel
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -50,5 +51,7 @@ __all__ = [
     "Shape",
     "Snapshot",
     "Topology",
+    "rebind",
+    "relabel",
     "restore",
 ]

@@ -22,15 +22,14 @@ that uses ``decide`` for what is submitted calls ``cycle`` after everything else
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.cycle import Cycle
-from calabash.sched.decisions import Bind, Decision, Explanation, Options, Request, Running
+from calabash.sched.decisions import Decision, Explanation, Options, Request, Running
 from calabash.sched.explain.why import Why
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.gang import portion_of
@@ -69,7 +68,7 @@ class Scheduler:
         self.room = self.state.room
         self.tree = self.state.tree
         self.registry = self.state.registry
-        self._specs = {spec.name: spec for spec in nodes}
+        self.specs = {spec.name: spec for spec in nodes}
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -111,29 +110,11 @@ class Scheduler:
             self.cluster.release(running.request.shape, running.placement)
             self.state.turns.undo_start(running.request.queue, running.request.behalf)
 
-    def rebind(self, request_id: str, nodes: Iterable[str], now_s: float) -> Bind | None:
-        """What runs, and has not begun, goes to the best of these nodes instead; None: it has no room there and waits again.
-
-        Raises CalabashError when it does not run.
-        """
-        running = self.registry.running(request_id)
-        if running is None:
-            raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
-        self.state.advance(now_s)
-        self.unbind(request_id)
-        rows = [row for name in nodes if (row := self.cluster.row_of.get(name)) is not None]
-        placement = self.room.choose_among(running.request.shape, rows)
-        if placement is None:
-            return None
-        self.cluster.place(running.request.shape, placement)
-        again = self.state.begin(running.request, placement, self.state.now_s)
-        return Bind(id=request_id, node=again.node, placement=placement)
-
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
     def add_node(self, spec: NodeSpec) -> None:
         self.cluster.add_node(spec)
-        self._specs[spec.name] = spec
+        self.specs[spec.name] = spec
         self._recount()
 
     def remove_node(self, name: str) -> tuple[str, ...]:
@@ -142,20 +123,15 @@ class Scheduler:
         lost = tuple(self.registry.on_node.get(row, ()))
         for request_id in lost:
             self.unbind(request_id)
-        self.cluster.remove_node(row)
-        self._specs.pop(name, None)
+        self.cluster.forget(row)
+        self.cluster.cordon(row)
+        self.specs.pop(name, None)
         self._recount()
         return lost
 
     def cordon(self, name: str, *, schedulable: bool = False) -> None:
         """Nothing new goes there, or new things may go there again."""
         self.cluster.cordon(self.cluster.row(name), schedulable=schedulable)
-        self.state.freed()
-
-    def relabel(self, name: str, *, labels: Mapping[str, str], taints: Sequence[str]) -> None:
-        """A node has other labels or taints; what runs there is untouched."""
-        self.cluster.relabel(self.cluster.row(name), labels, taints)
-        self._specs[name] = replace(self._specs[name], labels=labels, taints=tuple(taints))
         self.state.freed()
 
     def set_health(self, name: str, device: int, *, healthy: bool) -> None:
@@ -215,7 +191,7 @@ class Scheduler:
         """A frozen copy, from which ``snapshot.restore`` fills an equal scheduler."""
         gangs = self.registry.gangs.values()
         return Snapshot(
-            nodes=tuple(self._specs.values()),
+            nodes=tuple(self.specs.values()),
             cordoned=tuple(name for name, row in self.cluster.row_of.items() if not self.cluster.schedulable[row]),
             queues=self.tree.form.specs,
             past=self.tree.past(),

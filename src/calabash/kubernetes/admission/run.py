@@ -66,6 +66,7 @@ class AdmissionProgram:
             service.handle,
             report=lambda error: _log.error("a question failed", error=repr(error)),
         )
+        self._leaving = False
         self._stopping = threading.Event()
         self._keeping = threading.Thread(target=self._keep, name="certificates", daemon=True)
 
@@ -76,7 +77,11 @@ class AdmissionProgram:
 
     def ready(self) -> bool:
         """Whether questions are answered from what is known."""
-        return self._loaded is not None and self._namespaces.synced()
+        return self._loaded is not None and self._namespaces.synced() and not self._leaving
+
+    def leave(self) -> None:
+        """Say that others should be asked; questions are still answered."""
+        self._leaving = True
 
     def stop(self) -> None:
         """End; questions that are being answered are finished."""
@@ -175,11 +180,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
-    """Serve until a signal says to end."""
+    """Serve until a signal says to end; a second one does not let it take its time."""
     program = AdmissionProgram(client, settings)
-    done = threading.Event()
+    told, at_once = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        (at_once if told.is_set() else told).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: done.set())
+        signal.signal(number, end)
     program.start()
-    done.wait()
+    told.wait()
+    program.leave()
+    at_once.wait(settings.leaving_s)
     program.stop()

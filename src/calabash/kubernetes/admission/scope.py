@@ -14,8 +14,6 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 
 _MIRROR = "kubernetes.io/config.mirror"
-_MIRROR_SOURCES = ("file", "http")
-_SOURCE = "kubernetes.io/config.source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +47,7 @@ def left_alone(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSet
     """Pods of the system, of the product itself, of namespaces that are off, of a kubelet's own files, of DaemonSets."""
     if namespace.off or namespace.name == settings.namespace or namespace.name in settings.exempt_namespaces:
         return True
-    annotations = pod.annotations
-    if _MIRROR in annotations or annotations.get(_SOURCE) in _MIRROR_SOURCES:
+    if _MIRROR in pod.annotations:
         return True
     return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
 

@@ -31,6 +31,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         host, port: where to listen.
         certificate_dir: a directory with ``tls.crt`` and ``tls.key`` that somebody else keeps current; "" makes its own.
         serving_days, authority_days: how long certificates are valid; they are replaced when a third of it is left.
+        leaving_s: how long it goes on answering after it was told to end, until nobody is sent to it any more.
         aliyun_memory_mib, alauda_memory_mib, volcano_memory_mib: MiB in one unit of these systems' memory names.
     """
 
@@ -48,6 +49,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     certificate_dir: str = ""
     serving_days: Annotated[int, Meta(ge=1, le=825)] = 90
     authority_days: Annotated[int, Meta(ge=2, le=7300)] = 1825
+    leaving_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
     aliyun_memory_mib: _Unit = DEFAULT_SETTINGS.aliyun_memory_mib
     alauda_memory_mib: _Unit = DEFAULT_SETTINGS.alauda_memory_mib
     volcano_memory_mib: _Unit = DEFAULT_SETTINGS.volcano_memory_mib

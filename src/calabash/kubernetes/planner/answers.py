@@ -28,7 +28,7 @@ class FilterAnswer:
     text: str = ""
 
 
-class Verdict(StrEnum):
+class BindVerdict(StrEnum):
     """GO: bind it now. HOLD: its gang is not complete, wait. DONE: it is bound there already. REFUSE: not there, not now."""
 
     GO = "go"
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 class BindAnswer:
     """``plan`` is what must stand in the annotation before the binding; ``written`` whether it does."""
 
-    verdict: Verdict
+    verdict: BindVerdict
     text: str = ""
     plan: PodPlan | None = None
     written: bool = False
@@ -92,25 +92,25 @@ class Answers:
         """Whether it may be bound there now. Asked again by who waits, after ``let_go`` named it."""
         entry = self._book.entries.get(uid)
         if entry is None:
-            return BindAnswer(verdict=Verdict.REFUSE, text=UNKNOWN)
+            return BindAnswer(verdict=BindVerdict.REFUSE, text=UNKNOWN)
         if entry.facts.node:
             if entry.facts.node == node:
-                return BindAnswer(verdict=Verdict.DONE)
-            return BindAnswer(verdict=Verdict.REFUSE, text=f"it is bound to {entry.facts.node}")
+                return BindAnswer(verdict=BindVerdict.DONE)
+            return BindAnswer(verdict=BindVerdict.REFUSE, text=f"it is bound to {entry.facts.node}")
         if entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED) or entry.plan.node != node:
             planned = entry.plan.node if entry.plan else "nowhere yet"
-            return BindAnswer(verdict=Verdict.REFUSE, text=f"its plan is for {planned}")
+            return BindAnswer(verdict=BindVerdict.REFUSE, text=f"its plan is for {planned}")
         if entry.gang is not None and entry.stage is not Stage.BINDING and uid not in self._let_go:
             self._let_go.update(self._book.permits.arrive(uid, entry.gang, now_s))
             if uid not in self._let_go:
                 there, needed = self._book.permits.missing(entry.gang)
                 text = f"gang {entry.gang[1]}: {there} of {needed} members are ready to be bound"
-                return BindAnswer(verdict=Verdict.HOLD, text=text)
+                return BindAnswer(verdict=BindVerdict.HOLD, text=text)
         self._let_go.discard(uid)
         entry.stage = Stage.BINDING
         if entry.gang is not None:
             self._book.permits.bound(uid, entry.gang)
-        return BindAnswer(verdict=Verdict.GO, plan=entry.plan, written=entry.written == entry.plan.id)
+        return BindAnswer(verdict=BindVerdict.GO, plan=entry.plan, written=entry.written == entry.plan.id)
 
     def let_go(self) -> list[str]:
         """Those whose gang has become complete and who have not been told."""

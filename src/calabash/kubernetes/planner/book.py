@@ -24,7 +24,7 @@ from enum import StrEnum
 from calabash.binder.bundle import Bundle
 from calabash.binder.cluster import ClusterScheduler
 from calabash.kubernetes.plan import PodPlan
-from calabash.kubernetes.planner.facts import Action, PodFacts, PodName, Report
+from calabash.kubernetes.planner.facts import Action, PodName, PodSeen, Report
 from calabash.kubernetes.planner.permits import GangName, Permits
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId
@@ -51,7 +51,7 @@ SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 class Entry:
     """One pod. ``written`` is the id of the plan that its annotation holds, as far as is known."""
 
-    facts: PodFacts
+    facts: PodSeen
     stage: Stage = Stage.ASIDE
     bundle: Bundle | None = None
     plan: PodPlan | None = None
@@ -109,7 +109,7 @@ class Book:
         actions, self._actions = self._actions, []
         return actions
 
-    def add(self, facts: PodFacts) -> Entry:
+    def add(self, facts: PodSeen) -> Entry:
         entry = self.entries[facts.uid] = Entry(facts)
         return entry
 
@@ -119,7 +119,7 @@ class Book:
         entry.plan = plan
         self._stand(entry)
 
-    def see(self, entry: Entry, facts: PodFacts) -> None:
+    def see(self, entry: Entry, facts: PodSeen) -> None:
         """It looks like this now."""
         self._leave(entry)
         entry.facts = facts

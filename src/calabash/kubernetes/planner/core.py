@@ -15,15 +15,16 @@ from calabash.kubernetes.planner.book import Book
 from calabash.kubernetes.planner.decisions import Decisions
 from calabash.kubernetes.planner.facts import (
     Action,
-    GpuNodeFacts,
-    NamespaceFacts,
-    NodeFacts,
-    PodFacts,
-    QueueFacts,
+    GpuNodeSeen,
+    NamespaceSeen,
+    NodeSeen,
+    PodSeen,
+    QueueSeen,
 )
 from calabash.kubernetes.planner.fleet import Fleet
-from calabash.kubernetes.planner.pods import GroupName, Pods
-from calabash.kubernetes.planner.queues import DEFAULT, Queues
+from calabash.kubernetes.planner.pods import Pods
+from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
+from calabash.kubernetes.planner.wishes import GroupName
 from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
 
 OPTIONS = Options(preempt=True, reclaim=True, reclaim_fair_share=False)
@@ -48,7 +49,7 @@ class Core:
     ) -> None:
         self._options = options
         self._policy = policy
-        self.queues = Queues()
+        self.queues = KubeQueues()
         empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy)
         self.book = Book(empty, new_id=new_id, hold_s=hold_s)
         self.pods = Pods(self.book, self.queues)
@@ -70,7 +71,7 @@ class Core:
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
-    def pod(self, facts: PodFacts, now_s: float) -> None:
+    def pod(self, facts: PodSeen, now_s: float) -> None:
         """A pod is there, or is otherwise than it was."""
         if facts.finished:
             self.pod_gone(facts.uid)
@@ -86,14 +87,14 @@ class Core:
         self.pods.gone(uid)
         self.decisions.gone(uid)
 
-    def node(self, facts: NodeFacts, now_s: float) -> None:
+    def node(self, facts: NodeSeen, now_s: float) -> None:
         self.fleet.see_node(facts, now_s)
         self._retry = True
 
     def node_gone(self, name: str) -> None:
         self.fleet.node_gone(name)
 
-    def devices(self, facts: GpuNodeFacts, now_s: float) -> None:
+    def devices(self, facts: GpuNodeSeen, now_s: float) -> None:
         """What a node's agent tells of its devices."""
         version = self.book.scheduler.kinds.version
         self.fleet.see_devices(facts, now_s)
@@ -102,14 +103,14 @@ class Core:
     def devices_gone(self, name: str) -> None:
         self.fleet.devices_gone(name)
 
-    def set_queues(self, queues: Iterable[QueueFacts]) -> None:
+    def set_queues(self, queues: Iterable[QueueSeen]) -> None:
         """All queues that there are."""
         self.queues.wanted = {queue.name: queue for queue in queues}
         if self.book.started:
             self.queues.apply(self.book)
         self._retry = True
 
-    def namespace(self, facts: NamespaceFacts) -> None:
+    def namespace(self, facts: NamespaceSeen) -> None:
         if self.queues.namespaces.get(facts.name) != facts:
             self.queues.namespaces[facts.name] = facts
             self._retry = True
@@ -117,9 +118,9 @@ class Core:
     def group(self, name: GroupName, needed: int | None) -> None:
         """A gang object asks for so many members; None: it is gone."""
         if needed is None:
-            self.pods.groups.pop(name, None)
+            self.pods.wishes.groups.pop(name, None)
         else:
-            self.pods.groups[name] = needed
+            self.pods.wishes.groups[name] = needed
         self._retry = True
 
     # ---- decisions ------------------------------------------------------------------------------------------------

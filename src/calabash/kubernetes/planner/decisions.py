@@ -12,7 +12,7 @@ from calabash.binder.cluster import StartBundle
 from calabash.binder.local import Stop, Wait
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
-from calabash.kubernetes.planner.facts import EvictPod, Nominate, Release
+from calabash.kubernetes.planner.facts import EvictPod, Nominate, ReleasePod
 from calabash.kubernetes.planner.pods import Pods
 from calabash.model.errors import Reason
 from calabash.sched import Explanation
@@ -94,7 +94,7 @@ class Decisions:
         if ok:
             entry.stage = Stage.RELEASED
         else:
-            self._book.want(Release(pod=entry.pod, plan=entry.plan))
+            self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan))
 
     def blocked(self, uid: str, message: str, now_s: float) -> None:
         """A budget keeps a victim: those who were to have its devices wait, and it holds them again."""
@@ -118,7 +118,7 @@ class Decisions:
     def _release(self, entry: Entry) -> None:
         assert entry.plan is not None
         entry.stage = Stage.RELEASING
-        self._book.want(Release(pod=entry.pod, plan=entry.plan))
+        self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan))
         self._book.tell(entry, None, f"planned on {entry.plan.node}")
 
     def _waits_for_others(self, entry: Entry, plan: PodPlan) -> bool:

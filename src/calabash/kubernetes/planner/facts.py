@@ -14,7 +14,7 @@ ANYWHERE = Wish()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodFacts:
+class PodSeen:
     """A pod that asks for devices.
 
     Args:
@@ -48,7 +48,7 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeSeen:
     """A node. ``taints`` are ``key=value:Effect``."""
 
     name: str
@@ -58,7 +58,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceFacts:
+class SliceSeen:
     """A slice that a node's agent has given out. ``memory_mib`` 0 means not capped."""
 
     pod_uid: str
@@ -67,16 +67,16 @@ class SliceFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNodeFacts:
+class GpuNodeSeen:
     """The devices of a node, as its agent tells."""
 
     name: str
     devices: tuple[NodeDevice, ...]
-    slices: tuple[SliceFacts, ...] = ()
+    slices: tuple[SliceSeen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFacts:
+class QueueSeen:
     """A queue; amounts are devices, ``limit`` None is unlimited."""
 
     name: str
@@ -87,7 +87,7 @@ class QueueFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceFacts:
+class NamespaceSeen:
     """Which queue the pods of a namespace are in, and which others they may name."""
 
     name: str
@@ -109,7 +109,7 @@ class PodName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class ReleasePod:
     """Nominate the node, then write the plan and take our gate off."""
 
     pod: PodName
@@ -142,4 +142,4 @@ class Report:
     message: str
 
 
-Action = Release | Nominate | EvictPod | Report
+Action = ReleasePod | Nominate | EvictPod | Report

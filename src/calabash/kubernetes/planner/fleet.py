@@ -7,7 +7,7 @@ from dataclasses import replace
 from calabash.binder.cluster import ClusterNode, same_devices
 from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, devices_of
-from calabash.kubernetes.planner.facts import GpuNodeFacts, NodeFacts
+from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
 from calabash.kubernetes.planner.pods import Pods, holders
 from calabash.model.device import Health, NodeName
 
@@ -18,15 +18,15 @@ class Fleet:
     def __init__(self, book: Book, pods: Pods) -> None:
         self._book = book
         self._pods = pods
-        self._nodes: dict[str, NodeFacts] = {}
-        self._devices: dict[str, GpuNodeFacts] = {}
+        self._nodes: dict[str, NodeSeen] = {}
+        self._devices: dict[str, GpuNodeSeen] = {}
 
-    def see_node(self, facts: NodeFacts, now_s: float) -> None:
+    def see_node(self, facts: NodeSeen, now_s: float) -> None:
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self._put(facts.name, now_s)
 
-    def see_devices(self, facts: GpuNodeFacts, now_s: float) -> None:
+    def see_devices(self, facts: GpuNodeSeen, now_s: float) -> None:
         if self._devices.get(facts.name) != facts:
             self._devices[facts.name] = facts
             self._put(facts.name, now_s)
@@ -62,7 +62,7 @@ class Fleet:
             schedulable=node.schedulable,
         )
 
-    def _with_strangers(self, found: NodeDevice, node: GpuNodeFacts) -> NodeDevice:
+    def _with_strangers(self, found: NodeDevice, node: GpuNodeSeen) -> NodeDevice:
         book = self._book
         unknown = 0
         for part in node.slices:

@@ -12,37 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from calabash.binder.cluster import BundleRequest
-from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.book import SETTLED, Book, Entry, Stage
-from calabash.kubernetes.planner.bundles import bundle_of
-from calabash.kubernetes.planner.facts import Nominate, PodFacts
-from calabash.kubernetes.planner.queues import Queues
+from calabash.kubernetes.planner.facts import Nominate, PodSeen
+from calabash.kubernetes.planner.queues import KubeQueues
+from calabash.kubernetes.planner.wishes import Wishes
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import DEFAULT_QUEUE, Placement
-
-SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never stopped for others
-
-GroupName = tuple[str, str, str]
-"""Source, namespace and name."""
+from calabash.model.request import Placement
 
 
 class Pods:
-    """Events of pods; see the module's description.
+    """Events of pods; see the module's description."""
 
-    Args:
-        groups: members that each gang object asks for.
-    """
-
-    def __init__(self, book: Book, queues: Queues) -> None:
+    def __init__(self, book: Book, queues: KubeQueues) -> None:
         self._book = book
-        self._queues = queues
-        self.groups: dict[GroupName, int] = {}
+        self.wishes = Wishes(book, queues)
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
-    def see(self, facts: PodFacts, now_s: float) -> None:
+    def see(self, facts: PodSeen, now_s: float) -> None:
         """A pod is there, or is otherwise than it was."""
         book = self._book
         entry = book.entries.get(facts.uid)
@@ -76,7 +64,7 @@ class Pods:
         facts = entry.facts
         if facts.node:
             entry.stage = Stage.BOUND
-            self._describe(entry)
+            self.wishes.describe(entry)
             self.adopt(entry, facts.plan, now_s)
             if entry.gang is not None:
                 self._book.permits.bound(facts.uid, entry.gang)
@@ -91,7 +79,7 @@ class Pods:
             if entry.facts.node:
                 self.enter(entry, now_s)
             elif entry.facts.plan is not None and not (entry.facts.gated or entry.facts.leaving):
-                self._describe(entry)
+                self.wishes.describe(entry)
                 planned.setdefault(entry.gang or entry.facts.uid, []).append(entry)
             else:
                 waiting.append(entry)
@@ -111,10 +99,10 @@ class Pods:
         if facts.held:
             book.put_aside(entry, Reason.CONFLICT, "another scheduling gate holds it")
             return
-        if not self._describe(entry):
+        if not self.wishes.describe(entry):
             return
         try:
-            book.scheduler.submit(self._request(entry))
+            book.scheduler.submit(self.wishes.request(entry))
         except CalabashError as error:
             book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
             return
@@ -131,7 +119,7 @@ class Pods:
         if len(placements) < len(bundle.parts):
             return False
         try:
-            book.scheduler.adopt(self._request(entry, now_s), placements, started_at_s=now_s)
+            book.scheduler.adopt(self.wishes.request(entry, now_s), placements, started_at_s=now_s)
         except CalabashError:
             return False
         book.settle(entry, plan)
@@ -156,7 +144,7 @@ class Pods:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _changed(self, entry: Entry, before: PodFacts, now_s: float) -> None:
+    def _changed(self, entry: Entry, before: PodSeen, now_s: float) -> None:
         book, facts = self._book, entry.facts
         if facts.node:
             if entry.stage not in (Stage.BOUND, Stage.EVICTED):
@@ -191,7 +179,7 @@ class Pods:
             book.newcomers.pop(entry.id, None)
             book.aside.pop(facts.uid, None)
             book.settle(entry, None)
-            self._describe(entry)
+            self.wishes.describe(entry)
             self.adopt(entry, facts.plan, now_s)
         entry.stage = Stage.BOUND
         if entry.gang is not None:
@@ -217,62 +205,6 @@ class Pods:
             else:
                 book.scheduler.unbind(entry.id)
                 book.wait(entry)
-
-    def _describe(self, entry: Entry) -> bool:
-        """What it asks for, in the binder's words; False when it was put aside for want of it."""
-        book, facts = self._book, entry.facts
-        if facts.request is None:
-            book.put_aside(entry, Reason.BAD_REQUEST, facts.fault)
-            return False
-        first = facts.request.containers[0].request
-        size = first.gang_size
-        if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
-            known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
-            if known is None and not facts.node:
-                book.put_aside(
-                    entry, Reason.GANG_INCOMPLETE, f"there is no {facts.request.gang_source} group {first.gang}"
-                )
-                return False
-            size = known or 1
-        try:
-            entry.bundle = bundle_of(
-                facts.request,
-                tenant=facts.namespace,
-                queue=self._queue(facts),
-                priority=facts.priority,
-                gang_size=size,
-            )
-        except CalabashError as error:
-            book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
-            return False
-        if first.gang:
-            entry.gang = (facts.namespace, first.gang)
-            book.permits.join(facts.uid, entry.gang, size)
-        return True
-
-    def _queue(self, facts: PodFacts) -> str:
-        """Its queue. What runs is counted, whatever became of its queue."""
-        try:
-            queue = self._queues.of(facts)
-        except CalabashError:
-            if not facts.node:
-                raise
-            queue = DEFAULT_QUEUE
-        if facts.node and queue not in self._book.scheduler.scheduler.tree.form.leaves:
-            queue = DEFAULT_QUEUE
-        return queue
-
-    def _request(self, entry: Entry, now_s: float = 0.0) -> BundleRequest:
-        facts = entry.facts
-        assert entry.bundle is not None
-        return BundleRequest(
-            id=entry.id,
-            bundle=entry.bundle,
-            wish=facts.wish,
-            submitted_at_s=facts.created_at_s,
-            owner=facts.namespace,
-            evictable=facts.priority < SYSTEM_PRIORITY_MIN and entry.protected_until_s <= now_s,
-        )
 
 
 def holders(book: Book, node: str) -> list[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from calabash.kubernetes.planner.book import Book, Stage
-from calabash.kubernetes.planner.facts import NamespaceFacts, PodFacts, QueueFacts
+from calabash.kubernetes.planner.facts import NamespaceSeen, PodSeen, QueueSeen
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.sched import UNLIMITED, Amount, QueueSpec
@@ -13,12 +13,12 @@ from calabash.sched import UNLIMITED, Amount, QueueSpec
 DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
 
 
-class Queues:
-    """Queues and namespaces. A queue whose object is gone stays, without rights, until nothing of it runs."""
+class KubeQueues:
+    """KubeQueues and namespaces. A queue whose object is gone stays, without rights, until nothing of it runs."""
 
     def __init__(self) -> None:
-        self.wanted: dict[str, QueueFacts] = {}
-        self.namespaces: dict[str, NamespaceFacts] = {}
+        self.wanted: dict[str, QueueSeen] = {}
+        self.namespaces: dict[str, NamespaceSeen] = {}
         self.fault = ""
 
     def specs(self, in_use: Collection[str] = ()) -> list[QueueSpec]:
@@ -49,12 +49,12 @@ class Queues:
     def is_there(self, name: str) -> bool:
         return name in self.wanted or name == DEFAULT_QUEUE
 
-    def of(self, pod: PodFacts) -> str:
+    def of(self, pod: PodSeen) -> str:
         """The queue of a pod. Raises CalabashError: it is not there, or the namespace does not allow it."""
-        namespace = self.namespaces.get(pod.namespace) or NamespaceFacts(name=pod.namespace)
+        namespace = self.namespaces.get(pod.namespace) or NamespaceSeen(name=pod.namespace)
         own = pod.request.queue if pod.request else ""
         given = namespace.queue or DEFAULT_QUEUE
-        if own and own != given and own not in namespace.allowed:
+        if own and own != given and namespace.allowed.isdisjoint((own, "*")):
             raise CalabashError(
                 f"namespace {pod.namespace} is in queue {given}, the pod names {own}",
                 reason=Reason.NOT_PERMITTED,
@@ -66,7 +66,7 @@ class Queues:
         return name
 
 
-def spec_of(queue: QueueFacts) -> QueueSpec:
+def spec_of(queue: QueueSeen) -> QueueSpec:
     """In the scheduler's words."""
     limit = UNLIMITED if queue.limit is None else UNLIMITED._replace(gpu_milli=round(queue.limit * 1000))
     return QueueSpec(

@@ -9,7 +9,7 @@ placing and releasing again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 from calabash.model.errors import CalabashError, Reason
@@ -202,28 +202,14 @@ class Cluster(Columns):
                 f"node {node.name} has {len(node.gpus)} devices, the cluster was made for {self.width}",
                 hint="build the cluster with a larger gpus_per_node_max",
             )
-        row = next((row for row in self.removed if not self.users[row]), None)
-        if row is None:
+        row = next((row for row in self.removed if not self.users[row]), -1)
+        if row < 0:
             self._append([node])
             row = self.node_count - 1
         else:
             self._replace(row, node)
-            self.removed.discard(row)
-            self.cordon(row, schedulable=True)
-        self.touch(row)
+        self.cordon(row, schedulable=True)
         return row
-
-    def remove_node(self, row: int) -> None:
-        """The node is gone and its name free; the row takes nothing until another node has it."""
-        del self.row_of[self.names[row]]
-        self.removed.add(row)
-        self.cordon(row)
-
-    def relabel(self, row: int, labels: Mapping[str, str], taints: Sequence[str]) -> None:
-        """A node has other labels or taints; what runs there is untouched."""
-        self.labels[row], self.taints[row] = labels, tuple(taints)
-        self.static_version += 1
-        self.touch(row)
 
     def cordon(self, row: int, *, schedulable: bool = False) -> None:
         """Take a node out of (or back into) service; what runs there is untouched."""

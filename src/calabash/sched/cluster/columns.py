@@ -144,8 +144,19 @@ class Columns:
             self._write(row, node)
         self.static_version += 1
 
+    def forget(self, row: int) -> None:
+        """The node is gone and its name free; another may have the row once nothing uses it."""
+        del self.row_of[self.names[row]]
+        self.removed.add(row)
+
+    def relabel(self, row: int, labels: Mapping[str, str], taints: Sequence[str]) -> None:
+        """A node has other labels or taints; what runs there is untouched."""
+        self.labels[row], self.taints[row] = labels, tuple(taints)
+        self.static_version += 1
+
     def _replace(self, row: int, node: NodeSpec) -> None:
-        """Another node in a row that nothing uses."""
+        """Another node in the row of one that is gone."""
+        self.removed.discard(row)
         for name, _, fill in (*self._VECTORS, *self._MATRICES):
             getattr(self, name)[row] = fill
         self.kind_users[row] = 0

@@ -160,7 +160,6 @@ def test_init_containers_and_sidecars_are_brought_into_form_as_well() -> None:
         (NamespaceTerms(name="calabash-system"), {}),
         (namespace_terms("dark", {names.ADMISSION: "off"}, {}), {}),
         (TEAM, {"annotations": {"kubernetes.io/config.mirror": "x"}}),
-        (TEAM, {"annotations": {"kubernetes.io/config.source": "file"}}),
         (TEAM, {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}]}),
     ],
 )

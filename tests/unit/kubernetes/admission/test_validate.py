@@ -62,7 +62,7 @@ def test_nobody_but_the_product_changes_what_it_wrote_in_any_namespace(name: str
 
 def test_nobody_escapes_by_dressing_a_pod_as_one_that_is_left_alone() -> None:
     forged = with_annotation(names.PLAN, "{}")
-    forged["metadata"]["annotations"]["kubernetes.io/config.source"] = "file"
+    forged["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "x"
     forged["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "controller": True}]
     with pytest.raises(CalabashError, match="to change"):
         changed(POD, forged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -15,6 +16,7 @@ from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import translate
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, ModeName, Selector
+from calabash.seams.kube.resources import KubeQueueSpec
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "kube"
 BURST, BEST_EFFORT = ComputePolicy.BURST, ComputePolicy.BEST_EFFORT
@@ -111,3 +113,11 @@ def test_the_examples_in_our_own_words_ask_for_exactly_this() -> None:
         assert asked is not None
         assert [part.request for part in asked.containers] == [expected[name]]
         assert asked.movable is (name == "deployment")
+
+
+def test_the_example_of_a_queue_says_what_a_queue_may_say() -> None:
+    queue, namespace, _ = yaml.safe_load_all((EXAMPLES / "queue.yaml").read_text())
+    spec = msgspec.convert(queue["spec"], KubeQueueSpec)
+    assert (spec.deserved, spec.limit, spec.weight) == (4.0, 8.0, 2.0)
+    assert set(queue["spec"]) <= set(KubeQueueSpec.__struct_fields__)
+    assert namespace["metadata"]["labels"] == {"calabash.dev/queue": queue["metadata"]["name"]}

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.unit.kubernetes.planner.virtual import Cluster, asked, gpu_node
 
 from calabash.kubernetes.asked import ContainerKind, GangSource
-from calabash.kubernetes.planner.answers import Verdict
+from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.book import Stage
-from calabash.kubernetes.planner.facts import NamespaceFacts, NodeFacts, Nominate, QueueFacts, Release, SliceFacts
+from calabash.kubernetes.planner.facts import NamespaceSeen, NodeSeen, Nominate, QueueSeen, ReleasePod, SliceSeen
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 
@@ -30,7 +30,7 @@ def test_a_pod_is_nominated_and_released_in_one_action_and_bound_where_it_was_pl
     cluster = Cluster({"a": 2, "b": 2})
     uid = cluster.create(SHARE)
     cluster.decide()
-    releases = [a for a in cluster.todo if isinstance(a, Release)]
+    releases = [a for a in cluster.todo if isinstance(a, ReleasePod)]
     assert [(r.pod.uid, r.plan.pod_uid) for r in releases] == [(uid, uid)]
     cluster.settle()
     assert cluster.bound() == {uid: releases[0].plan.node}
@@ -65,12 +65,12 @@ def test_a_gang_is_released_together_and_bound_together_or_not_at_all() -> None:
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     verdicts = [cluster.core.answers.bind(m, _planned(cluster, m), cluster.now_s).verdict for m in members[:3]]
-    assert verdicts == [Verdict.HOLD] * 3
+    assert verdicts == [BindVerdict.HOLD] * 3
     assert cluster.core.answers.let_go() == []
-    assert cluster.core.answers.bind(members[3], _planned(cluster, members[3]), cluster.now_s).verdict is Verdict.GO
+    assert cluster.core.answers.bind(members[3], _planned(cluster, members[3]), cluster.now_s).verdict is BindVerdict.GO
     assert set(cluster.core.answers.let_go()) == set(members[:3])
     assert [cluster.core.answers.bind(m, _planned(cluster, m), cluster.now_s).verdict for m in members[:3]] == [
-        Verdict.GO
+        BindVerdict.GO
     ] * 3
 
 
@@ -81,7 +81,7 @@ def test_a_gang_whose_member_does_not_come_is_refused_as_a_whole_and_comes_again
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     for member in members[:2]:
-        assert cluster.core.answers.bind(member, _planned(cluster, member), cluster.now_s).verdict is Verdict.HOLD
+        assert cluster.core.answers.bind(member, _planned(cluster, member), cluster.now_s).verdict is BindVerdict.HOLD
     assert cluster.core.answers.expired(cluster.now_s + 49) == []
     refused = dict(cluster.core.answers.expired(cluster.now_s + 51))
     assert set(refused) == set(members[:2])
@@ -96,9 +96,9 @@ def test_who_hangs_up_is_not_counted_as_ready() -> None:
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     node = _planned(cluster, members[0])
-    assert cluster.core.answers.bind(members[0], node, 1.0).verdict is Verdict.HOLD
+    assert cluster.core.answers.bind(members[0], node, 1.0).verdict is BindVerdict.HOLD
     cluster.core.answers.given_up(members[0])
-    assert cluster.core.answers.bind(members[1], node, 1.0).verdict is Verdict.HOLD
+    assert cluster.core.answers.bind(members[1], node, 1.0).verdict is BindVerdict.HOLD
 
 
 def test_two_members_of_one_name_in_two_namespaces_are_two_gangs() -> None:
@@ -149,11 +149,11 @@ def test_the_plan_that_was_made_anew_is_written_before_the_binding() -> None:
     node = cluster.core.answers.filter(uid, [other], "", 1.0).node
     assert node == other
     answer = cluster.core.answers.bind(uid, other, 1.0)
-    assert (answer.verdict, answer.written) == (Verdict.GO, False)
+    assert (answer.verdict, answer.written) == (BindVerdict.GO, False)
     assert answer.plan is not None
     assert answer.plan.node == other
     refused = cluster.core.answers.bind(uid, "elsewhere", 1.0)
-    assert refused.verdict is Verdict.REFUSE
+    assert refused.verdict is BindVerdict.REFUSE
     assert other in refused.text
 
 
@@ -252,14 +252,14 @@ def test_a_device_that_falls_ill_before_the_pod_began_is_left() -> None:
 
 def test_a_cordoned_or_tainted_node_takes_nothing_new() -> None:
     cluster = Cluster({"a": 2})
-    cluster.core.node(NodeFacts(name="a", labels={}, schedulable=False), 0.0)
+    cluster.core.node(NodeSeen(name="a", labels={}, schedulable=False), 0.0)
     uid = cluster.create(SHARE)
     cluster.settle()
     assert cluster.bound() == {}
-    cluster.core.node(NodeFacts(name="a", labels={}, taints=("calabash.dev/agent-not-ready=:NoSchedule",)), 0.0)
+    cluster.core.node(NodeSeen(name="a", labels={}, taints=("calabash.dev/agent-not-ready=:NoSchedule",)), 0.0)
     cluster.settle()
     assert cluster.bound() == {}
-    cluster.core.node(NodeFacts(name="a", labels={}), 0.0)
+    cluster.core.node(NodeSeen(name="a", labels={}), 0.0)
     cluster.settle()
     assert cluster.bound() == {uid: "a"}
 
@@ -292,14 +292,14 @@ def test_preemption_is_allowed_on_the_planned_node_only() -> None:
 # ---- queues -------------------------------------------------------------------------------------------------------
 
 
-PROD = QueueFacts(name="prod", deserved=2.0)
+PROD = QueueSeen(name="prod", deserved=2.0)
 
 
 def test_what_a_queue_deserves_is_taken_back_by_eviction_and_given_once_it_is_free() -> None:
     cluster = Cluster({"a": 2}, [PROD])
     borrowers = [cluster.create(WHOLE) for _ in range(2)]
     cluster.settle()
-    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
     entry = cluster.core.book.entries[uid]
@@ -318,7 +318,7 @@ def test_a_pod_that_a_budget_protects_keeps_its_devices_and_another_goes() -> No
     for _ in range(2):
         cluster.create(WHOLE)
     cluster.settle()
-    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
     cluster.protected = set(cluster.core.book.entries[uid].after)
@@ -331,9 +331,9 @@ def test_a_pod_that_a_budget_protects_keeps_its_devices_and_another_goes() -> No
 
 
 def test_who_has_not_begun_makes_way_without_an_eviction() -> None:
-    cluster = Cluster({"a": 1}, [QueueFacts(name="prod", deserved=1.0)])
+    cluster = Cluster({"a": 1}, [QueueSeen(name="prod", deserved=1.0)])
     first = _released(cluster, WHOLE)
-    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
@@ -343,10 +343,10 @@ def test_who_has_not_begun_makes_way_without_an_eviction() -> None:
 
 
 def test_devices_of_a_pod_that_was_asked_to_leave_are_given_only_when_it_is_gone() -> None:
-    cluster = Cluster({"a": 1}, [QueueFacts(name="prod", deserved=1.0)])
+    cluster = Cluster({"a": 1}, [QueueSeen(name="prod", deserved=1.0)])
     old = cluster.create(WHOLE)
     cluster.settle()
-    cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
     heir = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
     cluster.end(heir)
@@ -363,10 +363,10 @@ def test_queues_that_are_not_there_or_not_allowed_are_said_and_waited_for() -> N
     uid = cluster.create(asked(SHARE, queue="lab"))
     cluster.settle()
     assert cluster.core.book.entries[uid].told[0] is Reason.NOT_PERMITTED
-    cluster.core.namespace(NamespaceFacts(name="team", allowed=frozenset(("lab",))))
+    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset(("lab",))))
     cluster.settle()
     assert cluster.core.book.entries[uid].told[0] is Reason.NOT_FOUND
-    cluster.core.set_queues([QueueFacts(name="lab")])
+    cluster.core.set_queues([QueueSeen(name="lab")])
     cluster.settle()
     assert uid in cluster.bound()
     cluster.core.set_queues([])
@@ -378,7 +378,7 @@ def test_queues_that_are_not_there_or_not_allowed_are_said_and_waited_for() -> N
 
 def test_a_tree_that_cannot_be_keeps_the_old_one() -> None:
     cluster = Cluster({"a": 1}, [PROD])
-    cluster.core.set_queues([QueueFacts(name="x", parent="nowhere")])
+    cluster.core.set_queues([QueueSeen(name="x", parent="nowhere")])
     assert "nowhere" in cluster.core.queues.fault
     cluster.core.set_queues([PROD])
     assert cluster.core.queues.fault == ""
@@ -408,7 +408,7 @@ def test_a_request_that_no_device_could_serve_waits_for_one_that_can() -> None:
     big = gpu_node("b", 1)
     larger = replace(big.devices[0].device, model="NVIDIA H100", memory_mib=81920)
     cluster.nodes["b"] = (
-        NodeFacts(name="b", labels={}),
+        NodeSeen(name="b", labels={}),
         replace(big, devices=(replace(big.devices[0], device=larger),)),
     )
     cluster.core.devices(cluster.nodes["b"][1], 0.0)
@@ -446,8 +446,8 @@ def test_a_gang_of_an_object_waits_for_the_object_and_takes_its_number() -> None
 
 def test_slices_of_pods_that_nobody_planned_are_not_given_again() -> None:
     cluster = Cluster({})
-    facts = gpu_node("a", 1, slices=(SliceFacts(pod_uid="stray", device="GPU-0", memory_mib=30_000),))
-    cluster.nodes["a"] = (NodeFacts(name="a", labels={}), facts)
+    facts = gpu_node("a", 1, slices=(SliceSeen(pod_uid="stray", device="GPU-0", memory_mib=30_000),))
+    cluster.nodes["a"] = (NodeSeen(name="a", labels={}), facts)
     cluster.restarted()
     large = cluster.create(GpuRequest(memory_mib=20_000, core_percent=10))
     small = cluster.create(GpuRequest(memory_mib=8_000, core_percent=10))
@@ -480,7 +480,7 @@ def test_a_gang_that_a_dying_planner_released_in_part_is_planned_together_again(
     cluster = Cluster({"a": 2, "b": 2})
     members = [cluster.create(gang("g", 4)) for _ in range(4)]
     cluster.decide()
-    for action in [a for a in cluster.todo if isinstance(a, Release)][:written]:
+    for action in [a for a in cluster.todo if isinstance(a, ReleasePod)][:written]:
         cluster.carry_out(action)
     if written < 4:
         cluster.nodes.pop("b")  # and now there is room for half of it only
@@ -551,7 +551,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster({"a": 2, "b": 1, "c": 2}, [PROD], seed=7)
-        self.cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+        self.cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
 
     @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]))
     def create(self, request: Any, shop: bool, priority: int) -> None:
@@ -601,7 +601,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def another_planner(self) -> None:
         self.cluster.restarted()
-        self.cluster.core.namespace(NamespaceFacts(name="shop", queue="prod"))
+        self.cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
 
     @rule()
     def time_passes(self) -> None:

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
-from calabash.kubernetes.planner.answers import Verdict
+from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.facts import (
     Action,
     EvictPod,
-    GpuNodeFacts,
-    NodeFacts,
+    GpuNodeSeen,
+    NodeSeen,
     Nominate,
-    PodFacts,
-    QueueFacts,
-    Release,
+    PodSeen,
+    QueueSeen,
+    ReleasePod,
     Report,
 )
 from calabash.model.device import Device, DeviceUuid, Health
@@ -41,11 +41,11 @@ def device(number: int, *, health: Health = Health.HEALTHY) -> Device:
     )
 
 
-def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), **more: object) -> GpuNodeFacts:
+def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), **more: object) -> GpuNodeSeen:
     devices = tuple(
         NodeDevice(device=device(i, health=Health.LOST if i in ill else Health.HEALTHY)) for i in range(gpus)
     )
-    return GpuNodeFacts(name=name, devices=devices, **more)  # type: ignore[arg-type]
+    return GpuNodeSeen(name=name, devices=devices, **more)  # type: ignore[arg-type]
 
 
 def asked(request: GpuRequest | None = None, *others: tuple[ContainerKind, GpuRequest], queue: str = "") -> PodRequest:
@@ -63,10 +63,10 @@ class Cluster:
         nodes: devices of each node.
     """
 
-    def __init__(self, nodes: dict[str, int], queues: Iterable[QueueFacts] = (), *, seed: int = 0) -> None:
+    def __init__(self, nodes: dict[str, int], queues: Iterable[QueueSeen] = (), *, seed: int = 0) -> None:
         self.random = random.Random(seed)
-        self.pods: dict[str, PodFacts] = {}
-        self.nodes = {name: (NodeFacts(name=name, labels={}), gpu_node(name, gpus)) for name, gpus in nodes.items()}
+        self.pods: dict[str, PodSeen] = {}
+        self.nodes = {name: (NodeSeen(name=name, labels={}), gpu_node(name, gpus)) for name, gpus in nodes.items()}
         self.queues = list(queues)
         self.todo: list[Action] = []
         self.reports: list[Report] = []
@@ -100,13 +100,13 @@ class Cluster:
         if isinstance(request, GpuRequest):
             request = asked(request)
         self.now_s += 0.001
-        facts = PodFacts(
+        facts = PodSeen(
             uid=uid, namespace="team", name=uid, created_at_s=self.now_s, request=request, gated=True, remade=True
         )
         self.set(replace(facts, **more))  # type: ignore[arg-type]
         return uid
 
-    def set(self, facts: PodFacts) -> None:
+    def set(self, facts: PodSeen) -> None:
         """A pod is so from now on, and the planner hears of it."""
         self.pods[facts.uid] = facts
         self.core.pod(facts, self.now_s)
@@ -121,7 +121,7 @@ class Cluster:
         self.core.devices_gone(name)
 
     def add_node(self, name: str, gpus: int = 2) -> None:
-        self.nodes[name] = (NodeFacts(name=name, labels={}), gpu_node(name, gpus))
+        self.nodes[name] = (NodeSeen(name=name, labels={}), gpu_node(name, gpus))
         self.core.devices(self.nodes[name][1], self.now_s)
         self.core.node(self.nodes[name][0], self.now_s)
 
@@ -135,7 +135,7 @@ class Cluster:
     def carry_out(self, action: Action, *, fail: bool = False) -> None:
         pod = self.pods.get(action.pod.uid)
         match action:
-            case Release(plan=plan):
+            case ReleasePod(plan=plan):
                 entry = self.core.book.entries.get(action.pod.uid)
                 current = entry is not None and entry.plan is not None and entry.plan.id == plan.id
                 ok = pod is not None and current and not fail
@@ -195,11 +195,11 @@ class Cluster:
             return None
         node = node or (entry.plan.node if entry.plan else "")
         answer = self.core.answers.bind(uid, node, self.now_s)
-        if answer.verdict is not Verdict.GO:
+        if answer.verdict is not BindVerdict.GO:
             return None
         assert answer.plan is not None
         assert answer.plan.node == node
-        assert self.core.answers.bind(uid, node, self.now_s).verdict is Verdict.GO  # asked again, answered alike
+        assert self.core.answers.bind(uid, node, self.now_s).verdict is BindVerdict.GO  # asked again, answered alike
         self.core.answers.bound(uid, answer.plan.id, ok=True)
         self.set(replace(pod, node=node, plan=answer.plan, nominated=""))
         return node

@@ -1,0 +1,45 @@
+"""``calabash planner``: plans a cluster's devices, as a program."""
+
+from __future__ import annotations
+
+import click
+
+_PORT = 7070
+
+
+@click.command()
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option(
+    "--listen", default=f"127.0.0.1:{_PORT}", metavar="HOST:PORT", show_default=True, help="Where kube-scheduler asks."
+)
+@click.option(
+    "--namespace", default="calabash-system", show_default=True, help="Namespace of the lease by which replicas agree."
+)
+@click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
+@click.option(
+    "--nominate-from",
+    default=500,
+    show_default=True,
+    metavar="NODES",
+    help="Nominate pods where the cluster has so many nodes; with fewer, one write less is quicker.",
+)
+def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nominate_from: int) -> None:
+    """Plan a cluster's devices and answer its kube-scheduler.
+
+    Gives pods their devices, releases them to a stock kube-scheduler, and answers its filter, preempt and bind questions.
+    Several may run; one leads.
+    """
+    from calabash.kubernetes.planner.run import run_planner  # noqa: PLC0415
+    from calabash.kubernetes.planner.service import PlannerSettings  # noqa: PLC0415
+    from calabash.model.errors import CalabashError  # noqa: PLC0415
+    from calabash.seams.kube import load_client  # noqa: PLC0415
+
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise CalabashError(f"{listen!r} is not HOST:PORT", hint=f"127.0.0.1:{_PORT} for example")
+    settings = PlannerSettings(
+        host=host.strip("[]"), port=int(port), namespace=namespace, identity=identity, nominate_nodes_min=nominate_from
+    )
+    run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)

@@ -1,0 +1,144 @@
+"""Carries out what the planner wants: a few threads, each pod's actions by one of them and in order.
+
+What fails because the API server is away is tried again with growing pauses; what fails because the pod has changed is
+looked at again; what is no longer the plan when its turn comes is not written. Reports wait behind everything else, and
+only the last of each pod is told.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Iterable
+from typing import Protocol
+
+import structlog
+
+from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, PodName, ReleasePod, Report
+from calabash.kubernetes.planner.orders import Orders
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube import EvictedAs
+from calabash.seams.kube.objects import Pod
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
+_CONFLICTS_MAX = 5
+_REPORT_EVERY_S = 0.02
+
+
+class Outcomes(Protocol):
+    """Who is told what became of an action, and asked whether it is still wanted. Safe for threads."""
+
+    def seen(self, pod: PodName) -> Pod | None:
+        """The pod as it was last seen."""
+        ...
+
+    def wanted(self, action: Action) -> bool:
+        """Whether it is still to be done."""
+        ...
+
+    def released(self, uid: str, plan_id: str, *, ok: bool) -> None: ...
+
+    def blocked(self, uid: str, message: str) -> None: ...
+
+
+class Executor:
+    """See the module's description.
+
+    Args:
+        workers: threads; each has at most one call open.
+    """
+
+    def __init__(self, orders: Orders, outcomes: Outcomes, *, workers: int = 16) -> None:
+        self._orders = orders
+        self._outcomes = outcomes
+        self._stopping = threading.Event()
+        self._queues: list[queue.SimpleQueue[Action | None]] = [queue.SimpleQueue() for _ in range(workers)]
+        self._reports: dict[str, Report] = {}
+        self._reports_due = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, args=(one,), name=f"planner-{i}", daemon=True)
+            for i, one in enumerate(self._queues)
+        ]
+        self._threads.append(threading.Thread(target=self._report, name="planner-reports", daemon=True))
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after what is being done now; the rest is not done."""
+        self._stopping.set()
+        self._reports_due.set()
+        for one in self._queues:
+            one.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def put(self, actions: Iterable[Action]) -> None:
+        """Have these done soon."""
+        for action in actions:
+            if isinstance(action, Report):
+                self._reports[action.pod.uid] = action
+                self._reports_due.set()
+            else:
+                self._queues[hash(action.pod.uid) % len(self._queues)].put(action)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _work(self, todo: queue.SimpleQueue[Action | None]) -> None:
+        while (action := todo.get()) is not None and not self._stopping.is_set():
+            try:
+                self._persist(action)
+            except Exception as error:
+                log.exception("an action failed", pod=action.pod.text, error=str(error))
+
+    def _persist(self, action: Action) -> None:
+        pause_s, conflicts = _PAUSE_FIRST_S, 0
+        fresh = False
+        while self._outcomes.wanted(action) and not self._stopping.is_set():
+            try:
+                self._do(action, fresh=fresh)
+            except CalabashError as error:
+                if error.reason is Reason.NOT_FOUND:
+                    return  # the watch tells that it is gone
+                conflicts += error.reason is Reason.CONFLICT
+                fresh = True
+                if error.reason not in (Reason.CONFLICT, Reason.API_DOWN) or conflicts > _CONFLICTS_MAX:
+                    log.warning("refused by the API server", pod=action.pod.text, error=error.message)
+                    pause_s = _PAUSE_MAX_S
+                if error.reason is not Reason.CONFLICT or conflicts > 1:
+                    self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                    pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            else:
+                return
+
+    def _do(self, action: Action, *, fresh: bool) -> None:
+        match action:
+            case ReleasePod(pod=pod, plan=plan):
+                self._orders.release(pod, plan, None if fresh else self._outcomes.seen(pod))
+                self._outcomes.released(pod.uid, plan.id, ok=True)
+            case Nominate(pod=pod, node=node):
+                if self._orders.nominates:
+                    self._orders.nominate(pod, node)
+            case EvictPod(pod=pod):
+                as_, message = self._orders.evict(pod)
+                if as_ is EvictedAs.BLOCKED:
+                    self._outcomes.blocked(pod.uid, message)
+
+    def _report(self) -> None:
+        while not self._stopping.is_set():
+            self._reports_due.wait()
+            self._reports_due.clear()
+            while self._reports and not self._stopping.is_set():
+                uid = next(iter(self._reports))
+                report = self._reports.pop(uid)
+                try:
+                    if self._outcomes.wanted(report):
+                        self._orders.report(report)
+                except CalabashError as error:
+                    if error.reason is not Reason.NOT_FOUND:
+                        log.warning("a report was refused", pod=report.pod.text, error=error.message)
+                self._stopping.wait(_REPORT_EVERY_S)

@@ -1,0 +1,163 @@
+"""The planner's mirrors of the API server: every change becomes an event of the core, when there is one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from calabash.kubernetes.asked import GangSource
+from calabash.kubernetes.names import SCHEDULER
+from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.reading import (
+    gpu_node_facts,
+    group_size,
+    namespace_facts,
+    node_facts,
+    pod_facts,
+    queue_facts,
+)
+from calabash.model.errors import CalabashError
+from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange
+from calabash.seams.kube.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP, MemberGroup, PodGroup
+from calabash.seams.kube.objects import NAMESPACE, NODE, POD, Namespace, Node, Pod
+from calabash.seams.kube.resources import GPU_NODE, QUEUE, GpuNode, KubeQueue
+
+log = structlog.get_logger(__name__)
+
+GROUPS: tuple[tuple[GangSource, Kind[Any]], ...] = (
+    (GangSource.WORKLOAD, POD_GROUP),
+    (GangSource.COSCHEDULING, COSCHEDULING_GROUP),
+    (GangSource.VOLCANO, VOLCANO_GROUP),
+)
+
+
+class Mirrors:
+    """All that the planner watches.
+
+    Args:
+        lock: held while the core is told.
+        changed: called after the core was told.
+    """
+
+    def __init__(
+        self, client: KubeClient, lock: threading.RLock, *, changed: Callable[[], object], now_s: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._lock = lock
+        self._told = changed
+        self._now_s = now_s
+        self.core: Core | None = None
+        self.telling = False  # whether anybody leads here: else nothing need be read
+        ours = f"spec.schedulerName={SCHEDULER}"
+        self.pods: Mirror[Pod] = Mirror(client, POD, on_change=self._pod, on_error=_lost, field_selector=ours)
+        self._nodes: Mirror[Node] = Mirror(client, NODE, on_change=self._node, on_error=_lost)
+        self._gpu_nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_change=self._gpu_node, on_error=_lost)
+        self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=_lost)
+        self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=_lost)
+        self._groups: dict[GangSource, Mirror[Any]] = {}
+
+    def start(self) -> None:
+        """Watch; kinds of groups that are not installed are left out."""
+        for source, kind in GROUPS:
+            try:
+                served = self._client.serves(kind)
+            except CalabashError as error:
+                log.warning("cannot ask for a kind of group", kind=kind.plural, error=error.message)
+                served = False
+            if served:
+                told = partial(self._group, source)
+                self._groups[source] = Mirror(self._client, kind, on_change=told, on_error=_lost)
+        for mirror in self._all():
+            mirror.start()
+
+    def stop(self) -> None:
+        for mirror in self._all():
+            mirror.stop()
+
+    def synced(self) -> bool:
+        return all(mirror.synced() for mirror in self._all())
+
+    def tell_all(self, core: Core) -> None:
+        """Tell a new core everything; the caller holds the lock."""
+        now_s = self._now_s()
+        for namespace in self._namespaces.snapshot().values():
+            core.namespace(namespace_facts(namespace))
+        core.set_queues([queue_facts(queue) for queue in self._queues.snapshot().values()])
+        for source, mirror in self._groups.items():
+            for group in mirror.snapshot().values():
+                core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
+        for node in self._nodes.snapshot().values():
+            core.node(node_facts(node), now_s)
+        for devices in self._gpu_nodes.snapshot().values():
+            core.devices(gpu_node_facts(devices), now_s)
+        for pod in self.pods.snapshot().values():
+            facts = pod_facts(pod)
+            if facts is not None:
+                core.pod(facts, now_s)
+
+    # ---- changes --------------------------------------------------------------------------------------------------
+
+    def _all(self) -> list[Mirror[Any]]:
+        return [self.pods, self._nodes, self._gpu_nodes, self._queues, self._namespaces, *self._groups.values()]
+
+    def _tell(self, event: Callable[[Core], object]) -> None:
+        with self._lock:
+            if self.core is None:
+                return
+            event(self.core)
+        self._told()
+
+    def _pod(self, change: MirrorChange[Pod]) -> None:
+        now, before = change.after, change.before
+        if now is None:
+            if before is not None:
+                uid = before.metadata.uid
+                self._tell(lambda core: core.pod_gone(uid))
+            return
+        if not self.telling:
+            return
+        facts = pod_facts(now)
+        if facts is not None:
+            self._tell(lambda core: core.pod(facts, self._now_s()))
+
+    def _node(self, change: MirrorChange[Node]) -> None:
+        now, before = change.after, change.before
+        if now is not None:
+            facts = node_facts(now)
+            if before is None or node_facts(before) != facts:  # heartbeats change nothing here
+                self._tell(lambda core: core.node(facts, self._now_s()))
+        elif before is not None:
+            name = before.metadata.name
+            self._tell(lambda core: core.node_gone(name))
+
+    def _gpu_node(self, change: MirrorChange[GpuNode]) -> None:
+        now, before = change.after, change.before
+        if now is not None:
+            self._tell(lambda core: core.devices(gpu_node_facts(now), self._now_s()))
+        elif before is not None:
+            self._tell(lambda core: core.devices_gone(before.metadata.name))
+
+    def _queue(self, change: MirrorChange[KubeQueue]) -> None:
+        del change
+        facts = [queue_facts(queue) for queue in self._queues.snapshot().values()]
+        self._tell(lambda core: core.set_queues(facts))
+
+    def _namespace(self, change: MirrorChange[Namespace]) -> None:
+        if change.after is not None:
+            facts = namespace_facts(change.after)
+            self._tell(lambda core: core.namespace(facts))
+
+    def _group(self, source: GangSource, change: MirrorChange[PodGroup | MemberGroup]) -> None:
+        group = change.after or change.before
+        if group is not None:
+            name = (source, group.metadata.namespace, group.metadata.name)
+            needed = group_size(group) if change.after is not None else None
+            self._tell(lambda core: core.group(name, needed))
+
+
+def _lost(error: Exception) -> None:
+    log.info("a watch was lost and is begun again", error=str(error))

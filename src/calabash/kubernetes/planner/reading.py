@@ -1,0 +1,193 @@
+"""From objects of the API server to what the planner is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from calabash.binder.kinds import NodeDevice, Wish
+from calabash.kubernetes.asked import PodRequest, read_request
+from calabash.kubernetes.dialects.pod import AskingPod
+from calabash.kubernetes.dialects.translate import translate
+from calabash.kubernetes.names import PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST
+from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.kubernetes.planner.facts import (
+    GpuNodeSeen,
+    NamespaceSeen,
+    NodeSeen,
+    PodSeen,
+    QueueSeen,
+    SliceSeen,
+)
+from calabash.model.device import Device, DeviceUuid, Health
+from calabash.model.errors import CalabashError
+from calabash.model.request import ModeName
+from calabash.seams.kube.groups import MemberGroup, PodGroup
+from calabash.seams.kube.objects import Namespace, Node, Pod, SelectorRequirement, Toleration
+from calabash.seams.kube.resources import GpuNode, KubeQueue
+
+ALL_QUEUES = "*"
+_ENDED = ("Succeeded", "Failed")
+
+
+def pod_facts(pod: Pod) -> PodSeen | None:
+    """What the planner is told of a pod; None when it asks for no devices."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    fault = ""
+    try:
+        request = _request(pod)
+    except CalabashError as error:
+        request, fault = None, str(error).replace("\n", "; ")
+    if request is None and not fault:
+        return None
+    gates = {gate.name for gate in spec.scheduling_gates}
+    scheduled = next((c for c in status.conditions if c.type == "PodScheduled"), None)
+    return PodSeen(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        created_at_s=seconds(meta.creation_timestamp),
+        request=request,
+        fault=fault,
+        wish=wish_of(pod),
+        priority=spec.priority or 0,
+        node=spec.node_name,
+        nominated=status.nominated_node_name,
+        plan=plan_in(pod),
+        gated=PLAN_GATE in gates,
+        held=bool(gates - {PLAN_GATE}),
+        refused=scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable",
+        finished=status.phase in _ENDED,
+        leaving=meta.deletion_timestamp is not None,
+        remade=meta.controller is not None,
+    )
+
+
+def plan_in(pod: Pod) -> PodPlan | None:
+    """The plan in the annotation, when it is one and of this very pod."""
+    text = pod.metadata.annotations.get(PLAN)
+    if text is None:
+        return None
+    try:
+        plan = read_plan(text)
+    except CalabashError:
+        return None
+    return plan if plan.pod_uid == pod.metadata.uid else None
+
+
+def _request(pod: Pod) -> PodRequest | None:
+    """What it asks for: as admission wrote it, else as its words mean."""
+    text = pod.metadata.annotations.get(REQUEST)
+    if text is not None:
+        return read_request(text)
+    try:
+        asking = msgspec.convert(msgspec.to_builtins(pod), AskingPod)
+    except msgspec.ValidationError as error:
+        raise CalabashError(f"the pod cannot be read: {error}") from error
+    return translate(asking)
+
+
+# ---- where a pod may go -------------------------------------------------------------------------------------------
+
+
+def wish_of(pod: Pod) -> Wish:
+    """Which nodes its spec accepts, as far as it can be said here; the rest is kube-scheduler's."""
+    spec = pod.spec
+    wanted = [f"{key}={value}" for key, value in sorted(spec.node_selector.items())]
+    required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
+    if required is not None and len(required.node_selector_terms) == 1:
+        term = required.node_selector_terms[0]
+        wanted += [text for one in term.match_expressions if (text := _expression(one))]
+    return Wish(selector=tuple(wanted), tolerations=frozenset(t for one in spec.tolerations for t in _tolerated(one)))
+
+
+def _expression(one: SelectorRequirement) -> str:
+    values = ",".join(one.values)
+    match one.operator:
+        case "In" if values:
+            return f"{one.key} in ({values})"
+        case "NotIn" if values:
+            return f"{one.key} notin ({values})"
+        case "Exists":
+            return one.key
+        case "DoesNotExist":
+            return f"!{one.key}"
+    return ""  # Gt and Lt: kube-scheduler sees to them
+
+
+def _tolerated(one: Toleration) -> Iterator[str]:
+    if not one.key:
+        yield "*"
+        return
+    key = one.key if one.operator == "Exists" else f"{one.key}={one.value}"
+    yield f"{key}:{one.effect}" if one.effect else key
+
+
+# ---- everything else ----------------------------------------------------------------------------------------------
+
+
+def node_facts(node: Node) -> NodeSeen:
+    return NodeSeen(
+        name=node.metadata.name,
+        labels=node.metadata.labels,
+        taints=tuple(f"{t.key}={t.value}:{t.effect}" for t in node.spec.taints),
+        schedulable=not node.spec.unschedulable,
+    )
+
+
+def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
+    devices = tuple(
+        NodeDevice(
+            device=Device(
+                uuid=DeviceUuid(d.uuid),
+                index=d.index,
+                vendor="nvidia",
+                model=d.model,
+                memory_mib=d.memory_mib,
+                pci_bus_id=d.pci_bus_id,
+                numa_node=d.numa_node,
+                nvlink_peers=tuple(DeviceUuid(peer) for peer in d.nvlink_peers),
+                health=Health.HEALTHY if d.health == Health.HEALTHY else Health.LOST,
+            ),
+            modes=frozenset(ModeName(mode) for mode in d.modes),
+            foreign_mib=d.foreign_mib,
+        )
+        for d in sorted(node.status.devices, key=lambda d: d.index)
+    )
+    slices = tuple(
+        SliceSeen(pod_uid=s.pod_uid, device=d.uuid, memory_mib=s.memory_mib)
+        for d in node.status.devices
+        for s in d.slices
+    )
+    return GpuNodeSeen(name=node.metadata.name, devices=devices, slices=slices)
+
+
+def queue_facts(queue: KubeQueue) -> QueueSeen:
+    spec = queue.spec
+    return QueueSeen(
+        name=queue.metadata.name, parent=spec.parent, deserved=spec.deserved, limit=spec.limit, weight=spec.weight
+    )
+
+
+def namespace_facts(namespace: Namespace) -> NamespaceSeen:
+    meta = namespace.metadata
+    allowed = frozenset(word.strip() for word in meta.annotations.get(QUEUES, "").split(",") if word.strip())
+    return NamespaceSeen(name=meta.name, queue=meta.labels.get(QUEUE, ""), allowed=allowed)
+
+
+def group_size(group: PodGroup | MemberGroup) -> int:
+    """How many members must start together."""
+    if isinstance(group, MemberGroup):
+        return max(1, group.spec.min_member)
+    gang = group.spec.scheduling_policy.gang
+    return max(1, gang.min_count) if gang is not None else 1
+
+
+def seconds(when: str | None) -> float:
+    """RFC 3339 as seconds since 1970; 0 when it is not a time."""
+    try:
+        return datetime.fromisoformat(when).timestamp() if when else 0.0
+    except ValueError:
+        return 0.0

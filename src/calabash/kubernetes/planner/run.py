@@ -1,0 +1,25 @@
+"""``calabash planner``: the service until it is told to end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import structlog
+
+from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
+from calabash.seams.kube import KubeClient
+
+log = structlog.get_logger(__name__)
+
+
+def run_planner(client: KubeClient, settings: PlannerSettings) -> None:
+    """Run until SIGTERM or SIGINT. Raises OSError when the extender's address cannot be had."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    service = PlannerService(client, settings)
+    service.start()
+    log.info("answers kube-scheduler", host=service.server.address[0], port=service.server.address[1])
+    ended.wait()
+    service.stop()

@@ -1,0 +1,263 @@
+"""The planner as a program: mirrors of the API server feed the core, its actions are carried out, kube-scheduler is answered.
+
+Threads: each mirror tells what changed; one decides; a few write; the extender has a loop of its own. One lock guards the
+core and is held for as long as one decision takes, never for a call to the API server.
+
+Of several replicas one leads. The others keep their mirrors and answer nothing; who begins to lead builds a core from its
+mirrors, which is all that there is to know.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
+from calabash.kubernetes.planner.core import HOLD_S, Core
+from calabash.kubernetes.planner.executor import Executor
+from calabash.kubernetes.planner.extender import Extender
+from calabash.kubernetes.planner.facts import Action, Nominate, PodName, ReleasePod, Report
+from calabash.kubernetes.planner.http import SmallServer
+from calabash.kubernetes.planner.lease import RENEW_EVERY_S, TERM_S, Election
+from calabash.kubernetes.planner.mirrors import Mirrors
+from calabash.kubernetes.planner.orders import COMPONENT, Orders
+from calabash.kubernetes.planner.reading import pod_facts
+from calabash.model.errors import CalabashError
+from calabash.seams.clock import Clock, SystemClock
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.objects import Pod
+
+log = structlog.get_logger(__name__)
+
+DECIDE_EVERY_S = 1.0
+STUCK_S = 15.0  # so long without a decision, and kube-scheduler is not made to wait for one
+NOBODY = FilterAnswer(node=None, text="this planner does not lead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerSettings:
+    """How the planner runs.
+
+    Args:
+        nominate_nodes_min: from so many nodes on pods are nominated, so that kube-scheduler need not look at all nodes;
+            below that one write less is quicker.
+        identity: name of this replica; empty: one of its own.
+        workers: writes to the API server at a time, and bindings as many.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 7070
+    namespace: str = "calabash-system"
+    identity: str = ""
+    workers: int = 16
+    hold_s: float = HOLD_S
+    nominate_nodes_min: int = 500
+    term_s: float = TERM_S
+    renew_every_s: float = RENEW_EVERY_S
+
+
+class PlannerService:
+    """See the module's description; also what the executor and the extender ask (``Outcomes``, ``Planning``)."""
+
+    def __init__(self, client: KubeClient, settings: PlannerSettings, *, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._core: Core | None = None
+        self._due = threading.Event()
+        self._stopping = threading.Event()
+        self._decided_at = time.monotonic()
+        self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=self._clock.now_s)
+        self._orders = Orders(client)
+        self._executor = Executor(self._orders, self, workers=settings.workers)
+        self.election = Election(
+            client,
+            namespace=settings.namespace,
+            name=COMPONENT,
+            identity=settings.identity or f"{COMPONENT}-{secrets.token_hex(4)}",
+            now_s=time.monotonic,
+            term_s=settings.term_s,
+        )
+        self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
+        self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.well)
+        self._threads = [
+            threading.Thread(target=self._elect, name="planner-lease", daemon=True),
+            threading.Thread(target=self._decide, name="planner-decide", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin. Raises OSError when the extender's address cannot be had."""
+        self.server.start()
+        self.mirrors.start()
+        self._executor.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, *, resign: bool = True) -> None:
+        """End in order; with ``resign`` another leads at once."""
+        self._stopping.set()
+        self._due.set()
+        for thread in self._threads:
+            thread.join()
+        self.server.stop()
+        self.extender.close()
+        self._executor.stop()
+        self.mirrors.stop()
+        if resign:
+            try:
+                self.election.resign()
+            except CalabashError as error:
+                log.warning("the lease was not given back", error=error.message)
+
+    # ---- what the extender asks -----------------------------------------------------------------------------------
+
+    def leads(self) -> bool:
+        core = self._core
+        return core is not None and core.book.started and self.election.leads()
+
+    def well(self) -> bool:
+        """Whether kube-scheduler may be let in: a leader that has not decided for long answers nothing sensible."""
+        return self._core is None or time.monotonic() - self._decided_at < STUCK_S
+
+    def planned(self, uid: str) -> str | None:
+        core = self._core
+        return core.answers.planned(uid) if core is not None else None
+
+    def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
+        with self._lock:
+            if self._core is None:
+                return NOBODY
+            if uid not in self._core.book.entries:  # not seen yet, or no business of ours
+                facts = pod_facts(msgspec.json.decode(pod, type=Pod))
+                if facts is None:
+                    return None
+                self._core.pod(facts, self._clock.now_s())
+            answer = self._core.answers.filter(uid, offered, nominated, self._clock.now_s())
+        self._due.set()
+        return answer
+
+    def preempt(self, uid: str, offered: list[str]) -> list[str]:
+        with self._lock:
+            return self._core.answers.preempt(uid, offered) if self._core else []
+
+    def bind(self, pod: PodName, node: str) -> BindAnswer:
+        with self._lock:
+            if self._core is None:
+                raise CalabashError(NOBODY.text)
+            if pod.uid not in self._core.book.entries:
+                seen = self.seen(pod)
+                if seen is not None and seen.metadata.uid == pod.uid and pod_facts(seen) is None:
+                    return BindAnswer(verdict=BindVerdict.GO)
+            answer = self._core.answers.bind(pod.uid, node, self._clock.now_s())
+            ready = self._core.answers.let_go()
+        if ready:
+            self.server.call_soon(lambda: self.extender.let_go(ready))
+        return answer
+
+    def bound(self, pod: PodName, node: str, answer: BindAnswer) -> None:
+        plan = answer.plan
+        if plan is None:  # it asks for no devices
+            self._orders.bind(pod, node)
+            return
+        ok = False
+        try:
+            self._orders.bind(pod, node, None if answer.written else plan)
+            ok = True
+        finally:
+            with self._lock:
+                if self._core is not None:
+                    self._core.answers.bound(pod.uid, plan.id, ok=ok)
+
+    def given_up(self, uid: str) -> None:
+        with self._lock:
+            if self._core is not None:
+                self._core.answers.given_up(uid)
+
+    # ---- what the executor asks -----------------------------------------------------------------------------------
+
+    def seen(self, pod: PodName) -> Pod | None:
+        return self.mirrors.pods.get(pod.name, pod.namespace)
+
+    def wanted(self, action: Action) -> bool:
+        with self._lock:
+            entry = self._core.book.entries.get(action.pod.uid) if self._core is not None else None
+            if entry is None or not self.election.leads():
+                return False
+            if isinstance(action, ReleasePod):
+                return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node
+            if isinstance(action, Nominate):
+                return entry.plan is not None and entry.plan.node == action.node and not entry.facts.node
+            if isinstance(action, Report):
+                return entry.told == (action.reason, action.message) and not entry.facts.leaving
+            return True
+
+    def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
+        with self._lock:
+            if self._core is not None:
+                self._core.decisions.released(uid, plan_id, ok=ok)
+
+    def blocked(self, uid: str, message: str) -> None:
+        with self._lock:
+            if self._core is not None:
+                self._core.decisions.blocked(uid, message, self._clock.now_s())
+        self._due.set()
+
+    # ---- threads --------------------------------------------------------------------------------------------------
+
+    def _elect(self) -> None:
+        while not self._stopping.is_set():
+            leads = self.election.step()
+            if leads and self._core is None and self.mirrors.synced():
+                self._begin()
+            elif not leads and self._core is not None:
+                self._end()
+            waits_for_mirrors = leads and self._core is None
+            self._stopping.wait(0.1 if waits_for_mirrors else self._settings.renew_every_s)
+
+    def _begin(self) -> None:
+        self.mirrors.telling = True
+        with self._lock:
+            core = Core(new_id=lambda: secrets.token_hex(8), hold_s=self._settings.hold_s)
+            self.mirrors.tell_all(core)
+            core.start(self._clock.now_s())
+            self._core = self.mirrors.core = core
+            self._decided_at = time.monotonic()
+            nodes = len(core.book.scheduler.nodes)
+        self._due.set()
+        log.info("leads", nodes=nodes, pods=len(core.book.entries))
+
+    def _end(self) -> None:
+        with self._lock:
+            self._core = self.mirrors.core = None
+            self.mirrors.telling = False
+        log.warning("leads no longer", holder=self.election.holder())
+
+    def _decide(self) -> None:
+        while not self._stopping.is_set():
+            self._due.wait(DECIDE_EVERY_S)
+            self._due.clear()
+            try:
+                self._once()
+            except Exception:
+                log.exception("a decision failed")
+                self._stopping.wait(DECIDE_EVERY_S)
+
+    def _once(self) -> None:
+        with self._lock:
+            core = self._core
+            if core is None:
+                return
+            now_s = self._clock.now_s()
+            core.decide(now_s)
+            actions = core.take_actions()
+            refused = core.answers.expired(now_s)
+            self._orders.nominates = len(core.book.scheduler.nodes) >= self._settings.nominate_nodes_min
+            self._decided_at = time.monotonic()
+        self._executor.put(actions)
+        if refused:
+            self.server.call_soon(lambda: self.extender.refuse(refused))

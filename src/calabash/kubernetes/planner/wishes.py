@@ -1,0 +1,86 @@
+"""What a pod asks for in the binder's words: its bundle, its queue, its gang, where it may go."""
+
+from __future__ import annotations
+
+from calabash.binder.cluster import BundleRequest
+from calabash.kubernetes.asked import GangSource
+from calabash.kubernetes.planner.book import Book, Entry
+from calabash.kubernetes.planner.bundles import bundle_of
+from calabash.kubernetes.planner.facts import PodSeen
+from calabash.kubernetes.planner.queues import KubeQueues
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE
+
+SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never stopped for others
+
+GroupName = tuple[str, str, str]
+"""Source, namespace and name."""
+
+
+class Wishes:
+    """See the module's description.
+
+    Attributes:
+        groups: members that each gang object asks for.
+    """
+
+    def __init__(self, book: Book, queues: KubeQueues) -> None:
+        self._book = book
+        self._queues = queues
+        self.groups: dict[GroupName, int] = {}
+
+    def describe(self, entry: Entry) -> bool:
+        """What it asks for, in the binder's words; False when it was put aside for want of it."""
+        book, facts = self._book, entry.facts
+        if facts.request is None:
+            book.put_aside(entry, Reason.BAD_REQUEST, facts.fault)
+            return False
+        first = facts.request.containers[0].request
+        size = first.gang_size
+        if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
+            known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
+            if known is None and not facts.node:
+                book.put_aside(
+                    entry, Reason.GANG_INCOMPLETE, f"there is no {facts.request.gang_source} group {first.gang}"
+                )
+                return False
+            size = known or 1
+        try:
+            entry.bundle = bundle_of(
+                facts.request,
+                tenant=facts.namespace,
+                queue=self._queue(facts),
+                priority=facts.priority,
+                gang_size=size,
+            )
+        except CalabashError as error:
+            book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
+            return False
+        if first.gang:
+            entry.gang = (facts.namespace, first.gang)
+            book.permits.join(facts.uid, entry.gang, size)
+        return True
+
+    def _queue(self, facts: PodSeen) -> str:
+        """Its queue. What runs is counted, whatever became of its queue."""
+        try:
+            queue = self._queues.of(facts)
+        except CalabashError:
+            if not facts.node:
+                raise
+            queue = DEFAULT_QUEUE
+        if facts.node and queue not in self._book.scheduler.scheduler.tree.form.leaves:
+            queue = DEFAULT_QUEUE
+        return queue
+
+    def request(self, entry: Entry, now_s: float = 0.0) -> BundleRequest:
+        facts = entry.facts
+        assert entry.bundle is not None
+        return BundleRequest(
+            id=entry.id,
+            bundle=entry.bundle,
+            wish=facts.wish,
+            submitted_at_s=facts.created_at_s,
+            owner=facts.namespace,
+            evictable=facts.priority < SYSTEM_PRIORITY_MIN and entry.protected_until_s <= now_s,
+        )

@@ -1,0 +1,39 @@
+"""What a cluster that lives does to a scheduler beside nodes that come and go: labels that change, binds that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.sched.decisions import Bind
+from calabash.sched.scheduler import Scheduler
+
+
+def relabel(scheduler: Scheduler, name: str, *, labels: Mapping[str, str], taints: Sequence[str]) -> None:
+    """A node has other labels or taints; what runs there is untouched."""
+    row = scheduler.cluster.row(name)
+    scheduler.cluster.relabel(row, labels, taints)
+    scheduler.cluster.touch(row)
+    scheduler.specs[name] = replace(scheduler.specs[name], labels=labels, taints=tuple(taints))
+    scheduler.state.freed()
+
+
+def rebind(scheduler: Scheduler, request_id: str, nodes: Iterable[str], now_s: float) -> Bind | None:
+    """What runs, and has not begun, goes to the best of these nodes instead; None: it has no room there and waits again.
+
+    Raises CalabashError when it does not run.
+    """
+    state = scheduler.state
+    running = state.registry.running(request_id)
+    if running is None:
+        raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
+    state.advance(now_s)
+    scheduler.unbind(request_id)
+    rows = [row for name in nodes if (row := state.cluster.row_of.get(name)) is not None]
+    placement = state.room.choose_among(running.request.shape, rows)
+    if placement is None:
+        return None
+    state.cluster.place(running.request.shape, placement)
+    again = state.begin(running.request, placement, state.now_s)
+    return Bind(id=request_id, node=again.node, placement=placement)

@@ -1,0 +1,174 @@
+"""A planner and its kube-scheduler on a cluster of invented nodes, as the chart would install them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.kube.api import Json, RefusedError
+from tests.kube.cluster import Cluster
+
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
+from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.model.request import GpuRequest
+
+PORT = 7070
+SYSTEM = "calabash-system"
+CRDS = {"gpunodes": "GpuNode", "queues": "Queue"}
+
+
+def crd(plural: str, kind: str) -> Json:
+    """A definition that takes any object; the chart's own are strict."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1alpha1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": anything},
+        "subresources": {"status": {}},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.calabash.dev"},
+        "spec": {
+            "group": "calabash.dev",
+            "scope": "Cluster",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [version],
+        },
+    }
+
+
+def devices(count: int, *, model: str = "NVIDIA A100-SXM4-40GB", memory_mib: int = 40960) -> list[Json]:
+    """The devices of a node, as its agent would tell of them."""
+    return [
+        {"uuid": f"GPU-{i}", "index": i, "model": model, "memoryMib": memory_mib, "health": "healthy"}
+        for i in range(count)
+    ]
+
+
+def planned_pod(name: str, request: GpuRequest, **spec: Any) -> Json:
+    """A pod as admission leaves it."""
+    asked = PodRequest(
+        dialect="native",
+        containers=(ContainerRequest(container="main", kind=ContainerKind.MAIN, request=request),),
+        gang_source=GangSource.ANNOTATION if request.gang else GangSource.NONE,
+    )
+    limits = {GPUS: str(request.count), CORES: str(request.core_percent)}
+    if request.memory_mib is not None:
+        limits[MEMORY] = f"{request.memory_mib}Mi"
+    container = {"name": "main", "image": "localhost/busybox:1", "command": ["true"], "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": {REQUEST: write_request(asked)}},
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "schedulingGates": [{"name": PLAN_GATE}],
+            "containers": [container],
+            "terminationGracePeriodSeconds": 0,
+            **spec,
+        },
+    }
+
+
+class Planned:
+    """The planner as a program of the cluster, and a stock kube-scheduler that asks it.
+
+    Args:
+        nodes: how many nodes of ``gpus`` devices.
+    """
+
+    def __init__(
+        self, cluster: Cluster, nodes: int, gpus: int, *, prefix: str, planner: Mapping[str, str] | None = None
+    ) -> None:
+        self.cluster, self.api = cluster, cluster.api
+        self.prefix, self._gpus = prefix, gpus
+        self._install()
+        room = {GPUS: str(gpus)}
+        self.nodes = cluster.fake_nodes(nodes, room, prefix=prefix)
+        self._each(self._devices, self.nodes)
+        python = Path(sys.executable)
+        options = {"--kubeconfig": str(cluster.kubeconfig), "--listen": f"127.0.0.1:{PORT}", **(planner or {})}
+        words = [word for pair in options.items() for word in pair]
+        cluster.start_program("planner", [str(python.with_name("calabash")), "planner", *words])
+        cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PORT}"))
+
+    def _install(self) -> None:
+        for plural, kind in CRDS.items():
+            if not self.api.exists(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.calabash.dev"):
+                self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd(plural, kind))
+            self.cluster.wait_for(partial(self._served, plural), f"kind {kind}")
+        if not self.api.exists(f"/api/v1/namespaces/{SYSTEM}"):
+            self.api.create("/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+
+    def _served(self, plural: str) -> bool:
+        try:
+            self.api.get(f"/apis/calabash.dev/v1alpha1/{plural}")
+        except RefusedError:
+            return False  # not yet, or its storage is being made
+        return True
+
+    def _devices(self, node: str) -> None:
+        path = "/apis/calabash.dev/v1alpha1/gpunodes"
+        body = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": node}}
+        self.api.create(path, body)
+        self.api.patch(f"{path}/{node}/status", {"status": {"devices": devices(self._gpus)}})
+
+    def _each(self, call: Any, things: list[Any]) -> None:
+        with ThreadPoolExecutor(8) as several:
+            list(several.map(call, things))
+
+    # ---- pods -----------------------------------------------------------------------------------------------------
+
+    def create(self, namespace: str, pods: list[Json]) -> None:
+        """All of them, from eight threads."""
+        if not self.api.exists(f"/api/v1/namespaces/{namespace}"):
+            self.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+            self.cluster.wait_for(
+                lambda: self.api.exists(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "its account"
+            )
+        self._each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
+
+    def pods(self, namespace: str) -> dict[str, Json]:
+        found = self.api.get(f"/api/v1/namespaces/{namespace}/pods")
+        return {pod["metadata"]["name"]: pod for pod in found["items"]}
+
+    def bound(self, namespace: str) -> dict[str, str]:
+        return {
+            name: pod["spec"]["nodeName"] for name, pod in self.pods(namespace).items() if "nodeName" in pod["spec"]
+        }
+
+    def wait_bound(self, namespace: str, count: int, timeout_s: float = 30) -> dict[str, str]:
+        self.cluster.wait_for(
+            lambda: len(self.bound(namespace)) >= count, f"{count} pods of {namespace} bound", timeout_s
+        )
+        return self.bound(namespace)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        for name in ("calabash-scheduler", "planner"):
+            self.cluster.kill(name)
+        for node in self.nodes:
+            for path in (f"/api/v1/nodes/{node}", f"/apis/calabash.dev/v1alpha1/gpunodes/{node}"):
+                try:
+                    self.api.delete(path)
+                except RefusedError as refused:
+                    if refused.status != 404:
+                        raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,99 @@
+"""One planner leads at a time: never two, and somebody soon when the one is gone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calabash.kubernetes.planner.lease import Election
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import LEASE, NAMESPACE
+
+
+class Candidates:
+    """Several candidates, one API server, one clock that a test moves."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.client = MemoryKube()
+        self.client.create(NAMESPACE, {"metadata": {"name": "system"}})
+        self.now_s = 0.0
+        self.all = [
+            Election(
+                self.client, namespace="system", name="planner", identity=f"p{i}", now_s=lambda: self.now_s, term_s=10.0
+            )
+            for i in range(count)
+        ]
+
+
+def test_the_first_leads_and_the_second_takes_over_a_term_after_the_last_renewal() -> None:
+    world = Candidates()
+    first, second = world.all
+    assert first.step()
+    assert not second.step()
+    world.now_s = 6.0
+    assert first.step()
+    world.now_s = 7.0
+    assert not second.step(), "it sees the renewal here, and its term begins"
+    world.now_s = 16.9
+    assert not second.step()
+    assert not first.leads(), "it gave up by its own clock before"
+    world.now_s = 17.1
+    assert second.step()
+    assert not first.step()
+    assert first.holder() == "p1"
+
+
+def test_who_resigns_is_followed_at_once() -> None:
+    world = Candidates()
+    first, second = world.all
+    assert first.step()
+    assert not second.step()
+    first.resign()
+    assert not first.leads()
+    assert second.step()
+
+
+def test_who_cannot_reach_the_api_server_leads_no_longer_than_its_term_less_a_margin() -> None:
+    world = Candidates(1)
+    (only,) = world.all
+    assert only.step()
+    world.client.faults.down = True
+    world.now_s = 6.9
+    assert only.step()
+    world.now_s = 7.1
+    assert not only.step()
+    world.client.faults.down = False
+    assert only.step()
+
+
+def test_a_candidate_that_starts_again_under_another_name_waits_for_the_term_of_the_dead() -> None:
+    world = Candidates(3)
+    assert world.all[0].step()
+    again = world.all[2]
+    assert not again.step()
+    world.now_s = 10.1
+    assert again.step()
+    lease = world.client.get(LEASE, "planner", "system")
+    assert lease is not None
+    assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("p2", 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0.0, 8.0), st.booleans()), max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_whatever_happens_at_most_one_leads(steps: list[tuple[int, float, bool]]) -> None:
+    world = Candidates(3)
+    for who, pause_s, down in steps:
+        world.now_s += pause_s
+        world.client.faults.down = down
+        world.all[who].step()
+        assert sum(one.leads() for one in world.all) <= 1
+
+
+@pytest.mark.parametrize("stolen_by", ["p1"])
+def test_a_conflict_at_renewal_ends_the_lead(stolen_by: str) -> None:
+    world = Candidates()
+    first = world.all[0]
+    assert first.step()
+    world.client.patch(LEASE, "planner", "system", body={"spec": {"holderIdentity": stolen_by, "renewTime": None}})
+    assert not first.step()
