@@ -1,4 +1,4 @@
-"""Which tests run alone, after the others: those that hold a clock against the product.
+"""Which tests run alone, after the others: those that hold a clock against the product. And a real Kubernetes for all.
 
 They would fail on a machine that is busy with other tests and not because of the product. ``make test`` runs everything
 else on all cores first. Single tests say so themselves with ``@pytest.mark.alone``.
@@ -9,6 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.kube.fixtures import control_plane, own_control_plane, pytest_runtest_makereport, real_node
+
+__all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "real_node"]
 
 _HERE = Path(__file__).resolve().parent
 _ALONE = frozenset(

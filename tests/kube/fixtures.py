@@ -1,6 +1,4 @@
-"""Fixtures with a real Kubernetes. A test directory has them by importing them in its ``conftest.py``:
-
-    from tests.kube.fixtures import control_plane, pytest_runtest_makereport  # noqa: F401
+"""Fixtures with a real Kubernetes, which ``tests/conftest.py`` gives to all tests.
 
 They skip, and say why, where the machine cannot run a cluster. The hook adds the components' logs to tests that failed.
 """

@@ -65,11 +65,15 @@ class Namespaces:
 
     def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 10) -> int:
         """Sends the signal and waits for the end; returns the exit status, negative for a signal."""
-        self._ask({"do": "signal", "name": name, "signal": int(number)})
+        self.signal(name, number)
         status = self.wait(name, timeout_s=timeout_s)
         if status is None:
             raise TimeoutError(f"{name} lives {timeout_s} s after signal {number}")
         return status
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a signal and waits for nothing: SIGSTOP makes a program hang, SIGCONT lets it go on."""
+        self._ask({"do": "signal", "name": name, "signal": int(number)})
 
     def wait(self, name: str, *, timeout_s: float) -> int | None:
         """The exit status of a program, None where it runs on."""

@@ -24,6 +24,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "cluster"
 KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+_FORGOTTEN_S = 30 * 86400
 _CONTAINERD = "github.com/containerd/containerd/v2"
 
 
@@ -99,6 +100,7 @@ def found() -> Path:
     where = directory()
     if not _whole(where):
         raise MissingError(f"Kubernetes is not built in {where}; hint: tools/bootstrap --tests")
+    os.utime(where)
     return where
 
 
@@ -119,7 +121,15 @@ def build() -> Path:
                 if not (where / program.name).exists():
                     _step(program.name, where, program, flags)
             _links(where)
+        _forget_old(where)
     return where
+
+
+def _forget_old(kept: Path) -> None:
+    """Removes what other sources built and nobody has used for a month: 225 MB each."""
+    for other in cache().iterdir():
+        if other != kept and other.stat().st_mtime < time.time() - _FORGOTTEN_S:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 @contextmanager

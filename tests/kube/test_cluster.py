@@ -188,6 +188,19 @@ def test_objects_survive_the_deaths_of_api_server_and_etcd(own_control_plane: Cl
     cluster.wait_for(lambda: cluster.api.exists("/api/v1/namespaces/after/serviceaccounts/default"), "controllers back")
 
 
+def test_an_api_server_that_hangs_answers_when_it_may_go_on(own_control_plane: Cluster) -> None:
+    cluster = own_control_plane
+    cluster.namespaces.signal("apiserver", signal.SIGSTOP)
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(cluster.api.text("/readyz")))
+    asking.start()
+    asking.join(1)
+    assert not answers
+    cluster.namespaces.signal("apiserver", signal.SIGCONT)
+    asking.join(20)
+    assert answers == ["ok"]
+
+
 def test_two_clusters_side_by_side_know_nothing_of_each_other(
     control_plane: Cluster, own_control_plane: Cluster
 ) -> None:

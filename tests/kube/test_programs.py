@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,16 @@ def test_without_go_whole_programs_from_the_same_sources_serve(machine: Path, tm
     (where / "ctr").unlink()
     with pytest.raises(programs.MissingError, match="Go is not installed"):
         programs.found()
+
+
+def test_what_nobody_has_used_for_a_month_is_forgotten(machine: Path) -> None:
+    for name, days in (("old", 31), ("used", 29)):
+        other = programs.cache() / name
+        other.mkdir(parents=True)
+        then = time.time() - days * 86400
+        os.utime(other, (then, then))
+    where = programs.build()
+    assert sorted(programs.cache().iterdir()) == sorted([where, programs.cache() / "used"])
 
 
 def test_runc_is_built_where_it_is_not_installed(
