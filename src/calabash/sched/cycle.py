@@ -34,9 +34,10 @@ from calabash.sched.actions.evict import Eviction
 from calabash.sched.actions.plan import Plan
 from calabash.sched.actions.reserve import Reserve
 from calabash.sched.actions.victims import paused
-from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
+from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, Move
 from calabash.sched.explain.why import Why
-from calabash.sched.queues.gang import Gang, Portion, portion_of, portions_of
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.gang import Alike, Gang, Portion, portion_of, portions_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.turns import QueueOrder
 from calabash.sched.state import SchedulerState
@@ -59,6 +60,7 @@ class Cycle:
         self._evicted: list[str] = []
         self._promised = {r.gang for r in state.reservations}
         self._starts = 0
+        self._pressures: dict[tuple[str, Amount], tuple[float, ...]] = {}  # until something starts
 
     def run(self) -> tuple[Decision, ...]:
         """Decide about everything that waits."""
@@ -113,11 +115,11 @@ class Cycle:
         orders = {queue: QueueOrder(portions, self._state.turns) for queue, portions in waiting.items()}
         heap = [(self._pressure(order.head()), queue) for queue, order in orders.items()]
         heapq.heapify(heap)
-        while heap:
+        while len(heap) > 1:
             _, queue = heapq.heappop(heap)
             order = orders[queue]
             pressure = self._pressure(order.head())
-            if heap and heap[0] < (pressure, queue):
+            if heap[0] < (pressure, queue):
                 heapq.heappush(heap, (pressure, queue))
                 continue
             # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
@@ -130,9 +132,19 @@ class Cycle:
                 yield portion
             if order:
                 heapq.heappush(heap, (self._pressure(order.head()), queue))
+        for _, queue in heap:  # the last one has nobody to be compared with
+            order = orders[queue]
+            while order:
+                portion = order.head()
+                order.pop()
+                yield portion
 
     def _pressure(self, portion: Portion) -> tuple[float, ...]:
-        return self._state.tree.pressure(portion.gang.queue, self._state.need(portion.requests))
+        key = (portion.gang.queue, self._state.need(portion.requests))
+        found = self._pressures.get(key)
+        if found is None:
+            found = self._pressures[key] = self._state.tree.pressure(*key)
+        return found
 
     def _is_before(self, portion: Portion, gang: Gang) -> bool:
         """Whether a walk would come to the portion before it comes to the gang."""
@@ -156,17 +168,15 @@ class Cycle:
 
     def _kind(self, portion: Portion) -> tuple[object, ...] | None:
         """Portions of one kind fare alike while nothing starts. None: this one is unlike any other."""
-        gang, now_s = portion.gang, self._state.now_s
-        if len(portion.requests) > 1 or gang.incomplete or gang.missing > 1:
+        alike, gang, held = portion.alike, portion.gang, self._held
+        if alike is None or gang.key in self._promised or gang.key in held.gangs:
             return None
-        reservations = self._held.reservations
-        if gang.key in self._promised or (reservations and any(r.gang == gang.key for r in reservations)):
-            return None
-        request = portion.requests[0]
-        start_s = min((r.start_s for r in reservations), default=None)
-        short = start_s is not None and request.run_time_s is not None and now_s + request.run_time_s <= start_s
-        alike = (gang.queue, request.priority, request.shape, gang.missing)
-        return (*alike, short, paused(gang, now_s), len(reservations))
+        pausing = gang.evicted_at_s is not None and paused(gang, self._state.now_s)
+        if held.first_start_s is None:
+            return (alike, False, pausing, 0)
+        run_time_s = portion.requests[0].run_time_s
+        short = run_time_s is not None and self._state.now_s + run_time_s <= held.first_start_s
+        return (alike, short, pausing, len(held.reservations))
 
     def _attempt(self, portion: Portion) -> Reason | None:
         """Start it if there is a way; else why not."""
@@ -214,6 +224,7 @@ class Cycle:
             self._decisions.append(Bind(id=request.id, node=running.node, placement=placement, after=tuple(gone)))
         state.board.commit()
         self._starts += 1
+        self._pressures.clear()
         self._evict.touch(by.queue)
         if gone:
             for action in (self._allocate, self._evict, self._defragment, self._reserve):
@@ -233,12 +244,20 @@ class Cycle:
 
     def _deferred(self, blocked: Iterable[Blocked], why: Why) -> Iterator[Defer]:
         reported = self._state.reported
+        known: dict[tuple[Alike, Reason], Explanation] = {}
+        promised = {r.gang for r in self._state.reservations}
         for portion, reason in blocked:
             for request in portion.requests:
-                if request.id in portion.gang.waiting and reported.get(request.id) is not reason:
-                    reported[request.id] = reason
+                if reported.get(request.id) is reason or request.id not in portion.gang.waiting:
+                    continue
+                reported[request.id] = reason
+                key = (portion.alike, reason) if portion.alike and portion.gang.key not in promised else None
+                explanation = known.get(key) if key else None
+                if explanation is None:
                     explanation = why.blocked(portion.gang, portion.requests, request, reason)
-                    yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)
+                    if key:
+                        known[key] = explanation
+                yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)
 
 
 def _first(gang: Gang) -> Portion:
