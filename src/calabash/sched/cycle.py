@@ -217,6 +217,7 @@ class Cycle:
         self._evicted.extend(gone)
         for running, placement in plan.moved:
             node = state.move(running, placement)
+            self._evict.touch(running.request.queue)  # it is to be evicted from where it is now
             self._decisions.append(Move(id=running.request.id, node=node, placement=placement, by=by.id))
             gone.append(running.request.id)
         for request, placement in plan.placed:
