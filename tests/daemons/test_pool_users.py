@@ -44,9 +44,8 @@ def make_world() -> Iterator[Callable[..., World]]:
 
 
 @pytest.fixture
-def pool(make_world: Callable[..., World]) -> World:
-    world = make_world()
-    world.up()
+def pool(world: World) -> World:
+    """The shared pool, with a way for others to its socket."""
     open_way(world.home)
     return world
 
