@@ -302,11 +302,14 @@ def test_twenty_thousand_half_open_connections_of_one_user_do_not_touch_another(
 
 
 def test_a_request_that_is_never_finished_is_hung_up_on(pool: World) -> None:
-    for begun in (b"", b"GET /v1/sta", b"POST /v1/allocations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(15)
-            connection.connect(str(pool.home / "pool.sock"))
-            connection.sendall(begun)
+    with contextlib.ExitStack() as stack:
+        held = []
+        for begun in (b"", b"GET /v1/sta", b"POST /v1/allocations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
+            held.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+            held[-1].settimeout(15)
+            held[-1].connect(str(pool.home / "pool.sock"))
+            held[-1].sendall(begun)
+        for connection in held:  # a connection that stays open runs into its own time
             while connection.recv(4096):
                 pass
 
