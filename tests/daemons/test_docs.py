@@ -25,10 +25,8 @@ def script(page: str) -> str:
     """All blocks of commands of a page, in their order."""
     blocks = re.findall(r"^```\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if not _ELSEWHERE.match(line)]
-    # What a reader watches for ten seconds is over in one; what runs beside other commands keeps its time.
-    watched = re.compile(r"(?<=examples/tenant\.py)(?: --seconds \d+)?$")
     # The home is given by the test, not by the page.
-    return re.sub(r" ?CALABASH_HOME=\S+", "", "\n".join(watched.sub(" --seconds 1", line) for line in lines))
+    return re.sub(r" ?CALABASH_HOME=\S+", "", "\n".join(lines))
 
 
 @pytest.mark.parametrize("page", PAGES)
