@@ -9,6 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("calabash", deadline=None)  # properties hold no clock against anybody
+settings.load_profile("calabash")
 
 _HERE = Path(__file__).resolve().parent
 _ALONE = frozenset(

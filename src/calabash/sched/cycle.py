@@ -23,7 +23,6 @@ was freed since everything was looked at: all others were refused then and would
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 
 from calabash.model.errors import Reason
@@ -36,11 +35,10 @@ from calabash.sched.actions.reserve import Reserve
 from calabash.sched.actions.victims import paused
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, Move
 from calabash.sched.explain.why import Why
-from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.gang import Alike, Gang, Portion, portion_of, portions_of
+from calabash.sched.queues.gang import Alike, Portion, portion_of
 from calabash.sched.queues.reservation import Reservation
-from calabash.sched.queues.turns import QueueOrder
 from calabash.sched.state import SchedulerState
+from calabash.sched.walk import Walk, first_of
 
 Blocked = tuple[Portion, Reason]
 
@@ -59,8 +57,7 @@ class Cycle:
         self._blocked: list[Blocked] = []
         self._evicted: list[str] = []
         self._promised = {r.gang for r in state.reservations}
-        self._starts = 0
-        self._pressures: dict[tuple[str, Amount], tuple[float, ...]] = {}  # until something starts
+        self._walk = Walk(state)
 
     def run(self) -> tuple[Decision, ...]:
         """Decide about everything that waits."""
@@ -68,11 +65,11 @@ class Cycle:
         state.unsettled = False
         state.refused.clear()
         try:
-            for portion in self._walk():
+            for portion in self._walk.portions():
                 self._turn(portion)
         finally:
             self._held.release()
-        state.reservations = list(self._held.reservations)
+        self._settle()
         state.passed = {gang: until_s for gang, until_s in state.passed.items() if until_s > state.now_s}
         return self._reported()
 
@@ -80,7 +77,7 @@ class Cycle:
         """Decide about one portion; reservations of gangs before it in the order bind it."""
         state = self._state
         promised = [r for r in state.reservations if self._reserve.binding(r) and r.gang != portion.gang.key]
-        behind = [r for r in promised if self._is_before(portion, state.registry.gangs[r.gang])]
+        behind = [r for r in promised if self._walk.is_before(portion, state.registry.gangs[r.gang])]
         try:
             for reservation in promised:
                 if reservation not in behind:
@@ -94,64 +91,40 @@ class Cycle:
             self._held.release()
         kept = {r.gang for r in self._held.reservations}
         state.unsettled |= any(r.gang not in kept for r in promised)  # what it held is open to others
-        state.reservations = list(self._held.reservations)
+        self._settle()
+        if self._walk.starts:
+            state.unsettled |= any(self._yields(r, portion) for r in self._held.reservations)
         return self._reported()
+
+    def _yields(self, reservation: Reservation, started: Portion) -> bool:
+        """Whether the gang of a reservation comes later in the order now, because of what has started."""
+        gang = self._state.registry.gangs[reservation.gang]
+        if gang.queue != started.gang.queue:
+            return False
+        alone = len(self._state.tree.form.leaves) == 1
+        return not alone or gang.owner == started.gang.owner
+
+    def _settle(self) -> None:
+        """What started has moved turns and shares: another may be the first that finds no room now, and has the right to
+        the reservation."""
+        self._state.reservations = list(self._held.reservations)
+        if not self._walk.starts:
+            return
+        gangs = self._state.registry.gangs
+        promised = [gangs[r.gang] for r in self._held.reservations]
+        first: dict[tuple[str, str], Portion] = {}
+        for portion, reason in self._blocked:
+            if reason is Reason.NO_CAPACITY and portion.gang.key not in self._held.gangs:
+                first.setdefault((portion.gang.queue, portion.gang.owner), portion)
+        self._state.unsettled |= any(self._walk.is_before(p, gang) for p in first.values() for gang in promised)
 
     def _keep(self, reservation: Reservation) -> None:
         """A promise to a gang behind the portion: as it was, or made anew when the portion has taken something."""
         gang = self._state.registry.gangs[reservation.gang]
-        if self._starts:
-            self._reserve.consider(gang, _first(gang).requests)
+        if self._walk.starts:
+            self._reserve.consider(gang, first_of(gang).requests)
         elif len(self._held.reservations) < self._state.options.reservations:
             self._held.add(reservation)
-
-    # ---- the order ------------------------------------------------------------------------------------------------
-
-    def _walk(self) -> Iterator[Portion]:
-        """Portions to start, the fairest queue first; shares and turns move while the walk goes on."""
-        waiting: dict[str, list[Portion]] = {}
-        for gang in self._state.registry.queued.values():
-            waiting.setdefault(gang.queue, []).extend(portions_of(gang))
-        orders = {queue: QueueOrder(portions, self._state.turns) for queue, portions in waiting.items()}
-        heap = [(self._pressure(order.head()), queue) for queue, order in orders.items()]
-        heapq.heapify(heap)
-        while len(heap) > 1:
-            _, queue = heapq.heappop(heap)
-            order = orders[queue]
-            pressure = self._pressure(order.head())
-            if heap[0] < (pressure, queue):
-                heapq.heappush(heap, (pressure, queue))
-                continue
-            # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
-            starts, need = self._starts, self._state.need(order.head().requests)
-            while order and starts == self._starts:
-                portion = order.head()
-                if self._state.need(portion.requests) != need:
-                    break
-                order.pop()
-                yield portion
-            if order:
-                heapq.heappush(heap, (self._pressure(order.head()), queue))
-        for _, queue in heap:  # the last one has nobody to be compared with
-            order = orders[queue]
-            while order:
-                portion = order.head()
-                order.pop()
-                yield portion
-
-    def _pressure(self, portion: Portion) -> tuple[float, ...]:
-        key = (portion.gang.queue, self._state.need(portion.requests))
-        found = self._pressures.get(key)
-        if found is None:
-            found = self._pressures[key] = self._state.tree.pressure(*key)
-        return found
-
-    def _is_before(self, portion: Portion, gang: Gang) -> bool:
-        """Whether a walk would come to the portion before it comes to the gang."""
-        other = _first(gang)
-        if portion.gang.queue == gang.queue:
-            return self._state.turns.place(portion) < self._state.turns.place(other)
-        return (self._pressure(portion), portion.gang.queue) < (self._pressure(other), gang.queue)
 
     # ---- one turn -------------------------------------------------------------------------------------------------
 
@@ -224,8 +197,7 @@ class Cycle:
             running = state.begin(request, placement, state.now_s)
             self._decisions.append(Bind(id=request.id, node=running.node, placement=placement, after=tuple(gone)))
         state.board.commit()
-        self._starts += 1
-        self._pressures.clear()
+        self._walk.started()
         self._evict.touch(by.queue)
         if gone:
             for action in (self._allocate, self._evict, self._defragment, self._reserve):
@@ -259,8 +231,3 @@ class Cycle:
                     if key:
                         known[key] = explanation
                 yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)
-
-
-def _first(gang: Gang) -> Portion:
-    """What of a waiting gang is tried first."""
-    return min(portions_of(gang), key=lambda portion: portion.rank)
