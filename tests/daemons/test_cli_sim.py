@@ -116,7 +116,7 @@ def test_a_node_in_use_is_destroyed_only_by_force(terminal: Terminal) -> None:
         assert terminal.items("sim", "list") == []
     finally:
         program.kill()
-        program.wait(timeout=20)
+        program.wait(timeout=60)
 
 
 def test_a_broken_state_file_is_told_as_such(terminal: Terminal) -> None:

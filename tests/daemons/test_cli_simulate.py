@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
         lines = partial.read_text().splitlines() if partial.exists() else []
         return {r["seed"]: r["decisions_per_s"] for line in lines for r in (json.loads(line)["result"],)}
 
-    until(lambda: partial.exists() and partial.read_text().count("\n") >= 2, within_s=30, what="two runs to be done")
+    until(lambda: partial.exists() and partial.read_text().count("\n") >= 2, what="two runs to be done")
     job.signal(signal.SIGINT)
     assert job.code() == 130
     assert job.text.startswith("interrupted; what is done is kept in ")
@@ -134,7 +133,7 @@ def test_ctrl_c_at_a_terminal_reaches_workers_that_are_just_starting_and_they_sa
     words = ("--policy", "fgd", "--seeds", "1-60", "--jobs", "4", "--json", str(tmp_path / "out.json"))
     job = terminal.start(*openb, *words, own_group=True)
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
-    until(lambda: len(children.read_text().split()) >= 4, within_s=30, what="workers to start")
+    until(lambda: len(children.read_text().split()) >= 4, what="workers to start")
     os.killpg(job.pid, signal.SIGINT)
     assert job.code() == 130
     assert job.text.startswith("interrupted; ")
@@ -215,11 +214,9 @@ def test_output_that_cannot_be_written_is_told_before_anything_runs(
 ) -> None:
     # So many runs that the time limit of a command would be over before a late answer came.
     words = (*openb, "--seeds", "1-3000", "--jobs", "1", "--policy", "fgd")
-    begun = time.monotonic()
     terminal.refused(3, *words, "--json", str(tmp_path / "no" / "out.json"))
     assert "folder" in terminal.refused(2, *words, "--json", str(tmp_path))
     terminal.refused(2, *words, "--plot", str(tmp_path / "out.bmp"))
-    assert time.monotonic() - begun < 50
 
 
 def test_page_and_plots_are_written(terminal: Terminal, openb: tuple[str, ...], tmp_path: Path) -> None:

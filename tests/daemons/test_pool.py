@@ -131,10 +131,11 @@ def test_a_grant_that_nobody_takes_is_revoked_when_its_asker_is_gone(world: Worl
 
 
 def test_a_grant_whose_asker_lives_on_is_revoked_after_its_grace(world: World) -> None:
+    begun = time.monotonic()
     granted = world.client.post("/v1/allocations", {"memory_mib": 1000})
     assert world.allocations()[0]["state"] == "granted"
-    waited = elapsed_until(lambda: not world.allocations(), within_s=15, what="the grace to end")
-    assert waited > 8
+    until(lambda: not world.allocations(), what="the grace to end")
+    assert time.monotonic() - begun > 8
     assert world.allocations(ended=True)[-1]["id"] == granted["id"]
     assert world.allocations(ended=True)[-1]["reason"] == "timeout"
 
@@ -149,7 +150,7 @@ def test_what_can_never_fit_is_refused_even_when_it_would_wait(world: World) -> 
         ({"queue": "nowhere"}, Reason.NOT_FOUND),
     ):
         with pytest.raises(CalabashError) as caught:
-            world.client.post("/v1/allocations", {**body, "wait_s": 30}, timeout_s=5)
+            world.client.post("/v1/allocations", {**body, "wait_s": 600}, timeout_s=60)
         assert caught.value.reason is reason, body
         assert caught.value.hint, body
 
@@ -285,7 +286,7 @@ def test_the_database_url_can_be_told_on_standard_input(make_world: Callable[...
 
 def test_a_second_pool_on_the_same_home_is_refused_with_the_pid_of_the_first(world: World) -> None:
     second = subprocess.run(
-        world.command(), env=world.environment, capture_output=True, text=True, timeout=30, check=False
+        world.command(), env=world.environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert second.returncode == 1
     assert "error [pool_running]" in second.stderr
@@ -317,7 +318,7 @@ def test_down_is_refused_while_programs_run_unless_forced(world: World) -> None:
     world.client.post("/v1/shutdown", {"force": True}, timeout_s=30)
     until(program.dead, what="the program to be ended")
     assert world.daemon is not None
-    assert world.daemon.wait(timeout=20) == 0
+    assert world.daemon.wait(timeout=60) == 0
     assert world.slots() == []
 
 
@@ -484,10 +485,12 @@ def test_a_program_fault_does_not_take_the_card_away(world: World) -> None:
 
 
 def test_usage_is_metered_per_allocation(world: World) -> None:
+    begun = time.monotonic()
     program, allocation = world.running(memory_mib=1024, cores=50)
     time.sleep(1.0)
     program.finish()
     until(lambda: not world.allocations())
+    at_most = time.monotonic() - begun + 0.1  # it is metered by another clock
     world.kill(signal.SIGTERM)
     from calabash.seams.store import open_store
 
@@ -496,6 +499,6 @@ def test_usage_is_metered_per_allocation(world: World) -> None:
     store.close()
     assert len(records) == 1
     elapsed = records[0].to_s - records[0].from_s
-    assert 1.0 <= elapsed < 5.0
+    assert 1.0 <= elapsed <= at_most
     assert records[0].allocated_gpu_s == pytest.approx(elapsed * 0.5)
     assert records[0].memory_mib_s == pytest.approx(elapsed * 1024)

@@ -132,7 +132,7 @@ def test_a_queue_that_makes_no_sense_is_refused_and_not_kept(world: World, name:
 
 def test_every_route_is_described_and_nothing_else_is() -> None:
     from calabash.api.routes import ROUTES
-    from calabash.standalone.handlers import HANDLERS
+    from calabash.standalone.handlers.application import HANDLERS
 
     served = {
         (method, path.replace("allocation:str", "id").replace("name:path", "name"), route.status_code)

@@ -6,8 +6,10 @@ import fcntl
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -68,6 +70,13 @@ def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
         book.sweep()
 
 
+def _entered(path: Path) -> set[str]:
+    """What the journal holds, read beside the store: opening one takes ten times as long."""
+    with closing(sqlite3.connect(path)) as journal:
+        rows = journal.execute("SELECT id FROM allocations WHERE state <> ?", (AllocationState.RELEASED.value,))
+        return {name for (name,) in rows}
+
+
 def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/pool.db"
     open_store(url).close()
@@ -91,9 +100,7 @@ def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_pat
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "the book keeper ended by itself"
         if slots.is_dir():
             names = {p.name for p in slots.iterdir() if not p.name.startswith(".")}
-            store = open_store(url)
-            entered = {r.id for r in store.allocations()}
-            store.close()
+            entered = _entered(tmp_path / "pool.db")
             seen_states.add((bool(entered - names), bool(entered & names)))
             assert not names - entered, "a slot that the journal does not know"
     store = open_store(url)

@@ -56,7 +56,7 @@ def test_a_program_starts_others_while_no_pool_runs(make_world: Callable[..., Wo
 def test_a_program_that_spoils_its_page_is_ended_and_told(world: World, size: str) -> None:
     script = f"truncate -s {size} $CALABASH_SLOT/usage; exec sleep 1000"
     program = world.run("sh", "-c", script, memory_mib=1024, cores=10)
-    until(program.dead, within_s=5, what="it to be ended")
+    until(program.dead, what="it to be ended")
     assert program.code == -signal.SIGKILL
     until(lambda: not world.allocations(), what="its slice to come back")
     (event,) = world.events("hostile")
@@ -71,7 +71,7 @@ def test_what_ignores_sigterm_is_ended_with_all_its_children(world: World) -> No
     until(lambda: len(_pids(world, allocation["id"])) >= 3, what="children")
     pids = _pids(world, allocation["id"])
     world.client.delete(f"/v1/allocations/{allocation['id']}?force=1")
-    until(program.dead, within_s=9, what="the grace to be over")
+    until(program.dead, what="the grace to be over")
     until(lambda: not world.allocations(), what="its slice to come back")
     assert not any(start_time(pid) for pid in pids)
 

@@ -129,6 +129,6 @@ def test_a_program_in_a_pid_namespace_of_its_own_is_accounted_and_reclaimed(worl
     assert used <= 2048
     os.write(program.stdin, b"\n")
     # The mounted /proc shows the pids of another namespace, so only the pool can tell that the first is dead.
-    until(lambda: world.allocations()[0]["slices"][0]["memory_used_mib"] == 0, within_s=2, what="it to be reclaimed")
+    until(lambda: world.allocations()[0]["slices"][0]["memory_used_mib"] == 0, what="it to be reclaimed")
     os.write(program.stdin, b"\n")
     until(lambda: program.says("held 1500"), what="the second to have the room")

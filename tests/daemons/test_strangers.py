@@ -51,6 +51,7 @@ def _ask(world: World, **body: Any) -> str:
     return ""
 
 
+@pytest.mark.alone
 def test_a_stranger_is_found_within_two_seconds_and_what_it_holds_is_not_granted(
     make_world: MakeWorld, hold: str
 ) -> None:
@@ -96,7 +97,7 @@ def test_strangers_are_killed_where_that_is_the_policy_and_nobody_else(make_worl
     honest, _ = world.running(hold, "700", "100", memory_mib=2048, cores=10)
     until(lambda: honest.says("held 700"))
     with _stranger(world, hold, "100", "100") as stranger:
-        until(lambda: stranger.poll() is not None, within_s=4, what="the stranger to be killed")
+        until(lambda: stranger.poll() is not None, what="the stranger to be killed")
     until(lambda: world.events("stranger_gone"))
     assert honest.alive()
 
@@ -122,7 +123,7 @@ def test_an_allocation_that_holds_more_than_it_was_given_is_ended(world: World, 
     until(lambda: honest.says("held 900"))
     greedy, allocation = world.running(*PLAIN, hold, "8000", "1000", memory_mib=1024, cores=10)
     until(lambda: greedy.says("held 8000") or not greedy.alive())
-    until(greedy.dead, within_s=12, what="it to be ended")
+    until(greedy.dead, what="it to be ended")
     (event,) = world.events("over_use")
     assert event["allocation"] == allocation["id"]
     assert "it was given 1024 MiB" in event["message"]
@@ -147,8 +148,7 @@ def test_a_program_without_the_library_is_stopped_while_it_owes_gpu_time(world: 
 
     until(lambda: _is_stopped(greedy.pid), what="it to be stopped")
     before = busy_ns()
-    waited_s = elapsed_until(lambda: busy_ns() > before, within_s=10, what="it to go on when it has paid")
-    assert waited_s < 10
+    until(lambda: busy_ns() > before, what="it to go on when it has paid")
     assert greedy.alive()
 
 

@@ -22,9 +22,10 @@ from calabash.standalone.client import PoolClient
 
 NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 SIM = "lab"
+HANG_S = 60.0  # whatever is not done by then never will be; a machine that is busy with other tests is slow
 
 
-def until(condition: Callable[[], Any], *, within_s: float = 10.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], *, within_s: float = HANG_S, what: str = "") -> Any:
     """Poll until it is true and return it; fail with ``what`` when the time is over."""
     deadline = time.monotonic() + within_s
     while True:
@@ -35,7 +36,7 @@ def until(condition: Callable[[], Any], *, within_s: float = 10.0, what: str = "
         time.sleep(0.01)
 
 
-def elapsed_until(condition: Callable[[], Any], *, within_s: float = 10.0, what: str = "") -> float:
+def elapsed_until(condition: Callable[[], Any], *, within_s: float = HANG_S, what: str = "") -> float:
     """How long that took, in seconds."""
     begun = time.monotonic()
     until(condition, within_s=within_s, what=what)
@@ -168,19 +169,19 @@ class World:
         def answer() -> Any:
             assert daemon.poll() is None, (self.home / "pool.log").read_text()
             try:
-                status = self.client.get("/v1/status", timeout_s=5)
+                status = self.client.get("/v1/status", timeout_s=20)
             except CalabashError:
                 return None
             return status if status["pid"] == daemon.pid else None
 
-        found: dict[str, Any] = until(answer, within_s=30, what="the pool to answer")
+        found: dict[str, Any] = until(answer, what="the pool to answer")
         return found
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Kill the daemon and wait for its end."""
         assert self.daemon is not None
         self.daemon.send_signal(number)
-        self.daemon.wait(timeout=20)
+        self.daemon.wait(timeout=HANG_S)
 
     def run(self, *command: str, **body: Any) -> Program:
         """A program on a slice."""
@@ -254,7 +255,7 @@ class World:
             program.close()
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.terminate()
-            self.daemon.wait(timeout=20)
+            self.daemon.wait(timeout=HANG_S)
         self._clear()
 
     def _clear(self) -> None:

@@ -92,7 +92,7 @@ class Copy:
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, root / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, root / name, symlinks=True)
             else:
                 shutil.copy2(source, root / name)
         shutil.copytree(ROOT / "build" / "native", root / "build" / "native", symlinks=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.daemons.world import until
+from tests.daemons.world import HANG_S, until
 
 from calabash.model.errors import CalabashError
 from calabash.standalone.client import PoolClient
@@ -81,7 +81,7 @@ class Child:
     def says(self, text: str) -> bool:
         return text in self.text()
 
-    def line(self, *, within_s: float = 15.0) -> str:
+    def line(self, *, within_s: float = HANG_S) -> str:
         """Its next whole line."""
 
         def whole() -> bool:
@@ -150,7 +150,7 @@ class User:
         self.home = home
         self.children: list[Child] = []
 
-    def does(self, function: Callable[..., Any], *arguments: Any, within_s: float = 30.0) -> Any:
+    def does(self, function: Callable[..., Any], *arguments: Any, within_s: float = HANG_S) -> Any:
         """Call it as this user and return what it returned (JSON). What it raised fails the test."""
 
         def act() -> None:

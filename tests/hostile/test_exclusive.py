@@ -37,7 +37,7 @@ def _opens(user: User, node: Path) -> bool:
 
 def _alone(world: HostileWorld, user: User, *command: str | Path) -> tuple[Child, int]:
     """A program on a card of its own, and the card."""
-    child = user.runs(*(command or ("/bin/cat",)), mode="exclusive")
+    child = user.runs(*(command or ("/bin/cat",)), mode="exclusive", wait_s=20)  # the probe may be on it for a moment
     found: dict[str, Any] = until(lambda: world.of(child), what="the exclusive program to run")
     return child, found["slices"][0]["device_index"]
 

@@ -19,6 +19,7 @@ from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+LEASE_BREAK_S = 45.0  # what the kernel waits for somebody who does not let go of a file
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -106,7 +107,7 @@ def test_no_lease_can_be_taken_on_a_slot(world: HostileWorld, mallory: User) -> 
         assert mallory.keeps(_lease_everything, str(slot)).line() == "leases 0"
         begun = time.monotonic()
         _slot_of(world, world.user())
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < LEASE_BREAK_S / 2
 
 
 def test_the_pool_starts_again_while_a_tenant_clings_to_its_slot(world: HostileWorld, mallory: User) -> None:
@@ -116,7 +117,7 @@ def test_the_pool_starts_again_while_a_tenant_clings_to_its_slot(world: HostileW
     world.kill()
     begun = time.monotonic()
     world.up()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < LEASE_BREAK_S / 2
     with world.unharmed():
         assert clinging.alive()
 
@@ -212,8 +213,8 @@ def test_root_inside_a_container_holds_nothing_up(world: HostileWorld) -> None:
         with world.unharmed(seconds=2.0):
             begun = time.monotonic()
             _slot_of(world, world.user())
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < LEASE_BREAK_S / 2
             world.client.delete(f"/v1/allocations/{slot.name}?force=1")
-            until(lambda: not slot.exists(), within_s=8, what="the slot to be gone")
+            until(lambda: not slot.exists(), what="the slot to be gone")
     finally:
         root.vanish()

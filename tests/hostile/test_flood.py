@@ -69,7 +69,7 @@ def test_thousands_of_waiting_requests_of_one_user_delay_nobody(world: HostileWo
     flood = [mallory.keeps(_open_many, str(world.home), data, REQUESTS // 2) for _ in range(2)]
     with world.unharmed(seconds=3.0):
         for child in flood:
-            assert child.line(within_s=60).startswith("opened")
+            assert child.line().startswith("opened")
     waiting = [a for a in world.allocations() if a["state"] == "pending" and a["uid"] == mallory.uid]
     assert len(waiting) <= 1000
     with world.unharmed(seconds=3.0):  # all hang up in the same moment
@@ -118,7 +118,7 @@ def test_answers_that_nobody_reads_take_no_memory(world: HostileWorld, mallory: 
     assert world.daemon is not None
     before = _memory_mib(world.daemon.pid)
     with world.unharmed(seconds=3.0):
-        assert mallory.keeps(_never_read, str(world.home)).line(within_s=60) == "asked"
+        assert mallory.keeps(_never_read, str(world.home)).line() == "asked"
     assert _memory_mib(world.daemon.pid) - before < MEMORY_MIB
 
 
@@ -173,7 +173,7 @@ def _come_and_go(home: str, number: int) -> int:
 def test_ended_allocations_leave_the_journal_again(world: HostileWorld, mallory: User) -> None:
     before = _size(world, "pool.db*")
     with world.unharmed():
-        done = mallory.does(_come_and_go, str(world.home), 100, within_s=60)
+        done = mallory.does(_come_and_go, str(world.home), 100)
     assert done
     assert _size(world, "pool.db*") - before < 6 << 20
     until(lambda: not world.held_by(mallory))

@@ -33,7 +33,7 @@ def test_a_slice_is_held_as_long_as_anything_of_it_lives(world: HostileWorld, ma
         assert [a["state"] for a in held] == ["running"]
         assert held[0]["pids"], "its programs are known"
     world.client.delete(f"/v1/allocations/{held[0]['id']}?force=1")
-    until(lambda: not world.held_by(mallory), within_s=10, what="the slice to end by force")
+    until(lambda: not world.held_by(mallory), what="the slice to end by force")
     until(lambda: not _on_the_cards(world, mallory), what="its memory to be free")
 
 
@@ -48,7 +48,7 @@ def test_a_slice_ends_when_the_last_of_it_is_gone(world: HostileWorld, mallory: 
     for pid in mallory.processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not world.held_by(mallory), within_s=5, what="the slice to end")
+    until(lambda: not world.held_by(mallory), what="the slice to end")
 
 
 def _park(slot: str) -> None:
@@ -74,7 +74,7 @@ def test_release_frees_a_slice_whose_descriptors_are_parked_in_a_socket(world: H
     assert parked.line().startswith("parked")
     with world.unharmed():
         world.client.delete(f"/v1/allocations/{allocation}?force=1")
-        until(lambda: not world.held_by(mallory), within_s=8, what="the slice to be free")
+        until(lambda: not world.held_by(mallory), what="the slice to be free")
         until(program.dead)
     assert parked.alive()
     assert not (world.home / "alloc" / allocation).exists()
@@ -88,7 +88,7 @@ def test_a_slice_ends_by_itself_while_its_descriptors_are_parked_in_a_socket(
     parked = mallory.keeps(_park, str(world.home / "alloc" / allocation))
     assert parked.line().startswith("parked")
     program.let_end()
-    until(lambda: not world.held_by(mallory), within_s=8, what="the slice to end with its program")
+    until(lambda: not world.held_by(mallory), what="the slice to end with its program")
     assert parked.alive()
 
 
@@ -158,7 +158,7 @@ def test_slices_of_root_cannot_be_kept_by_others(world: HostileWorld, mallory: U
     clinging = mallory.keeps(_lock_all, str(slot))
     assert clinging.line().startswith("locks")
     program.let_end()
-    until(lambda: all(a["id"] != allocation for a in world.allocations()), within_s=8, what="root's slice to end")
+    until(lambda: all(a["id"] != allocation for a in world.allocations()), what="root's slice to end")
     root.vanish()
     assert clinging.alive()
 
@@ -183,7 +183,7 @@ def test_an_orphan_that_refuses_to_die_is_ended_by_force(world: HostileWorld, ma
     allocation = until(lambda: world.of(program), what="the program to run")["id"]
     with world.unharmed():
         world.client.delete(f"/v1/allocations/{allocation}?force=1")
-        until(lambda: not world.held_by(mallory), within_s=12, what="the slice to end by force")
+        until(lambda: not world.held_by(mallory), what="the slice to end by force")
         until(lambda: not mallory.processes(), what="all of it to be dead")
 
 
@@ -203,7 +203,7 @@ def test_a_program_that_moves_to_a_smaller_slice_is_held_to_that_one(world: Host
     target = world.slot_of(small).name
     with world.unharmed():
         mallory.does(_enter, str(world.home), target, large.pid)
-        until(lambda: _right(world, mallory), within_s=8, what="it to be held to one of its slices")
+        until(lambda: _right(world, mallory), what="it to be held to one of its slices")
 
 
 def _right(world: HostileWorld, user: User) -> bool:

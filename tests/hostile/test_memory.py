@@ -32,7 +32,7 @@ def _calabash_run(world: HostileWorld, *words: str | Path) -> subprocess.Complet
 def test_every_context_is_charged_to_its_slice(world: HostileWorld, mallory: User) -> None:
     with world.unharmed():
         opener = mallory.runs(world.program("hostile"), "contexts", "60", memory_mib=1024, cores=10)
-        until(lambda: "refused after" in opener.text() or opener.dead(), within_s=20, what="a context to be refused")
+        until(lambda: "refused after" in opener.text() or opener.dead(), what="a context to be refused")
         assert _used(world, mallory) <= GIB
 
 
@@ -49,7 +49,7 @@ def test_memory_taken_beside_the_library_is_found_and_ended(world: HostileWorld,
     bare = mallory.runs(world.program("hostile"), "bare", "8192", memory_mib=1024, cores=10)
     line = bare.line()
     if line == "held 8192":
-        until(lambda: bare.dead() or _used(world, mallory) <= GIB, within_s=6, what="the program to be ended")
+        until(lambda: bare.dead() or _used(world, mallory) <= GIB, what="the program to be ended")
     with world.unharmed():
         assert _used(world, mallory) <= GIB
 

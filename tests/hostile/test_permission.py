@@ -95,7 +95,7 @@ def test_gangs_of_the_same_name_are_two_gangs_when_two_users_have_them(
         pair = [eve.runs("/bin/cat", **body) for _ in range(2)]
         until(lambda: all(world.of(member) for member in pair), what="both of one user to start")
         assert not [a for a in world.held_by(mallory) if a["state"] == "running"]
-        assert "refused" in until(alone.text, within_s=8, what="the one that is alone to be refused")
+        assert "refused" in until(alone.text, what="the one that is alone to be refused")
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_users_own_pool_serves_nobody_else(world: HostileWorld, users_pool: Pa
         assert daemon.alive(), daemon.text()
         return bool(mallory.does(_call, str(users_pool), "GET", "/v1/status") == "done")
 
-    until(up, within_s=30, what="the user's pool to answer")
+    until(up, what="the user's pool to answer")
     with world.unharmed():
         assert eve.does(_call, str(users_pool), "GET", "/v1/status") == "not_permitted"
         assert eve.does(_ask, str(users_pool), SMALL) == "not_permitted"

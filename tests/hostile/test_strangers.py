@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from tests.daemons.world import SIM, World, until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
@@ -16,12 +17,13 @@ def _events_of(world: HostileWorld, kind: str) -> list[str]:
     return [e["message"] for e in world.events(kind)]
 
 
+@pytest.mark.alone
 def test_a_program_without_a_slice_is_found_within_two_seconds(world: HostileWorld, mallory: User) -> None:
     world.forget_events()
     stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=world.environment_of_node())
     assert stranger.line() == f"held {GIB_20}"
     begun = time.monotonic()
-    message = until(lambda: _events_of(world, "stranger"), within_s=10, what="an event about the stranger")[0]
+    message = until(lambda: _events_of(world, "stranger"), what="an event about the stranger")[0]
     assert time.monotonic() - begun <= 2.5
     assert str(stranger.pid) in message
     with world.unharmed():
@@ -34,7 +36,7 @@ def test_a_card_is_not_granted_for_what_a_stranger_holds(world: HostileWorld, ma
     environment = world.environment_of_node()
     stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=environment)
     assert stranger.line() == f"held {GIB_20}"
-    until(lambda: _events_of(world, "stranger"), within_s=5, what="an event about the stranger")
+    until(lambda: _events_of(world, "stranger"), what="an event about the stranger")
     with world.unharmed():
         # The first card has 40 GiB: 2 are the neighbour's, 20 the stranger's.
         asked = [eve.runs("/bin/cat", memory_mib=30 * 1024, cores=10) for _ in range(2)]
@@ -48,7 +50,7 @@ def test_a_card_with_a_stranger_is_not_granted_exclusively(world: HostileWorld, 
     world.forget_events()
     stranger = mallory.starts(world.program("hostile"), "hold", "4096", environment=environment)
     assert stranger.line() == "held 4096"
-    until(lambda: _events_of(world, "stranger"), within_s=5, what="an event about the stranger")
+    until(lambda: _events_of(world, "stranger"), what="an event about the stranger")
     with world.unharmed():
         asked = eve.runs("/bin/cat", mode="exclusive")
         assert "refused" in until(asked.text, what="the exclusive request to be answered")
@@ -63,7 +65,7 @@ def test_a_card_with_a_stranger_takes_nothing_new_where_cards_are_drained(
     mallory, eve = world.user(), world.user()
     stranger = mallory.starts(world.program("hostile"), "hold", "64", environment=world.environment_of_node())
     assert stranger.line() == "held 64"
-    until(lambda: _events_of(world, "stranger"), within_s=5, what="an event about the stranger")
+    until(lambda: _events_of(world, "stranger"), what="an event about the stranger")
     with world.unharmed():
         first = eve.runs("/bin/cat", mode="exclusive", wait_s=20)  # the probe may be on it for a moment
         until(lambda: world.of(first), what="the other card to be given")
@@ -71,7 +73,7 @@ def test_a_card_with_a_stranger_takes_nothing_new_where_cards_are_drained(
         assert "refused" in until(second.text, what="the card with the stranger to be refused")
         assert [a["slices"][0]["device_index"] for a in world.held_by(eve)] == [1]
     stranger.close()
-    until(lambda: _events_of(world, "stranger_gone"), within_s=5, what="the end of the stranger to be seen")
+    until(lambda: _events_of(world, "stranger_gone"), what="the end of the stranger to be seen")
     after = eve.runs("/bin/cat", memory_mib=64, cores=1)
     found = until(lambda: world.of(after), what="the card to take work again")
     assert found["slices"][0]["device_index"] == 0
@@ -88,7 +90,7 @@ def test_strangers_alone_are_killed_where_that_is_the_policy(make_world: Callabl
     stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=world.environment_of_node())
     assert stranger.line() == f"held {GIB_20}"
     with world.unharmed():
-        until(stranger.dead, within_s=2.5, what="the stranger to be killed")
+        until(stranger.dead, what="the stranger to be killed")
     assert stranger.code == -9
     assert tenant.alive()
     assert idle.alive()
@@ -106,9 +108,7 @@ def test_a_program_of_a_second_pool_is_a_stranger(world: HostileWorld, mallory: 
         world.forget_events()
         other = mallory.runs(world.program("hostile"), "hold", str(GIB_20), memory_mib=22 * 1024, cores=10)
         assert other.line() == f"held {GIB_20}"
-        until(
-            lambda: any(str(other.pid) in m for m in _events_of(world, "stranger")), within_s=5, what="it to be told of"
-        )
+        until(lambda: any(str(other.pid) in m for m in _events_of(world, "stranger")), what="it to be told of")
         card = next(d for d in world.devices() if any(s["pid"] == other.pid for s in d["strangers"]))
         with world.unharmed():
             asked = [eve.runs("/bin/cat", memory_mib=30 * 1024, cores=10) for _ in range(2)]

@@ -18,7 +18,7 @@ from calabash.seams.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMCTL = simulated_library_dir() / "calabash-simctl"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def simctl(*arguments: object, timeout_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:

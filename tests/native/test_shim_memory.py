@@ -245,7 +245,7 @@ def test_memory_of_a_killed_sibling_is_taken_back_inside_the_next_allocation(slo
         assert ask() == str(SUCCESS)
         sibling.communicate()
     survivor.stdin.close()
-    assert survivor.wait(timeout=30) == 0
+    assert survivor.wait(timeout=60) == 0
 
 
 def test_the_residual_of_a_killed_sibling_is_waited_for(world: World) -> None:

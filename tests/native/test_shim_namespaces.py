@@ -58,7 +58,7 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_dead(world: World) 
     # unshare itself waits outside of the namespace; the holder is its only child.
     (child,) = Path(f"/proc/{inner.pid}/task/{inner.pid}/children").read_text().split()
     os.kill(int(child), signal.SIGKILL)
-    inner.communicate(timeout=30)
+    inner.communicate(timeout=60)
 
 
 def test_the_preload_file_of_a_container_holds_every_program_whatever_its_environment(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.native.sim_cuda_programs import CudaNode, ask, program
-from tests.native.simnode import simctl
+from tests.native.simnode import simctl, until
 
 MIB = 1 << 20
+REPEATS = 5
 
 
 @pytest.fixture
@@ -42,34 +44,37 @@ def spin(node: CudaNode, count: int, each_ns: int, processes: int) -> list[float
     return [finish(p) for p in running]
 
 
+def alone_ms(node: CudaNode, count: int, each_ns: int) -> float:
+    """The same of a process that is alone: usual, for what else this machine does may come between two launches."""
+    return statistics.median(spin(node, count, each_ns, 1)[0] for _ in range(REPEATS))
+
+
 def test_a_process_alone_has_the_whole_card(node: CudaNode) -> None:
-    [alone] = spin(node, 100, 3_000_000, 1)
-    assert alone == pytest.approx(300, abs=2)
+    assert alone_ms(node, 100, 3_000_000) == pytest.approx(300, abs=2)
 
 
 def test_two_processes_slow_each_other_and_the_card_is_busy_for_the_sum(node: CudaNode) -> None:
     # The first event is recorded at the start of each, so the later one also counts what it waits for its first turn.
-    first, second = spin(node, 100, 3_000_000, 2)
-    assert 550 < max(first, second) < 700
-    assert min(first, second) > 450
-    assert node.device(1)["busy_ns"] == 600_000_000  # index 1 is the faster card, CUDA's device 0
+    pairs = [sorted(spin(node, 100, 3_000_000, 2)) for _ in range(REPEATS)]
+    earlier, later = (statistics.median(times) for times in zip(*pairs, strict=True))
+    assert 550 < later < 700
+    assert earlier > 450
+    assert node.device(1)["busy_ns"] == REPEATS * 600_000_000  # index 1 is the faster card, CUDA's device 0
 
 
 def test_a_slow_card_takes_longer_by_its_factor(node: CudaNode) -> None:
     assert simctl("inject", node.state, "--gpu", 1, "slow", "250%").returncode == 0
     assert node.device(1)["slow_permille"] == 2500
-    [alone] = spin(node, 20, 1_000_000, 1)
-    assert alone == pytest.approx(50, abs=2)
+    assert alone_ms(node, 20, 1_000_000) == pytest.approx(50, abs=2)
 
 
 def test_memory_is_never_sold_twice_and_can_be_filled_to_the_last_block(node: CudaNode) -> None:
     hammers = [node.start("sim_cuda_load", "hammer", seed, 600, CUDA_VISIBLE_DEVICES="1") for seed in range(12)]
     for process in hammers:
         go(process)
-    time.sleep(0.5)
+    until(lambda: node.device(0)["denied_count"] > 0, "the card to be fought for")
     during = node.device(0)
     total = during["memory_total_bytes"] - during["memory_reserved_bytes"]
-    assert during["denied_count"] > 0, "the card was not fought for"
     assert during["used_peak_bytes"] <= total
     for process in hammers:
         process.kill()
@@ -125,11 +130,11 @@ def test_the_peak_is_of_what_the_living_hold(node: CudaNode) -> None:
 def test_a_killed_neighbour_does_not_keep_the_card(node: CudaNode) -> None:
     greedy = node.start("sim_cuda_load", "spin", 100, 60_000_000_000, CUDA_VISIBLE_DEVICES="0")
     go(greedy)
-    time.sleep(0.05)
+    until(lambda: node.device(1)["busy_ns"] > 0, "its kernel to run")
     greedy.kill()
     greedy.wait()
     [alone] = spin(node, 50, 2_000_000, 1)
-    assert alone < 130
+    assert alone < 190  # beside a neighbour it would be 200
 
 
 def test_an_uncorrectable_error_ends_the_contexts_that_were_there_and_no_later_one(node: CudaNode) -> None:

@@ -202,8 +202,8 @@ def test_a_busy_card_shows_it_and_cools_down_afterwards(node: Node) -> None:
     """
     idle = node.nvml(ask)
     assert idle == [[0, 52, 30, 210, 0], [0, 9, 32, 300, 8]]
-    node.hold(0, busy_ms=2500)
-    holder = node.hold(2, busy_ms=2500)
+    other = node.hold(0, busy_ms=600_000)
+    holder = node.hold(2, busy_ms=600_000)
     until(lambda: all(card[0] == 100 for card in node.nvml(ask)), "both cards are busy for a second")
     big, small = node.nvml(ask)
     assert big[1] == 400
@@ -214,12 +214,14 @@ def test_a_busy_card_shows_it_and_cools_down_afterwards(node: Node) -> None:
     assert small[4] == 0
     processes = node.nvml("answer = {s.pid: s.smUtil for s in nvmlDeviceGetProcessUtilization(handles()[2], 0)}")
     assert processes[str(holder.pid)] >= 90
+    for ended in (other, holder):
+        assert ended.end() == 0
     until(lambda: all(card[0] == 0 for card in node.nvml(ask)), "both cards are idle again")
     assert node.nvml(ask)[0][1] == 52
 
 
 def test_two_processes_share_a_busy_card_evenly(node: Node) -> None:
-    first, second = node.hold(0, busy_ms=2000), node.hold(0, busy_ms=2000)
+    first, second = node.hold(0, busy_ms=600_000), node.hold(0, busy_ms=600_000)
     ask = """
         try: answer = {s.pid: s.smUtil for s in nvmlDeviceGetProcessUtilization(handles()[0], 0)}
         except NVMLError_NotFound: answer = {}
@@ -233,7 +235,7 @@ def test_two_processes_share_a_busy_card_evenly(node: Node) -> None:
 def test_energy_never_runs_backwards_and_grows_faster_under_load(node: Node) -> None:
     ask = "answer = [nvmlDeviceGetTotalEnergyConsumption(h) for h in handles()[:2]]"
     before = node.nvml(ask)
-    node.hold(0, busy_ms=1000)
+    node.hold(0, busy_ms=600_000)
     until(lambda: node.nvml(ask)[0] - before[0] > 300_000, "the busy card uses energy")
     after = node.nvml(ask)
     assert after[0] - before[0] > 2 * (after[1] - before[1]) > 0

@@ -25,6 +25,7 @@ from calabash.seams.gpu.nvidia import open_driver
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.host.processes import identify, send_signal
 
+ROUND_S = 0.05
 FORGER = Path(__file__).with_name("page_forger.c")
 
 
@@ -68,8 +69,13 @@ class TruthLab:
         self._stack.close()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.05):
-            self._auditor.tick(list(self._keepings), time.monotonic_ns())
+        pause_s, next_ns = ROUND_S, 0
+        while not self._stop.wait(pause_s):
+            now_ns = time.monotonic_ns()
+            if now_ns >= next_ns:
+                next_ns = now_ns + int(ROUND_S * 1e9)
+                self._auditor.tick(list(self._keepings), now_ns)
+            pause_s = min(self._auditor.step(time.monotonic_ns()) or ROUND_S, ROUND_S)
         self._auditor.release()
 
     def _freeze(self, name: AllocationId, frozen: bool) -> None:

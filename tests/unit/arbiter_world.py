@@ -18,8 +18,9 @@ from typing import Any
 from calabash.agent.arbiter_accounts import ComputeDemand
 from calabash.agent.arbiter_policy import NEVER, Order, SharedDevice, decide
 from calabash.agent.audit import Audit, Throttle, Window, check, throttle
-from calabash.agent.auditor import WINDOW_NS
+from calabash.agent.auditor import PACED_WINDOW_NS, WINDOW_NS
 from calabash.agent.believed import MS, LargestStep
+from calabash.agent.pacing import due_ns
 from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.model.request import AllocationId
 
@@ -116,6 +117,7 @@ class World:
         self.pending: dict[AllocationId, Order] = {}
         self._next_tick = self.now_ns
         self._next_window = self.now_ns
+        self._window_ns = WINDOW_NS
 
     def run(self, duration_ns: int) -> None:
         """Let virtual time pass."""
@@ -125,10 +127,13 @@ class World:
                 self._arbitrate()
                 self._next_tick = self.now_ns + self.tick_ns
             if self.now_ns >= self._next_window:
+                paced = any(tenant.throttle.pace for tenant in self.tenants.values())
                 self._audit()
-                self._next_window = self.now_ns + WINDOW_NS
-            if self.now_ns % (50 * MS) == 0:
-                for name in self.tenants:
+                self._window_ns = PACED_WINDOW_NS if paced else WINDOW_NS
+                self._next_window = self.now_ns + self._window_ns
+            for name, tenant in self.tenants.items():
+                pace = tenant.throttle.pace
+                if self.now_ns % (50 * MS) == 0 or (pace is not None and self.now_ns >= due_ns(pace)):
                     self._hold(name, None)
             for name, order in list(self.pending.items()):
                 if order.round is None or order.round.start_ns <= self.now_ns:
@@ -158,17 +163,25 @@ class World:
             seen_ns = tenant.busy_ns - tenant.seen_ns
             charged_ns = tenant.charged_ns - tenant.hidden_ns
             window = Window(
-                now_ns=self.now_ns, elapsed_ns=WINDOW_NS, seen_ns=seen_ns, told_ns=charged_ns - tenant.told_ns
+                now_ns=self.now_ns, elapsed_ns=self._window_ns, seen_ns=seen_ns, told_ns=charged_ns - tenant.told_ns
             )
             tenant.audit, owed_ns = check(tenant.audit, window)
             tenant.seen_ns, tenant.told_ns = tenant.busy_ns, charged_ns
             tenant.unreported_ns += owed_ns
-            self._hold(name, seen_ns / WINDOW_NS)
+            self._hold(name, seen_ns, hides=owed_ns > 0)
 
-    def _hold(self, name: AllocationId, seen_ratio: float | None) -> None:
+    def _hold(self, name: AllocationId, seen_ns: int | None, *, hides: bool = False) -> None:
         order, tenant = self.orders[name], self.tenants[name]
         suspended = order.gate is Gate.TURN and order.turn == NEVER
-        tenant.throttle = throttle(tenant.throttle, suspended=suspended, seen_ratio=seen_ratio, now_ns=self.now_ns)
+        tenant.throttle = throttle(
+            tenant.throttle,
+            suspended=suspended,
+            seen_ratio=None if seen_ns is None else seen_ns / self._window_ns,
+            now_ns=self.now_ns,
+            share=tenant.core_percent / 100 if tenant.policy is not PagePolicy.BEST_EFFORT else 1.0,
+            seen_ns=seen_ns,
+            hides=hides,
+        )
 
     def _launch(self, tenant: Tenant, order: Order) -> None:
         tenant.bucket_ns = min(BURST_NS, tenant.bucket_ns + STEP_NS * tenant.core_percent // 100)

@@ -108,7 +108,7 @@ def test_a_successor_waits_for_its_predecessor_and_takes_over(tmp_path: Path) ->
     first.wait()
     assert _beats(limits, time.monotonic_ns())
     second.send_signal(signal.SIGTERM)
-    assert second.wait(timeout=20) == 0
+    assert second.wait(timeout=60) == 0
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,23 +19,28 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.programs = root / "programs"
-        for folder in ("tools", "native", "programs", ".venv"):
-            (root / folder).mkdir()
+        for folder in ("tools", "native", "programs", "src", ".venv/bin"):
+            (root / folder).mkdir(parents=True)
         shutil.copy(ROOT / "tools" / "bootstrap", root / "tools")
         (root / "pyproject.toml").write_text("")
         self.program("gcc", "exit 0")
         self.program("uv", "echo noise; echo more noise >&2")
         self.program("make", '[ -f native/built ] || { case "$*" in *-q*) exit 1;; esac; touch native/built; }')
 
-    def program(self, name: str, script: str) -> None:
+        (root / ".venv/bin/python").symlink_to(
+            self.program("python", 'echo "$*" "[$PYTHONDONTWRITEBYTECODE]" >>compilations')
+        )
+
+    def program(self, name: str, script: str) -> Path:
         path = self.programs / name
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
+        return path
 
     def __call__(self, *options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.root / "tools" / "bootstrap", *options],
-            env={"PATH": f"{self.programs}:/usr/bin:/bin"},
+            env={"PATH": f"{self.programs}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             timeout=60,
@@ -55,6 +61,7 @@ def test_each_step_is_a_line_with_its_time_and_the_last_line_says_what_to_try(tr
     *steps, last = done.stdout.splitlines()
     assert [re.sub(r" +\d+\.\d s$", "", step) for step in steps] == [
         "Python environment, in .venv",
+        "compiled modules, in .venv and src",
         "C libraries, in src/calabash/_native",
     ]
     assert "try:" in last
@@ -64,6 +71,20 @@ def test_a_tree_that_is_in_place_is_left_alone_in_silence(tree: Tree) -> None:
     tree()
     done = tree()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_modules_are_compiled_whatever_the_environment_says_and_again_when_a_source_is_newer(tree: Tree) -> None:
+    tree()
+    compiled = (tree.root / "compilations").read_text()
+    assert "-m compileall -q src []" in compiled
+    assert "calabash.standalone.daemon" in compiled
+    for stamp in (".calabash-synced", ".calabash-compiled"):
+        os.utime(tree.root / ".venv" / stamp, (1, 1))
+    os.utime(tree.root / "pyproject.toml", (0, 0))
+    assert tree().stdout == ""
+    (tree.root / "src/new.py").touch()
+    assert "compiled modules" in tree().stdout
+    assert tree().stdout == ""
 
 
 def test_a_step_that_fails_shows_what_it_said_and_ends_the_set_up(tree: Tree) -> None:

@@ -195,7 +195,7 @@ def test_a_sleeper_at_the_gate_is_woken_by_a_new_order(tmp_path: Path) -> None:
         "file = open(sys.argv[1], 'r+b'); page = LimitsStruct.from_buffer(mmap.mmap(file.fileno(), 0))\n"
         "at = ctypes.addressof(page.device[0]) + LimitsDeviceStruct.word.offset\n"
         "print('asleep', flush=True)\n"
-        "limit = (ctypes.c_long * 2)(20, 0)\n"
+        "limit = (ctypes.c_long * 2)(200, 0)\n"
         "ctypes.CDLL(None).syscall(202, ctypes.c_void_p(at), 0, 0, limit, None, 0)\n"
         "print(page.device[0].gate, flush=True)\n"
     )
@@ -219,4 +219,4 @@ def test_a_sleeper_at_the_gate_is_woken_by_a_new_order(tmp_path: Path) -> None:
         woken.set()
         ringer.join()
     assert answer == f"{int(Gate.OPEN)}\n"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100

@@ -98,9 +98,7 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *
 
 static CUresult get(CUarray handle, struct array **out)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     *out = object_get(handle, KIND_ARRAY);
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -108,8 +106,7 @@ static CUresult get(CUarray handle, struct array **out)
 EXPORT CUresult cuArrayDestroy(CUarray hArray)
 {
     struct array *a;
-    CUresult result = get(hArray, &a);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hArray, &a));
     if (a->mipmap) return CUDA_ERROR_INVALID_VALUE;
     context_synchronize(context_current());
     drop(a);
@@ -119,8 +116,7 @@ EXPORT CUresult cuArrayDestroy(CUarray hArray)
 EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
     struct array *a;
-    CUresult result = get(hArray, &a);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hArray, &a));
     if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
     *pArrayDescriptor = a->desc;
     return CUDA_SUCCESS;
@@ -129,8 +125,7 @@ EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescrip
 EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
     struct array *a;
-    CUresult result = get(hArray, &a);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hArray, &a));
     if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
     *pArrayDescriptor =
         (CUDA_ARRAY_DESCRIPTOR){a->desc.Width, a->desc.Height, a->desc.Format, a->desc.NumChannels};
@@ -141,8 +136,7 @@ EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *mem
                                              CUarray array, CUdevice device)
 {
     struct array *a;
-    CUresult result = get(array, &a);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(array, &a));
     if (!memoryRequirements) return CUDA_ERROR_INVALID_VALUE;
     if (!device_get(device)) return CUDA_ERROR_INVALID_DEVICE;
     *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = a->range->charged, .alignment = 512};
@@ -202,9 +196,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
 EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
                                          unsigned int level)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     struct mipmap *m = object_get(hMipmappedArray, KIND_MIPMAP);
     if (!m) return CUDA_ERROR_INVALID_HANDLE;
     if (!pLevelArray || level >= m->levels) return CUDA_ERROR_INVALID_VALUE;
@@ -214,9 +206,7 @@ EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray 
 
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     struct mipmap *m = object_get(hMipmappedArray, KIND_MIPMAP);
     if (!m) return CUDA_ERROR_INVALID_HANDLE;
     context_synchronize(c);
@@ -248,9 +238,7 @@ struct texture {
 
 static CUresult remember(unsigned long long *out, const CUDA_RESOURCE_DESC *r, const CUDA_TEXTURE_DESC *t)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!out || !r) return CUDA_ERROR_INVALID_VALUE;
     if (r->resType == CU_RESOURCE_TYPE_ARRAY && !object_get(r->res.array.hArray, KIND_ARRAY))
         return CUDA_ERROR_INVALID_VALUE;

@@ -20,4 +20,11 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* Ends the function with the answer of the call unless that is success. */
+#define OK_OR_RETURN(call)                         \
+    do {                                           \
+        CUresult answer = (call);                  \
+        if (answer != CUDA_SUCCESS) return answer; \
+    } while (0)
+
 #endif

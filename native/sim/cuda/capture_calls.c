@@ -13,9 +13,7 @@
 static CUresult begin(CUstream hStream, struct graph *g, CUstreamCaptureMode mode, const CUgraphNode *depend,
                       size_t count)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED || s->capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (s->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct session *i = calloc(1, sizeof *i);
@@ -124,9 +122,7 @@ static CUstreamCaptureStatus status(const struct stream *s)
 
 EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
     *captureStatus = status(s);
     if (capture_is_implicit(s, false)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -137,9 +133,7 @@ EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatu
                                           cuuint64_t *id_out, CUgraph *graph_out,
                                           const CUgraphNode **dependencies_out, size_t *numDependencies_out)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!captureStatus_out) return CUDA_ERROR_INVALID_VALUE;
     *captureStatus_out = status(s);
     if (!s->capture) return CUDA_SUCCESS;
@@ -169,9 +163,7 @@ EXPORT CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *
 EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
                                                   size_t numDependencies, unsigned int flags)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!s->capture) return CUDA_ERROR_ILLEGAL_STATE;
     if ((numDependencies && !dependencies) || flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
         return CUDA_ERROR_INVALID_VALUE;

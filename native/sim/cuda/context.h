@@ -45,6 +45,11 @@ void context_set_current(struct context *c);
 struct context *context_current(void);
 /* The current context when it is usable; *out is set on success. */
 CUresult context_enter(struct context **out);
+
+#define CONTEXT_OR_RETURN(c) \
+    struct context *c;       \
+    OK_OR_RETURN(context_enter(&c))
+
 CUresult context_health(struct context *c);
 /* The object of the device's primary context, not yet active. */
 struct context *context_of_primary(struct device *d);

@@ -262,9 +262,7 @@ EXPORT CUresult cuCtxDestroy(CUcontext ctx)
 
 EXPORT CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!pctx || flags) return CUDA_ERROR_INVALID_VALUE;
     *pctx = (CUcontext)c;
     return CUDA_SUCCESS;
@@ -345,8 +343,7 @@ static CUresult named(CUcontext ctx, struct context **out)
 EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
     struct context *c;
-    CUresult result = named(ctx, &c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(named(ctx, &c));
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = c->device->ordinal;
     return CUDA_SUCCESS;
@@ -355,8 +352,7 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 EXPORT CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
     struct context *c;
-    CUresult result = named(ctx, &c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(named(ctx, &c));
     if (!ctxId) return CUDA_ERROR_INVALID_VALUE;
     *ctxId = c->id;
     return CUDA_SUCCESS;
@@ -365,8 +361,7 @@ EXPORT CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 EXPORT CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 {
     struct context *c;
-    CUresult result = named(ctx, &c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(named(ctx, &c));
     if (!version) return CUDA_ERROR_INVALID_VALUE;
     *version = 3020;
     return CUDA_SUCCESS;

@@ -16,9 +16,7 @@
 
 static CUresult linear(uint64_t to, uint64_t from, size_t bytes, CUstream hStream, bool waits)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (bytes == 0) return CUDA_SUCCESS;
     if (!copy_readable(to, bytes) || !copy_readable(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     struct box b = {.to = {.base = to}, .from = {.base = from}, .width = bytes, .height = 1, .depth = 1};

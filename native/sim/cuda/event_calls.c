@@ -12,9 +12,7 @@
 
 EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!phEvent || (Flags & ~7u)) return CUDA_ERROR_INVALID_VALUE;
     if ((Flags & CU_EVENT_INTERPROCESS) && !(Flags & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_VALUE;
@@ -81,8 +79,7 @@ EXPORT CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigne
 EXPORT CUresult cuEventQuery(CUevent hEvent)
 {
     struct event *e;
-    CUresult result = event_get(hEvent, &e);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(event_get(hEvent, &e));
     if (e->capture) return CUDA_ERROR_CAPTURED_EVENT;
     if (!event_done(e)) return CUDA_ERROR_NOT_READY;
     return context_health(e->context);

@@ -158,9 +158,7 @@ EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsig
 
 static CUresult prefetch(CUdeviceptr devPtr, size_t count, CUstream hStream)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     return count && memory_allows(s->context, devPtr, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -34,8 +34,7 @@ EXPORT CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 EXPORT CUresult cuGraphDestroy(CUgraph hGraph)
 {
     struct graph *g;
-    CUresult result = get(hGraph, &g);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hGraph, &g));
     if (g->owned) return CUDA_ERROR_INVALID_VALUE;
     graph_free(g);
     return CUDA_SUCCESS;
@@ -44,8 +43,7 @@ EXPORT CUresult cuGraphDestroy(CUgraph hGraph)
 EXPORT CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
     struct graph *g;
-    CUresult result = get(originalGraph, &g);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(originalGraph, &g));
     if (!phGraphClone) return CUDA_ERROR_INVALID_VALUE;
     struct graph *copy = graph_clone(g);
     if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -89,8 +87,7 @@ EXPORT CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
         [NODE_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE,
     };
     struct node *n;
-    CUresult result = get_node(hNode, &n);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get_node(hNode, &n));
     if (!type) return CUDA_ERROR_INVALID_VALUE;
     *type = types[n->kind];
     return CUDA_SUCCESS;
@@ -130,8 +127,7 @@ EXPORT CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNod
                                    CUgraphEdgeData *edgeData, size_t *numEdges)
 {
     struct graph *g;
-    CUresult result = get(hGraph, &g);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hGraph, &g));
     if (!numEdges || !from != !to) return CUDA_ERROR_INVALID_VALUE;
     size_t n = 0;
     for (struct node *i = g->first; i; i = i->next) {
@@ -155,8 +151,7 @@ EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *de
                                               CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
     struct node *n;
-    CUresult result = get_node(hNode, &n);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get_node(hNode, &n));
     if (!numDependencies) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; dependencies && i < *numDependencies; i++) {
         dependencies[i] = i < n->depend_count ? (CUgraphNode)n->depend[i] : NULL;
@@ -177,8 +172,7 @@ EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *
                                                 CUgraphEdgeData *edgeData, size_t *numDependentNodes)
 {
     struct node *n;
-    CUresult result = get_node(hNode, &n);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get_node(hNode, &n));
     if (!numDependentNodes) return CUDA_ERROR_INVALID_VALUE;
     size_t found = 0;
     for (struct node *i = n->graph->first; i; i = i->next) {
@@ -202,8 +196,7 @@ EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dep
 static CUresult change(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t count, bool add)
 {
     struct graph *g;
-    CUresult result = get(hGraph, &g);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hGraph, &g));
     if (count && (!from || !to)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         struct node *a, *b;
@@ -252,8 +245,7 @@ EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsi
 {
     struct user *u;
     struct graph *g = object_get(graph, KIND_GRAPH);
-    CUresult result = user_get(object, count, &u);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(user_get(object, count, &u));
     if (!g || (flags & ~(unsigned int)CU_GRAPH_USER_OBJECT_MOVE)) return CUDA_ERROR_INVALID_VALUE;
     return held_add(&g->held, u, count, !(flags & CU_GRAPH_USER_OBJECT_MOVE)) ? CUDA_SUCCESS
                                                                               : CUDA_ERROR_OUT_OF_MEMORY;
@@ -263,8 +255,7 @@ EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, uns
 {
     struct user *u;
     struct graph *g = object_get(graph, KIND_GRAPH);
-    CUresult result = user_get(object, count, &u);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(user_get(object, count, &u));
     for (struct held **h = g ? &g->held : NULL; h && *h; h = &(*h)->next) {
         if ((*h)->user != u || (*h)->count < count) continue;
         (*h)->count -= count;

@@ -70,9 +70,7 @@ static bool sound(struct graph *g)
 
 static CUresult instantiate(CUgraphExec *out, CUgraph hGraph, unsigned long long flags)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     struct graph *g = object_get(hGraph, KIND_GRAPH);
     const unsigned long long known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                      CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
@@ -141,8 +139,7 @@ static bool holds_memory(const struct graph *g)
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
     struct exec *e;
-    CUresult result = get(hGraphExec, &e);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hGraphExec, &e));
     struct context *c = context_current();
     if (c && holds_memory(e->graph)) context_synchronize(c); /* launches under way may still touch it */
     graph_free(e->graph);
@@ -153,8 +150,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 EXPORT CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 {
     struct exec *e;
-    CUresult result = get(hGraphExec, &e);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(get(hGraphExec, &e));
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     *flags = e->flags;
     return CUDA_SUCCESS;
@@ -342,8 +338,7 @@ EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgra
     struct context *c;
     struct node *n, *different = NULL;
     const struct graph *from = object_get(childGraph, KIND_GRAPH);
-    CUresult result = find(hGraphExec, hNode, NODE_GRAPH, &c, &n);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(find(hGraphExec, hNode, NODE_GRAPH, &c, &n));
     if (!from || !same_shape(n->child, from, &different)) return CUDA_ERROR_INVALID_VALUE;
     CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = {.graph = childGraph}};
     return node_set_any(n, c, &p);
@@ -354,8 +349,7 @@ static CUresult set_event(CUgraphExec exec, CUgraphNode node, enum node_kind kin
     struct context *c;
     struct node *n;
     struct event *e = object_get(event, KIND_EVENT);
-    CUresult result = find(exec, node, kind, &c, &n);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(find(exec, node, kind, &c, &n));
     if (!e) return CUDA_ERROR_INVALID_VALUE;
     n->event = e;
     return CUDA_SUCCESS;

@@ -18,8 +18,7 @@
 static CUresult add(CUgraphNode *out, CUgraph hGraph, enum node_kind kind, const CUgraphNode *depend,
                     size_t count, struct context **c, struct node **n)
 {
-    CUresult result = context_enter(c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(context_enter(c));
     struct graph *g = object_get(hGraph, KIND_GRAPH);
     if (!out || !g || (count && !depend)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
@@ -315,7 +314,6 @@ EXPORT CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeP
 {
     struct context *c;
     struct node *n = object_get(hNode, KIND_NODE);
-    CUresult result = with_context(&c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(with_context(&c));
     return n && nodeParams ? node_set_any(n, c, nodeParams) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -86,8 +86,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
     struct handle h;
     struct stat st;
     char path[64];
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(context_enter(&c));
     memcpy(&h, &handle, sizeof h);
     if (!pdptr || (Flags & ~1u) || h.magic != MAGIC || h.room == 0 || h.room % SIM_LARGE_UNIT ||
         h.size > h.room)
@@ -120,9 +119,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     context_synchronize(c);
     memory_lock();
     struct range *r = range_find(dptr);

@@ -282,9 +282,7 @@ static CUresult write_effect(struct context *c, void *argument)
 static CUresult value(CUstream stream, CUdeviceptr address, uint64_t v, unsigned int flags, bool wide,
                       bool wait)
 {
-    struct stream *s;
-    CUresult result = stream_get(stream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, stream);
     uint64_t size = wide ? 8 : 4;
     if (address % size || !memory_allows(s->context, address, size)) return CUDA_ERROR_INVALID_VALUE;
     if (s->capture) return unserved("captured cuStreamWaitValue and cuStreamWriteValue");

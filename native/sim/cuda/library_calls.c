@@ -81,8 +81,7 @@ EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const c
 EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 {
     struct module *m;
-    CUresult result = library_get(lib, &m);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(library_get(lib, &m));
     if (!count) return CUDA_ERROR_INVALID_VALUE;
     *count = (unsigned int)m->image->entry_count;
     return CUDA_SUCCESS;
@@ -91,8 +90,7 @@ EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
     struct module *m;
-    CUresult result = library_get(lib, &m);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(library_get(lib, &m));
     return kernels ? module_functions(m, (void **)kernels, numKernels) : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -120,9 +120,7 @@ EXPORT CUresult cuMemFreeHost(void *p)
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
     sim_sweep(&process.sim, 1000000ull);
     device_total(c->device, total);
@@ -137,9 +135,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     memory_lock();
     const struct range *r = range_find_any(dptr);
     if (r && r->memory == MEMORY_RESERVED) r = NULL;
@@ -153,9 +149,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdev
 
 EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
     const struct range *r = range_find_any((uint64_t)p);
@@ -169,9 +163,7 @@ EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsign
 
 EXPORT CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!pFlags) return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
     const struct range *r = range_find_any((uint64_t)p);

@@ -72,8 +72,7 @@ static CUresult module_get(CUmodule handle, struct module **out)
 EXPORT CUresult cuModuleUnload(CUmodule hmod)
 {
     struct module *m;
-    CUresult result = module_get(hmod, &m);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(module_get(hmod, &m));
     if (m->context && object_get(m->context, KIND_CONTEXT)) context_synchronize(m->context);
     module_unload(m);
     return CUDA_SUCCESS;
@@ -94,8 +93,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char
 EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 {
     struct module *m;
-    CUresult result = module_get(mod, &m);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(module_get(mod, &m));
     if (!count) return CUDA_ERROR_INVALID_VALUE;
     *count = (unsigned int)m->image->entry_count;
     return CUDA_SUCCESS;
@@ -104,16 +102,14 @@ EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
     struct module *m;
-    CUresult result = module_get(mod, &m);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(module_get(mod, &m));
     return functions ? module_functions(m, (void **)functions, numFunctions) : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
     struct module *m;
-    CUresult result = module_get(hmod, &m);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(module_get(hmod, &m));
     if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
     return module_global(m, m->context, name, dptr, bytes);
 }

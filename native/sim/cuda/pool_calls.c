@@ -69,9 +69,7 @@ static CUresult free_effect(struct context *c, void *argument)
 
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!dptr) return CUDA_SUCCESS;
     if (s->capture) return capture_free(s, dptr);
     memory_lock();

@@ -31,9 +31,7 @@ struct range *range_find_any(uint64_t address)
 
 EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     uint64_t base = (uint64_t)p;
     if (!p || bytesize == 0 || base + bytesize < base || space_holds(base)) return CUDA_ERROR_INVALID_VALUE;
     memory_lock();

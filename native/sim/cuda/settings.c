@@ -7,9 +7,7 @@
 
 EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     *flags = c->flags;
     return CUDA_SUCCESS;
@@ -17,9 +15,7 @@ EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 
 EXPORT CUresult cuCtxSetFlags(unsigned int flags)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!context_flags_are_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
     c->flags = flags;
     return CUDA_SUCCESS;
@@ -27,9 +23,7 @@ EXPORT CUresult cuCtxSetFlags(unsigned int flags)
 
 EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!pvalue) return CUDA_ERROR_INVALID_VALUE;
     if ((int)limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *pvalue = c->limit[limit];
@@ -38,9 +32,7 @@ EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 
 EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if ((int)limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     c->limit[limit] = value;
     return CUDA_SUCCESS;
@@ -48,9 +40,7 @@ EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 
 EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!pconfig) return CUDA_ERROR_INVALID_VALUE;
     *pconfig = c->cache_config;
     return CUDA_SUCCESS;
@@ -66,9 +56,7 @@ EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config)
 
 EXPORT CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!pConfig) return CUDA_ERROR_INVALID_VALUE;
     *pConfig = c->shared_config ? c->shared_config : CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
     return CUDA_SUCCESS;
@@ -84,9 +72,7 @@ EXPORT CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
 
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (leastPriority) *leastPriority = 0;
     if (greatestPriority) *greatestPriority = -5;
     return CUDA_SUCCESS;
@@ -94,9 +80,7 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPri
 
 EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!pExecAffinity) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     pExecAffinity->type = type;
@@ -113,8 +97,7 @@ EXPORT CUresult cuCtxResetPersistingL2Cache(void)
 EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
     struct context *c, *peer = object_get(peerContext, KIND_CONTEXT);
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(context_enter(&c));
     if (Flags) return CUDA_ERROR_INVALID_VALUE;
     if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
     int possible = 0;
@@ -129,8 +112,7 @@ EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 {
     struct context *c, *peer = object_get(peerContext, KIND_CONTEXT);
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(context_enter(&c));
     if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
     uint64_t bit = 1ull << peer->device->ordinal;
     if (!(__atomic_fetch_and(&c->peers, ~bit, __ATOMIC_RELAXED) & bit))

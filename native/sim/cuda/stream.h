@@ -39,6 +39,11 @@ struct stream *stream_new(struct context *c, unsigned int flags, int priority);
 /* Resolve a stream argument in the current context: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD included.
  */
 CUresult stream_get(CUstream handle, struct stream **out);
+
+#define STREAM_OR_RETURN(s, handle) \
+    struct stream *s;               \
+    OK_OR_RETURN(stream_get(handle, &s))
+
 struct stream *stream_legacy(struct context *c);
 struct stream *stream_default(struct context *c);
 /* Take `s` out of its context's list; the context's lock is held. */

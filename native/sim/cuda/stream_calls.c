@@ -14,9 +14,7 @@
 
 EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
-    struct context *c;
-    CUresult result = context_enter(&c);
-    if (result != CUDA_SUCCESS) return result;
+    CONTEXT_OR_RETURN(c);
     if (!phStream || (flags & ~1u)) return CUDA_ERROR_INVALID_VALUE;
     struct stream *s = stream_new(c, flags, priority);
     if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -59,9 +57,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream hStream)
 
 EXPORT CUresult cuStreamQuery(CUstream hStream)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (s->capture) return capture_refuse(s);
     if (!stream_idle(s)) return CUDA_ERROR_NOT_READY;
     return context_health(s->context);
@@ -69,9 +65,7 @@ EXPORT CUresult cuStreamQuery(CUstream hStream)
 
 EXPORT CUresult cuStreamGetPriority(CUstream hStream, int *priority)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!priority) return CUDA_ERROR_INVALID_VALUE;
     *priority = s->priority;
     return CUDA_SUCCESS;
@@ -79,9 +73,7 @@ EXPORT CUresult cuStreamGetPriority(CUstream hStream, int *priority)
 
 EXPORT CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     *flags = s->flags;
     return CUDA_SUCCESS;
@@ -89,9 +81,7 @@ EXPORT CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
 
 EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!streamId) return CUDA_ERROR_INVALID_VALUE;
     *streamId = s->id;
     return CUDA_SUCCESS;
@@ -99,9 +89,7 @@ EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 
 EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
     *pctx = (CUcontext)s->context;
     return CUDA_SUCCESS;
@@ -115,9 +103,7 @@ EXPORT CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx 
 
 EXPORT CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = s->context->device->ordinal;
     return CUDA_SUCCESS;
@@ -125,9 +111,7 @@ EXPORT CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 
 EXPORT CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     memset(value, 0, sizeof *value);
     if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = s->priority;
@@ -138,9 +122,7 @@ EXPORT CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUst
 
 EXPORT CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
 {
-    struct stream *s;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    STREAM_OR_RETURN(s, hStream);
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     if (attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) s->sync_policy = value->syncPolicy;
     if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY) s->priority = value->priority;
@@ -161,7 +143,6 @@ EXPORT CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_
     struct stream *s;
     (void)length;
     (void)flags;
-    CUresult result = stream_get(hStream, &s);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(stream_get(hStream, &s));
     return memory_is_ours(dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

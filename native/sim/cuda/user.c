@@ -81,8 +81,7 @@ EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
     struct user *u;
-    CUresult result = user_get(object, count, &u);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(user_get(object, count, &u));
     if (count > u->references) return CUDA_ERROR_INVALID_VALUE;
     user_release(u, count);
     return CUDA_SUCCESS;

@@ -106,8 +106,7 @@ EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAl
                                               CUmemAllocationGranularity_flags option)
 {
     struct device *d;
-    CUresult result = check_properties(prop, &d);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(check_properties(prop, &d));
     if (!granularity ||
         (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
         return CUDA_ERROR_INVALID_VALUE;
@@ -132,8 +131,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                             const CUmemAllocationProp *prop, unsigned long long flags)
 {
     struct device *d;
-    CUresult result = check_properties(prop, &d);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(check_properties(prop, &d));
     if (!handle || flags || size == 0 || size % GRANULARITY || size > 1ull << 46)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sim_charge(&process.sim, d->index, size, false)) {

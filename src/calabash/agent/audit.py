@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from calabash.agent.believed import MS
+from calabash.agent.pacing import Pace, pace
 
 SLACK_NS = 250 * MS
 CAUGHT_SLACK_NS = 50 * MS
@@ -54,28 +55,47 @@ def check(audit: Audit, window: Window) -> tuple[Audit, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
-    """What is remembered of an allocation that may not run now; ``ignored_ns``: when it last ran all the same."""
+    """What is remembered of an allocation that keeps to no gate; ``ignored_ns``: when it last ran without leave."""
 
     suspended_ns: int = 0  # since when; 0: it may run
     ignored_ns: int = 0
     frozen: bool = False
+    pace: Pace | None = None  # of one that is known to run without leave
 
 
-IGNORED_NS = 10_000 * MS  # for so long after it ran without leave, an allocation is not waited for again
+IGNORED_NS = 10_000 * MS  # for so long after it ran without leave, or hid that it ran, it is taken for one that does
 SUSPENSION_SEEN_NS = 500 * MS  # a window of the driver that began earlier tells of time before the suspension
 RUNS_RATIO = 0.05
 
 
-def throttle(state: Throttle, *, suspended: bool, seen_ratio: float | None, now_ns: int) -> Throttle:
-    """Whether an allocation that its arbiter has suspended must be stopped by force.
+def throttle(
+    state: Throttle,
+    *,
+    suspended: bool,
+    seen_ratio: float | None,
+    now_ns: int,
+    share: float = 1.0,
+    seen_ns: int | None = None,
+    hides: bool = False,
+) -> Throttle:
+    """Whether an allocation must be stopped by force: while its arbiter has suspended it, if it runs all the same; and
+    from then on for the part of the time that is not its own.
 
     Args:
         seen_ratio: part of a device's time that it had in a window which ends now; None between windows.
+        share: the part of it that it was given and may have whatever its arbiter says; 1: as the arbiter says.
+        seen_ns: what it had in that window.
+        hides: it was just found to have told too little.
     """
-    if not suspended:
-        return replace(state, suspended_ns=0, frozen=False)
-    since_ns = state.suspended_ns or now_ns
-    runs = seen_ratio is not None and seen_ratio > RUNS_RATIO and now_ns - since_ns > SUSPENSION_SEEN_NS
-    ignored_ns = now_ns if runs else state.ignored_ns
-    known = ignored_ns > 0 and now_ns - ignored_ns < IGNORED_NS
-    return Throttle(suspended_ns=since_ns, ignored_ns=ignored_ns, frozen=state.frozen or known)
+    since_ns = (state.suspended_ns or now_ns) if suspended else 0
+    runs = suspended and seen_ratio is not None and seen_ratio > RUNS_RATIO and now_ns - since_ns > SUSPENSION_SEEN_NS
+    ignored_ns = now_ns if runs or (hides and _is_known(state.ignored_ns, now_ns)) else state.ignored_ns
+    if not _is_known(ignored_ns, now_ns):
+        return Throttle(suspended_ns=since_ns, ignored_ns=ignored_ns, frozen=state.frozen and suspended)
+    paced = pace(state.pace or Pace(), share=share, seen_ns=seen_ns, suspended=suspended, now_ns=now_ns)
+    frozen = not paced.runs(now_ns) if share < 1 else suspended
+    return Throttle(suspended_ns=since_ns, ignored_ns=ignored_ns, frozen=frozen, pace=paced)
+
+
+def _is_known(ignored_ns: int, now_ns: int) -> bool:
+    return ignored_ns > 0 and now_ns - ignored_ns < IGNORED_NS

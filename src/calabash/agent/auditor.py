@@ -1,5 +1,8 @@
 """Asks the drivers who had the devices' time, has ``audit`` decide, publishes what was not told, and stops by force
-whoever runs although the arbiter has suspended it (only where the kernel says who belongs to an allocation)."""
+whoever runs although the arbiter has suspended it (only where the kernel says who belongs to an allocation).
+
+An allocation that is known to run without leave is stopped and let go in turns of its own (``pacing``): ``step`` does
+that between two rounds, and its device is looked at more often."""
 
 from __future__ import annotations
 
@@ -9,17 +12,20 @@ from dataclasses import dataclass, field
 from calabash.agent.audit import Audit, Throttle, Window, check, throttle
 from calabash.agent.believed import MS, Believed
 from calabash.agent.inventory import Inventory
+from calabash.agent.pacing import due_ns
 from calabash.agent.pages import LimitsPage
-from calabash.agent.pages_layout import Gate
+from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.agent.reap import Keeping
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 
 WINDOW_NS = 250 * MS
+PACED_WINDOW_NS = 100 * MS  # while somebody is paced: the driver of a card tells no more often
 WINDOW_NS_MAX = 1_500 * MS  # a sample stands for no more time than this
 TELL_AGAIN_NS = 60_000 * MS
 BURST_NS = 40 * MS
+STEP_S_MIN = 0.002
 
 Tell = Callable[[AllocationId, DeviceUuid, int], None]
 
@@ -31,6 +37,20 @@ class _Device:
     after_us: int = 0
     read_us: dict[int, int] = field(default_factory=dict)  # by pid
     read_ns: int = 0  # ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Had:
+    """What an allocation had of a device in a window that ends now."""
+
+    seen_ns: int
+    elapsed_ns: int
+    owed_ns: int
+    share: float
+
+    @property
+    def excess_ns(self) -> float:
+        return self.seen_ns - self.share * self.elapsed_ns
 
 
 @dataclass(slots=True)
@@ -70,15 +90,16 @@ class Auditor:
         self._told_at_ns: dict[AllocationId, int] = {}
         self._owners: dict[int, AllocationId] = {}
         self._next_ns = 0
-        self._ratios: dict[tuple[AllocationId, int], float] = {}  # of the windows that end now
+        self._had: dict[AllocationId, dict[int, _Had]] = {}  # in the windows that end now, by device
+        self._paced: dict[AllocationId, LimitsPage] = {}
 
     def tick(self, keepings: Iterable[Keeping], now_ns: int) -> None:
         """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
         pages = {keeping.limits.allocation: keeping for keeping in keepings}
         self._forget(pages.keys())
-        self._ratios.clear()
+        self._had.clear()
         if now_ns >= self._next_ns:
-            self._next_ns = now_ns + WINDOW_NS
+            self._next_ns = now_ns + (PACED_WINDOW_NS if self._paced else WINDOW_NS)
             by_device: dict[DeviceUuid, list[tuple[Keeping, int]]] = {}
             for keeping in pages.values():
                 for index, uuid in enumerate(keeping.limits.uuids):
@@ -88,6 +109,16 @@ class Auditor:
         if self._freeze is not None:
             for name, keeping in pages.items():
                 self._hold(name, keeping.limits, now_ns)
+            self._had.clear()
+
+    def step(self, now_ns: int) -> float | None:
+        """What is due of pacing; in how many seconds it is again, None when nobody is paced."""
+        waits_s = []
+        for name, limits in list(self._paced.items()):
+            if now_ns >= self._due_ns(name):
+                self._hold(name, limits, now_ns)
+            waits_s.append((self._due_ns(name) - now_ns) / 1e9)
+        return max(STEP_S_MIN, min(waits_s)) if waits_s else None
 
     def release(self) -> None:
         """Let everybody go on."""
@@ -95,6 +126,7 @@ class Auditor:
             if state.frozen and self._freeze is not None:
                 self._freeze(name, False)
         self._throttles.clear()
+        self._paced.clear()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -102,6 +134,7 @@ class Auditor:
         names = set(held)
         self._slices = {key: slice_ for key, slice_ in self._slices.items() if key[0] in names}
         self._throttles = {name: state for name, state in self._throttles.items() if name in names}
+        self._paced = {name: limits for name, limits in self._paced.items() if name in names}
         self._told_at_ns = {name: at for name, at in self._told_at_ns.items() if name in names}
 
     def _window(self, uuid: DeviceUuid, parts: list[tuple[Keeping, int]], now_ns: int) -> None:
@@ -125,7 +158,9 @@ class Auditor:
             window = Window(now_ns=now_ns, elapsed_ns=elapsed_ns, seen_ns=seen_ns, told_ns=value_ns - part.told_ns)
             part.audit, owed_ns = check(part.audit, window)
             part.told_ns, part.since_ns = value_ns, now_ns
-            self._ratios[name, index] = seen_ns / elapsed_ns
+            share = _share(keeping.limits, index)
+            had = _Had(seen_ns=seen_ns, elapsed_ns=elapsed_ns, owed_ns=owed_ns, share=share)
+            self._had.setdefault(name, {})[index] = had
             keeping.limits.add_seen(index, seen_ns, unreported_ns=owed_ns)
             if owed_ns and now_ns - self._told_at_ns.get(name, -TELL_AGAIN_NS) >= TELL_AGAIN_NS:
                 self._told_at_ns[name] = now_ns
@@ -160,11 +195,34 @@ class Auditor:
             self._freeze(name, False)  # a pool before this one may have stopped it
             state = self._throttles[name] = Throttle()
         indices = [i for i in range(limits.device_count) if _suspended(limits, i)]
-        ratios = [self._ratios[name, i] for i in indices if (name, i) in self._ratios]
-        after = throttle(state, suspended=bool(indices), seen_ratio=max(ratios, default=None), now_ns=now_ns)
+        had = self._had.get(name, {})
+        most = max(had.values(), key=lambda h: h.excess_ns, default=None)
+        after = throttle(
+            state,
+            suspended=bool(indices),
+            seen_ratio=max((had[i].seen_ns / had[i].elapsed_ns for i in indices if i in had), default=None),
+            now_ns=now_ns,
+            share=most.share if most else min(_share(limits, i) for i in range(limits.device_count)),
+            seen_ns=most.seen_ns if most else None,
+            hides=any(h.owed_ns for h in had.values()),
+        )
         if after.frozen is not state.frozen:
             self._freeze(name, after.frozen)
         self._throttles[name] = after
+        if after.pace is not None:
+            self._paced[name] = limits
+        else:
+            self._paced.pop(name, None)
+
+    def _due_ns(self, name: AllocationId) -> int:
+        state = self._throttles.get(name)
+        return due_ns(state.pace) if state is not None and state.pace is not None else 0
+
+
+def _share(limits: LimitsPage, index: int) -> float:
+    """The part of a device that it may have in any case; 1 where only the arbiter knows."""
+    device = limits.device(index)
+    return device.core_percent / 100 if device.policy in {PagePolicy.FIXED, PagePolicy.BURST} else 1.0
 
 
 def _suspended(limits: LimitsPage, index: int) -> bool:

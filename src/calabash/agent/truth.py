@@ -50,6 +50,7 @@ class Truth:
         self._membership = membership
         self._clock = clock
         self._hooks = hooks
+        self._next_ns = 0
         self._proven = membership.form == "kernel"  # else a process can leave its allocation, or be lent to another
         self._census = Census(
             inventory,
@@ -74,12 +75,20 @@ class Truth:
         """Those that are on a device."""
         return self._census.strangers(device)
 
-    def round(self) -> None:
-        """What is due now."""
+    def round(self) -> float | None:
+        """What is due now; in how many seconds something is due again, None: after the usual time."""
         now_ns = self._clock.monotonic_ns()
+        if now_ns < self._next_ns:
+            return self._until_next(self._auditor.step(now_ns), now_ns)
+        self._next_ns = now_ns + int(ROUND_S * 1e9)
         keepings = self._hooks.keepings()
         self._auditor.tick(keepings, now_ns)
         self._census.tick(_caps(keepings), now_ns)
+        now_ns = self._clock.monotonic_ns()
+        return self._until_next(self._auditor.step(now_ns), now_ns)
+
+    def _until_next(self, paced_s: float | None, now_ns: int) -> float | None:
+        return None if paced_s is None else min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
         """Let everybody go on who was stopped: nobody is there to continue them later."""

@@ -23,7 +23,6 @@ was freed since everything was looked at: all others were refused then and would
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 
 from calabash.model.errors import Reason
@@ -34,12 +33,12 @@ from calabash.sched.actions.evict import Eviction
 from calabash.sched.actions.plan import Plan
 from calabash.sched.actions.reserve import Reserve
 from calabash.sched.actions.victims import paused
-from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
+from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, Move
 from calabash.sched.explain.why import Why
-from calabash.sched.queues.gang import Gang, Portion, portion_of, portions_of
+from calabash.sched.queues.gang import Alike, Portion, portion_of
 from calabash.sched.queues.reservation import Reservation
-from calabash.sched.queues.turns import QueueOrder
 from calabash.sched.state import SchedulerState
+from calabash.sched.walk import Walk, first_of
 
 Blocked = tuple[Portion, Reason]
 
@@ -58,7 +57,7 @@ class Cycle:
         self._blocked: list[Blocked] = []
         self._evicted: list[str] = []
         self._promised = {r.gang for r in state.reservations}
-        self._starts = 0
+        self._walk = Walk(state)
 
     def run(self) -> tuple[Decision, ...]:
         """Decide about everything that waits."""
@@ -66,11 +65,11 @@ class Cycle:
         state.unsettled = False
         state.refused.clear()
         try:
-            for portion in self._walk():
+            for portion in self._walk.portions():
                 self._turn(portion)
         finally:
             self._held.release()
-        state.reservations = list(self._held.reservations)
+        self._settle()
         state.passed = {gang: until_s for gang, until_s in state.passed.items() if until_s > state.now_s}
         return self._reported()
 
@@ -78,7 +77,7 @@ class Cycle:
         """Decide about one portion; reservations of gangs before it in the order bind it."""
         state = self._state
         promised = [r for r in state.reservations if self._reserve.binding(r) and r.gang != portion.gang.key]
-        behind = [r for r in promised if self._is_before(portion, state.registry.gangs[r.gang])]
+        behind = [r for r in promised if self._walk.is_before(portion, state.registry.gangs[r.gang])]
         try:
             for reservation in promised:
                 if reservation not in behind:
@@ -92,54 +91,40 @@ class Cycle:
             self._held.release()
         kept = {r.gang for r in self._held.reservations}
         state.unsettled |= any(r.gang not in kept for r in promised)  # what it held is open to others
-        state.reservations = list(self._held.reservations)
+        self._settle()
+        if self._walk.starts:
+            state.unsettled |= any(self._yields(r, portion) for r in self._held.reservations)
         return self._reported()
+
+    def _yields(self, reservation: Reservation, started: Portion) -> bool:
+        """Whether the gang of a reservation comes later in the order now, because of what has started."""
+        gang = self._state.registry.gangs[reservation.gang]
+        if gang.queue != started.gang.queue:
+            return False
+        alone = len(self._state.tree.form.leaves) == 1
+        return not alone or gang.owner == started.gang.owner
+
+    def _settle(self) -> None:
+        """What started has moved turns and shares: another may be the first that finds no room now, and has the right to
+        the reservation."""
+        self._state.reservations = list(self._held.reservations)
+        if not self._walk.starts:
+            return
+        gangs = self._state.registry.gangs
+        promised = [gangs[r.gang] for r in self._held.reservations]
+        first: dict[tuple[str, str], Portion] = {}
+        for portion, reason in self._blocked:
+            if reason is Reason.NO_CAPACITY and portion.gang.key not in self._held.gangs:
+                first.setdefault((portion.gang.queue, portion.gang.owner), portion)
+        self._state.unsettled |= any(self._walk.is_before(p, gang) for p in first.values() for gang in promised)
 
     def _keep(self, reservation: Reservation) -> None:
         """A promise to a gang behind the portion: as it was, or made anew when the portion has taken something."""
         gang = self._state.registry.gangs[reservation.gang]
-        if self._starts:
-            self._reserve.consider(gang, _first(gang).requests)
+        if self._walk.starts:
+            self._reserve.consider(gang, first_of(gang).requests)
         elif len(self._held.reservations) < self._state.options.reservations:
             self._held.add(reservation)
-
-    # ---- the order ------------------------------------------------------------------------------------------------
-
-    def _walk(self) -> Iterator[Portion]:
-        """Portions to start, the fairest queue first; shares and turns move while the walk goes on."""
-        waiting: dict[str, list[Portion]] = {}
-        for gang in self._state.registry.queued.values():
-            waiting.setdefault(gang.queue, []).extend(portions_of(gang))
-        orders = {queue: QueueOrder(portions, self._state.turns) for queue, portions in waiting.items()}
-        heap = [(self._pressure(order.head()), queue) for queue, order in orders.items()]
-        heapq.heapify(heap)
-        while heap:
-            _, queue = heapq.heappop(heap)
-            order = orders[queue]
-            pressure = self._pressure(order.head())
-            if heap and heap[0] < (pressure, queue):
-                heapq.heappush(heap, (pressure, queue))
-                continue
-            # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
-            starts, need = self._starts, self._state.need(order.head().requests)
-            while order and starts == self._starts:
-                portion = order.head()
-                if self._state.need(portion.requests) != need:
-                    break
-                order.pop()
-                yield portion
-            if order:
-                heapq.heappush(heap, (self._pressure(order.head()), queue))
-
-    def _pressure(self, portion: Portion) -> tuple[float, ...]:
-        return self._state.tree.pressure(portion.gang.queue, self._state.need(portion.requests))
-
-    def _is_before(self, portion: Portion, gang: Gang) -> bool:
-        """Whether a walk would come to the portion before it comes to the gang."""
-        other = _first(gang)
-        if portion.gang.queue == gang.queue:
-            return self._state.turns.place(portion) < self._state.turns.place(other)
-        return (self._pressure(portion), portion.gang.queue) < (self._pressure(other), gang.queue)
 
     # ---- one turn -------------------------------------------------------------------------------------------------
 
@@ -156,17 +141,15 @@ class Cycle:
 
     def _kind(self, portion: Portion) -> tuple[object, ...] | None:
         """Portions of one kind fare alike while nothing starts. None: this one is unlike any other."""
-        gang, now_s = portion.gang, self._state.now_s
-        if len(portion.requests) > 1 or gang.incomplete or gang.missing > 1:
+        alike, gang, held = portion.alike, portion.gang, self._held
+        if alike is None or gang.key in self._promised or gang.key in held.gangs:
             return None
-        reservations = self._held.reservations
-        if gang.key in self._promised or (reservations and any(r.gang == gang.key for r in reservations)):
-            return None
-        request = portion.requests[0]
-        start_s = min((r.start_s for r in reservations), default=None)
-        short = start_s is not None and request.run_time_s is not None and now_s + request.run_time_s <= start_s
-        alike = (gang.queue, request.priority, request.shape, gang.missing)
-        return (*alike, short, paused(gang, now_s), len(reservations))
+        pausing = gang.evicted_at_s is not None and paused(gang, self._state.now_s)
+        if held.first_start_s is None:
+            return (alike, False, pausing, 0)
+        run_time_s = portion.requests[0].run_time_s
+        short = run_time_s is not None and self._state.now_s + run_time_s <= held.first_start_s
+        return (alike, short, pausing, len(held.reservations))
 
     def _attempt(self, portion: Portion) -> Reason | None:
         """Start it if there is a way; else why not."""
@@ -207,13 +190,14 @@ class Cycle:
         self._evicted.extend(gone)
         for running, placement in plan.moved:
             node = state.move(running, placement)
+            self._evict.touch(running.request.queue)  # it is to be evicted from where it is now
             self._decisions.append(Move(id=running.request.id, node=node, placement=placement, by=by.id))
             gone.append(running.request.id)
         for request, placement in plan.placed:
             running = state.begin(request, placement, state.now_s)
             self._decisions.append(Bind(id=request.id, node=running.node, placement=placement, after=tuple(gone)))
         state.board.commit()
-        self._starts += 1
+        self._walk.started()
         self._evict.touch(by.queue)
         if gone:
             for action in (self._allocate, self._evict, self._defragment, self._reserve):
@@ -233,14 +217,17 @@ class Cycle:
 
     def _deferred(self, blocked: Iterable[Blocked], why: Why) -> Iterator[Defer]:
         reported = self._state.reported
+        known: dict[tuple[Alike, Reason], Explanation] = {}
+        promised = {r.gang for r in self._state.reservations}
         for portion, reason in blocked:
             for request in portion.requests:
-                if request.id in portion.gang.waiting and reported.get(request.id) is not reason:
-                    reported[request.id] = reason
+                if reported.get(request.id) is reason or request.id not in portion.gang.waiting:
+                    continue
+                reported[request.id] = reason
+                key = (portion.alike, reason) if portion.alike and portion.gang.key not in promised else None
+                explanation = known.get(key) if key else None
+                if explanation is None:
                     explanation = why.blocked(portion.gang, portion.requests, request, reason)
-                    yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)
-
-
-def _first(gang: Gang) -> Portion:
-    """What of a waiting gang is tried first."""
-    return min(portions_of(gang), key=lambda portion: portion.rank)
+                    if key:
+                        known[key] = explanation
+                yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)

@@ -17,7 +17,7 @@ from calabash.sched.cluster.board import Board
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.room import ClusterRoom
 from calabash.sched.cluster.scoring import PlacementPolicy
-from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
+from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.decisions import GangKey, Options, Request, Running
 from calabash.sched.explain.nodes import NodeVerdict
@@ -61,6 +61,7 @@ class SchedulerState:
         self.reported: dict[str, Reason] = {}
         self.refused: dict[tuple[object, ...], Reason] = {}
         self.verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
+        self._shapes: dict[Shape, Shape] = {}
         self.now_s = 0.0
         self.version = 0
         self.unsettled = True
@@ -120,9 +121,17 @@ class SchedulerState:
     def join(self, request: Request) -> None:
         """It waits in its queue. Raises CalabashError: unknown queue, id in use."""
         self.tree.form.require_leaf(request.queue)
+        request = self._with_known_shape(request)
         self.registry.add(request)
         self.tree.use.wait(request.queue, self.charges.of(request.shape))
         self.turns.join(request.queue, request.behalf)
+
+    def _with_known_shape(self, request: Request) -> Request:
+        """The same request; equal shapes become one object, since comparing two is most of the cost of looking one up."""
+        if len(self._shapes) >= SHAPES_KEPT_MAX:
+            self._shapes.clear()
+        shape = self._shapes.setdefault(request.shape, request.shape)
+        return request if shape is request.shape else replace(request, shape=shape)
 
     def begin(self, request: Request, placement: NodePlacement, started_at_s: float) -> Running:
         """It runs; its place in the arrays is taken already."""

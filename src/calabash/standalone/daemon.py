@@ -30,7 +30,8 @@ from calabash.seams.host.files import free_bytes
 from calabash.seams.store import open_store
 from calabash.standalone.client import socket_path
 from calabash.standalone.fairness import Fairness
-from calabash.standalone.handlers import Context, application
+from calabash.standalone.handlers.application import application
+from calabash.standalone.handlers.asked import Context
 from calabash.standalone.home import DATABASE_FILE, listening, own_home
 from calabash.standalone.housekeeping import Housekeeper
 from calabash.standalone.logs import LOG_FILE, configure

@@ -15,6 +15,7 @@ from calabash.standalone.logs import keep_small
 
 PERIOD_S = 30.0
 PAUSE_S = 0.1  # between two batches, so that grants come first
+SETTLED_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,10 @@ class Housekeeper:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        # The scheduler's tables are learned with it now and then: a second of importing must not fall into a request.
+        # The scheduler's tables are learned with it after some hundred requests: importing it must not fall into a request,
+        # and not into the start either.
+        if self._stop.wait(SETTLED_S):
+            return
         importlib.import_module("scipy.optimize")
         while not self._stop.wait(PERIOD_S):
             keep_small(self._log_file)

@@ -69,5 +69,5 @@ def read_settings(home: Path) -> Settings:
         raise CalabashError(
             f"{path} is not understood: {error}",
             reason=Reason.BAD_FILE,
-            hint="sections [user] and [journal]; see the API reference",
+            hint=f"sections {', '.join(f'[{name}]' for name in Settings.__struct_fields__)}; see the API reference",
         ) from None

@@ -163,6 +163,13 @@ def test_a_guard_that_a_crash_left_is_taken_away_by_the_next_pool(tmp_path: Path
     assert _opens(machine / "dev/nvidia3", STRANGER_UID)
 
 
+def test_a_guard_that_was_only_written_down_is_set_when_the_next_pool_starts(tmp_path: Path, machine: Path) -> None:
+    _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
+    (machine / "dev/nvidia3").chmod(0o666)
+    _exclusive(tmp_path, machine).recover([_record("exclusive")])
+    assert not _opens(machine / "dev/nvidia3", STRANGER_UID)
+
+
 def test_a_pool_that_died_between_two_tenants_remembers_what_access_was_at_first(tmp_path: Path, machine: Path) -> None:
     _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
     _exclusive(tmp_path, machine).enter(_record("exclusive", name="b2", uid=STRANGER_UID), None)

@@ -266,11 +266,11 @@ def test_a_gang_of_512_is_placed_well_below_a_second() -> None:
     scheduler = Scheduler([node(f"n{i}", gpus=8) for i in range(512)], [QueueSpec(name="a")])
     for i in range(512):
         scheduler.submit(Request(id=f"g{i}", queue="a", shape=whole(8), gang="g", min_member=512))
-    began = time.perf_counter()
+    began = time.process_time()
     decisions = scheduler.cycle(0.0)
     assert len([d for d in decisions if isinstance(d, Bind)]) == 512
-    # The goal is 0.2 s on an idle core; the bound allows for a busy machine.
-    assert time.perf_counter() - began < 2.0
+    # The goal is 0.2 s on an idle core; the bound allows for a slow one, and what others run meanwhile is not counted.
+    assert time.process_time() - began < 2.0
 
 
 def test_twenty_thousand_hopeless_requests_do_not_hold_up_a_cycle() -> None:
@@ -282,7 +282,7 @@ def test_twenty_thousand_hopeless_requests_do_not_hold_up_a_cycle() -> None:
         scheduler.submit(Request(id=f"p{i}", queue="ab"[i % 2], shape=whole(1 + i % 4)))
     reported = scheduler.cycle(1.0)
     assert len(reported) == 20_000
-    began = time.perf_counter()
+    began = time.process_time()
     assert scheduler.cycle(2.0) == ()
     # Under a millisecond per repeat of a known-infeasible shape, with room to spare.
-    assert time.perf_counter() - began < 20.0
+    assert time.process_time() - began < 20.0

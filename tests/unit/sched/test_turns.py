@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from calabash.sched import (
@@ -137,6 +137,12 @@ steps = st.lists(
 
 
 @given(steps)
+@example(
+    [
+        *[("submit", 0, 1), ("submit", 0, 2), ("submit", 0, 2), ("end", 0, 1)],
+        *[("submit", 2, 3), ("submit", 1, 2), ("submit", 2, 1), ("end", 0, 1), ("submit", 0, 1)],
+    ]
+)
 @settings(max_examples=80, deadline=None)
 def test_deciding_one_by_one_with_the_cycles_that_are_due_starts_what_whole_cycles_start(
     history: list[tuple[str, int, int]],

@@ -1,4 +1,4 @@
-"""Strict readers: every complaint names file and line and says what would be right; nothing is dropped."""
+"""Strict readers: what is right is read whole; every complaint names file and line and says what would be right."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sim import generate, openb, trace
 from calabash.sim.rows import read_csv, read_jsonl
 from calabash.sim.workload import Workload
@@ -41,9 +42,17 @@ BAD: tuple[tuple[str, Reader, str, int, str], ...] = (
     ("a node without a model", openb.read_nodes, OPENB_NODES + "n1,4,1,1,\n", 2, "model"),
     ("a node that is there twice", openb.read_nodes, OPENB_NODES + "n1,4,1,1,T4\nn1,4,1,1,T4\n", 3, "n1"),
     ("a broken line", openb.read_nodes, OPENB_NODES + "n1,4,1,1,T4\nn2,4\n", 3, "2 cells"),
+    ("more cards than a node holds", openb.read_nodes, OPENB_NODES + "n1,4,1,65,T4\n", 2, "65"),
     ("headings and no node", openb.read_nodes, OPENB_NODES, 2, "no node"),
     ("an empty cell", openb.read_pods, OPENB_PODS + ",4,1,1,500,\n", 2, "name"),
     ("an unknown model", openb.read_pods, OPENB_PODS + "p1,4,1,1,500,T4|Z80\n", 2, "Z80"),
+    ("a column that pods need", openb.read_pods, "name,cpu_milli,num_gpu,gpu_milli\np1,4,1,500\n", 1, "memory_mib"),
+    ("a number that no node has", openb.read_pods, OPENB_PODS + "p1,99999999999,1,1,500,\n", 2, "out of range"),
+    ("a number with an exponent", openb.read_pods, OPENB_PODS + "p1,1e3,1,1,500,\n", 2, "whole number"),
+    ("more devices than a node holds", openb.read_pods, OPENB_PODS + "p1,4,1,900,1000,\n", 2, "num_gpu"),
+    ("more than a device of a pod", openb.read_pods, OPENB_PODS + "p1,4,1,1,1500,\n", 2, "out of range"),
+    ("an amount without a device in a pod", openb.read_pods, OPENB_PODS + "p1,4,1,0,500,\n", 2, "no device"),
+    ("cells beyond the headings", openb.read_pods, OPENB_PODS + "p1,4,1,1,500,,extra\n", 2, "7 cells"),
     ("a device of nothing", openb.read_pods, OPENB_PODS + "p1,4,1,1,0,\n", 2, "0 milli"),
     ("two parts of devices", openb.read_pods, OPENB_PODS + "p1,4,1,2,500,\n", 2, "500"),
     ("a pod that is there twice", openb.read_pods, OPENB_PODS + "p1,4,1,0,0,\np1,4,1,0,0,\n", 3, "p1"),
@@ -108,7 +117,12 @@ def test_another_encoding_is_refused_and_not_guessed(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize(
     ("line", "named"),
-    [("{", "not JSON"), ("[1]", "list instead of an object"), ('{"name": "a"}', "cpu_milli is missing")],
+    [
+        ("{", "not JSON"),
+        ("[1]", "list instead of an object"),
+        ('{"name": "a"}', "cpu_milli is missing"),
+        ('{"name": "a", "cpu_milli": 1, "memory_mib": 1, "gpu_count": 0, "hue": "red"}', "hue"),
+    ],
 )
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path, line: str, named: str) -> None:
     good = {"name": "n1", "cpu_milli": 1, "memory_mib": 1, "gpu_count": 1, "gpu_model": "T4"}
@@ -173,3 +187,77 @@ def test_what_is_written_as_openb_is_read_back_whole(
     node_file, pod_file = generate.write_openb(nodes, workload, tmp_path_factory.mktemp("openb"))
     assert openb.read_nodes(node_file) == nodes
     assert openb.read_pods(pod_file).requests == workload.requests
+
+
+def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "input.csv"
+    path.write_text(OPENB_PODS + '"p,1000,1,1,500,\n')
+    with pytest.raises(CalabashError) as caught:
+        openb.read_pods(path)
+    assert caught.value.reason is Reason.BAD_FILE
+    assert caught.value.hint
+
+
+def test_what_is_generated_depends_on_the_seed_alone() -> None:
+    assert generate.cluster(30, seed=3) == generate.cluster(30, seed=3)
+    assert generate.cluster(30, seed=3) != generate.cluster(30, seed=4)
+
+
+# ---- what is right ---------------------------------------------------------------------------------------------------
+
+WHOLE_NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\n"
+WHOLE_PODS = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+    "p0,12000,16384,1,1000,,LS,Running,0,100,0\n"
+    "p1,6000,12288,1,460,V100M16|V100M32,LS,Running,10,40,10\n"
+    "p2,8000,30517,0,0,,BE,Running,20,30,20\n"
+    "p3,96000,1024,8,1000,,BE,Running,20,30,20\n"
+)
+WHOLE_OWN_NODES = (
+    "name,cpu_milli,memory_mib,gpu_count,gpu_model,gpu_memory_mib,labels,taints,rack\n"
+    "a,64000,262144,8,H100,81920,zone=east|pool=x,team=ml:NoSchedule,r1\n"
+)
+
+
+def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
+    """A file with this content."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_nodes_and_pods_of_openb_are_read_whole(tmp_path: Path) -> None:
+    nodes = openb.read_nodes(written(tmp_path, WHOLE_NODES))
+    pods = openb.read_pods(written(tmp_path, WHOLE_PODS))
+    assert [(n.name, n.cpu_milli, len(n.gpus)) for n in nodes] == [("n0", 64_000, 2), ("n1", 96_000, 8)]
+    shapes = [request.shape for request in pods.requests]
+    assert [(s.gpu_count, s.gpu_milli) for s in shapes] == [(1, 1000), (1, 460), (0, 0), (8, 1000)]
+    assert shapes[1].models == {"V100M16", "V100M32"}
+    assert pods.requests[1].arrives_s == 10
+    assert pods.requests[1].runs_s == 30
+
+
+def test_the_multi_gpu_files_have_no_model_column_and_are_read_all_the_same(tmp_path: Path) -> None:
+    text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np0,1000,1,2,1000\n"
+    shape = openb.read_pods(written(tmp_path, text)).requests[0].shape
+    assert shape.gpu_total_milli == 2 * WHOLE_MILLI
+    assert not shape.models
+
+
+def test_our_own_format_reads_the_same_from_csv_and_jsonl(tmp_path: Path) -> None:
+    nodes = trace.read_nodes(written(tmp_path, WHOLE_OWN_NODES))
+    assert nodes[0].gpus[0].memory_mib == 81_920
+    assert dict(nodes[0].labels) == {"zone": "east", "pool": "x"}
+    as_csv = (
+        "name,cpu_milli,memory_mib,gpu_count,gpu_milli,gpu_memory_mib,models,selector,arrives_s,runs_s\n"
+        "r,1000,2048,1,300,8192,H100,zone=east|!spot,5,60\n"
+    )
+    as_json = (
+        '{"name": "r", "cpu_milli": 1000, "memory_mib": 2048, "gpu_count": 1, "gpu_milli": 300,'
+        ' "gpu_memory_mib": 8192, "models": ["H100"], "selector": ["zone=east", "!spot"], "arrives_s": 5,'
+        ' "runs_s": 60}\n'
+    )
+    one = trace.read_requests(written(tmp_path, as_csv, "r.csv"), nodes)
+    other = trace.read_requests(written(tmp_path, as_json, "r.jsonl"), nodes)
+    assert one.requests == other.requests
+    assert one.requests[0].shape.selector == ("zone=east", "!spot")

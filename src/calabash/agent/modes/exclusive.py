@@ -48,6 +48,7 @@ class ExclusiveExecutor(ViewOnly):
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         self._guards.keep_only({record.id for record in held})
+        self._guards.renew()  # the pool before may have died when it had written one down and not yet set it
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
         """The driver's own helper gives a node its usual mode back when a program asks it to."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.cluster.shape import NodePlacement, Shape
-from calabash.sched.decisions import Request
+from calabash.sched.decisions import GangKey, Request
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState
 
@@ -28,16 +28,25 @@ def ends_at_s(requests: Sequence[Request], now_s: float) -> float | None:
 
 
 class HeldNodes:
-    """The reservations that bind those who come later in this cycle, and the nodes held for them."""
+    """The reservations that bind those who come later in this cycle, and the nodes held for them.
+
+    Attributes:
+        first_start_s: the earliest of their starts; None without one. gangs: for whom they are.
+    """
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self.reservations: list[Reservation] = []
+        self.first_start_s: float | None = None
+        self.gangs: set[GangKey] = set()
         self._cordoned: list[int] = []
 
     def add(self, reservation: Reservation) -> None:
         """Hold its nodes from now on."""
         self.reservations.append(reservation)
+        self.gangs.add(reservation.gang)
+        first_s = self.first_start_s
+        self.first_start_s = reservation.start_s if first_s is None else min(first_s, reservation.start_s)
         self._cordon()
 
     def release(self) -> None:

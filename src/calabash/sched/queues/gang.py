@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request, Running
 from calabash.sched.queues.fairshare import Amount, total
+
+Rank = tuple[int, bool, float, GangKey, str]
+Alike = tuple[str, int, Shape, int]
+"""Queue, priority, shape, and how many members were missing."""
 
 
 @dataclass(slots=True)
@@ -27,6 +32,7 @@ class Gang:
     submitted_at_s: float = 0.0
     portions: list[Portion] | None = None
     ended: int = 0
+    version: int = 0
 
     @property
     def required(self) -> int:
@@ -43,9 +49,14 @@ class Gang:
         """How many members have not even been submitted yet."""
         return max(0, self.required - len(self.running) - len(self.waiting))
 
+    def changed(self) -> None:
+        """Members came, went, started or stopped."""
+        self.portions = None
+        self.version += 1
+
     def refresh(self) -> None:
         """Compute again what depends on the members."""
-        self.portions = None
+        self.changed()
         requests = [*self.waiting.values(), *(r.request for r in self.running.values())]
         if requests:
             self.priority = max(a.priority for a in requests)
@@ -75,25 +86,50 @@ class Unit:
         return (self.priority, int(self.core), -self.started_at_s, -self.sequence)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Portion:
-    """What of a gang is started at once: its core together, surplus members singly."""
+    """What of a gang is started at once: its core together, surplus members singly. Never changed; thousands are made."""
 
     gang: Gang
     requests: tuple[Request, ...]
-    rank: tuple[int, bool, float, GangKey, str]
+    rank: Rank
+    _alike: Alike | None
+    _version: int
+
+    @property
+    def alike(self) -> Alike | None:
+        """Portions of which this is equal differ in nothing that decides whether they start, but in promises and in how
+        lately they were evicted. None: this one is unlike any other."""
+        gang = self.gang
+        return self._alike if self._version == gang.version else _alike(gang, self.requests, gang.missing)
 
 
 def portions_of(gang: Gang) -> list[Portion]:
     """The portions that wait, kept until the gang changes."""
     if gang.portions is None:
         waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
-        core, surplus = tuple(waiting[: gang.missing]), waiting[gang.missing :]
-        gang.portions = [Portion(gang, (r,), (-r.priority, True, r.submitted_at_s, gang.key, r.id)) for r in surplus]
+        missing = gang.missing
+        core, surplus = tuple(waiting[:missing]), waiting[missing:]
+        gang.portions = [
+            Portion(
+                gang,
+                (r,),
+                (-r.priority, True, r.submitted_at_s, gang.key, r.id),
+                _alike(gang, (r,), missing),
+                gang.version,
+            )
+            for r in surplus
+        ]
         if core:
-            place = (-gang.priority, False, gang.submitted_at_s, gang.key, core[0].id)
-            gang.portions.append(Portion(gang, core, place))
+            rank = (-gang.priority, False, gang.submitted_at_s, gang.key, core[0].id)
+            gang.portions.append(Portion(gang, core, rank, _alike(gang, core, missing), gang.version))
     return gang.portions
+
+
+def _alike(gang: Gang, requests: tuple[Request, ...], missing: int) -> Alike | None:
+    if len(requests) > 1 or missing > 1 or gang.incomplete:
+        return None
+    return (gang.queue, requests[0].priority, requests[0].shape, missing)
 
 
 def portion_of(gang: Gang, request_id: str) -> Portion | None:

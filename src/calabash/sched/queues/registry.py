@@ -54,7 +54,7 @@ class GangRegistry:
         del gang.waiting[running.request.id]
         if not gang.waiting:
             del self.queued[gang.key]
-        gang.portions = None
+        gang.changed()
         gang.running[running.request.id] = running
         self.on_node.setdefault(running.placement.node, {})[running.request.id] = running
 
@@ -64,7 +64,7 @@ class GangRegistry:
         running = gang.running.pop(request_id)
         gang.waiting[request_id] = running.request
         self.queued[gang.key] = gang
-        gang.portions = None
+        gang.changed()
         self._leave(running)
         return running
 

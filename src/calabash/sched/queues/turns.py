@@ -11,11 +11,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Portion
 
 Turn = tuple[int, int, int]
+_RANK = attrgetter("rank")
 
 
 @dataclass(slots=True)
@@ -74,8 +76,8 @@ class OwnerTurns:
 
     def place(self, portion: Portion) -> tuple[object, ...]:
         """Where a portion stands in its queue: priority, cores before surplus, turn of the owner, submission."""
-        priority, surplus, *submitted = portion.rank
-        return (priority, surplus, self.turn(portion.gang.queue, portion.gang.owner), submitted)
+        gang, rank = portion.gang, portion.rank
+        return (rank[0], rank[1], self.turn(gang.queue, gang.owner), rank[2:])
 
 
 class QueueOrder:
@@ -83,12 +85,13 @@ class QueueOrder:
 
     def __init__(self, portions: Iterable[Portion], turns: OwnerTurns) -> None:
         self._turns = turns
-        self._of: dict[str, list[Portion]] = {}
+        of: dict[str, list[Portion]] = {}
         for portion in portions:
-            self._of.setdefault(portion.gang.owner, []).append(portion)
-        for waiting in self._of.values():
-            waiting.sort(key=_rank, reverse=True)
-        self._heap = [(turns.place(waiting[-1]), owner) for owner, waiting in self._of.items()]
+            of.setdefault(portion.gang.owner, []).append(portion)
+        for waiting in of.values():
+            waiting.sort(key=_RANK, reverse=True)
+        # Where each owner's next portion stands, the owner, and what the owner has waiting, next last.
+        self._heap = [(turns.place(waiting[-1]), owner, waiting) for owner, waiting in of.items()]
         heapq.heapify(self._heap)
         self._true_at = turns.version
 
@@ -97,27 +100,22 @@ class QueueOrder:
 
     def head(self) -> Portion:
         """The next one, still there."""
-        while True:
-            place, owner = self._heap[0]
-            portion = self._of[owner][-1]
-            if self._true_at == self._turns.version or len(self._heap) == 1:
-                return portion
-            now = self._turns.place(portion)
+        heap, turns = self._heap, self._turns
+        while self._true_at != turns.version and len(heap) > 1:
+            place, owner, waiting = heap[0]
+            now = turns.place(waiting[-1])
             if now == place:
-                self._true_at = self._turns.version
-                return portion
-            heapq.heapreplace(self._heap, (now, owner))
+                self._true_at = turns.version
+            else:
+                heapq.heapreplace(heap, (now, owner, waiting))
+        return heap[0][2][-1]
 
     def pop(self) -> None:
-        """Take away the head."""
-        owner = self._heap[0][1]
-        waiting = self._of[owner]
+        """Take away the head, which was looked at."""
+        heap = self._heap
+        _, owner, waiting = heap[0]
         waiting.pop()
-        if waiting and len(self._heap) > 1:
-            heapq.heapreplace(self._heap, (self._turns.place(waiting[-1]), owner))
-        elif not waiting:
-            heapq.heappop(self._heap)
-
-
-def _rank(portion: Portion) -> tuple[object, ...]:
-    return portion.rank
+        if not waiting:
+            heapq.heappop(heap)
+        elif len(heap) > 1:
+            heapq.heapreplace(heap, (self._turns.place(waiting[-1]), owner, waiting))

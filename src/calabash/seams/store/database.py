@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from calabash.model.errors import CalabashError, Reason
@@ -47,14 +46,22 @@ class Database:
     def insert_or_ignore(self, table: sa.Table, keys: Sequence[str]) -> Any:
         """An INSERT that does nothing when a row with those keys is there."""
         if self.engine.dialect.name == "postgresql":
+            from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - a pool loads the dialect that it uses
+
             return postgresql.insert(table).on_conflict_do_nothing(index_elements=keys)
+        from sqlalchemy.dialects import sqlite  # noqa: PLC0415
+
         return sqlite.insert(table).on_conflict_do_nothing(index_elements=keys)
 
     def bring_up_to_date(self) -> None:
-        """Refuse a database of a newer program, and migrate an older one.
+        """Make the tables in an empty database, refuse one of a newer program, and migrate one of an older program.
 
         Raises CalabashError: STORE_NEWER, STORE_UNAVAILABLE, DISK_FULL.
         """
+        with self.transaction() as connection:
+            if not {"meta", tables.REVISION_TABLE} & set(sa.inspect(connection).get_table_names()):
+                tables.create(connection)
+                return
         found = self.schema_version()
         if found > tables.SCHEMA_VERSION:
             raise CalabashError(

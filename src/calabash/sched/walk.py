@@ -1,0 +1,76 @@
+"""The order in which a cycle comes to what waits: the fairest queue first, within a queue the order of ``turns``."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from calabash.sched.queues.fairshare import Amount
+from calabash.sched.queues.gang import Gang, Portion, portions_of
+from calabash.sched.queues.turns import QueueOrder
+from calabash.sched.state import SchedulerState
+
+
+class Walk:
+    """One walk over everything that waits. ``starts`` counts what was started meanwhile: that moves shares and turns."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.starts = 0
+        self._state = state
+        self._pressures: dict[tuple[str, Amount], tuple[float, ...]] = {}  # until something starts
+
+    def started(self) -> None:
+        """A portion was started."""
+        self.starts += 1
+        self._pressures.clear()
+
+    def portions(self) -> Iterator[Portion]:
+        """Portions to start, the fairest queue first; shares and turns move while the walk goes on."""
+        waiting: dict[str, list[Portion]] = {}
+        for gang in self._state.registry.queued.values():
+            waiting.setdefault(gang.queue, []).extend(portions_of(gang))
+        orders = {queue: QueueOrder(portions, self._state.turns) for queue, portions in waiting.items()}
+        heap = [(self._pressure(order.head()), queue) for queue, order in orders.items()]
+        heapq.heapify(heap)
+        while len(heap) > 1:
+            _, queue = heapq.heappop(heap)
+            order = orders[queue]
+            pressure = self._pressure(order.head())
+            if heap[0] < (pressure, queue):
+                heapq.heappush(heap, (pressure, queue))
+                continue
+            # Nothing moves while portions of one shape are refused: the queue keeps its turn without a new look.
+            starts, need = self.starts, self._state.need(order.head().requests)
+            while order and starts == self.starts:
+                portion = order.head()
+                if self._state.need(portion.requests) != need:
+                    break
+                order.pop()
+                yield portion
+            if order:
+                heapq.heappush(heap, (self._pressure(order.head()), queue))
+        for _, queue in heap:  # the last one has nobody to be compared with
+            order = orders[queue]
+            while order:
+                portion = order.head()
+                order.pop()
+                yield portion
+
+    def _pressure(self, portion: Portion) -> tuple[float, ...]:
+        key = (portion.gang.queue, self._state.need(portion.requests))
+        found = self._pressures.get(key)
+        if found is None:
+            found = self._pressures[key] = self._state.tree.pressure(*key)
+        return found
+
+    def is_before(self, portion: Portion, gang: Gang) -> bool:
+        """Whether a walk would come to the portion before it comes to the gang."""
+        other = first_of(gang)
+        if portion.gang.queue == gang.queue:
+            return self._state.turns.place(portion) < self._state.turns.place(other)
+        return (self._pressure(portion), portion.gang.queue) < (self._pressure(other), gang.queue)
+
+
+def first_of(gang: Gang) -> Portion:
+    """What of a waiting gang is tried first."""
+    return min(portions_of(gang), key=lambda portion: portion.rank)

@@ -1,0 +1,128 @@
+"""Routes of allocations: asked for, waited for, entered, given back, explained."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from litestar import delete, get, post
+from litestar.datastructures import State
+
+from calabash.agent.node import Grant
+from calabash.api import replies, requests
+from calabash.binder.requests import WaitingRequest
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.standalone import views
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+
+EVICTION_WAIT_S = 10.0
+RELEASE_S = 8.0  # SIGKILL comes after 5
+POLL_S = 0.02
+
+
+@get("/v1/allocations")
+async def list_allocations(request: Asked) -> replies.AllocationList:
+    caller_of(request)
+    page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
+    return await work(request, views.allocations, pool_of(request), page)
+
+
+@post("/v1/allocations", status_code=201)
+async def allocate(state: State, request: Asked) -> replies.GrantReply:
+    pool, caller = pool_of(request), caller_of(request)
+    wanted = requests.decode(await body_of(request), requests.AllocationRequest)
+    waiting = await work(request, pool.submit, wanted, caller)
+    granted = await _granted(request, waiting, wanted.wait_s)
+    shown = granted.record.state
+    if wanted.enter and state.membership == "kernel":
+        try:
+            shown = (await work(request, pool.enter, waiting.id, caller.process)).state
+        except BaseException:
+            pool.give_back(waiting, why="the program could not enter")
+            raise
+    return views.granted(granted, state.context.simulation, state=shown)
+
+
+async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
+    """The grant; the request is withdrawn when the time is over or its caller hangs up."""
+    pool = pool_of(request)
+    # A request that others are just being evicted for is worth those seconds even to one who does not wait.
+    wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.bound(waiting) else wait_s
+    try:
+        return await _answer(waiting, request, wait_s)
+    except TimeoutError:
+        why = await work(request, pool.explanations.why, waiting.id)
+        if await work(request, pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
+            raise CalabashError(
+                f"no room within {wait_s:g}s: {why.explanation}",
+                reason=Reason.TIMEOUT,
+                hint="wait longer with --wait, or ask for less; see `calabash smi`",
+            ) from None
+        return await asyncio.wrap_future(waiting.answer)
+    except (_GoneError, asyncio.CancelledError):
+        if not await work(request, pool.cancel, waiting, why="the caller went away"):
+            pool.give_back(waiting, why="the caller went away")
+        raise CalabashError("the caller went away", reason=Reason.CONFLICT) from None
+
+
+class _GoneError(Exception):
+    pass
+
+
+async def _answer(waiting: WaitingRequest, request: Asked, wait_s: float) -> Grant:
+    """The grant, unless the time is over (TimeoutError) or the client hangs up first."""
+    answer = asyncio.wrap_future(waiting.answer)
+    if answer.done() or waiting.answer.done():
+        return await answer
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        both: set[asyncio.Future[Any]] = {answer, gone}
+        done, _ = await asyncio.wait(both, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+    if answer in done:
+        return answer.result()
+    if gone in done:
+        raise _GoneError
+    raise TimeoutError
+
+
+async def _disconnected(request: Asked) -> None:
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return
+
+
+@post("/v1/allocations/{allocation:str}/started", status_code=200)
+async def started(request: Asked, allocation: str) -> replies.StateReply:
+    caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
+    body = requests.decode(await body_of(request), requests.StartedReport)
+    record = await work(request, pool_of(request).started, name, pid=body.pid, caller=caller)
+    return replies.StateReply(id=record.id, state=record.state)
+
+
+@delete("/v1/allocations/{allocation:str}", status_code=200)
+async def release(request: Asked, allocation: str) -> replies.StateReply:
+    """Forced, it answers when the devices are free again."""
+    pool, caller, name = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
+    how = requests.decode_query(dict(request.query_params), requests.Release)
+    shown = await work(request, pool.release, name, caller=caller, force=how.force)
+    deadline = time.monotonic() + (RELEASE_S if how.force else 0.0)
+    while shown == "ending" and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_S)
+        shown = "ending" if pool.agent.record(name) is not None else "released"
+    if shown == "ending" and how.force:
+        raise await work(request, pool.what_holds, name)
+    return replies.StateReply(id=name, state=shown)
+
+
+@get("/v1/allocations/{allocation:str}/why")
+async def why(request: Asked, allocation: str) -> replies.WhyReply:
+    caller_of(request)
+    return await work(request, pool_of(request).explanations.why, AllocationId(requests.checked_id(allocation)))
+
+
+ALLOCATIONS = (list_allocations, allocate, started, release, why)

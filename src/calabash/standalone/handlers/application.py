@@ -1,0 +1,71 @@
+"""The ASGI application: all routes, and what an error is answered with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import structlog
+from litestar import Litestar, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+
+from calabash.api import replies
+from calabash.model.errors import CalabashError, Reason
+from calabash.standalone.handlers.administration import ADMINISTRATION
+from calabash.standalone.handlers.allocations import ALLOCATIONS
+from calabash.standalone.handlers.asked import Asked, Context
+from calabash.standalone.handlers.machine import MACHINE
+from calabash.standalone.pool import Pool
+
+log = structlog.get_logger(__name__)
+
+HANDLERS = (*MACHINE, *ALLOCATIONS, *ADMINISTRATION)
+
+_STATUS = {
+    Reason.BAD_REQUEST: 400,
+    Reason.UNKNOWN_MODE: 400,
+    Reason.NOT_PERMITTED: 403,
+    Reason.NOT_FOUND: 404,
+    Reason.USER_LIMIT: 429,
+    Reason.POOL_DOWN: 503,
+    Reason.STORE_UNAVAILABLE: 503,
+    Reason.STORE_NEWER: 503,
+    Reason.DISK_FULL: 507,
+}
+
+
+def _failure(_: Asked, error: Exception) -> Response[replies.Failure]:
+    if isinstance(error, CalabashError):
+        status_code = _STATUS.get(error.reason, 409)
+        content = replies.Failure(reason=str(error.reason), message=error.message, hint=error.hint)
+    elif isinstance(error, HTTPException):
+        status_code = error.status_code
+        reason = {404: Reason.NOT_FOUND, 405: Reason.BAD_REQUEST}.get(status_code, Reason.BAD_REQUEST)
+        content = replies.Failure(reason=str(reason), message=error.detail, hint="see the API reference")
+    else:
+        log.error("a request failed unexpectedly", exc_info=error)
+        status_code = 500
+        content = replies.Failure(reason="internal", message="the pool failed unexpectedly", hint="see pool.log")
+    return Response(content=content, status_code=status_code, media_type="application/json")
+
+
+def application(pool: Pool, context: Context, *, stop: Callable[[], None]) -> Litestar:
+    """The ASGI application."""
+    state = {
+        "pool": pool,
+        "context": context,
+        "stop": stop,
+        "pid": os.getpid(),
+        "started_at": time.time(),
+        "membership": pool.agent.snapshot().membership,
+    }
+    return Litestar(
+        route_handlers=list(HANDLERS),
+        state=State(state),
+        exception_handlers={Exception: _failure},
+        openapi_config=None,
+        request_max_body_size=None,  # bounded where it is read
+        logging_config=None,
+    )

@@ -1,0 +1,92 @@
+"""What every route asks of a request: who asks, the pool, the body, a thread to work in.
+
+Who asks is what the kernel says about the other end of the socket, never what the request says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import structlog
+from litestar import Request
+
+from calabash.api import requests
+from calabash.model.errors import CalabashError, Reason
+from calabash.standalone.fairness import Fairness
+from calabash.standalone.pool import Caller, Pool
+from calabash.standalone.serving import connection_of
+
+BODY_S = 10.0
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+Asked = Request[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the routes need besides the pool."""
+
+    home: Path
+    sim: str
+    simulation: dict[str, str]  # environment that leads a program to the simulated node
+    driver: str
+    arbiter_pid: Callable[[], int]
+    fairness: Fairness
+
+
+def caller_of(request: Asked) -> Caller:
+    """Who asks. Raises NOT_PERMITTED when this pool does not serve that user."""
+    caller = connection_of(request.scope).caller
+    if caller is None:
+        raise CalabashError("the connection has no peer", reason=Reason.NOT_PERMITTED)
+    pool_of(request).permission.require_served(caller.peer)
+    return caller
+
+
+def pool_of(request: Asked) -> Pool:
+    """The pool that serves."""
+    pool: Pool = request.app.state.pool
+    return pool
+
+
+async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
+    """In a worker thread, when this user has not too many there already."""
+    context: Context = request.app.state.context
+    caller = connection_of(request.scope).caller
+    assert caller is not None
+    async with context.fairness.work(caller.peer.uid):
+        with structlog.contextvars.bound_contextvars(uid=caller.peer.uid):
+            return await asyncio.to_thread(call, *given, **named)
+
+
+async def body_of(request: Asked) -> bytes:
+    """The whole body, bounded in size and time."""
+    found = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in _chunks(request):
+                found += chunk
+                if len(found) > requests.BODY_BYTES_MAX:
+                    raise CalabashError(
+                        f"the request body is larger than {requests.BODY_BYTES_MAX} bytes",
+                        hint="shorten the command line",
+                    )
+    except TimeoutError:
+        connection_of(request.scope).abort()
+        raise CalabashError(f"the body did not come within {BODY_S:g}s", hint="send it at once") from None
+    return bytes(found)
+
+
+async def _chunks(request: Asked) -> AsyncIterator[bytes]:
+    while True:
+        message: Any = await request.receive()
+        if message["type"] == "http.disconnect":
+            return
+        yield bytes(message.get("body", b""))
+        if not message.get("more_body", False):
+            return

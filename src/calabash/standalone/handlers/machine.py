@@ -1,0 +1,99 @@
+"""Routes of the machine and its pool: status, devices, what happened, the pool as a scenario, going down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from litestar import get, post
+from litestar.datastructures import State
+
+import calabash
+from calabash.api import replies, requests
+from calabash.model.allocation import AllocationState
+from calabash.seams.store import public_url
+from calabash.standalone import views
+from calabash.standalone.handlers.allocations import POLL_S, RELEASE_S
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.pool import Pool
+
+SETTLE_S = 2.0
+
+
+@get("/v1/status")
+async def status(state: State) -> replies.Status:
+    pool, context = state.pool, state.context
+    snapshot = pool.agent.snapshot()
+    return replies.Status(
+        version=calabash.__version__,
+        pid=state.pid,
+        home=str(context.home),
+        node=snapshot.node,
+        sim=context.sim,
+        db=public_url(pool.store.url),
+        started_at=state.started_at,
+        uptime_s=round(time.time() - state.started_at, 3),
+        devices=len(snapshot.devices),
+        allocations=len(snapshot.allocations),
+        pending=len(pool.binder.waiting()),
+        driver=context.driver,
+        arbiter_pid=context.arbiter_pid(),
+        membership=snapshot.membership,
+        serves=pool.permission.serves(),
+    )
+
+
+@get("/v1/devices")
+async def list_devices(request: Asked) -> replies.DeviceList:
+    caller_of(request)
+    return await work(request, views.devices, pool_of(request).agent)
+
+
+@get("/v1/scenario")
+async def scenario(request: Asked) -> replies.ScenarioText:
+    caller_of(request)
+    return replies.ScenarioText(scenario=await work(request, pool_of(request).scenario))
+
+
+@get("/v1/events")
+async def list_events(request: Asked) -> replies.EventList:
+    caller_of(request)
+    page = requests.decode_query(dict(request.query_params), requests.EventPage)
+    return await work(request, views.events, pool_of(request).store, page)
+
+
+@post("/v1/shutdown", status_code=200)
+async def shutdown(state: State, request: Asked) -> replies.Stopping:
+    pool, caller = pool_of(request), caller_of(request)
+    body = requests.decode(await body_of(request), requests.Shutdown)
+    pool.permission.require_administrator(caller.peer, "take the pool down")
+    if not body.force:
+        await _until_settled(pool)
+    await asyncio.to_thread(pool.close, force=body.force)
+    await _until_empty(pool)
+    asyncio.get_running_loop().call_later(0.05, state.stop)
+    return replies.Stopping(pid=state.pid)
+
+
+async def _until_settled(pool: Pool) -> None:
+    """Whose programs have ended is released in a moment; only what is in use is in the way of going down."""
+    deadline = time.monotonic() + SETTLE_S
+    while pool.agent.records() and time.monotonic() < deadline:
+        if await asyncio.to_thread(_in_use, pool):
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _in_use(pool: Pool) -> bool:
+    found = pool.agent.snapshot(processes=True).allocations
+    return any(a.processes or a.record.state is AllocationState.GRANTED for a in found)
+
+
+async def _until_empty(pool: Pool) -> None:
+    """Give programs that were told to end the time to do so."""
+    deadline = time.monotonic() + RELEASE_S
+    while pool.agent.records() and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_S)
+
+
+MACHINE = (status, list_devices, scenario, list_events, shutdown)

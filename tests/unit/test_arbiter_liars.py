@@ -1,0 +1,82 @@
+"""Tenants that run real kernels and forge the rest of their page, in virtual time: what that costs an honest neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+from tests.unit.arbiter_world import Tenant, World
+
+from calabash.agent.believed import MS
+
+SECOND = 1_000 * MS
+KNOWN_RATIO = 0.20  # docs/concepts/enforcement.md says so; 0.02 is wanted
+_FAR_NS = 1 << 60
+WAITING: Mapping[str, Any] = {"waiting_count": 1_000_000}
+NO_KERNELS: Mapping[str, Any] = {"kernel_ns": 0}
+ALL: Mapping[str, Any] = {
+    **WAITING,
+    **NO_KERNELS,
+    "demand_ns": _FAR_NS,
+    "inflight_ns": _FAR_NS,
+    "busy_until_ns": _FAR_NS,
+}
+
+
+def _always(_now_ns: int) -> bool:
+    return True
+
+
+def _of(on_ms: int, period_ms: int) -> Callable[[int], bool]:
+    return lambda now_ns: now_ns // MS % period_ms < on_ms
+
+
+@pytest.mark.parametrize(
+    ("percent", "kernel_ms", "forged", "wants"),
+    [
+        (50, 25, WAITING, _of(10, 20)),
+        (50, 25, WAITING, _of(5, 50)),
+        (30, 25, WAITING, _of(10, 20)),
+        (50, 1, WAITING, _of(10, 20)),
+        (10, 10, ALL, _of(5, 50)),
+        (30, 100, NO_KERNELS, _always),
+        (10, 100, NO_KERNELS, _always),
+        (50, 10, NO_KERNELS, _always),
+        (50, 100, NO_KERNELS, _of(10, 20)),
+        (30, 100, ALL, _of(10, 20)),
+        (10, 100, ALL, _of(5, 50)),
+    ],
+)
+def test_real_kernels_behind_a_forged_page_cost_the_neighbour_twenty_points_at_most(
+    percent: int, kernel_ms: int, forged: Mapping[str, Any], wants: Callable[[int], bool]
+) -> None:
+    liar = Tenant(kernel_ns=kernel_ms * MS, core_percent=percent, wants=wants, forged=forged)
+    world = World({"liar": liar, "honest": Tenant(kernel_ns=MS, core_percent=100 - percent)})
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(3 * SECOND)
+    assert world.share("honest", start) >= 1 - percent / 100 - KNOWN_RATIO
+
+
+@pytest.mark.parametrize("shares", [(30, 70), (10, 90)])
+@pytest.mark.parametrize("kernel_ms", [0.1, 1, 10])
+def test_launches_that_are_late_now_and_then_do_not_change_the_ratio(shares: tuple[int, int], kernel_ms: float) -> None:
+    tenants = {
+        name: Tenant(
+            kernel_ns=int(kernel_ms * MS),
+            core_percent=percent,
+            slow_ns=200_000,
+            very_slow=0.05,
+            noise=Random(100 + percent),
+        )
+        for name, percent in zip("ab", shares, strict=True)
+    }
+    world = World(tenants)
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(4 * SECOND)
+    few, many = world.share("a", start), world.share("b", start)
+    assert few + many >= 0.97
+    assert few / many == pytest.approx(shares[0] / shares[1], rel=0.03)
