@@ -33,8 +33,8 @@ _FACTS = """
 
 The first that is found counts.
 
-* **queue**: label or annotation `calabash.dev/queue`; label `kai.scheduler/queue` or `runai/queue`; annotation or label
-  `scheduling.volcano.sh/queue-name` or `volcano.sh/queue-name`; else the queue of the namespace.
+* **queue**: label or annotation `calabash.dev/queue`; the one that another system's label or annotation names
+  (QUEUES); else the queue of the namespace.
 * **gang**: annotations `calabash.dev/gang` with `calabash.dev/gang-size`; `spec.schedulingGroup.podGroupName`; label
   `scheduling.x-k8s.io/pod-group` or `pod-group.scheduling.sigs.k8s.io`; Volcano's annotation
   `scheduling.k8s.io/group-name`. Where a PodGroup is named, the size of the gang is the PodGroup's.
@@ -60,7 +60,8 @@ def dialects_page() -> str:
         parts.append(
             f"| `{path.name}` | {text.splitlines()[0].removeprefix('# ')} | {_given(yaml.safe_load(text))} |\n"
         )
-    return "".join(parts) + _FACTS
+    queues = ", ".join(f"`{name}`" for dialect in DIALECTS for name in dialect.queues)
+    return "".join(parts) + _FACTS.replace("QUEUES", queues)
 
 
 def _given(tree: Any) -> str:

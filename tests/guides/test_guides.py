@@ -12,7 +12,15 @@ GUIDES = sorted((ROOT / "docs" / "how-to").glob("add-*.md"))
 
 def test_there_is_a_guide_for_each_way_to_extend_the_product() -> None:
     names = {guide.stem.removeprefix("add-a-").removeprefix("add-an-") for guide in GUIDES}
-    assert names == {"sharing-mode", "placement-policy", "nvml-function", "vendor", "front-end", "hooked-function"}
+    assert names == {
+        "sharing-mode",
+        "placement-policy",
+        "nvml-function",
+        "vendor",
+        "front-end",
+        "hooked-function",
+        "dialect",
+    }
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)

@@ -16,11 +16,11 @@ from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone, with
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.asked import ContainerRequest, PodRequest, write_request
 from calabash.kubernetes.dialects.pod import AskingPod
+from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
 from calabash.model.errors import CalabashError
 
-# Schedulers of systems whose pods run here: a pod that names one means "whoever gives out devices".
-FOREIGN_SCHEDULERS = frozenset({"hami-scheduler", "volcano", "kai-scheduler", "runai-scheduler"})
+FOREIGN_SCHEDULERS = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
 DEFAULT_SCHEDULER = "default-scheduler"
 
 

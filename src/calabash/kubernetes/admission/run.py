@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import threading
 from pathlib import Path
 
@@ -181,6 +182,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
     """Serve until a signal says to end; a second one does not let it take its time."""
+    structlog.configure(
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.add_log_level,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
     program = AdmissionProgram(client, settings)
     told, at_once = threading.Event(), threading.Event()
 

@@ -17,7 +17,6 @@ from calabash.kubernetes.admission.validate import PROTECTED
 from calabash.kubernetes.dialects.registry import DIALECTS
 
 TIMEOUT_S = 5
-_FRACTIONS = ("gpu-fraction", "gpu-memory")
 
 
 def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
@@ -109,7 +108,8 @@ def _amounts(containers: str) -> str:
 
 def _asks() -> str:
     containers = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
-    said = " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in (*_FRACTIONS, *PROTECTED))
+    asked_by = [name for dialect in DIALECTS for name in dialect.asked_by]
+    said = " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in (*asked_by, *PROTECTED))
     return f"{_amounts(containers)} || {said}"
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from calabash.kubernetes import names
 from calabash.kubernetes.asked import GangSource, isolation_named
-from calabash.kubernetes.dialects.kai import QUEUE_LABELS
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.protocol import words
+from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName
@@ -18,7 +18,6 @@ from calabash.sharing.registry import mode_named
 
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 COSCHEDULING_GROUPS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
-VOLCANO_QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
 _TEXT_MAX = 128
 
 
@@ -105,9 +104,8 @@ def _queue(pod: AskingPod) -> tuple[str, bool]:
     ours = pod.labels.get(names.QUEUE) or pod.annotations.get(names.QUEUE)
     if ours:
         return _name(ours, what=names.QUEUE), True
-    places = [pod.labels.get(label) for label in QUEUE_LABELS]
-    places += [pod.annotations.get(name) or pod.labels.get(name) for name in VOLCANO_QUEUES]
-    theirs = next((name for name in places if name), "")
+    named = (pod.labels.get(word) or pod.annotations.get(word) for dialect in DIALECTS for word in dialect.queues)
+    theirs = next((queue for queue in named if queue), "")
     return (_name(theirs, what="queue"), False) if theirs else ("", False)
 
 

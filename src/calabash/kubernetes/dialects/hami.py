@@ -74,6 +74,8 @@ DIALECT = Dialect(
         _NO_UUID: "devices that are not acceptable",
         _MODE: "`mig` is refused: no device is cut by MIG",
     },
+    schedulers=frozenset({"hami-scheduler"}),
+    order=10,  # before NVIDIA, whose resource name it uses with more beside it
     marks=frozenset({MEMORY, PERCENTAGE, CORES, PRIORITY}),
     request=_request,
     also=_selects,

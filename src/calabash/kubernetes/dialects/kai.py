@@ -13,7 +13,7 @@ from calabash.kubernetes.dialects.protocol import Asking, Dialect, fraction_of_c
 from calabash.model.errors import CalabashError
 from calabash.model.request import GpuRequest
 
-QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue")
+_QUEUES = ("kai.scheduler/queue", "runai/queue")
 _FRACTION, _MEMORY, _DEVICES, _CONTAINER = (
     "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def _integer(text: str, *, what: str) -> int:
 
 def _applies(asking: Asking) -> bool:
     pod = asking.pod
-    meant = pod.spec.scheduler_name in _SCHEDULERS or any(label in pod.labels for label in QUEUE_LABELS)
+    meant = pod.spec.scheduler_name in _SCHEDULERS or any(label in pod.labels for label in _QUEUES)
     if not meant or not asking.annotation(_FRACTION, _MEMORY) or not pod.spec.containers:
         return False
     return asking.container == (asking.annotation(_CONTAINER) or pod.spec.containers[0].name)
@@ -64,6 +64,10 @@ DIALECT = Dialect(
         _DEVICES: "cards; 1 where it is not said",
         _CONTAINER: "container that it is for; the first where it is not said",
     },
+    asked_by=(_FRACTION, _MEMORY),
+    queues=_QUEUES,
+    schedulers=_SCHEDULERS,
+    order=90,  # by annotations alone: whoever has resource names is heard first
     request=_request,
     also=_applies,
 )

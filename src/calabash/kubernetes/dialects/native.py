@@ -25,5 +25,6 @@ DIALECT = Dialect(
         MEMORY: "device memory of each, in bytes: `8Gi`",
         CORES: "compute of each, in percent",
     },
+    order=0,
     request=_request,
 )

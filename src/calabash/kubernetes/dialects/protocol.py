@@ -70,6 +70,10 @@ class Dialect:
         resources: resource names with their meaning.
         annotations: annotations and labels of the pod with their meaning.
         request: what the container asks for; it is called only where the dialect claims the container.
+        asked_by: annotations of the pod that ask for devices by themselves.
+        queues: labels or annotations of the pod that name its queue there.
+        schedulers: schedulers of that system; pods that name one mean whoever gives out devices.
+        order: who is asked first whether a container speaks its words; for dialects that share a resource name.
         marks: resource names of which one is enough to claim a container; empty stands for all of ``resources``.
         prefix: resource names that begin so belong to it as well.
         also: claims a container besides, or in spite of, its resource names.
@@ -80,6 +84,10 @@ class Dialect:
     resources: Mapping[str, str]
     request: Callable[[Asking], GpuRequest]
     annotations: Mapping[str, str] = field(default_factory=dict)
+    asked_by: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    schedulers: frozenset[str] = frozenset()
+    order: int = 50
     marks: frozenset[str] = frozenset()
     prefix: str = ""
     also: Callable[[Asking], bool] = _never

@@ -1,26 +1,29 @@
-"""All dialects, in the order in which they are asked whether a container speaks theirs."""
+"""All dialects, found by looking through this package: a module that defines ``DIALECT`` is one."""
 
 from __future__ import annotations
 
-from calabash.kubernetes.dialects import (
-    alauda,
-    aliyun,
-    bitfusion,
-    hami,
-    kai,
-    native,
-    nvidia,
-    qgpu,
-    vcuda,
-    volcano,
-)
+import importlib
+import pkgutil
+
+from calabash.kubernetes import dialects
 from calabash.kubernetes.dialects.protocol import Asking, Dialect
 from calabash.model.errors import CalabashError
 
-# HAMi's come before NVIDIA's, whose resource name they use with more beside it.
-DIALECTS: tuple[Dialect, ...] = tuple(
-    module.DIALECT for module in (native, hami, nvidia, volcano, qgpu, vcuda, aliyun, alauda, kai, bitfusion)
-)
+
+def _discover() -> tuple[Dialect, ...]:
+    found: list[Dialect] = []
+    for info in pkgutil.iter_modules(dialects.__path__):
+        name = f"{dialects.__name__}.{info.name}"
+        if name == __name__ or info.name in _USERS:
+            continue
+        dialect = getattr(importlib.import_module(name), "DIALECT", None)
+        if isinstance(dialect, Dialect):
+            found.append(dialect)
+    return tuple(sorted(found, key=lambda dialect: (dialect.order, dialect.name)))
+
+
+_USERS = ("facts", "translate")  # they use this module
+DIALECTS = _discover()
 
 
 def dialect_of(asking: Asking) -> Dialect | None:

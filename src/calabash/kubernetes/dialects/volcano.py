@@ -29,5 +29,7 @@ DIALECT = Dialect(
         _CORES: "compute of each, in percent; not limited where it is not said",
     },
     annotations={_MODE: "`mig` is refused: no device is cut by MIG"},
+    queues=("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"),
+    schedulers=frozenset({"volcano"}),
     request=_request,
 )
