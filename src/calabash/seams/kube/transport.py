@@ -1,28 +1,23 @@
-"""HTTP/1.1 to one API server: a pool of connections for calls, a connection of its own for each watch.
+"""Calls and watches to one API server over ``http1``: a pool of connections for calls, one of its own for each watch.
 
-The standard library's client is used on purpose: a call costs 0.2 ms of CPU, a third of what the general clients take, and
-the planner makes hundreds a second. One connection carries one call at a time, so a slow call delays no other.
+One connection carries one call at a time, so a slow call delays no other.
 """
 
 from __future__ import annotations
 
-import http.client
-import select
-import socket
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from calabash.model.errors import Reason
 from calabash.seams.kube.access import ApiAccess
 from calabash.seams.kube.errors import KubeError
+from calabash.seams.kube.http1 import HttpConnection, HttpError
 
 ANSWER_BYTES_MAX = 256 << 20
 _IDLE_S = 45.0  # API servers close idle connections after 90 s
-_CHUNK = 1 << 18
-_CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,42 +41,6 @@ class HttpAnswer:
     body: bytes
 
 
-class _Connection(http.client.HTTPConnection):
-    """A connection that notices a dead peer by itself: half-open lines answer no probe and are cut after about 25 s."""
-
-    def __init__(self, access: ApiAccess, timeout_s: float) -> None:
-        super().__init__(access.host, access.port, timeout=timeout_s)
-        self._access = access
-        self.idle_since = 0.0
-
-    def connect(self) -> None:
-        line = socket.create_connection((self.host, self.port), min(self.timeout or _CONNECT_S, _CONNECT_S))
-        try:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
-            if self._access.tls is not None:
-                name = self._access.server_name or self.host
-                self.sock = self._access.tls().wrap_socket(line, server_hostname=name)
-            else:
-                self.sock = line
-            self.sock.settimeout(self.timeout)
-        except BaseException:
-            line.close()
-            raise
-
-    def usable(self) -> bool:
-        """Whether an idle connection may carry another call: nothing is to be read from it, not even its end."""
-        if self.sock is None or time.monotonic() - self.idle_since > _IDLE_S:
-            return False
-        poll = select.poll()
-        poll.register(self.sock.fileno(), select.POLLIN)
-        return not poll.poll(0)
-
-
 class Transport:
     """Calls and watches to one API server, from any thread.
 
@@ -95,8 +54,9 @@ class Transport:
         self._access = access
         self._slots = threading.BoundedSemaphore(connections)
         self._lock = threading.Lock()
-        self._idle: list[_Connection] = []
-        self._agent = agent
+        self._idle: list[HttpConnection] = []
+        host = f"[{access.host}]" if ":" in access.host else access.host
+        self._common = f"Host: {host}:{access.port}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
 
     def call(self, order: HttpOrder) -> HttpAnswer:
         """Make a call; a refusal is an answer as well. Raises KubeError(API_DOWN) when there is none."""
@@ -105,7 +65,7 @@ class Transport:
             raise down(order, f"no connection became free in {order.timeout_s:g} s")
         try:
             answer = self._attempts(order, deadline, refused=False)
-            if answer.status == http.client.UNAUTHORIZED:
+            if answer.status == HTTPStatus.UNAUTHORIZED:
                 answer = self._attempts(order, deadline, refused=True)
             return answer
         finally:
@@ -113,24 +73,15 @@ class Transport:
 
     def stream(self, order: HttpOrder, silence_s: float) -> HttpStream:
         """Open a watch; its reads fail after ``silence_s`` without a byte."""
-        for refused in (False, True):
-            connection = _Connection(self._access, order.timeout_s)
-            try:
-                self._send(connection, order, refused=refused)
-                answer = connection.getresponse()
-                if answer.status == http.client.UNAUTHORIZED and not refused:
-                    connection.close()
-                    continue
-                if connection.sock is not None:
-                    connection.sock.settimeout(silence_s)
-                return HttpStream(connection, answer, order)
-            except (OSError, http.client.HTTPException) as error:
+        deadline = time.monotonic() + order.timeout_s
+        try:
+            connection = self._opened(order, deadline, refused=False)
+            if connection.status == HTTPStatus.UNAUTHORIZED:
                 connection.close()
-                raise down(order, _words(error)) from error
-            except BaseException:
-                connection.close()
-                raise
-        raise AssertionError("unreachable")
+                connection = self._opened(order, deadline, refused=True)
+        except (OSError, HttpError) as error:
+            raise down(order, _words(error)) from error
+        return HttpStream(connection, order, silence_s)
 
     def close(self) -> None:
         """Close what is idle."""
@@ -139,59 +90,68 @@ class Transport:
         for connection in idle:
             connection.close()
 
-    def _attempts(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
-        """One attempt, and a second one on a fresh connection where the first was an old one that had been closed."""
-        connection = self._take()
-        reused = connection is not None
-        if connection is None:
-            connection = _Connection(self._access, order.timeout_s)
+    def _opened(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpConnection:
+        connection = HttpConnection(self._access, deadline)
         try:
-            return self._attempt(connection, order, deadline, refused=refused)
-        except (OSError, http.client.HTTPException) as error:
-            if not (reused and order.repeatable) or isinstance(error, TimeoutError):
-                raise down(order, _words(error)) from error
-        try:
-            return self._attempt(_Connection(self._access, order.timeout_s), order, deadline, refused=refused)
-        except (OSError, http.client.HTTPException) as error:
-            raise down(order, _words(error)) from error
-
-    def _attempt(self, connection: _Connection, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
-        try:
-            connection.timeout = max(deadline - time.monotonic(), 0.001)
-            if connection.sock is not None:
-                connection.sock.settimeout(connection.timeout)
-            self._send(connection, order, refused=refused)
-            response = connection.getresponse()
-            body = _read(response, connection, deadline)
+            connection.send(self._request(order, refused=refused), deadline)
+            connection.read_head(deadline)
         except BaseException:
             connection.close()
             raise
-        if response.will_close:
+        return connection
+
+    def _attempts(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
+        """One attempt, and a second one on a fresh connection where the first was an old one that had been closed."""
+        connection = self._take()
+        try:
+            if connection is not None:
+                try:
+                    return self._attempt(connection, order, deadline, refused=refused)
+                except TimeoutError:
+                    raise
+                except (OSError, HttpError):
+                    if not order.repeatable:
+                        raise
+            return self._attempt(HttpConnection(self._access, deadline), order, deadline, refused=refused)
+        except (OSError, HttpError) as error:
+            raise down(order, _words(error)) from error
+
+    def _attempt(self, connection: HttpConnection, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
+        try:
+            connection.send(self._request(order, refused=refused), deadline)
+            connection.read_head(deadline)
+            body = _read(connection, deadline)
+        except BaseException:
             connection.close()
-        else:
+            raise
+        answer = HttpAnswer(status=connection.status, retry_after_s=connection.retry_after_s, body=body)
+        if connection.reusable:
             connection.idle_since = time.monotonic()
             with self._lock:
                 self._idle.append(connection)
-        after = response.getheader("Retry-After", "")
-        return HttpAnswer(status=response.status, retry_after_s=float(after) if after.isdigit() else 0.0, body=body)
+        else:
+            connection.close()
+        return answer
 
-    def _send(self, connection: _Connection, order: HttpOrder, *, refused: bool) -> None:
-        headers: Mapping[str, str] = {
-            "Accept": "application/json",
-            "User-Agent": self._agent,
-            **({"Content-Type": order.content_type} if order.content_type else {}),
-            **({"Authorization": header} if (header := self._access.authorization(refused)) else {}),
-        }
-        connection.request(order.method, self._access.prefix + order.target, order.body, headers)
+    def _request(self, order: HttpOrder, *, refused: bool) -> bytes:
+        lines = [f"{order.method} {self._access.prefix}{order.target} HTTP/1.1\r\n", self._common]
+        if header := self._access.authorization(refused):
+            lines.append(f"Authorization: {header}\r\n")
+        body = order.body
+        if body is None:
+            lines.append("\r\n")
+            return "".join(lines).encode()
+        lines.append(f"Content-Type: {order.content_type}\r\nContent-Length: {len(body)}\r\n\r\n")
+        return "".join(lines).encode() + body
 
-    def _take(self) -> _Connection | None:
+    def _take(self) -> HttpConnection | None:
         """The connection used last, so that those not needed grow old; the old ones are closed on the way."""
         while True:
             with self._lock:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if connection.usable():
+            if time.monotonic() - connection.idle_since < _IDLE_S and connection.quiet():
                 return connection
             connection.close()
 
@@ -199,36 +159,30 @@ class Transport:
 class HttpStream:
     """The lines of a watch as they come."""
 
-    def __init__(self, connection: _Connection, response: http.client.HTTPResponse, order: HttpOrder) -> None:
-        self._connection, self._response, self._order = connection, response, order
-        self._socket = connection.sock
+    def __init__(self, connection: HttpConnection, order: HttpOrder, silence_s: float) -> None:
+        self._connection, self._order, self._silence_s = connection, order, silence_s
         self._closed = False
-        self.status = response.status
+        self.status = connection.status
 
     def read(self) -> bytes:
         """What has come, at least one byte; empty at the end. Raises KubeError(API_DOWN) when the line broke."""
         try:
-            return self._response.read1(_CHUNK)
-        except TimeoutError as error:
-            raise down(self._order, "nothing came, not even a bookmark") from error
-        except (OSError, ValueError, AttributeError, http.client.HTTPException) as error:
+            return self._connection.read(time.monotonic() + self._silence_s)
+        except (OSError, ValueError, HttpError) as error:
             if self._closed:
                 return b""
-            raise down(self._order, _words(error)) from error
+            words = "nothing came, not even a bookmark" if isinstance(error, TimeoutError) else _words(error)
+            raise down(self._order, words) from error
 
     def close(self) -> None:
         """Cut the line; from any thread. A reader that waits sees the end."""
         self._closed = True
-        if self._socket is not None:
-            with suppress(OSError):
-                # The plain socket's own: that of the TLS layer takes the session away from under a reading thread.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._connection.cut()
 
     def release(self) -> None:
-        """Give the descriptors back; by the reader, when it reads no more."""
+        """Give the descriptor back; by the reader, when it reads no more."""
         self.close()
-        with suppress(OSError, ValueError):
-            self._response.close()
         self._connection.close()
 
 
@@ -237,25 +191,15 @@ def down(order: HttpOrder, why: str) -> KubeError:
     return KubeError(f"{order.method} {order.target.partition('?')[0]}: {why}", reason=Reason.API_DOWN)
 
 
-def _read(response: http.client.HTTPResponse, connection: _Connection, deadline: float) -> bytes:
+def _read(connection: HttpConnection, deadline: float) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while True:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError
-        if connection.sock is not None:
-            connection.sock.settimeout(remaining)
-        part = response.read1(_CHUNK)  # what has come: `read` would wait for all of it, however slowly it comes
-        if not part:
-            if response.length:
-                raise http.client.IncompleteRead(b"", response.length)
-            response.close()  # gives the connection back; `read1` does not see that it has reached the end
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+    while part := connection.read(deadline):
         parts.append(part)
         size += len(part)
         if size > ANSWER_BYTES_MAX:
-            raise http.client.HTTPException(f"more than {ANSWER_BYTES_MAX} bytes")
+            raise HttpError(f"more than {ANSWER_BYTES_MAX} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _words(error: Exception) -> str:
