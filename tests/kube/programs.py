@@ -24,6 +24,8 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "cluster"
 KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+_FLAGS = "-trimpath -buildvcs=false -mod=readonly"
+_TAGS = "grpcnotrace"  # without it the linker keeps every method of every type
 _FORGOTTEN_S = 30 * 86400
 _CONTAINERD = "github.com/containerd/containerd/v2"
 
@@ -59,9 +61,9 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "kube"
 
 
-def key(sources: Path = SOURCES) -> str:
-    """What is built, as a name: module files, sources and the machine."""
-    digest = hashlib.sha256(f"{platform.system()} {platform.machine()}".encode())
+def key(sources: Path = SOURCES, how: str = "") -> str:
+    """What is built, as a name: module files, sources, the machine, and how."""
+    digest = hashlib.sha256(f"{platform.system()} {platform.machine()}{how}".encode())
     for path in (sources / "go.mod", sources / "go.sum", *sorted(sources.rglob("*.go"))):
         digest.update(f"\n{path.relative_to(sources)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -86,10 +88,10 @@ def needed() -> tuple[Program, ...]:
 
 def directory() -> Path:
     """The directory of these programs, whole or not; without Go any whole one that was built from the same sources."""
-    version = go_version()
+    version, name = go_version(), key(SOURCES, f"{BUILT} {RUNC} {_FLAGS} {_TAGS} {_linker_flags()}")
     if version is not None:
-        return cache() / f"{key()}-{version}"
-    for candidate in sorted(cache().glob(f"{key()}-*")):
+        return cache() / f"{name}-{version}"
+    for candidate in sorted(cache().glob(f"{name}-*")):
         if _whole(candidate):
             return candidate
     raise MissingError("Go is not installed, and no programs built from these sources are in the cache")
@@ -128,7 +130,8 @@ def build() -> Path:
 def _forget_old(kept: Path) -> None:
     """Removes what other sources built and nobody has used for a month: 225 MB each."""
     for other in cache().iterdir():
-        if other != kept and other.stat().st_mtime < time.time() - _FORGOTTEN_S:
+        ours = (other / BUILT[0].name).exists()
+        if ours and other != kept and other.stat().st_mtime < time.time() - _FORGOTTEN_S:
             shutil.rmtree(other, ignore_errors=True)
 
 
@@ -165,10 +168,8 @@ def _step(what: str, where: Path, program: Program, flags: str) -> None:
     print(f"  building {what:<28}", end=" ", flush=True)
     began = time.monotonic()
     unfinished = where / f".{program.name}.{os.getpid()}"
-    environment = dict(
-        os.environ, CGO_ENABLED=str(int(program.compiled_c)), GOFLAGS="-trimpath -buildvcs=false -mod=readonly"
-    )
-    command = ["nice", "-n", "15", "go", "build", "-tags", "grpcnotrace", "-ldflags", flags, "-o", str(unfinished)]
+    environment = dict(os.environ, CGO_ENABLED=str(int(program.compiled_c)), GOFLAGS=_FLAGS)
+    command = ["nice", "-n", "15", "go", "build", "-tags", _TAGS, "-ldflags", flags, "-o", str(unfinished)]
     told = subprocess.run(
         [*command, program.package], cwd=SOURCES, env=environment, capture_output=True, text=True, check=False
     )

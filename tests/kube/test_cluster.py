@@ -23,7 +23,7 @@ from tests.kube.api import Json, RefusedError
 from tests.kube.cluster import Cluster
 from tests.kube.fakes import remove_nodes
 from tests.kube.hollow import HollowKubelets
-from tests.kube.namespaces import processes_in
+from tests.kube.namespaces import Namespaces, processes_in
 from tests.kube.needs import need
 from tests.kube.warden import hierarchies
 
@@ -236,6 +236,18 @@ def test_nothing_is_left_of_a_test_process_that_was_killed() -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     root, pid = killed.stdout.split()
     nothing_left(Path(root), int(pid))
+
+
+def test_what_a_killed_warden_left_is_swept_by_the_next() -> None:
+    need()
+    held = Namespaces()
+    for tree in hierarchies():
+        (tree / held.root.name / "below").mkdir(parents=True)
+    held._warden.kill()
+    held.close()
+    assert held.root.exists()
+    Namespaces().close()
+    nothing_left(held.root, held.pid)
 
 
 def test_nothing_is_left_of_a_cluster_that_was_closed() -> None:

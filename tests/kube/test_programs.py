@@ -48,6 +48,12 @@ def test_what_is_built_names_the_directory(tmp_path: Path) -> None:
         assert programs.key(copy) != before
 
 
+def test_how_it_is_built_names_the_directory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = programs.directory()
+    monkeypatch.setattr(programs, "BUILT", programs.BUILT[1:])
+    assert programs.directory() != before
+
+
 def test_nothing_is_found_before_it_is_built(machine: Path) -> None:
     with pytest.raises(programs.MissingError, match="tools/bootstrap --tests"):
         programs.found()
@@ -99,6 +105,7 @@ def test_what_nobody_has_used_for_a_month_is_forgotten(machine: Path) -> None:
     for name, days in (("old", 31), ("used", 29)):
         other = programs.cache() / name
         other.mkdir(parents=True)
+        (other / "kube").touch()
         then = time.time() - days * 86400
         os.utime(other, (then, then))
     where = programs.build()
