@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from calabash.kubernetes import names
 from calabash.kubernetes.asked import GangSource, isolation_named
 from calabash.kubernetes.dialects.pod import AskingPod
-from calabash.kubernetes.dialects.protocol import words
+from calabash.kubernetes.dialects.protocol import said, words
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN
@@ -78,14 +78,14 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
 
 
 def _gang(pod: AskingPod) -> tuple[str, GangSource, int]:
-    said = _said(pod, names.GANG)
+    gang = _said(pod, names.GANG)
     size = _said(pod, names.GANG_SIZE)
-    if said:
+    if gang:
         if not size:
             raise CalabashError(
-                f"{names.GANG} {said!r} without {names.GANG_SIZE}", hint="say how many members it needs to start"
+                f"{names.GANG} {gang!r} without {names.GANG_SIZE}", hint="say how many members it needs to start"
             )
-        return _name(said, what=names.GANG), GangSource.ANNOTATION, _size(size)
+        return _name(gang, what=names.GANG), GangSource.ANNOTATION, _size(size)
     if size:
         raise CalabashError(f"{names.GANG_SIZE} {size!r} without {names.GANG}", hint="name the gang")
     group = pod.spec.scheduling_group
@@ -110,7 +110,7 @@ def _queue(pod: AskingPod) -> tuple[str, bool]:
 
 
 def _said(pod: AskingPod, name: str) -> str:
-    text = pod.annotations.get(name, "").strip()
+    text = said(pod, name)
     if name != names.MODELS and len(text) > _TEXT_MAX:
         raise CalabashError(f"{name} has {len(text)} characters", hint=f"at most {_TEXT_MAX}")
     return text

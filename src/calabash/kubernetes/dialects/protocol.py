@@ -23,6 +23,7 @@ class DialectSettings:
 
 
 DEFAULT_SETTINGS = DialectSettings()
+SAID_CHARACTERS_MAX = 64 * 130  # a list of words at its longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,8 @@ class Asking:
         return value or None
 
     def annotation(self, *names: str) -> str:
-        """The first of these annotations that the pod has."""
-        annotations = self.pod.annotations
-        return next((annotations[name].strip() for name in names if annotations.get(name, "").strip()), "")
+        """The first of these annotations that the pod has. Raises CalabashError when it is too long to be looked at."""
+        return next((text for name in names if (text := said(self.pod, name))), "")
 
 
 def _never(asking: Asking) -> bool:
@@ -105,12 +105,22 @@ class Dialect:
         return self.also(asking)
 
 
+def said(pod: AskingPod, name: str) -> str:
+    """An annotation without the space around it, "" when there is none. Raises CalabashError when it is too long: whoever
+    writes pods decides how often it is looked at."""
+    text = pod.annotations.get(name, "")
+    if len(text) > SAID_CHARACTERS_MAX:
+        raise CalabashError(f"{name} has {len(text)} characters", hint=f"at most {SAID_CHARACTERS_MAX}")
+    return text.strip()
+
+
 def words(text: str) -> tuple[str, ...]:
     """The words of a list with commas. Raises CalabashError for more than 64 or longer ones than 128 characters."""
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if len(found) > 64 or any(len(word) > 128 for word in found):
+    commas = text.count(",")
+    found = tuple(word.strip() for word in text.split(",") if word.strip()) if commas <= 64 else ()
+    if commas > 64 or len(found) > 64 or any(len(word) > 128 for word in found):
         raise CalabashError(
-            f"a list of {len(found)} words, {len(text)} characters, is too long",
+            f"a list of {commas + 1} words, {len(text)} characters, is too long",
             hint="at most 64 words of 128 characters",
         )
     return found

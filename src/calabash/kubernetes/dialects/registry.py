@@ -24,6 +24,8 @@ def _discover() -> tuple[Dialect, ...]:
 
 _USERS = ("facts", "translate")  # they use this module
 DIALECTS = _discover()
+_NAMES = frozenset(name for dialect in DIALECTS for name in dialect.resources)
+_PREFIXES = tuple(dialect.prefix for dialect in DIALECTS if dialect.prefix)
 
 
 def dialect_of(asking: Asking) -> Dialect | None:
@@ -47,4 +49,4 @@ def dialect_of(asking: Asking) -> Dialect | None:
 
 def is_ours_to_translate(resource: str) -> bool:
     """Whether a resource name belongs to a dialect, native or foreign."""
-    return any(dialect.names(resource) for dialect in DIALECTS)
+    return resource in _NAMES or resource.startswith(_PREFIXES)

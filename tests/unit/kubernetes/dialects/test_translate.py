@@ -320,6 +320,12 @@ def test_an_annotation_that_cannot_be_kept_is_refused(annotations: dict[str, str
     assert refused.value.hint
 
 
+@pytest.mark.parametrize("name", ["nvidia.com/use-gputype", "nvidia.com/nouse-gpuuuid", "calabash.dev/models"])
+def test_a_list_that_is_megabytes_of_nothing_is_refused_before_it_is_looked_at(name: str) -> None:
+    with pytest.raises(CalabashError, match=f"{name} has 3000000 characters"):
+        translate(pod({"nvidia.com/gpu": 1}, annotations={name: "," * 3_000_000}))
+
+
 @pytest.mark.parametrize(
     ("more", "source"),
     [
