@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.kube.needs import need
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.run import AdmissionProgram, listen
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.admission.trust import MUTATING, VALIDATING
+from calabash.kubernetes.admission.trust import MUTATING, VALIDATING, CertificateKeeper
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.asked import read_request
 from calabash.kubernetes.dialects.registry import DIALECTS
@@ -254,6 +256,29 @@ def test_a_certificate_that_is_replaced_is_trusted_and_no_question_is_lost(
         time.sleep(0.05)
     program.refresh()
     create(cluster, team, asking("after"))
+
+
+def test_replicas_that_start_at_once_agree_on_one_authority(
+    cluster: Cluster, client: HttpKubeClient, program: AdmissionProgram, team: str
+) -> None:
+    secret = f"/api/v1/namespaces/{SETTINGS.namespace}/secrets/{SETTINGS.secret}"
+    cluster.api.delete(secret)
+    keepers = [CertificateKeeper(client, SETTINGS, ("127.0.0.1",)) for _ in range(4)]
+    with ThreadPoolExecutor(len(keepers)) as pool:
+        now = datetime.datetime.now(datetime.UTC)
+        found = list(pool.map(lambda keeper: keeper.refresh(now), keepers))
+    assert len({(material.bundle, material.serving.certificate) for material in found}) == 1
+    program.refresh()
+    numbers = iter(range(1000))
+
+    def works() -> bool:
+        try:
+            create(cluster, team, asking(f"agreed-{next(numbers)}"))
+        except RefusedError:
+            return False
+        return True
+
+    cluster.wait_for(works, "the new authority to be trusted")
 
 
 def point_at(cluster: Cluster, url: str) -> None:

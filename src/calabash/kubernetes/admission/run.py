@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import signal
@@ -172,6 +173,9 @@ def load(context: ssl.SSLContext, pair: KeyPair) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises CalabashError when the address cannot be had."""
     try:
+        if not host and socket.has_dualstack_ipv6():
+            with contextlib.suppress(OSError):  # no such address on this machine
+                return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:

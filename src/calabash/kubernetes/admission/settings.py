@@ -28,7 +28,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         scheduler: name of the product's own scheduler.
         service, secret, configuration: names of the service, of the secret with the certificates, and of both webhook
             configurations.
-        host, port: where to listen.
+        host, port: where to listen; "" is every address of both families.
         certificate_dir: a directory with ``tls.crt`` and ``tls.key`` that somebody else keeps current; "" makes its own.
         serving_days, authority_days: how long certificates are valid; they are replaced when a third of it is left.
         leaving_s: how long it goes on answering after it was told to end, until nobody is sent to it any more.
@@ -44,7 +44,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     service: _Name = "calabash-admission"
     secret: _Name = "calabash-admission-tls"  # noqa: S105 - a name
     configuration: _Name = "calabash-admission"
-    host: str = "0.0.0.0"  # noqa: S104 - API servers come from anywhere
+    host: str = ""
     port: _Port = 8443
     certificate_dir: str = ""
     serving_days: Annotated[int, Meta(ge=1, le=825)] = 90

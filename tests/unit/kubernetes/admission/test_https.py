@@ -14,6 +14,7 @@ import pytest
 from calabash.kubernetes.admission import https
 from calabash.kubernetes.admission.https import HttpQuestion, HttpReply, HttpsServer
 from calabash.kubernetes.admission.run import listen
+from calabash.model.errors import CalabashError
 
 faults: list[Exception] = []
 
@@ -141,3 +142,12 @@ def test_a_question_that_is_being_answered_is_finished_when_the_server_stops() -
     assert connection.getresponse().read() == b"done"
     stopper.join(10)
     assert not stopper.is_alive()
+
+
+def test_it_listens_on_every_address_when_none_is_named_and_says_when_it_cannot() -> None:
+    with listen("", 0) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            pass
+        with pytest.raises(CalabashError, match=f"cannot listen on 127.0.0.1 port {port}"):
+            listen("127.0.0.1", port)
