@@ -130,7 +130,7 @@ slots = st.builds(
 )
 variables = st.tuples(
     st.text(string.ascii_uppercase, min_size=1, max_size=8),
-    st.text(st.characters(exclude_characters="\0"), max_size=30),
+    st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=30),
 )
 sane = st.builds(
     ContainerEdits,

@@ -20,6 +20,7 @@ from calabash.seams.kube.protocol import (
     WatchEvent,
     WatchEventType,
 )
+from calabash.seams.kube.sharing import PodSharing
 
 __all__ = [
     "Evicted",
@@ -37,6 +38,7 @@ __all__ = [
     "ObjectMeta",
     "PatchBody",
     "PatchStyle",
+    "PodSharing",
     "Watch",
     "WatchEvent",
     "WatchEventType",

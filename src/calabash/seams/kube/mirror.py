@@ -50,6 +50,7 @@ class Mirror(Generic[T]):
         on_change: called from the mirror's thread for every change in order, with no lock held; the cache shows the change
             already. It must not block for long. It is never called after ``stop`` has returned.
         on_error: told of every failure; a mirror goes on by itself. A fault in ``on_change`` is told here as well.
+        keep: what of an object to hold and tell, when that is less than all of it (``sharing``).
         namespace, label_selector, field_selector: what of the kind.
     """
 
@@ -60,6 +61,7 @@ class Mirror(Generic[T]):
         *,
         on_change: Callable[[MirrorChange[T]], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
+        keep: Callable[[T], T] | None = None,
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
@@ -68,6 +70,7 @@ class Mirror(Generic[T]):
         self._kind = kind
         self._on_change = on_change
         self._on_error = on_error
+        self._keep = keep
         self._namespace = namespace
         self._labels, self._fields = label_selector, field_selector
         self._lock = threading.Lock()
@@ -199,6 +202,8 @@ class Mirror(Generic[T]):
             if before.metadata.uid != obj.metadata.uid:
                 self._drop(key, None)
                 before = None
+        if self._keep is not None:
+            obj = self._keep(obj)
         with self._lock:
             self._objects[key] = obj
         self._changed(before, obj)
