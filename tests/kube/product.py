@@ -1,0 +1,116 @@
+"""The whole product on a cluster: admission, planner with its kube-scheduler, and the agent of a real node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.kube.api import Json
+from tests.kube.gpu_node import CUDA, GpuNode
+
+from calabash.kubernetes.admission.run import AdmissionProgram
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.trust import MUTATING, VALIDATING
+from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.seams.kube import load_client
+
+PLANNER_PORT = 7070
+ADMISSION_PORT = 18443
+SETTINGS = AdmissionSettings()
+PLANNER = SETTINGS.trusted_users[0]
+USERS = {PLANNER: ["system:masters"]}  # for the cluster: admission lets nobody else write plans
+
+
+def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Json:
+    """A pod as a user writes it."""
+    main = {"name": "main", "image": CUDA, "command": ["sh", "-c", script], "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
+class Product:
+    """Everything that the chart installs, around one node with cards."""
+
+    def __init__(self, gpu_node: GpuNode) -> None:
+        self.gpu_node = gpu_node
+        self.cluster = gpu_node.cluster
+        self.api = self.cluster.api
+        client = load_client(self.cluster.kubeconfig)
+        self.namespace(SETTINGS.namespace)
+        url = f"https://127.0.0.1:{ADMISSION_PORT}"
+        client.create(MUTATING, mutating(SETTINGS, url=url))
+        client.create(VALIDATING, validating(SETTINGS, url=url))
+        self._admission = AdmissionProgram(
+            client, SETTINGS, listener=self.cluster.listen(ADMISSION_PORT), names=("127.0.0.1",), refresh_s=0.5
+        )
+        self._admission.start()
+        self.cluster.wait_for(self._admission.ready, "the admission server")
+        words = ["--kubeconfig", str(self.cluster.secrets.kubeconfig(PLANNER)), "--listen", f"127.0.0.1:{PLANNER_PORT}"]
+        program = str(Path(sys.executable).with_name("calabash"))
+        self.cluster.start_program("planner", [program, "planner", *words])
+        self.cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PLANNER_PORT}"))
+
+    def namespace(self, name: str, **labels: str) -> str:
+        """A namespace whose pods can be made; its name."""
+        if not self.api.exists(f"/api/v1/namespaces/{name}"):
+            self.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        self.cluster.wait_for(lambda: self.api.exists(account), "the service account of a new namespace")
+        return name
+
+    def create(self, namespace: str, pod: Json) -> str:
+        """Makes the pod; its name."""
+        self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
+        return str(pod["metadata"]["name"])
+
+    def pod(self, namespace: str, name: str) -> Json:
+        """The pod as it is."""
+        return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def wait(self, namespace: str, name: str, *phases: str, timeout_s: float = 60) -> str:
+        """Until the pod has one of the phases; which."""
+
+        def phase() -> str:
+            status = self.pod(namespace, name)["status"]
+            found = str(status.get("phase", ""))
+            assert found in phases or found != "Failed", f"{name}: {status.get('reason')}: {status.get('message')}"
+            return found if found in phases else ""
+
+        try:
+            return self.cluster.wait_for(phase, f"pod {name} {' or '.join(phases)}", timeout_s)
+        except TimeoutError as error:
+            error.add_note(self.cluster.kubectl("describe", "pod", name, "-n", namespace, check=False))
+            raise
+
+    def log(self, namespace: str, name: str) -> str:
+        """What its main container has printed."""
+        return self.cluster.kubectl("logs", name, "-n", namespace)
+
+    def delete(self, namespace: str, name: str) -> None:
+        """Removes the pod, and waits until it is gone."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        self.api.delete(path, {"gracePeriodSeconds": 0})
+        self.cluster.wait_for(lambda: not self.api.exists(path), f"the end of pod {name}")
+
+    def condition(self, namespace: str, name: str) -> Json:
+        """What the pod is told about its place; {} when nothing yet."""
+        conditions = self.pod(namespace, name)["status"].get("conditions", [])
+        return next((c for c in conditions if c["type"] == "PodScheduled"), {})
+
+    def close(self) -> None:
+        self._admission.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

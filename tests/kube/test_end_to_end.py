@@ -1,0 +1,122 @@
+"""A user writes a pod; it runs with what it asked for, or is told why not. All parts are real but the cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.kube.cluster import Cluster
+from tests.kube.gpu_node import MIB, GpuNode
+from tests.kube.needs import need
+from tests.kube.node import RealNode
+from tests.kube.product import USERS, Product, user_pod
+
+FILL = "exec load fill 2"
+HOLD = "sleep 1000"
+TEAM = "team"
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    need(node=True)
+    with (
+        Cluster(lifecycle=True, users=USERS) as cluster,
+        Product(GpuNode(RealNode(cluster), tmp_path_factory.mktemp("product"))) as made,
+    ):
+        made.namespace(TEAM)
+        yield made
+
+
+def native(memory: str, cores: int, gpus: int = 1) -> dict[str, str]:
+    return {"calabash.dev/gpus": str(gpus), "calabash.dev/memory": memory, "calabash.dev/cores": str(cores)}
+
+
+def filled_mib(product: Product, name: str) -> int:
+    assert product.wait(TEAM, name, "Succeeded", "Failed") == "Succeeded", product.log(TEAM, name)
+    return int(product.log(TEAM, name).split()[-1]) // MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "memory_mib"),
+    [
+        ("native", native("1Gi", 30), 1024),
+        ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1500", "nvidia.com/gpucores": "30"}, 1500),
+        ("qgpu", {"tke.cloud.tencent.com/qgpu-memory": "2", "tke.cloud.tencent.com/qgpu-core": "30"}, 2048),
+    ],
+)
+def test_a_pod_in_whosever_words_runs_with_what_it_asked_for(
+    product: Product, name: str, limits: dict[str, str], memory_mib: int
+) -> None:
+    product.create(TEAM, user_pod(name, limits, FILL))
+    got = filled_mib(product, name)
+    assert memory_mib - 200 <= got <= memory_mib
+    product.delete(TEAM, name)
+
+
+def test_a_whole_card_is_one_pods_alone_and_the_next_is_told_why_it_waits(product: Product) -> None:
+    for number in range(2):
+        product.create(TEAM, user_pod(f"whole{number}", {"nvidia.com/gpu": "1"}, HOLD))
+        product.wait(TEAM, f"whole{number}", "Running")
+    product.create(TEAM, user_pod("late", native("1Gi", 10), FILL))
+
+    def reason() -> str:
+        condition = product.condition(TEAM, "late")
+        return str(condition.get("message", "")) if condition.get("status") == "False" else ""
+
+    told = product.cluster.wait_for(lambda: "0/1" in reason() and reason(), "the reason why it waits")
+    assert "0/1 nodes" in str(told)
+    product.delete(TEAM, "whole0")
+    assert filled_mib(product, "late") <= 1024
+    for name in ("whole1", "late"):
+        product.delete(TEAM, name)
+
+
+def test_a_gang_starts_together_or_not_at_all(product: Product) -> None:
+    metadata = {"calabash.dev/gang": "g", "calabash.dev/gang-size": "3"}
+    pods = [user_pod(f"member{i}", native("4Gi", 60), HOLD) for i in range(3)]
+    for pod in pods:
+        pod["metadata"]["annotations"] = metadata
+    for pod in pods[:2]:
+        product.create(TEAM, pod)
+    waiting = [product.condition(TEAM, f"member{i}") for i in range(2)]
+    assert all(c.get("status") != "True" for c in waiting)
+    product.create(TEAM, pods[2])  # three of 60 percent do not fit on two cards: none may start
+
+    def told() -> bool:
+        return all("nodeName" not in product.pod(TEAM, f"member{i}")["spec"] for i in range(3)) and bool(
+            product.condition(TEAM, "member2").get("message")
+        )
+
+    product.cluster.wait_for(told, "an answer for the gang")
+    for i in range(3):
+        product.delete(TEAM, f"member{i}")
+    fitting = [user_pod(f"fits{i}", native("4Gi", 50), HOLD) for i in range(3)]
+    for pod in fitting:
+        pod["metadata"]["annotations"] = {**metadata, "calabash.dev/gang": "h"}
+        product.create(TEAM, pod)
+    for i in range(3):
+        product.wait(TEAM, f"fits{i}", "Running")
+    for i in range(3):
+        product.delete(TEAM, f"fits{i}")
+
+
+def test_planner_and_agent_die_and_nothing_is_given_twice(product: Product) -> None:
+    product.create(TEAM, user_pod("held", native("9Gi", 60), HOLD))
+    product.wait(TEAM, "held", "Running")
+    product.cluster.restart("planner")
+    product.cluster.restart("agent")
+    product.create(TEAM, user_pod("second", native("9Gi", 60), HOLD))
+    product.wait(TEAM, "second", "Running")
+    devices = {slice_["device"] for name in ("held", "second") for slice_ in _planned(product, name)}
+    assert len(devices) == 2
+    for name in ("held", "second"):
+        product.delete(TEAM, name)
+    product.cluster.wait_for(lambda: product.gpu_node.slots() == [], "the slots to be gone")
+
+
+def _planned(product: Product, name: str) -> list[dict[str, str]]:
+    import json
+
+    plan = json.loads(product.pod(TEAM, name)["metadata"]["annotations"]["calabash.dev/plan"])
+    slices: list[dict[str, str]] = plan["containers"][0]["slices"]
+    return slices
