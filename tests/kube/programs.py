@@ -32,11 +32,11 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program to build: the package, and whether it needs the C compiler."""
+    """One program to build: the package, and for one with parts in C what is chosen of those."""
 
     name: str
     package: str
-    compiled_c: bool = False
+    tags_c: str = ""
 
 
 BUILT = (
@@ -45,8 +45,9 @@ BUILT = (
     Program("containerd-shim-runc-v2", f"{_CONTAINERD}/cmd/containerd-shim-runc-v2"),
     Program("ctr", f"{_CONTAINERD}/cmd/ctr"),
 )
-# Debian's serves as well and costs nothing; built where it is not installed.
-RUNC = Program("runc", "github.com/opencontainers/runc", compiled_c=True)
+# Debian's serves as well and costs nothing; built where it is not installed, with pkg-config and the headers of libseccomp,
+# for containerd asks for its filters.
+RUNC = Program("runc", "github.com/opencontainers/runc", tags_c=",seccomp")
 
 
 class MissingError(Exception):
@@ -168,8 +169,20 @@ def _step(what: str, where: Path, program: Program, flags: str) -> None:
     print(f"  building {what:<28}", end=" ", flush=True)
     began = time.monotonic()
     unfinished = where / f".{program.name}.{os.getpid()}"
-    environment = dict(os.environ, CGO_ENABLED=str(int(program.compiled_c)), GOFLAGS=_FLAGS)
-    command = ["nice", "-n", "15", "go", "build", "-tags", _TAGS, "-ldflags", flags, "-o", str(unfinished)]
+    environment = dict(os.environ, CGO_ENABLED=str(int(bool(program.tags_c))), GOFLAGS=_FLAGS)
+    command = [
+        "nice",
+        "-n",
+        "15",
+        "go",
+        "build",
+        "-tags",
+        _TAGS + program.tags_c,
+        "-ldflags",
+        flags,
+        "-o",
+        str(unfinished),
+    ]
     told = subprocess.run(
         [*command, program.package], cwd=SOURCES, env=environment, capture_output=True, text=True, check=False
     )
