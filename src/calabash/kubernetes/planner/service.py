@@ -19,9 +19,10 @@ import structlog
 
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.core import HOLD_S, Core
+from calabash.kubernetes.planner.decisions import still_wanted
 from calabash.kubernetes.planner.executor import Executor
 from calabash.kubernetes.planner.extender import Extender
-from calabash.kubernetes.planner.facts import Action, Nominate, PodName, ReleasePod, Report
+from calabash.kubernetes.planner.facts import Action, PodName
 from calabash.kubernetes.planner.http import SmallServer
 from calabash.kubernetes.planner.lease import RENEW_EVERY_S, TERM_S, Election
 from calabash.kubernetes.planner.mirrors import Mirrors
@@ -54,7 +55,7 @@ class PlannerSettings:
     port: int = 7070
     namespace: str = "calabash-system"
     identity: str = ""
-    workers: int = 16
+    workers: int = 64
     hold_s: float = HOLD_S
     nominate_nodes_min: int = 500
     term_s: float = TERM_S
@@ -72,6 +73,7 @@ class PlannerService:
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._decided_at = time.monotonic()
+        self._lapsed = False
         self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=self._clock.now_s)
         self._orders = Orders(client)
         self._executor = Executor(self._orders, self, workers=settings.workers)
@@ -186,15 +188,9 @@ class PlannerService:
     def wanted(self, action: Action) -> bool:
         with self._lock:
             entry = self._core.book.entries.get(action.pod.uid) if self._core is not None else None
-            if entry is None or not self.election.leads():
+            if entry is None or not self._may_write():
                 return False
-            if isinstance(action, ReleasePod):
-                return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node
-            if isinstance(action, Nominate):
-                return entry.plan is not None and entry.plan.node == action.node and not entry.facts.node
-            if isinstance(action, Report):
-                return entry.told == (action.reason, action.message) and not entry.facts.leaving
-            return True
+            return still_wanted(entry, action)
 
     def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
         with self._lock:
@@ -207,15 +203,21 @@ class PlannerService:
                 self._core.decisions.blocked(uid, message, self._clock.now_s())
         self._due.set()
 
+    def _may_write(self) -> bool:
+        """Whether it leads. Once it has not, what was not written is lost, and the core is built anew."""
+        leads = self.election.leads()
+        self._lapsed = self._lapsed or not leads
+        return leads
+
     # ---- threads --------------------------------------------------------------------------------------------------
 
     def _elect(self) -> None:
         while not self._stopping.is_set():
             leads = self.election.step()
+            if self._core is not None and (self._lapsed or not leads):
+                self._end()
             if leads and self._core is None and self.mirrors.synced():
                 self._begin()
-            elif not leads and self._core is not None:
-                self._end()
             waits_for_mirrors = leads and self._core is None
             self._stopping.wait(0.1 if waits_for_mirrors else self._settings.renew_every_s)
 
@@ -227,6 +229,7 @@ class PlannerService:
             core.start(self._clock.now_s())
             self._core = self.mirrors.core = core
             self._decided_at = time.monotonic()
+            self._lapsed = False
             nodes = len(core.book.scheduler.nodes)
         self._due.set()
         log.info("leads", nodes=nodes, pods=len(core.book.entries))

@@ -157,6 +157,19 @@ def test_the_plan_that_was_made_anew_is_written_before_the_binding() -> None:
     assert other in refused.text
 
 
+def test_a_gate_that_went_with_the_plan_proves_that_it_is_written_before_it_is_heard() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    uid = cluster.create(WHOLE)
+    cluster.decide()  # the write is under way; kube-scheduler can ask only when it is done
+    assert cluster.core.answers.bind(uid, _planned(cluster, uid), 1.0).written
+    other = cluster.create(WHOLE)
+    cluster.decide()
+    cluster.lose_node(_planned(cluster, other))
+    cluster.end(uid)
+    cluster.decide()  # two plans for one gate: which of them took it off is not known
+    assert not cluster.core.answers.bind(other, _planned(cluster, other), 1.0).written
+
+
 def test_an_old_nomination_does_not_change_a_plan_back() -> None:
     cluster = Cluster({"a": 1, "b": 1, "c": 1})
     uid = _released(cluster, WHOLE)
