@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.planned import Planned, planned_pod
+from tests.kube.planned import Planned, devices, planned_pod
 
 from calabash.kubernetes.names import PLAN
 from calabash.kubernetes.plan import PodPlan, read_plan
@@ -175,3 +175,27 @@ def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it(planned: Plann
     assert len(planned.bound("borrow")) == 97
     check(planned, "shop")
     remove(planned, "borrow", "shop")
+
+
+def test_a_pod_that_was_refused_is_tried_again_when_only_the_planner_knows_of_room(planned: Planned) -> None:
+    cluster, api = planned.cluster, planned.api
+    node = planned.nodes[7]
+    path = f"/apis/calabash.dev/v1alpha1/gpunodes/{node}/status"
+    cluster.kill("calabash-scheduler")
+    planned.create("again", [planned_pod("p", WHOLE, nodeSelector={"kubernetes.io/hostname": node})])
+    cluster.wait_for(lambda: PLAN in planned.pods("again")["p"]["metadata"]["annotations"], "a plan")
+    api.patch(path, {"status": {"devices": [{**one, "health": "lost"} for one in devices(2)]}})
+    time.sleep(0.5)
+    cluster.start("calabash-scheduler")
+
+    def refused() -> bool:
+        conditions = planned.pods("again")["p"]["status"].get("conditions", [])
+        return any(c["type"] == "PodScheduled" and c["reason"] == "Unschedulable" for c in conditions)
+
+    cluster.wait_for(refused, "the refusal")
+    assert planned.bound("again") == {}
+    api.patch(path, {"status": {"devices": devices(2)}})
+    began = time.monotonic()
+    planned.wait_bound("again", 1)
+    print(f"bound {time.monotonic() - began:.2f} s after its device was well again")
+    remove(planned, "again")

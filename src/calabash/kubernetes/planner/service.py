@@ -119,16 +119,14 @@ class PlannerService:
     # ---- what the extender asks -----------------------------------------------------------------------------------
 
     def leads(self) -> bool:
-        core = self._core
-        return core is not None and core.book.started and self.election.leads()
+        return self._core is not None and self.election.leads()
 
     def well(self) -> bool:
         """Whether kube-scheduler may be let in: a leader that has not decided for long answers nothing sensible."""
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
 
     def planned(self, uid: str) -> str | None:
-        core = self._core
-        return core.answers.planned(uid) if core is not None else None
+        return core.answers.planned(uid) if (core := self._core) is not None else None
 
     def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
         with self._lock:

@@ -293,6 +293,32 @@ def test_the_nomination_is_given_again_after_an_attempt_that_failed() -> None:
     assert [(a.pod.uid, a.node) for a in cluster.core.take_actions() if isinstance(a, Nominate)] == [(uid, "a")]
 
 
+def test_a_pod_that_its_kubelet_refused_gives_its_devices_to_the_one_that_its_owner_makes() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.bound() == {uid: "a"}
+    cluster.core.pod(replace(cluster.pods.pop(uid), finished=True), cluster.now_s)  # Failed, OutOfcpu
+    heir = cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.bound() == {heir: "a"}
+
+
+def test_of_two_gangs_that_wait_for_each_other_both_are_bound_in_the_end() -> None:
+    cluster = Cluster({"a": 4})
+    one = [cluster.create(gang("one", 2)) for _ in range(2)]
+    two = [cluster.create(gang("two", 2)) for _ in range(2)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    for uid in (one[0], two[0]):  # kube-scheduler has room for one of each, and holds it
+        assert cluster.core.answers.bind(uid, "a", cluster.now_s).verdict is BindVerdict.HOLD
+    refused = dict(cluster.core.answers.expired(cluster.now_s + 51))
+    assert set(refused) == {one[0], two[0]}
+    cluster.settle()
+    assert set(cluster.bound()) == {*one, *two}
+
+
 def test_preemption_is_allowed_on_the_planned_node_only() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     uid = _released(cluster)
