@@ -25,6 +25,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("queue:queue", "Create, change and list queues."),
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
+    "agent": ("kube:agent", "Serve the devices of one node of a cluster."),
     "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),
     "planner": ("planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),
     "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),

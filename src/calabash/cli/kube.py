@@ -1,7 +1,8 @@
-"""``calabash admission``: parts of the product that run in a cluster, as programs."""
+"""``calabash agent`` and ``calabash admission``: parts of the product that run in a cluster, as programs."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,24 @@ from calabash.model.errors import CalabashError, Reason
 
 if TYPE_CHECKING:
     from calabash.kubernetes.admission.settings import AdmissionSettings
+
+
+class AgentCommand(click.Command):
+    """Its words are the agent's own."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        from calabash.kubernetes.node.daemon import parser  # noqa: PLC0415
+
+        return parser().format_help().rstrip()
+
+
+@click.command(cls=AgentCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def agent(words: tuple[str, ...]) -> None:
+    """Serve the devices of one node of a cluster to the containers of its pods."""
+    from calabash.kubernetes.node.daemon import main  # noqa: PLC0415
+
+    sys.exit(main(words))
 
 
 @click.command()

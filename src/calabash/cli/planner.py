@@ -25,7 +25,13 @@ _PORT = 7070
     metavar="NODES",
     help="Nominate pods where the cluster has so many nodes; with fewer, one write less is quicker.",
 )
-def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nominate_from: int) -> None:
+@click.option(
+    "--beside",
+    default="",
+    metavar="LEASE",
+    help="Lead together with the kube-scheduler in this replica's pod, whose replicas agree by this lease.",
+)
+def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nominate_from: int, beside: str) -> None:
     """Plan a cluster's devices and answer its kube-scheduler.
 
     Gives pods their devices, releases them to a stock kube-scheduler, and answers its filter, preempt and bind questions.
@@ -40,6 +46,11 @@ def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nomi
     if not host or not port.isdigit():
         raise CalabashError(f"{listen!r} is not HOST:PORT", hint=f"127.0.0.1:{_PORT} for example")
     settings = PlannerSettings(
-        host=host.strip("[]"), port=int(port), namespace=namespace, identity=identity, nominate_nodes_min=nominate_from
+        host=host.strip("[]"),
+        port=int(port),
+        namespace=namespace,
+        identity=identity,
+        nominate_nodes_min=nominate_from,
+        scheduler_lease=beside,
     )
     run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)

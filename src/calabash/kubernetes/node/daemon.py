@@ -6,8 +6,6 @@ What cannot start says why in two lines on stderr, ``error [reason]: ...`` and `
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -16,37 +14,40 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calabash.agent.strangers import StrangerPolicy
-from calabash.kubernetes.node.settings import AgentSettings
+from calabash.kubernetes.node.service import AgentService, AgentSettings
 from calabash.model.errors import CalabashError
 
-_M_ARENA_MAX = -8  # malloc.h
-_ARENAS = 2
 
-
-def read_settings(words: Sequence[str]) -> AgentSettings:
-    """From the words of a command line, and ``NODE_NAME`` as the chart sets it."""
-    parser = argparse.ArgumentParser(
-        prog="calabash agent", description="The agent of one node of a Kubernetes cluster."
+def parser() -> argparse.ArgumentParser:
+    """The words of a command line, and ``NODE_NAME`` as the chart sets it."""
+    made = argparse.ArgumentParser(
+        prog="calabash agent",
+        description="The agent of one node of a Kubernetes cluster.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
     )
     usual = AgentSettings(node="")
-    name = os.environ.get("NODE_NAME") or socket.gethostname()
-    parser.add_argument("--node", default=name, help="name of its Node object [NODE_NAME, else the host's name]")
-    parser.add_argument("--home", type=Path, default=usual.home, help="its directory, at the same path on the host")
-    parser.add_argument("--kubelet", type=Path, default=usual.kubelet, help="the kubelet's root directory")
-    parser.add_argument("--specs", type=Path, default=usual.specs, help="directory of dynamic CDI specs")
-    parser.add_argument("--host", type=Path, default=usual.host, help="where the host's file system is seen")
-    parser.add_argument("--driver-root", default=usual.driver_root, help="the driver's root on the host")
-    parser.add_argument("--sim", type=Path, default=None, metavar="STATE", help="state file of a simulated node")
-    parser.add_argument("--kubeconfig", type=Path, default=None, help="default: as a pod of the cluster")
-    parser.add_argument(
+    made.add_argument("--node", default="", help="name of its Node object [NODE_NAME, else the host's name]")
+    made.add_argument("--home", type=Path, default=usual.home, help="its directory, at the same path on the host")
+    made.add_argument("--kubelet", type=Path, default=usual.kubelet, help="the kubelet's root directory")
+    made.add_argument("--specs", type=Path, default=usual.specs, help="directory of dynamic CDI specs")
+    made.add_argument("--host", type=Path, default=usual.host, help="where the host's file system is seen")
+    made.add_argument("--driver-root", default=usual.driver_root, help="the driver's root on the host")
+    made.add_argument("--sim", type=Path, default=None, metavar="STATE", help="state file of a simulated node")
+    made.add_argument("--kubeconfig", type=Path, default=None, help="default: as a pod of the cluster")
+    made.add_argument(
         "--strangers",
         choices=[policy.value for policy in StrangerPolicy],
         default=usual.strangers.value,
         help="what happens to processes that are on a card without a slice",
     )
-    read = parser.parse_args(words)
+    return made
+
+
+def read_settings(words: Sequence[str]) -> AgentSettings:
+    """From the words of a command line."""
+    read = parser().parse_args(words)
     return AgentSettings(
-        node=read.node,
+        node=read.node or os.environ.get("NODE_NAME") or socket.gethostname(),
         home=read.home.absolute(),
         kubelet=read.kubelet,
         specs=read.specs,
@@ -58,19 +59,9 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
     )
 
 
-def keep_small() -> None:
-    """An agent runs on every node: it does without what only people at a terminal need, and with few arenas."""
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it for coloured tracebacks
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run the agent until it is told to stop."""
     os.umask(0o022)
-    keep_small()
-    from calabash.kubernetes.node.service import AgentService  # noqa: PLC0415
-
     try:
         service = AgentService(read_settings(sys.argv[1:] if words is None else words))
         for number in (signal.SIGTERM, signal.SIGINT):

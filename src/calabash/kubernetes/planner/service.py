@@ -10,6 +10,7 @@ mirrors, which is all that there is to know.
 from __future__ import annotations
 
 import secrets
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ import msgspec
 import structlog
 
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
+from calabash.kubernetes.planner.beside import BesideScheduler, Candidate
 from calabash.kubernetes.planner.core import HOLD_S, Core
-from calabash.kubernetes.planner.decisions import still_wanted
 from calabash.kubernetes.planner.executor import Executor
 from calabash.kubernetes.planner.extender import Extender
-from calabash.kubernetes.planner.facts import Action, PodName
+from calabash.kubernetes.planner.facts import Action, Nominate, PodName, ReleasePod, Report
 from calabash.kubernetes.planner.http import SmallServer
 from calabash.kubernetes.planner.lease import RENEW_EVERY_S, TERM_S, Election
 from calabash.kubernetes.planner.mirrors import Mirrors
@@ -49,17 +50,19 @@ class PlannerSettings:
             below that one write less is quicker.
         identity: name of this replica; empty: one of its own.
         workers: writes to the API server at a time, and bindings as many.
+        scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
     """
 
     host: str = "127.0.0.1"
     port: int = 7070
     namespace: str = "calabash-system"
     identity: str = ""
-    workers: int = 64
+    workers: int = 16
     hold_s: float = HOLD_S
     nominate_nodes_min: int = 500
     term_s: float = TERM_S
     renew_every_s: float = RENEW_EVERY_S
+    scheduler_lease: str = ""
 
 
 class PlannerService:
@@ -73,18 +76,10 @@ class PlannerService:
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._decided_at = time.monotonic()
-        self._lapsed = False
         self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=self._clock.now_s)
         self._orders = Orders(client)
         self._executor = Executor(self._orders, self, workers=settings.workers)
-        self.election = Election(
-            client,
-            namespace=settings.namespace,
-            name=COMPONENT,
-            identity=settings.identity or f"{COMPONENT}-{secrets.token_hex(4)}",
-            now_s=time.monotonic,
-            term_s=settings.term_s,
-        )
+        self.election = _candidate(client, settings)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
         self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.well)
         self._threads = [
@@ -119,14 +114,16 @@ class PlannerService:
     # ---- what the extender asks -----------------------------------------------------------------------------------
 
     def leads(self) -> bool:
-        return self._core is not None and self.election.leads()
+        core = self._core
+        return core is not None and core.book.started and self.election.leads()
 
     def well(self) -> bool:
         """Whether kube-scheduler may be let in: a leader that has not decided for long answers nothing sensible."""
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
 
     def planned(self, uid: str) -> str | None:
-        return core.answers.planned(uid) if (core := self._core) is not None else None
+        core = self._core
+        return core.answers.planned(uid) if core is not None else None
 
     def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
         with self._lock:
@@ -186,9 +183,15 @@ class PlannerService:
     def wanted(self, action: Action) -> bool:
         with self._lock:
             entry = self._core.book.entries.get(action.pod.uid) if self._core is not None else None
-            if entry is None or not self._may_write():
+            if entry is None or not self.election.leads():
                 return False
-            return still_wanted(entry, action)
+            if isinstance(action, ReleasePod):
+                return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node
+            if isinstance(action, Nominate):
+                return entry.plan is not None and entry.plan.node == action.node and not entry.facts.node
+            if isinstance(action, Report):
+                return entry.told == (action.reason, action.message) and not entry.facts.leaving
+            return True
 
     def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
         with self._lock:
@@ -201,21 +204,15 @@ class PlannerService:
                 self._core.decisions.blocked(uid, message, self._clock.now_s())
         self._due.set()
 
-    def _may_write(self) -> bool:
-        """Whether it leads. Once it has not, what was not written is lost, and the core is built anew."""
-        leads = self.election.leads()
-        self._lapsed = self._lapsed or not leads
-        return leads
-
     # ---- threads --------------------------------------------------------------------------------------------------
 
     def _elect(self) -> None:
         while not self._stopping.is_set():
             leads = self.election.step()
-            if self._core is not None and (self._lapsed or not leads):
-                self._end()
             if leads and self._core is None and self.mirrors.synced():
                 self._begin()
+            elif not leads and self._core is not None:
+                self._end()
             waits_for_mirrors = leads and self._core is None
             self._stopping.wait(0.1 if waits_for_mirrors else self._settings.renew_every_s)
 
@@ -227,7 +224,6 @@ class PlannerService:
             core.start(self._clock.now_s())
             self._core = self.mirrors.core = core
             self._decided_at = time.monotonic()
-            self._lapsed = False
             nodes = len(core.book.scheduler.nodes)
         self._due.set()
         log.info("leads", nodes=nodes, pods=len(core.book.entries))
@@ -262,3 +258,18 @@ class PlannerService:
         self._executor.put(actions)
         if refused:
             self.server.call_soon(lambda: self.extender.refuse(refused))
+
+
+def _candidate(client: KubeClient, settings: PlannerSettings) -> Candidate:
+    election = Election(
+        client,
+        namespace=settings.namespace,
+        name=COMPONENT,
+        identity=settings.identity or f"{COMPONENT}-{secrets.token_hex(4)}",
+        now_s=time.monotonic,
+        term_s=settings.term_s,
+    )
+    lease = settings.scheduler_lease
+    if not lease:
+        return election
+    return BesideScheduler(election, client, namespace=settings.namespace, lease=lease, host=socket.gethostname())
