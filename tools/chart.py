@@ -1,4 +1,4 @@
-"""Writes what the chart has from the product itself: the webhook configurations, with marks where it is installed.
+"""Writes what the chart has from the product, with marks where it is installed: what API servers ask, and kube-scheduler.
 
 ``python -m tools.chart`` rewrites the files; ``--check`` exits 1 when one is not current.
 """
@@ -9,22 +9,40 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "calabash"
 NAMESPACE, EXEMPT = "@NAMESPACE@", "@EXEMPT@"  # as templates/webhooks.yaml knows them
+EXTENDER = "http://127.0.0.1:7070"  # in the pod of both
+LEASE = "calabash-scheduler"
+
+
+def election(namespace: str) -> dict[str, Any]:
+    """How the kube-schedulers agree on who leads: sooner than by their own settings, for pods wait meanwhile."""
+    return {
+        "leaderElect": True,
+        "leaseDuration": "10s",
+        "renewDeadline": "6s",
+        "retryPeriod": "1s",
+        "resourceLock": "leases",
+        "resourceName": LEASE,
+        "resourceNamespace": namespace,
+    }
 
 
 def files() -> dict[Path, str]:
     """What belongs into the chart: path to content."""
     settings = AdmissionSettings(namespace=NAMESPACE, exempt_namespaces=(EXEMPT,))
-    made = {"mutating": mutating(settings), "validating": validating(settings)}
-    return {
-        CHART / "files" / f"{name}-webhooks.json": json.dumps(content, indent=1) + "\n"
-        for name, content in made.items()
+    made = {
+        "mutating-webhooks": mutating(settings),
+        "validating-webhooks": validating(settings),
+        "scheduler": scheduler_configuration(EXTENDER, leaderElection=election(NAMESPACE)),
     }
+    return {CHART / "files" / f"{name}.json": json.dumps(content, indent=1) + "\n" for name, content in made.items()}
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,9 +13,13 @@ import yaml
 from tests.kube import charts
 from tests.kube.charts import NAMESPACE, Manifest, need_helm, one, render
 
+from calabash.agent.strangers import StrangerPolicy
 from calabash.cli.commands import cli
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.node.daemon import read_settings
+from calabash.kubernetes.node.service import AgentSettings
+from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 
 WORKLOADS = {"DaemonSet", "Deployment"}
 
@@ -72,6 +77,8 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"admission": {"exemptNamespaces": ["Kube System"]}}, "/admission/exemptNamespaces/0"),
         ({"admission": {"certManager": {"enabled": True}}}, "/admission/certManager/issuerRef/name"),
         ({"admission": {"units": {"aliyunMemoryMib": 0}}}, "/admission/units/aliyunMemoryMib"),
+        ({"planner": {"replicas": 11}}, "/planner/replicas"),
+        ({"scheduler": {"image": {"repository": "no spaces"}}}, "/scheduler/image/repository"),
         ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
         ({"image": {"tag": "two words"}}, "/image/tag"),
         ({"networkPolicies": {"apiServer": {"ports": []}}}, "/networkPolicies/apiServer/ports"),
@@ -118,7 +125,8 @@ def test_with_cert_manager_admission_reads_a_certificate_and_writes_nothing() ->
     assert f"calabash-admission.{NAMESPACE}.svc" in certificate["dnsNames"]
     verbs = {verb for r in one(manifests, "ClusterRole", "calabash-admission")["rules"] for verb in r["verbs"]}
     assert verbs == {"get", "list", "watch"}
-    assert not [m for m in manifests if m["kind"] in {"Secret", "Role"}]
+    assert not [m for m in manifests if m["kind"] == "Secret"]
+    assert not [m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == "calabash-admission"]
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         annotations = one(manifests, kind, "calabash-admission")["metadata"]["annotations"]
         assert annotations["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/calabash-admission"
@@ -131,6 +139,55 @@ def test_admission_is_a_command_of_the_product_and_knows_its_words() -> None:
     parsed = cli.get_command(click.Context(cli), command)
     assert parsed is not None
     parsed.make_context(command, list(container["args"]))
+
+
+def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {
+        "agent": {"simulated": "/var/lib/sim/lab.state", "strangers": "drain", "driverRoot": "/run/nvidia/driver"}
+    }
+    (container,) = (c for c, _ in containers(render(values)) if c["name"] == "agent")
+    assert container["command"] == ["calabash", "agent"]
+    assert cli.get_command(click.Context(cli), "agent") is not None
+    assert [variable["name"] for variable in container["env"]] == ["NODE_NAME"]
+    monkeypatch.setenv("NODE_NAME", "node7")
+    assert read_settings(container["args"]) == AgentSettings(
+        node="node7",
+        host=Path("/host"),
+        driver_root="/run/nvidia/driver",
+        sim_state=Path("/var/lib/sim/lab.state"),
+        strangers=StrangerPolicy.DRAIN,
+    )
+
+
+def test_the_planner_is_a_command_of_the_product_and_knows_its_words() -> None:
+    manifests = render({"planner": {"nominateFrom": 7}})
+    (container,) = (c for c, _ in containers(manifests) if c["name"] == "planner")
+    program, command = container["command"]
+    parsed = cli.get_command(click.Context(cli), command)
+    assert program == "calabash"
+    assert parsed is not None
+    read = parsed.make_context(command, list(container["args"])).params
+    assert read["nominate_from"] == 7
+    assert read["namespace"] == NAMESPACE
+    assert [variable["name"] for variable in container["env"]] == ["POD_NAME"]
+    configuration = json.loads(one(manifests, "ConfigMap", "calabash-scheduler")["data"]["scheduler.json"])
+    assert {extender["urlPrefix"] for extender in configuration["extenders"]} == {f"http://{read['listen']}"}
+    assert configuration["leaderElection"]["resourceName"] == read["beside"]
+
+
+def test_kube_scheduler_is_told_what_the_product_would_tell_it() -> None:
+    text = one(render(), "ConfigMap", "calabash-scheduler")["data"]["scheduler.json"]
+    told = json.loads(text)
+    assert told == scheduler_configuration(told["extenders"][0]["urlPrefix"], leaderElection=told["leaderElection"])
+    assert told["leaderElection"]["resourceNamespace"] == NAMESPACE
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tag"), [("v1.35.2", "v1.35.2"), ("v1.35.2+k3s1", "v1.35.2"), ("1.36.1-gke.7", "v1.36.1")]
+)
+def test_kube_scheduler_has_the_version_of_the_cluster(cluster: str, tag: str) -> None:
+    text = charts.helm("template", "calabash", str(charts.CHART), "--kube-version", cluster)
+    assert f"image: registry.k8s.io/kube-scheduler:{tag}\n" in text
 
 
 def test_only_the_agent_is_privileged_and_nobody_writes_to_its_own_image() -> None:
@@ -171,9 +228,11 @@ def test_the_agent_sees_of_its_node_what_it_is_told_to_use() -> None:
     ],
 )
 def test_every_component_runs_from_the_one_image(image: Manifest, reference: str) -> None:
-    assert {container["image"] for container, _ in containers(render({"image": image}))} == {reference}
+    used = {c["image"] for c, _ in containers(render({"image": image})) if c["name"] != "scheduler"}
+    assert used == {reference}
 
 
 def test_one_replica_has_no_budget_that_would_hold_up_a_drain() -> None:
-    assert [m for m in render({"admission": {"replicas": 1}}) if m["kind"] == "PodDisruptionBudget"] == []
-    assert len([m for m in render() if m["kind"] == "PodDisruptionBudget"]) >= 1
+    alone = render({"admission": {"replicas": 1}, "planner": {"replicas": 1}})
+    assert [m for m in alone if m["kind"] == "PodDisruptionBudget"] == []
+    assert len([m for m in render() if m["kind"] == "PodDisruptionBudget"]) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from tests.kube.cluster import Cluster
 
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
-from calabash.seams.kube import KubeClient, Mirror, load_client
+from calabash.kubernetes.plan import PodPlan
+from calabash.kubernetes.planner.facts import PodName, Report
+from calabash.kubernetes.planner.orders import Orders
+from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
+from calabash.model.errors import Reason
+from calabash.seams.kube import EvictedAs, KubeClient, Mirror, load_client
 from calabash.seams.kube.objects import NAMESPACE as NAMESPACES
 from calabash.seams.kube.objects import POD
 
@@ -31,6 +36,23 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("calabash.dev", "gpunodes"): {"create", "patch"},
         ("calabash.dev", "gpunodes/status"): {"patch"},
     },
+    "calabash-planner": {
+        ("", "pods"): {"get", "list", "watch", "patch"},
+        ("", "pods/status"): {"patch"},
+        ("", "pods/binding"): {"create"},
+        ("", "pods/eviction"): {"create"},
+        ("", "nodes"): {"get", "list", "watch"},
+        ("", "namespaces"): {"get", "list", "watch"},
+        ("", "events"): {"get", "create", "patch"},
+        ("calabash.dev", "gpunodes"): {"get", "list", "watch"},
+        ("calabash.dev", "queues"): {"get", "list", "watch"},
+        ("scheduling.k8s.io", "podgroups"): {"get", "list", "watch"},
+        ("scheduling.x-k8s.io", "podgroups"): {"get", "list", "watch"},
+        ("scheduling.volcano.sh", "podgroups"): {"get", "list", "watch"},
+        ("coordination.k8s.io", "leases"): {"create"},
+        ("coordination.k8s.io", "leases=calabash-planner"): {"get", "patch", "update"},
+        ("coordination.k8s.io", "leases=calabash-scheduler"): {"get", "patch", "update"},
+    },
     "calabash-admission": {
         ("", "namespaces"): {"get", "list", "watch"},
         ("", "secrets=calabash-admission-tls"): {"get", "patch"},
@@ -38,6 +60,8 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
     },
 }
+# What a component may do besides, as the cluster itself says it: kube-scheduler beside the planner.
+BESIDES = {"calabash-planner": ("system:kube-scheduler", "system:volume-scheduler")}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +158,15 @@ def checked_policies(cluster: Cluster) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("account", sorted(MAY))
 def test_a_component_may_do_what_is_written_here_and_nothing_else(installed: Cluster, account: str) -> None:
-    assert rules(installed, account) == MAY[account]
+    expected = {key: set(verbs) for key, verbs in MAY[account].items()}
+    for role in BESIDES.get(account, ()):
+        given = installed.api.get(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}")["rules"]
+        for key, verbs in by_resource(given).items():
+            expected.setdefault(key, set()).update(verbs)
+    everybody = rules(installed, "default")
+    assert {k: v for k, v in rules(installed, account).items() if k not in everybody} == {
+        k: v for k, v in expected.items() if k not in everybody
+    }
 
 
 def test_every_account_of_the_chart_is_written_here() -> None:
@@ -143,26 +175,23 @@ def test_every_account_of_the_chart_is_written_here() -> None:
 
 
 def rules(cluster: Cluster, account: str) -> dict[tuple[str, str], set[str]]:
-    """What an account may do with objects, but for what every account may."""
+    """What an account may do with objects, by the API server's own answer."""
+    api, _ = as_account(cluster, account)
+    asked = {"kind": "SelfSubjectRulesReview", "spec": {"namespace": NAMESPACE}}
+    group = "authorization.k8s.io/v1"
+    said = api.create(f"/apis/{group}/selfsubjectrulesreviews", {"apiVersion": group, **asked})["status"]
+    assert not said["incomplete"]
+    return by_resource(said["resourceRules"])
 
-    def of(name: str) -> dict[tuple[str, str], set[str]]:
-        api, _ = as_account(cluster, name)
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectRulesReview",
-            "spec": {"namespace": NAMESPACE},
-        }
-        said = api.create("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body)["status"]
-        assert not said["incomplete"]
-        found: dict[tuple[str, str], set[str]] = {}
-        for rule in said["resourceRules"]:
-            names = [f"={name}" for name in rule.get("resourceNames", ())] or [""]
-            for key in ((g, r + n) for g in rule["apiGroups"] for r in rule["resources"] for n in names):
-                found.setdefault(key, set()).update(rule["verbs"])
-        return found
 
-    everybody = of("default")
-    return {key: verbs for key, verbs in of(account).items() if key not in everybody}
+def by_resource(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]:
+    """Rules of access by group and resource, ``resource=name`` where one is for one object."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for rule in listed:
+        names = [f"={name}" for name in rule.get("resourceNames", ())] or [""]
+        for key in ((g, r + n) for g in rule["apiGroups"] for r in rule["resources"] for n in names):
+            found.setdefault(key, set()).update(rule["verbs"])
+    return found
 
 
 def test_an_agent_writes_the_object_of_its_own_node_and_no_other(installed: Cluster) -> None:
@@ -270,6 +299,29 @@ def test_an_agent_sees_the_pods_of_its_node(installed: Cluster, tmp_path: Path) 
         installed.wait_for(pods.synced, "the pods")
     finally:
         pods.stop()
+
+
+def test_a_planner_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> None:
+    _, token = as_account(installed, "calabash-planner")
+    client = client_of(installed, token, tmp_path)
+    service = PlannerService(client, PlannerSettings(port=0, namespace=NAMESPACE, renew_every_s=0.1))
+    service.start()
+    try:
+        installed.wait_for(service.leads, "the planner to lead")
+    finally:
+        service.stop()
+    place = namespace(installed, "planned", admission="off")
+    gated = pod("to-be-planned")
+    gated["spec"]["schedulingGates"] = [{"name": "calabash.dev/plan"}]
+    uid = installed.api.create(PODS.format(place), gated)["metadata"]["uid"]
+    planned = PodName(namespace=place, name="to-be-planned", uid=uid)
+    plan = PodPlan(id="a", pod_uid=uid, node="fake-0", containers=())
+    orders = Orders(client)
+    for _ in range(2):  # the second time the event is counted
+        orders.report(Report(pod=planned, reason=Reason.NO_CAPACITY, message="0 of 2 nodes have room"))
+    orders.release(planned, plan, None)
+    orders.bind(planned, "fake-0")
+    assert orders.evict(planned)[0] is EvictedAs.OK
 
 
 def trusted(cluster: Cluster) -> dict[str, str]:

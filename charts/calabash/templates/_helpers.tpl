@@ -87,3 +87,13 @@ aliyun_memory_mib: {{ $admission.units.aliyunMemoryMib }}
 alauda_memory_mib: {{ $admission.units.alaudaMemoryMib }}
 volcano_memory_mib: {{ $admission.units.volcanoMemoryMib }}
 {{- end -}}
+
+{{- define "calabash.scheduler-image" -}}
+{{- with .Values.scheduler.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $.Capabilities.KubeVersion.Version) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
