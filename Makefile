@@ -4,7 +4,7 @@ SHELL := /bin/bash
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help setup native demo test lint format bench sanitize stubs docs clean
+.PHONY: help setup native demo test lint format bench image sanitize stubs docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ format: ready ## rewrite sources to the house style
 
 bench: ready ## all benchmarks; results go to docs/measurements/
 	@$(RUN) python -m bench
+
+image: ready ## the product's image as an OCI archive, in build/image, without a registry or a container engine
+	@$(RUN) python -m tools.image
 
 sanitize: ready ## the native tests under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory -C native sanitize

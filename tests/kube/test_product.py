@@ -1,0 +1,131 @@
+"""The product as it is installed: the image that ``make image`` makes, the chart by Helm, on a real kubelet and containerd.
+
+Nothing runs beside the cluster. ``CALABASH_IMAGE`` names an archive to take instead of making one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube import charts
+from tests.kube.charts import CHART, NAMESPACE, need_helm
+from tests.kube.cluster import Cluster
+from tests.kube.gpu_node import CUDA, cuda_image
+from tests.kube.images import Image, layer_of, write_archive
+from tests.kube.needs import need
+from tests.kube.node import RealNode
+from tests.native.simnode import simctl
+from tools import image
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+STATE = "/var/lib/simulated/node.state"
+SCHEDULER = "localhost/kube-scheduler:1"
+PODS = "/api/v1/namespaces/tenant/pods"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of one real node with simulated cards, on which the chart is installed and everything is ready."""
+    need(node=True)
+    need_helm()
+    scratch = tmp_path_factory.mktemp("product")
+    made = os.environ.get("CALABASH_IMAGE")
+    archive = Path(made) if made else image.build(scratch).archive
+    with Cluster(lifecycle=True) as cluster:
+        node = RealNode(cluster)
+        # As on a machine that systemd has started: what the agent mounts is seen by the node.
+        cluster.exec_inside("mount", "--make-rshared", "/", beside=node.name)
+        state = node.outside(STATE)
+        state.parent.mkdir(parents=True)
+        assert simctl("create", state, "--gpus", "2xT4", "--seed", 1).returncode == 0
+        node.import_images(archive)
+        node.import_images(
+            write_archive(scratch / "more.tar", [cuda_image(scratch), scheduler_image(cluster, scratch)])
+        )
+        repository, _, tag = SCHEDULER.rpartition(":")
+        small: dict[str, Any] = {"resources": {"requests": {"cpu": "10m", "memory": "10Mi"}}}
+        values = {
+            "agent": {"simulated": STATE, **small},
+            "planner": small,
+            "admission": small,
+            "scheduler": {"image": {"repository": repository, "tag": tag}, **small},
+        }
+        charts.helm(
+            "install", "calabash", str(CHART), "--create-namespace", values=values, kubeconfig=cluster.kubeconfig
+        )
+        for name in ("daemonset/calabash-agent", "deployment/calabash-planner", "deployment/calabash-admission"):
+            cluster.kubectl("rollout", "status", name, f"--namespace={NAMESPACE}", "--timeout=150s", timeout_s=160)
+        yield cluster
+
+
+def scheduler_image(cluster: Cluster, scratch: Path) -> Image:
+    """The stock kube-scheduler."""
+    directory = scratch / "scheduler" / "usr" / "local" / "bin"
+    directory.mkdir(parents=True)
+    shutil.copy(cluster.programs / "kube", directory / "kube-scheduler")
+    return Image(SCHEDULER, (layer_of(scratch / "scheduler"),), {"Env": ["PATH=/usr/local/bin"]})
+
+
+def test_a_tenants_pod_goes_all_the_way_and_has_its_slice_and_not_more(installed: Cluster) -> None:
+    device = installed.wait_for(lambda: devices(installed), "the node to tell of its devices")[0]
+    assert device["health"] == "healthy"
+    # The API server of these tests has no way to services, so that admission is not asked here.
+    labels = {"calabash.dev/admission": "optional"}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant", "labels": labels}}
+    installed.api.create("/api/v1/namespaces", body)
+    installed.wait_for(lambda: installed.api.exists("/api/v1/namespaces/tenant/serviceaccounts/default"), "an account")
+    limits = {"calabash.dev/gpus": "1", "calabash.dev/memory": "1Gi", "calabash.dev/cores": "30"}
+    command = ["sh", "-c", "exec load fill 2"]  # takes memory until it is refused, and prints how much it got
+    container = {"name": "main", "image": CUDA, "command": command, "resources": {"limits": limits}}
+    spec = {"schedulerName": "calabash", "restartPolicy": "Never", "containers": [container]}
+    installed.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "slice"}, "spec": spec})
+    try:
+        installed.wait_for(lambda: phase(installed) in {"Succeeded", "Failed"}, "the pod to end", 60)
+    except TimeoutError as error:
+        error.add_note(told(installed))
+        raise
+    said = installed.kubectl("logs", "--namespace=tenant", "slice")
+    assert phase(installed) == "Succeeded", said
+    assert 824 <= int(said.split()[-1]) // MIB <= 1024
+
+
+def told(cluster: Cluster) -> str:
+    """What a pod that waits and the components say of it."""
+    words = ["describe", "pod", "slice", "--namespace=tenant"]
+    logs = ["logs", f"--namespace={NAMESPACE}", "--prefix", "--tail=20", "--all-containers", "--selector"]
+    said = [f"app.kubernetes.io/component={component}" for component in ("planner", "agent")]
+    return "\n".join(cluster.kubectl(*asked, check=False) for asked in (words, *([*logs, one] for one in said)))
+
+
+def devices(cluster: Cluster) -> list[dict[str, Any]]:
+    nodes = cluster.api.get("/apis/calabash.dev/v1alpha1/gpunodes")["items"]
+    return [device for node in nodes for device in node.get("status", {}).get("devices", [])]
+
+
+def phase(cluster: Cluster) -> str:
+    found: str = cluster.api.get(f"{PODS}/slice")["status"].get("phase", "")
+    return found
+
+
+def test_who_needs_nothing_of_the_node_runs_as_nobody(installed: Cluster) -> None:
+    for component in ("admission", "planner"):
+        said = installed.kubectl(
+            "exec",
+            f"--namespace={NAMESPACE}",
+            f"deployment/calabash-{component}",
+            "-c",
+            component,
+            "--",
+            "python3",
+            "-I",
+            "-c",
+            "import os; print(os.getuid(), os.access('/', os.W_OK))",
+        )
+        assert said.split() == [str(image.USER), "False"]
