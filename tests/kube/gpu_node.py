@@ -184,9 +184,9 @@ class GpuNode:
 
         return self.cluster.wait_for(phase, f"pod {name} {' or '.join(phases)}")
 
-    def log(self, name: str, container: str = "main", *, before: bool = False) -> str:
+    def log(self, name: str, container: str = "main") -> str:
         """What a container has printed."""
-        return self.cluster.kubectl("logs", name, "-c", container, *(["--previous"] if before else []))
+        return self.cluster.kubectl("logs", name, "-c", container)
 
     def let_go(self, name: str, file: str = "/tmp/go") -> None:
         """Makes a file in a pod, as soon as the kubelet takes orders (it may just be starting)."""

@@ -92,7 +92,7 @@ class Planned:
         self.cluster, self.api = cluster, cluster.api
         self.prefix, self._gpus = prefix, gpus
         self._install()
-        room = {GPUS: str(gpus)}
+        room = {GPUS: str(gpus * 64)}  # tokens: one for each device of each container
         self.nodes = cluster.fake_nodes(nodes, room, prefix=prefix)
         self._each(self._devices, self.nodes)
         python = Path(sys.executable)
@@ -130,12 +130,15 @@ class Planned:
 
     def create(self, namespace: str, pods: list[Json]) -> None:
         """All of them, from eight threads."""
+        self.make_namespace(namespace)
+        self._each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
+
+    def make_namespace(self, namespace: str) -> None:
         if not self.api.exists(f"/api/v1/namespaces/{namespace}"):
             self.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
             self.cluster.wait_for(
                 lambda: self.api.exists(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "its account"
             )
-        self._each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
 
     def pods(self, namespace: str) -> dict[str, Json]:
         found = self.api.get(f"/api/v1/namespaces/{namespace}/pods")
@@ -155,15 +158,9 @@ class Planned:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """End both programs; the nodes stay, the cluster goes with its module."""
         for name in ("calabash-scheduler", "planner"):
             self.cluster.kill(name)
-        for node in self.nodes:
-            for path in (f"/api/v1/nodes/{node}", f"/apis/calabash.dev/v1alpha1/gpunodes/{node}"):
-                try:
-                    self.api.delete(path)
-                except RefusedError as refused:
-                    if refused.status != 404:
-                        raise
 
     def __enter__(self) -> Self:
         return self

@@ -21,6 +21,14 @@ def gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         yield GpuNode(RealNode(cluster), tmp_path_factory.mktemp("gpu_node"))
 
 
+@pytest.fixture(autouse=True)
+def no_pods_left(gpu_node: GpuNode) -> Iterator[None]:
+    """A test that fails does not make the next one fail."""
+    yield
+    for pod in gpu_node.cluster.api.get(PODS)["items"]:
+        gpu_node.delete(pod["metadata"]["name"])
+
+
 def got_mib(log: str) -> int:
     """What ``FILL`` has got."""
     return int(log.rsplit(maxsplit=1)[-1]) // MIB
@@ -71,15 +79,15 @@ def test_init_sidecar_and_main_containers_have_each_their_own(gpu_node: GpuNode)
 
 def test_a_container_that_is_started_again_has_the_same(gpu_node: GpuNode) -> None:
     device = gpu_node.devices()[0]
-    script = "load fill 2; exit 1"
+    script = "load fill 2 > /dev/termination-log; exit 1"
     name = gpu_node.run([sliced("main", memory_mib=800, devices=[device])], {"main": script}, restart="Always")
 
-    def restarted() -> bool:
+    def second_end() -> str:
         statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
-        return bool(statuses) and int(statuses[0]["restartCount"]) >= 2
+        again = bool(statuses) and int(statuses[0]["restartCount"]) >= 2
+        return str(statuses[0]["lastState"].get("terminated", {}).get("message", "")) if again else ""
 
-    gpu_node.cluster.wait_for(restarted, "two restarts", 90)
-    assert within(got_mib(gpu_node.log(name, before=True)), 800)
+    assert within(got_mib(gpu_node.cluster.wait_for(second_end, "the end of its second run", 90)), 800)
     gpu_node.delete(name)
 
 
@@ -175,3 +183,12 @@ def test_what_ended_while_the_agent_was_away_is_given_back(gpu_node: GpuNode) ->
     assert len(gpu_node.slots()) == 1
     gpu_node.cluster.start("agent")
     gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
+
+
+def test_the_agent_is_small(gpu_node: GpuNode) -> None:
+    """After everything above: what stays resident of it, the pages shared with other programs included."""
+    found = gpu_node.cluster.exec_inside("pgrep", "-f", "calabash.kubernetes.node.daemon", beside=gpu_node.node.name)
+    status = gpu_node.cluster.exec_inside("cat", f"/proc/{found.split()[0]}/status", beside=gpu_node.node.name)
+    resident_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    print(f"resident: {resident_kib / 1024:.1f} MiB")
+    assert resident_kib <= 80 * 1024

@@ -18,7 +18,7 @@ from calabash.cli.commands import cli
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.node.daemon import read_settings
-from calabash.kubernetes.node.service import AgentSettings
+from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 
 WORKLOADS = {"DaemonSet", "Deployment"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.planned import Planned, planned_pod
+from tests.kube.planned import Planned, devices, planned_pod
 
 from calabash.kubernetes.names import PLAN
 from calabash.kubernetes.plan import PodPlan, read_plan
@@ -18,7 +21,9 @@ WHOLE = GpuRequest()
 
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
-    with Planned(own_control_plane, 100, 2, prefix="planned", planner={"--nominate-from": "50"}) as found:
+    with Planned(
+        own_control_plane, 100, 2, prefix="planned", planner={"--nominate-from": "50", "--identity": "only"}
+    ) as found:
         yield found
 
 
@@ -48,4 +53,149 @@ def test_pods_are_bound_where_they_were_planned(planned: Planned) -> None:
     planned.create("simple", pods)
     planned.wait_bound("simple", 100)
     check(planned, "simple")
-    planned.cluster.kubectl("delete", "namespace", "simple", "--wait=false")
+    remove(planned, "simple")
+
+
+def filler(name: str, node: str) -> Json:
+    """A pod that takes all processors of a node, past every scheduler."""
+    container = {"name": "main", "image": "localhost/busybox:1", "resources": {"requests": {"cpu": "64"}}}
+    return {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
+
+
+def with_cpu(pod: Json) -> Json:
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    return pod
+
+
+def test_a_pod_that_asks_for_no_devices_goes_anywhere(planned: Planned) -> None:
+    plain = filler("plain", "")
+    plain["spec"] |= {"schedulerName": "calabash"}
+    del plain["spec"]["nodeName"]
+    plain["spec"]["containers"][0]["resources"] = {}
+    planned.create("plain", [plain])
+    planned.wait_bound("plain", 1)
+
+
+def test_40_pods_whose_planned_nodes_are_full_are_bound_elsewhere_as_the_planner_agreed(planned: Planned) -> None:
+    cluster = planned.cluster
+    cluster.kill("calabash-scheduler")
+    planned.create("full", [with_cpu(planned_pod(f"p{i:02}", GpuRequest(count=2))) for i in range(40)])
+    cluster.wait_for(
+        lambda: all(PLAN in pod["metadata"]["annotations"] for pod in planned.pods("full").values()), "plans"
+    )
+    first = {name: plan(pod).node for name, pod in planned.pods("full").items()}
+    planned.create("fillers", [filler(f"f-{node}", node) for node in first.values()])
+    cluster.start("calabash-scheduler")
+    began = time.monotonic()
+    bound = planned.wait_bound("full", 40)
+    print(f"bound elsewhere after {time.monotonic() - began:.2f} s of the scheduler's start")
+    assert set(bound.values()).isdisjoint(first.values())
+    assert max(Counter(bound.values()).values()) == 1
+    check(planned, "full")
+    remove(planned, "full", "fillers")
+
+
+def remove(planned: Planned, *namespaces: str) -> None:
+    for namespace in namespaces:
+        planned.cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "-n", namespace)
+
+
+def test_a_gang_is_bound_as_a_whole_though_the_planner_is_killed_while_it_releases_it(planned: Planned) -> None:
+    cluster = planned.cluster
+    gang = GpuRequest(gang="g", gang_size=64)
+    planned.create("gang", [planned_pod(f"p{i:02}", gang) for i in range(63)])
+    time.sleep(1)  # nothing is to happen
+    assert planned.bound("gang") == {}
+    planned.create("gang", [planned_pod("p63", gang)])
+    cluster.wait_for(
+        lambda: any(PLAN in pod["metadata"]["annotations"] for pod in planned.pods("gang").values()),
+        "a plan",
+        every_s=0.0,
+    )
+    cluster.kill("planner")
+    at_death = len(planned.bound("gang"))
+    cluster.start("planner")
+    planned.wait_bound("gang", 64)
+    print(f"{at_death} of 64 were bound when the planner was killed")
+    check(planned, "gang")
+    remove(planned, "gang")
+
+
+def test_pods_of_others_do_not_notice_a_dead_planner_and_ours_go_on_when_it_is_back(planned: Planned) -> None:
+    cluster = planned.cluster
+    cluster.kill("planner")
+    planned.create("dead", [planned_pod(f"p{i}", SHARE) for i in range(10)])
+    others = filler("other", "")
+    del others["spec"]["nodeName"]
+    others["spec"]["containers"][0]["resources"] = {}
+    planned.create("others", [others])
+    planned.wait_bound("others", 1, timeout_s=5)
+    assert planned.bound("dead") == {}
+    cluster.start("planner")
+    began = time.monotonic()
+    planned.wait_bound("dead", 10)
+    took_s = time.monotonic() - began
+    print(f"ours were bound {took_s:.2f} s after the planner was started")
+    assert took_s < 10
+    check(planned, "dead")
+    remove(planned, "dead", "others")
+
+
+def test_why_a_pod_waits_stands_in_its_condition_and_in_one_event(planned: Planned) -> None:
+    api = planned.api
+    planned.create("why", [planned_pod("large", GpuRequest(count=8))])
+
+    def said() -> Json | None:
+        conditions = api.get("/api/v1/namespaces/why/pods/large")["status"].get("conditions", [])
+        return next((c for c in conditions if c["type"] == "PodScheduled" and c["reason"] == "TooLarge"), None)
+
+    condition = planned.cluster.wait_for(said, "the condition")
+    assert condition is not None
+    assert "0/100 nodes are available" in condition["message"]
+    events = [e for e in api.get("/api/v1/namespaces/why/events")["items"] if e["reason"] == "TooLarge"]
+    assert len(events) == 1
+    remove(planned, "why")
+
+
+def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it(planned: Planned) -> None:
+    api = planned.api
+    queue = {
+        "apiVersion": "calabash.dev/v1alpha1",
+        "kind": "Queue",
+        "metadata": {"name": "prod"},
+        "spec": {"deserved": 200},
+    }
+    api.create("/apis/calabash.dev/v1alpha1/queues", queue)
+    planned.create("borrow", [planned_pod(f"p{i:03}", GpuRequest(count=2)) for i in range(100)])
+    planned.wait_bound("borrow", 100)
+    api.create("/api/v1/namespaces", {"metadata": {"name": "shop", "labels": {"calabash.dev/queue": "prod"}}})
+    planned.cluster.wait_for(lambda: api.exists("/api/v1/namespaces/shop/serviceaccounts/default"), "the account")
+    planned.create("shop", [planned_pod(f"s{i}", GpuRequest(count=2)) for i in range(3)])
+    planned.wait_bound("shop", 3)
+    assert len(planned.bound("borrow")) == 97
+    check(planned, "shop")
+    remove(planned, "borrow", "shop")
+
+
+def test_a_pod_that_was_refused_is_tried_again_when_only_the_planner_knows_of_room(planned: Planned) -> None:
+    cluster, api = planned.cluster, planned.api
+    node = planned.nodes[7]
+    path = f"/apis/calabash.dev/v1alpha1/gpunodes/{node}/status"
+    cluster.kill("calabash-scheduler")
+    planned.create("again", [planned_pod("p", WHOLE, nodeSelector={"kubernetes.io/hostname": node})])
+    cluster.wait_for(lambda: PLAN in planned.pods("again")["p"]["metadata"]["annotations"], "a plan")
+    api.patch(path, {"status": {"devices": [{**one, "health": "lost"} for one in devices(2)]}})
+    time.sleep(0.5)
+    cluster.start("calabash-scheduler")
+
+    def refused() -> bool:
+        conditions = planned.pods("again")["p"]["status"].get("conditions", [])
+        return any(c["type"] == "PodScheduled" and c["reason"] == "Unschedulable" for c in conditions)
+
+    cluster.wait_for(refused, "the refusal")
+    assert planned.bound("again") == {}
+    api.patch(path, {"status": {"devices": devices(2)}})
+    began = time.monotonic()
+    planned.wait_bound("again", 1)
+    print(f"bound {time.monotonic() - began:.2f} s after its device was well again")
+    remove(planned, "again")

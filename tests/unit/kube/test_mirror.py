@@ -182,6 +182,19 @@ def test_only_what_the_selector_matches_is_held(kube: MemoryKube) -> None:
     mirror.stop()
 
 
+def test_a_watch_that_lags_behind_what_is_remembered_is_expired_and_loses_nothing(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calabash.seams.kube.memory_store._EVENTS_MAX", 10)
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    with kube._store.changed:
+        for number in range(100):
+            add(kube, f"n{number}")
+    until(lambda: same(kube, book, mirror))
+    assert book.wrong == []
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_hundred_breaks_among_a_thousand_changes_lose_and_double_nothing(
     kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], seed: int, monkeypatch: pytest.MonkeyPatch

@@ -198,6 +198,13 @@ def test_a_token_that_is_refused_is_renewed_once(server: Callable[[Serve], Scrip
     assert caught.value.reason is Reason.NOT_PERMITTED
 
 
+def test_a_credential_cannot_add_headers(server: Callable[[Serve], Scripted]) -> None:
+    one = server(always(answer(MAP)))
+    with pytest.raises(KubeError, match="credential"):
+        HttpKubeClient(one.access(lambda _refused: "Bearer a\r\nX-Remote-User: admin")).get(CONFIG_MAP, "a", "ns")
+    assert all(not line.requests for line in one.lines)
+
+
 EVENT = b'{"type":"ADDED","object":' + MAP + b"}\n"
 MARK = b'{"type":"BOOKMARK","object":{"kind":"ConfigMap","metadata":{"resourceVersion":"9"}}}\n'
 

@@ -6,6 +6,8 @@ What cannot start says why in two lines on stderr, ``error [reason]: ...`` and `
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -14,8 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calabash.agent.strangers import StrangerPolicy
-from calabash.kubernetes.node.service import AgentService, AgentSettings
+from calabash.kubernetes.node.settings import AgentSettings
 from calabash.model.errors import CalabashError
+
+_M_ARENA_MAX = -8  # malloc.h
+_ARENAS = 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,9 +64,19 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
     )
 
 
+def keep_small() -> None:
+    """An agent runs on every node: it does without what only people at a terminal need, and with few arenas."""
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it for coloured tracebacks
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the agent until it is told to stop."""
     os.umask(0o022)
+    keep_small()
+    from calabash.kubernetes.node.service import AgentService  # noqa: PLC0415
+
     try:
         service = AgentService(read_settings(sys.argv[1:] if words is None else words))
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -17,7 +16,6 @@ from calabash.agent.inventory import no_devices
 from calabash.agent.membership_container import ContainerMembership
 from calabash.agent.node import Grant, NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
-from calabash.agent.strangers import StrangerPolicy
 from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.node.edits import EditsMaker, HostDriver, device_nodes, find_driver, simulated_driver
 from calabash.kubernetes.node.installed import install
@@ -25,6 +23,7 @@ from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
+from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.specs import remove_stale
 from calabash.kubernetes.node.tenure import PodTenure
 from calabash.kubernetes.node.tokens import token_ids
@@ -47,33 +46,6 @@ LOCK_WAIT_S = 30.0
 _NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """How an agent runs.
-
-    Args:
-        node: name of its Node object.
-        home: its own directory; the same path on the host, where containers' mounts come from.
-        kubelet: the kubelet's root directory.
-        specs: directory of dynamic CDI specs.
-        host: where the host's file system is seen.
-        driver_root: the driver's root on the host.
-        sim_state: state file of a simulated node, in a directory that the host has under the same path.
-        kubeconfig: None: as a pod of the cluster.
-        strangers: what happens to processes on a card that have no slice of it.
-    """
-
-    node: str
-    home: Path = Path("/var/lib/calabash")
-    kubelet: Path = Path("/var/lib/kubelet")
-    specs: Path = Path("/var/run/cdi")
-    host: Path = Path("/")
-    driver_root: str = "/"
-    sim_state: Path | None = None
-    kubeconfig: Path | None = None
-    strangers: StrangerPolicy = StrangerPolicy.TELL
 
 
 class AgentService:

@@ -110,7 +110,7 @@ class Answers:
         entry.stage = Stage.BINDING
         if entry.gang is not None:
             self._book.permits.bound(uid, entry.gang)
-        return BindAnswer(verdict=BindVerdict.GO, plan=entry.plan, written=entry.written == entry.plan.id)
+        return BindAnswer(verdict=BindVerdict.GO, plan=entry.plan, written=entry.is_written)
 
     def let_go(self) -> list[str]:
         """Those whose gang has become complete and who have not been told."""

@@ -49,18 +49,28 @@ SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 
 @dataclass(slots=True)
 class Entry:
-    """One pod. ``written`` is the id of the plan that its annotation holds, as far as is known."""
+    """One pod. ``written`` is the id of the plan that its annotation holds, as far as is known; ``releases`` are the ids of
+    the plans that were to take its gate off."""
 
     facts: PodSeen
     stage: Stage = Stage.ASIDE
     bundle: Bundle | None = None
     plan: PodPlan | None = None
     written: str = ""
+    releases: list[str] = field(default_factory=list)
     after: set[str] = field(default_factory=set)
     gang: GangName | None = None
     told: tuple[Reason | None, str] = (None, "")
     protected_until_s: float = 0.0
     stale_refused: bool = False
+
+    @property
+    def is_written(self) -> bool:
+        """Whether its annotation holds its plan. A gate goes only with the plan, so a pod that others see without it, and
+        for which there was one plan, has that one, whatever has been heard of it here."""
+        if self.plan is None:
+            return False
+        return self.written == self.plan.id or (self.facts.gated and self.releases == [self.plan.id])
 
     @property
     def id(self) -> AllocationId:

@@ -12,7 +12,7 @@ from calabash.binder.cluster import StartBundle
 from calabash.binder.local import Stop, Wait
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
-from calabash.kubernetes.planner.facts import EvictPod, Nominate, ReleasePod
+from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, ReleasePod, Report
 from calabash.kubernetes.planner.pods import Pods
 from calabash.model.errors import Reason
 from calabash.sched import Explanation
@@ -118,6 +118,7 @@ class Decisions:
     def _release(self, entry: Entry) -> None:
         assert entry.plan is not None
         entry.stage = Stage.RELEASING
+        entry.releases.append(entry.plan.id)
         self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan))
         self._book.tell(entry, None, f"planned on {entry.plan.node}")
 
@@ -181,6 +182,18 @@ class Decisions:
                     book.scheduler.unbind(entry.id)
                     book.scheduler.finished(entry.id)
                     self._pods.adopt(entry, entry.plan, now_s)
+
+
+def still_wanted(entry: Entry, action: Action) -> bool:
+    """Whether an action is still to be done when its turn comes."""
+    match action:
+        case ReleasePod():
+            return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node
+        case Nominate():
+            return entry.plan is not None and entry.plan.node == action.node and not entry.facts.node
+        case Report():
+            return entry.told == (action.reason, action.message) and not entry.facts.leaving
+    return True
 
 
 def plan_of(entry: Entry, start: StartBundle, plan_id: str) -> PodPlan:

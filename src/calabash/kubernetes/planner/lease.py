@@ -14,9 +14,9 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.objects import LEASE, KubeLease
 
-TERM_S = 10.0
+TERM_S = 15.0
 RENEW_EVERY_S = 2.0
-MARGIN_S = 3.0  # a leader stops so long before its term ends
+MARGIN_S = 5.0  # a leader stops so long before its term ends
 
 
 class Election:

@@ -21,9 +21,10 @@ import structlog
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.beside import BesideScheduler, Candidate
 from calabash.kubernetes.planner.core import HOLD_S, Core
+from calabash.kubernetes.planner.decisions import still_wanted
 from calabash.kubernetes.planner.executor import Executor
 from calabash.kubernetes.planner.extender import Extender
-from calabash.kubernetes.planner.facts import Action, Nominate, PodName, ReleasePod, Report
+from calabash.kubernetes.planner.facts import Action, PodName
 from calabash.kubernetes.planner.http import SmallServer
 from calabash.kubernetes.planner.lease import RENEW_EVERY_S, TERM_S, Election
 from calabash.kubernetes.planner.mirrors import Mirrors
@@ -57,7 +58,7 @@ class PlannerSettings:
     port: int = 7070
     namespace: str = "calabash-system"
     identity: str = ""
-    workers: int = 16
+    workers: int = 64
     hold_s: float = HOLD_S
     nominate_nodes_min: int = 500
     term_s: float = TERM_S
@@ -76,6 +77,7 @@ class PlannerService:
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._decided_at = time.monotonic()
+        self._lapsed = False
         self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=self._clock.now_s)
         self._orders = Orders(client)
         self._executor = Executor(self._orders, self, workers=settings.workers)
@@ -114,16 +116,14 @@ class PlannerService:
     # ---- what the extender asks -----------------------------------------------------------------------------------
 
     def leads(self) -> bool:
-        core = self._core
-        return core is not None and core.book.started and self.election.leads()
+        return self._core is not None and self.election.leads()
 
     def well(self) -> bool:
         """Whether kube-scheduler may be let in: a leader that has not decided for long answers nothing sensible."""
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
 
     def planned(self, uid: str) -> str | None:
-        core = self._core
-        return core.answers.planned(uid) if core is not None else None
+        return core.answers.planned(uid) if (core := self._core) is not None else None
 
     def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
         with self._lock:
@@ -183,15 +183,9 @@ class PlannerService:
     def wanted(self, action: Action) -> bool:
         with self._lock:
             entry = self._core.book.entries.get(action.pod.uid) if self._core is not None else None
-            if entry is None or not self.election.leads():
+            if entry is None or not self._may_write():
                 return False
-            if isinstance(action, ReleasePod):
-                return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node
-            if isinstance(action, Nominate):
-                return entry.plan is not None and entry.plan.node == action.node and not entry.facts.node
-            if isinstance(action, Report):
-                return entry.told == (action.reason, action.message) and not entry.facts.leaving
-            return True
+            return still_wanted(entry, action)
 
     def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
         with self._lock:
@@ -204,15 +198,21 @@ class PlannerService:
                 self._core.decisions.blocked(uid, message, self._clock.now_s())
         self._due.set()
 
+    def _may_write(self) -> bool:
+        """Whether it leads. Once it has not, what was not written is lost, and the core is built anew."""
+        leads = self.election.leads()
+        self._lapsed = self._lapsed or not leads
+        return leads
+
     # ---- threads --------------------------------------------------------------------------------------------------
 
     def _elect(self) -> None:
         while not self._stopping.is_set():
             leads = self.election.step()
+            if self._core is not None and (self._lapsed or not leads):
+                self._end()
             if leads and self._core is None and self.mirrors.synced():
                 self._begin()
-            elif not leads and self._core is not None:
-                self._end()
             waits_for_mirrors = leads and self._core is None
             self._stopping.wait(0.1 if waits_for_mirrors else self._settings.renew_every_s)
 
@@ -224,6 +224,7 @@ class PlannerService:
             core.start(self._clock.now_s())
             self._core = self.mirrors.core = core
             self._decided_at = time.monotonic()
+            self._lapsed = False
             nodes = len(core.book.scheduler.nodes)
         self._due.set()
         log.info("leads", nodes=nodes, pods=len(core.book.entries))

@@ -263,6 +263,8 @@ class MemoryWatch(Generic[T]):
                     return
                 if self.broken or self._faults.down:
                     raise KubeError(f"watch of {self._kind.plural}: the line broke", reason=Reason.API_DOWN)
+                if self._version < self._store.trimmed:
+                    raise Expired(f"too old resource version: {self._version} ({self._store.trimmed})")
                 if self._version < self._store.oldest and not list(self._store.since(self._kind, self._version)):
                     self._version = self._store.oldest  # an open watch had everything up to the compaction
                 events = [event for e in self._store.since(self._kind, self._version) if (event := self._seen(e))]

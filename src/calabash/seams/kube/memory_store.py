@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import threading
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from calabash.model.errors import Reason
@@ -15,6 +17,7 @@ from calabash.seams.kube.errors import KubeError
 from calabash.seams.kube.meta import Kind
 
 Json = dict[str, Any]
+_EVENTS_MAX = 50_000
 StoreKey = tuple[str, str]  # namespace, name
 
 
@@ -35,6 +38,7 @@ class MemoryStore:
     changed: threading.Condition = field(default_factory=threading.Condition)
     version: int = 1
     oldest: int = 1  # events up to here are forgotten
+    trimmed: int = 0  # and up to here for open watches as well: there were too many
     objects: dict[str, dict[StoreKey, Json]] = field(default_factory=dict)
     events: list[StoredEvent] = field(default_factory=list)
 
@@ -95,7 +99,8 @@ class MemoryStore:
     def since(self, kind: Kind[Any], version: int) -> Iterator[StoredEvent]:
         """Events of a kind after a version, oldest first."""
         wanted = kind_key(kind)
-        return (event for event in self.events if event.version > version and event.kind == wanted)
+        first = bisect_right(self.events, version, key=lambda event: event.version)
+        return (event for event in islice(self.events, first, None) if event.kind == wanted)
 
     def _put(self, kind: Kind[Any], key: StoreKey, before: Json | None, after: Json) -> None:
         self._stamp(after)
@@ -107,6 +112,9 @@ class MemoryStore:
         obj["metadata"]["resourceVersion"] = str(self.version)
 
     def _record(self, kind: Kind[Any], before: Json | None, after: Json | None, gone: Json | None) -> None:
+        if len(self.events) >= _EVENTS_MAX:
+            self.trimmed = self.oldest = self.events[_EVENTS_MAX // 2 - 1].version
+            del self.events[: _EVENTS_MAX // 2]
         self.events.append(StoredEvent(self.version, kind_key(kind), gone if after is None else before, after))
         self.changed.notify_all()
 

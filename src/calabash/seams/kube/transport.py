@@ -136,6 +136,8 @@ class Transport:
     def _request(self, order: HttpOrder, *, refused: bool) -> bytes:
         lines = [f"{order.method} {self._access.prefix}{order.target} HTTP/1.1\r\n", self._common]
         if header := self._access.authorization(refused):
+            if not (header.isascii() and header.isprintable()):
+                raise down(order, "the credential has characters that no credential has")
             lines.append(f"Authorization: {header}\r\n")
         body = order.body
         if body is None:

@@ -37,6 +37,7 @@ _LOOK_S = 0.2
 _REGISTER_S = 10.0
 _FOLLOW_S = 2.0  # a kubelet that took a registration follows the list at once
 _AGAIN_S = (0.2, 1.0)
+_STOP_S = 0.5  # a start that is under way may end well, lists have been ended
 _VERSION = "v1beta1"
 
 
@@ -151,9 +152,11 @@ class DevicePluginServer:
         self._next_try = self._follow_by = 0.0
 
     async def _close(self) -> None:
+        if self._service is not None:
+            self._service.end_streams()
         for server, socket in ((self._announcer, self._announced), (self._server, self._socket)):
             if server is not None:
-                await server.stop(0)
+                await server.stop(_STOP_S)
                 with suppress(OSError):
                     socket.unlink()
         self._announcer = self._server = None

@@ -37,6 +37,7 @@ class DevicePluginService:
         self._handler, self._on_fault = handler, on_fault
         self._devices = pb.ListAndWatchResponse()
         self._changed = asyncio.Event()
+        self._epoch = 0
         self._admitting = ThreadPoolExecutor(_ADMITTING, "device-admit")
         self._starting = ThreadPoolExecutor(_STARTING, "device-start")
         self.streams = 0  # kubelets that follow the list now
@@ -47,6 +48,14 @@ class DevicePluginService:
         if devices == self._devices:
             return
         self._devices = devices
+        self._wake()
+
+    def end_streams(self) -> None:
+        """End all lists in good order, as before the server is closed."""
+        self._epoch += 1
+        self._wake()
+
+    def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -81,8 +90,9 @@ class DevicePluginService:
     async def _list(self, _request: pb.Empty, _context: _Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         self.streams += 1
         self.followed += 1
+        epoch = self._epoch
         try:
-            while True:
+            while epoch == self._epoch:
                 changed = self._changed
                 yield self._devices
                 await changed.wait()

@@ -157,6 +157,19 @@ def test_the_plan_that_was_made_anew_is_written_before_the_binding() -> None:
     assert other in refused.text
 
 
+def test_a_gate_that_went_with_the_plan_proves_that_it_is_written_before_it_is_heard() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    uid = cluster.create(WHOLE)
+    cluster.decide()  # the write is under way; kube-scheduler can ask only when it is done
+    assert cluster.core.answers.bind(uid, _planned(cluster, uid), 1.0).written
+    other = cluster.create(WHOLE)
+    cluster.decide()
+    cluster.lose_node(_planned(cluster, other))
+    cluster.end(uid)
+    cluster.decide()  # two plans for one gate: which of them took it off is not known
+    assert not cluster.core.answers.bind(other, _planned(cluster, other), 1.0).written
+
+
 def test_an_old_nomination_does_not_change_a_plan_back() -> None:
     cluster = Cluster({"a": 1, "b": 1, "c": 1})
     uid = _released(cluster, WHOLE)
@@ -278,6 +291,32 @@ def test_the_nomination_is_given_again_after_an_attempt_that_failed() -> None:
     uid = _released(cluster)
     cluster.set(replace(cluster.pods[uid], nominated="", refused=True))
     assert [(a.pod.uid, a.node) for a in cluster.core.take_actions() if isinstance(a, Nominate)] == [(uid, "a")]
+
+
+def test_a_pod_that_its_kubelet_refused_gives_its_devices_to_the_one_that_its_owner_makes() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.bound() == {uid: "a"}
+    cluster.core.pod(replace(cluster.pods.pop(uid), finished=True), cluster.now_s)  # Failed, OutOfcpu
+    heir = cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.bound() == {heir: "a"}
+
+
+def test_of_two_gangs_that_wait_for_each_other_both_are_bound_in_the_end() -> None:
+    cluster = Cluster({"a": 4})
+    one = [cluster.create(gang("one", 2)) for _ in range(2)]
+    two = [cluster.create(gang("two", 2)) for _ in range(2)]
+    cluster.decide()
+    while cluster.todo:
+        cluster.carry_out(cluster.todo.pop(0))
+    for uid in (one[0], two[0]):  # kube-scheduler has room for one of each, and holds it
+        assert cluster.core.answers.bind(uid, "a", cluster.now_s).verdict is BindVerdict.HOLD
+    refused = dict(cluster.core.answers.expired(cluster.now_s + 51))
+    assert set(refused) == {one[0], two[0]}
+    cluster.settle()
+    assert set(cluster.bound()) == {*one, *two}
 
 
 def test_preemption_is_allowed_on_the_planned_node_only() -> None:

@@ -59,9 +59,9 @@ def test_who_cannot_reach_the_api_server_leads_no_longer_than_its_term_less_a_ma
     (only,) = world.all
     assert only.step()
     world.client.faults.down = True
-    world.now_s = 6.9
+    world.now_s = 6.5
     assert only.step()
-    world.now_s = 7.1
+    world.now_s = 6.8
     assert not only.step()
     world.client.faults.down = False
     assert only.step()

@@ -1,0 +1,261 @@
+"""The planner on Kubernetes: how fast it decides from memory, and how fast pods are planned and bound by a real API server.
+
+First the core alone, as the service drives it, at 100, 1,000 and 5,000 nodes of eight devices: pods are told, decided, and
+released; the questions of kube-scheduler are asked as HTTP would bring them; then another planner takes over. Where a real
+Kubernetes can run (root, the built programs), pods then go through a real API server and a stock kube-scheduler on
+invented nodes, beside plain pods through the same kube-scheduler in the same run, and a gang of 512.
+"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+
+from tests.kube.api import Api, Json
+from tests.kube.cluster import Cluster
+from tests.kube.needs import absent
+from tests.kube.planned import Planned, planned_pod
+
+from bench._report import Report, run
+from calabash.binder.kinds import NodeDevice
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
+from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen, PodSeen, ReleasePod
+from calabash.model.device import Device, DeviceUuid
+from calabash.model.request import GpuRequest
+
+GPUS = 8
+REQUESTS = (
+    GpuRequest(),
+    GpuRequest(memory_mib=8192, core_percent=20),
+    GpuRequest(memory_mib=20000, core_percent=50),
+    GpuRequest(count=2, memory_mib=16384, core_percent=30),
+)
+
+
+def asked(request: GpuRequest) -> PodRequest:
+    part = ContainerRequest(container="main", kind=ContainerKind.MAIN, request=request)
+    source = GangSource.ANNOTATION if request.gang else GangSource.NONE
+    return PodRequest(dialect="native", containers=(part,), gang_source=source)
+
+
+def nodes_of(count: int) -> list[tuple[NodeSeen, GpuNodeSeen]]:
+    """Nodes of eight A100, each with UUIDs of its own."""
+    found = []
+    for number in range(count):
+        name = f"node-{number}"
+        devices = tuple(
+            NodeDevice(
+                device=Device(
+                    uuid=DeviceUuid(f"GPU-{number:06}-{i}"), index=i, vendor="nvidia", model="A100", memory_mib=40960
+                )
+            )
+            for i in range(GPUS)
+        )
+        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+        found.append((NodeSeen(name=name, labels=labels), GpuNodeSeen(name=name, devices=devices)))
+    return found
+
+
+@dataclass(slots=True)
+class World:
+    """A core and what the API server would say."""
+
+    core: Core
+    pods: dict[str, PodSeen]
+
+
+def core_of(nodes: list[tuple[NodeSeen, GpuNodeSeen]], pods: dict[str, PodSeen]) -> Core:
+    numbers = itertools.count()
+    core = Core(new_id=lambda: f"plan-{next(numbers)}")
+    for node, devices in nodes:
+        core.node(node, 0.0)
+        core.devices(devices, 0.0)
+    for pod in pods.values():
+        core.pod(pod, 0.0)
+    core.start(0.0)
+    core.decide(0.0)
+    return core
+
+
+def pod(number: int, request: GpuRequest, *, at_s: float = 0.0) -> PodSeen:
+    name = f"pod-{number}"
+    return PodSeen(uid=name, namespace="team", name=name, created_at_s=at_s, request=asked(request), gated=True)
+
+
+def released(world: World, now_s: float) -> int:
+    """Decide and say that it was written; how many pods were."""
+    world.core.decide(now_s)
+    count = 0
+    for action in world.core.take_actions():
+        if isinstance(action, ReleasePod):
+            world.pods[action.pod.uid] = seen = _with_plan(world.pods[action.pod.uid], action)
+            world.core.pod(seen, now_s)
+            count += 1
+    return count
+
+
+def _with_plan(seen: PodSeen, action: ReleasePod) -> PodSeen:
+    return PodSeen(
+        uid=seen.uid,
+        namespace=seen.namespace,
+        name=seen.name,
+        created_at_s=seen.created_at_s,
+        request=seen.request,
+        plan=action.plan,
+        nominated=action.plan.node,
+    )
+
+
+def measure_core(report: Report, count: int) -> None:
+    """Pods one by one as they come, a gang, kube-scheduler's questions, another planner."""
+    nodes = nodes_of(count)
+    core_of(nodes, {f"pod-{i}": pod(i, r) for i, r in enumerate(REQUESTS)})  # tables of the policy are made once
+    world = World(core=core_of(nodes, {}), pods={})
+    many = min(400, 2 * count) if report.quick else min(2000, 4 * count)
+    began, planned = time.process_time(), 0
+    for number in range(many):
+        world.pods[f"pod-{number}"] = seen = pod(number, REQUESTS[number % len(REQUESTS)], at_s=float(number))
+        world.core.pod(seen, float(number))
+        planned += released(world, number * 0.001)
+    took_s = time.process_time() - began
+    at = f"at {count:,} nodes"
+    report.add(f"planned one by one {at}", planned / took_s, "pods/s", at_least=300, detail=f"{planned} pods")
+    questions_us = []
+    for number in range(0, planned, max(1, planned // 200)):
+        uid = f"pod-{number}"
+        node = world.core.answers.planned(uid)
+        began_ns = time.perf_counter_ns()
+        world.core.answers.filter(uid, [node or ""], node or "", 1.0)
+        questions_us.append((time.perf_counter_ns() - began_ns) / 1000)
+    report.add(f"filter from memory, p99 {at}", statistics.quantiles(questions_us, n=100)[98], "us", at_most=1000)
+    anew_us = []
+    names = [node.name for node, _ in nodes]
+    for number in range(0, planned, max(1, planned // 50)):
+        uid = f"pod-{number}"
+        node = world.core.answers.planned(uid)
+        others = [name for name in names if name != node]
+        began_ns = time.perf_counter_ns()
+        world.core.answers.filter(uid, others, "", 1.0)
+        anew_us.append((time.perf_counter_ns() - began_ns) / 1000)
+    report.add(f"planned anew within an offer, median {at}", statistics.median(anew_us), "us")
+    size = min(512, count * 2)
+    for number in range(size):
+        seen = pod(many + number, GpuRequest(gang="g", gang_size=size, core_percent=50, memory_mib=1024))
+        world.pods[seen.uid] = seen
+        world.core.pod(seen, many * 0.001)
+    began = time.process_time()
+    planned = released(world, many * 0.001 + 1)
+    report.add(
+        f"gang of {size} planned {at}", time.process_time() - began, "s", at_most=1.0, detail=f"{planned} released"
+    )
+    began = time.process_time()
+    core_of(nodes, world.pods)
+    report.add(f"taken over by another {at}", time.process_time() - began, "s", at_most=30.0 if count > 1000 else 5.0)
+
+
+def measure_memory(report: Report) -> None:
+    """Resident memory with 5,000 nodes and 40,000 devices, of which as many pods hold a part."""
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    report.add("resident memory of all of the above, peak", peak_mib, "MiB", at_most=400)
+
+
+class Seen:
+    """When each pod of a namespace was planned, and when it was bound, by a watch that is begun again when it ends."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.planned: dict[str, float] = {}
+        self.bound: dict[str, float] = {}
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._closed = False
+        self._watch = api.watch(self._path)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._closed:
+            for event in self._watch:
+                self._note(event["object"])
+            if not self._closed:
+                self._watch = self._api.watch(self._path)
+
+    def _note(self, found: Json) -> None:
+        name = found["metadata"]["name"]
+        if PLAN in found["metadata"].get("annotations", {}):
+            self.planned.setdefault(name, time.monotonic())
+        if "nodeName" in found["spec"]:
+            self.bound.setdefault(name, time.monotonic())
+
+    def wait(self, count: int, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while len(self.bound) < count and time.monotonic() < end:
+            time.sleep(0.05)
+        self._closed = True
+        if len(self.bound) < count:
+            raise TimeoutError(f"{len(self.bound)} of {count} pods are bound after {timeout_s:.0f} s")
+
+
+def rate(times: dict[str, float]) -> float:
+    """Per second, from the first to the last."""
+    return (len(times) - 1) / max(max(times.values()) - min(times.values()), 1e-9)
+
+
+def measure_real(report: Report, count: int, pods: int) -> None:
+    """A real API server and stock kube-schedulers on invented nodes; each begins with all pods waiting."""
+    at = f"at {count:,} nodes"
+    cluster = Cluster()
+    with cluster, Planned(cluster, count, GPUS, prefix="bench", planner={"--identity": "only"}) as planned:
+        plain = {"name": "main", "image": "localhost/busybox:1"}
+        cluster.kill("scheduler")
+        planned.create("plain", [{"metadata": {"name": f"p{i}"}, "spec": {"containers": [plain]}} for i in range(pods)])
+        seen = Seen(cluster.api, "plain")
+        cluster.start("scheduler")
+        seen.wait(pods, 120)
+        plain_rate = rate(seen.bound)
+        report.add(f"plain pods bound {at}", plain_rate, "pods/s", detail=f"{pods} pods, stock kube-scheduler")
+        cluster.kill("planner")
+        planned.create("ours", [planned_pod(f"p{i}", REQUESTS[i % len(REQUESTS)]) for i in range(pods)])
+        seen = Seen(cluster.api, "ours")
+        cluster.start("planner")
+        seen.wait(pods, 120)
+        report.add(f"pods planned and written {at}", rate(seen.planned), "pods/s", at_least=300)
+        report.add(f"pods bound {at}", rate(seen.bound), "pods/s")
+        report.add(f"bound, of the rate of plain pods {at}", rate(seen.bound) / plain_rate, "ratio", at_least=0.7)
+        if count < 512:
+            return
+        gang = GpuRequest(gang="g", gang_size=512, memory_mib=1024, core_percent=10)
+        planned.make_namespace("gang")
+        seen = Seen(cluster.api, "gang")
+        planned.create("gang", [planned_pod(f"g{i}", gang) for i in range(512)])
+        last = time.monotonic()
+        seen.wait(512, 120)
+        report.add(
+            f"gang of 512, last member created to all released {at}",
+            max(seen.planned.values()) - last,
+            "s",
+            at_most=3.0,
+        )
+        report.add(f"gang of 512, last member created to all bound {at}", max(seen.bound.values()) - last, "s")
+
+
+def measure(report: Report) -> None:
+    """All of it."""
+    for count in (100, 1000, 5000):
+        measure_core(report, count)
+    measure_memory(report)
+    missing = absent()
+    if missing:
+        print(f"no real Kubernetes here: {missing}")
+        return
+    for count in (100,) if report.quick else (100, 1000, 5000):
+        measure_real(report, count, 200 if report.quick else 500)
+
+
+if __name__ == "__main__":
+    run("kube", "The planner on Kubernetes", measure)

@@ -1,0 +1,35 @@
+"""How the agent of a node runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.agent.strangers import StrangerPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """How an agent runs.
+
+    Args:
+        node: name of its Node object.
+        home: its own directory; the same path on the host, where containers' mounts come from.
+        kubelet: the kubelet's root directory.
+        specs: directory of dynamic CDI specs.
+        host: where the host's file system is seen.
+        driver_root: the driver's root on the host.
+        sim_state: state file of a simulated node, in a directory that the host has under the same path.
+        kubeconfig: None: as a pod of the cluster.
+        strangers: what happens to processes on a card that have no slice of it.
+    """
+
+    node: str
+    home: Path = Path("/var/lib/calabash")
+    kubelet: Path = Path("/var/lib/kubelet")
+    specs: Path = Path("/var/run/cdi")
+    host: Path = Path("/")
+    driver_root: str = "/"
+    sim_state: Path | None = None
+    kubeconfig: Path | None = None
+    strangers: StrangerPolicy = StrangerPolicy.TELL

@@ -1,0 +1,212 @@
+"""The device plug-in with a real kubelet and containerd: a late-bound name reaches its container, whoever restarts."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from tests.kube.images import BUSYBOX
+from tests.kube.node import RealNode
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.cdi import ContainerEdits, write_spec
+from calabash.seams.kube import HttpKubeClient, load_client
+from calabash.seams.kube.objects import EVENT, NODE, POD, Pod
+from calabash.seams.kubelet import Allocated, Checkpoint, DevicePluginServer, PluginDevice, PodResources
+
+RESOURCE = "slots.example.dev/token"
+KIND = "example.dev/slot"
+TOKENS = [PluginDevice(id=f"t{n}") for n in range(4)]
+WAIT_S = 60.0
+V = TypeVar("V")
+
+
+def until(check: Callable[[], V]) -> V:
+    end = time.monotonic() + WAIT_S
+    while not (answer := check()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return answer
+
+
+class LateBound:
+    """Answers Allocate with a name that nobody knows yet, and gives it its meaning in PreStart: the owner's name."""
+
+    def __init__(self, node: RealNode) -> None:
+        plugins = node.outside("/var/lib/kubelet/device-plugins")
+        self.directory = plugins
+        self.registry = node.outside("/var/lib/kubelet/plugins_registry")
+        self.checkpoint = Checkpoint(plugins / "kubelet_internal_checkpoint")
+        self.resources = PodResources(node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
+        self.specs = node.outside("/var/run/cdi")
+        self.refusal: CalabashError | None = None
+        self.named_by_pod_resources: set[str] = set()
+        self._count = itertools.count()
+        self._lock = threading.Lock()
+
+    def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
+        return Allocated(cdi_names=tuple(f"{KIND}={one}-{next(self._count)}" for one in device_ids))
+
+    def pre_start(self, device_ids: tuple[str, ...]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        with self._lock:
+            self.named_by_pod_resources |= {owner.container for owner in self.resources.list(RESOURCE)}
+            for token in device_ids:
+                mine = [entry for entry in self.checkpoint.read(RESOURCE) if token in entry.device_ids]
+                edits = {
+                    name.partition("=")[2]: ContainerEdits(env=(("OWNER", f"{entry.pod_uid}/{entry.container}"),))
+                    for entry in mine
+                    for name in entry.cdi_names
+                    if name.startswith(f"{KIND}={token}-")
+                }
+                write_spec(self.specs, f"example-{token}", KIND, edits)
+
+    def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
+        return [*must, *(one for one in available if one not in must)][:size]
+
+
+class World:
+    """A node, a client of its API server, a handler."""
+
+    def __init__(self, node: RealNode) -> None:
+        self.node = node
+        self.handler = LateBound(node)
+        self.kube: HttpKubeClient = load_client(node.cluster.kubeconfig)
+        self.errors: list[Exception] = []
+
+    def server(self, way: Any = "register") -> DevicePluginServer:
+        one = DevicePluginServer(
+            RESOURCE,
+            self.handler,
+            directory=self.handler.directory,
+            registry=self.handler.registry,
+            way=way,
+            on_error=self.errors.append,
+        )
+        one.set_devices(TOKENS)
+        return one
+
+    def allocatable(self) -> str:
+        node = self.kube.get(NODE, self.node.name)
+        return "" if node is None else node.status.allocatable.get(RESOURCE, "0")
+
+    def run(self, name: str, *, init: bool = False, script: str = "echo $OWNER") -> Pod:
+        def container(what: str) -> dict[str, Any]:
+            limits = {"limits": {RESOURCE: "1"}}
+            return {"name": what, "image": BUSYBOX, "command": ["sh", "-c", script], "resources": limits}
+
+        spec: dict[str, Any] = {
+            "containers": [container("main")],
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+        }
+        if init:
+            spec["initContainers"] = [container("first")]
+        return self.kube.create(POD, {"metadata": {"name": name}, "spec": spec}, "default")
+
+    def phase(self, name: str) -> str:
+        pod = self.kube.get(POD, name, "default")
+        return "" if pod is None else pod.status.phase
+
+    def ends_well(self, name: str, *, init: bool = False) -> None:
+        """The pod runs to its end and each container saw its own name."""
+        uid = self.run(name, init=init).metadata.uid
+        until(lambda: self.phase(name) in {"Succeeded", "Failed"})
+        for container in ("first", "main") if init else ("main",):
+            assert self.node.cluster.kubectl("logs", name, "-c", container) == f"{uid}/{container}\n"
+        self.kube.delete(POD, name, "default")
+
+
+@pytest.fixture(scope="module")
+def world(real_node: RealNode) -> Iterator[World]:
+    one = World(real_node)
+    yield one
+    one.handler.resources.close()
+
+
+@pytest.fixture
+def server(world: World) -> Iterator[DevicePluginServer]:
+    one = world.server()
+    one.start()
+    until(lambda: one.registered and world.allocatable() == "4")
+    yield one
+    one.stop()
+
+
+def test_containers_see_what_was_bound_to_their_token_at_their_start(world: World, server: DevicePluginServer) -> None:
+    for number in range(3):
+        world.ends_well(f"plain-{number}", init=True)
+    assert world.handler.named_by_pod_resources == {"main"}  # it does not know init containers; the checkpoint does
+    assert world.errors == []
+
+
+def test_a_refused_start_is_told_verbatim_in_the_pods_event(world: World, server: DevicePluginServer) -> None:
+    world.handler.refusal = CalabashError("8 GiB of 4 are free", reason=Reason.NO_MEMORY, hint="ask for less")
+    world.run("refused")
+    try:
+        said = until(
+            lambda: [
+                event.message
+                for event in world.kube.list(EVENT, "default", field_selector="involvedObject.name=refused").items
+                if "8 GiB" in event.message
+            ]
+        )
+    finally:
+        world.handler.refusal = None
+    assert "8 GiB of 4 are free; hint: ask for less" in said[0]
+    until(lambda: world.phase("refused") == "Succeeded")
+    world.kube.delete(POD, "refused", "default")
+
+
+def test_a_restarted_kubelet_has_the_plug_in_again_within_seconds(world: World, server: DevicePluginServer) -> None:
+    cluster = world.node.cluster
+    before = (world.handler.directory / "kubelet.sock").stat().st_ino
+    count = server.registrations
+    cluster.restart(world.node.kubelet)
+    until(lambda: _inode(world) not in {0, before})
+    seen = time.monotonic()
+    until(lambda: server.registered and server.registrations > count)
+    assert time.monotonic() - seen < 5
+    until(lambda: world.allocatable() == "4")
+    world.ends_well("after-restart", init=True)
+
+
+def _inode(world: World) -> int:
+    try:
+        return (world.handler.directory / "kubelet.sock").stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def test_a_newer_instance_takes_over_and_outlives_the_older_one(world: World, server: DevicePluginServer) -> None:
+    newer = world.server()
+    newer.start()
+    try:
+        until(lambda: newer.registered)
+        server.stop()
+        began = time.monotonic()
+        # Kubelets up to 1.36 drop the newer one with the older one; it registers again.
+        until(lambda: newer.registered and newer.registrations > 1)
+        assert time.monotonic() - began < 5
+        until(lambda: world.allocatable() == "4")
+        world.ends_well("taken-over")
+    finally:
+        newer.stop()
+
+
+def test_the_kubelet_finds_the_plug_in_in_its_registry(world: World) -> None:
+    one = world.server("registry")
+    one.start()
+    try:
+        until(lambda: one.registered and world.allocatable() == "4")
+        world.ends_well("found")
+        world.node.cluster.restart(world.node.kubelet)
+        until(lambda: one.registered and world.allocatable() == "4")
+        world.ends_well("found-again")
+    finally:
+        one.stop()

@@ -1,0 +1,301 @@
+"""The service on an API server in memory: what is created is planned, released, bound over HTTP, and said to people."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.kubernetes.planner.virtual import asked
+
+from calabash.kubernetes.asked import write_request
+from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.plan import read_plan
+from calabash.kubernetes.planner.reading import pod_facts
+from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import EVENT, NAMESPACE, NODE, POD, Pod
+from calabash.seams.kube.resources import GPU_NODE
+
+SETTINGS = PlannerSettings(port=0, nominate_nodes_min=0, workers=2, renew_every_s=0.05)
+
+
+def until(check: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+    """Ask until the answer is true."""
+    end = time.monotonic() + timeout_s
+    while not (answer := check()):
+        if time.monotonic() > end:
+            pytest.fail(f"not in {timeout_s:.0f} s: {what}")
+        threading.Event().wait(0.01)
+    return answer
+
+
+class World:
+    """An API server in memory with nodes of two devices, and planners on it."""
+
+    def __init__(self) -> None:
+        self.client = MemoryKube()
+        for name in ("team", "calabash-system"):
+            self.client.create(NAMESPACE, {"metadata": {"name": name}})
+        self.services: list[PlannerService] = []
+
+    def node(self, name: str) -> None:
+        self.client.create(NODE, {"metadata": {"name": name, "labels": {"pool": name}}})
+        devices = [
+            {"uuid": f"GPU-{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy"} for i in range(2)
+        ]
+        self.client.create(GPU_NODE, {"metadata": {"name": name}})
+        self.client.patch(GPU_NODE, name, body={"status": {"devices": devices}}, subresource="status")
+
+    def pod(self, name: str, request: GpuRequest | None, **spec: Any) -> Pod:
+        annotations = {REQUEST: write_request(asked(request))} if request is not None else {}
+        return self.client.create(
+            POD,
+            {
+                "metadata": {"name": name, "namespace": "team", "annotations": annotations},
+                "spec": {
+                    "schedulerName": SCHEDULER,
+                    "schedulingGates": [{"name": PLAN_GATE}, *spec.pop("gates", [])] if request else [],
+                    "containers": [{"name": "main"}],
+                    **spec,
+                },
+            },
+            "team",
+        )
+
+    def get(self, name: str) -> Pod:
+        found = self.client.get(POD, name, "team")
+        assert found is not None
+        return found
+
+    def start(self, **more: Any) -> PlannerService:
+        service = PlannerService(self.client, replace(SETTINGS, **more))
+        service.start()
+        self.services.append(service)
+        return service
+
+    def ask(self, service: PlannerService, verb: str, body: dict[str, Any]) -> tuple[int, Any]:
+        line = http.client.HTTPConnection(*service.server.address, timeout=20)
+        line.request("POST", f"/{verb}", msgspec.json.encode(body))
+        reply = line.getresponse()
+        text = reply.read()
+        line.close()
+        return reply.status, msgspec.json.decode(text) if reply.status == 200 else text
+
+    def filter(self, service: PlannerService, pod: Pod, *names: str) -> tuple[int, Any]:
+        return self.ask(service, "filter", {"Pod": msgspec.to_builtins(pod), "NodeNames": list(names)})
+
+    def bind(self, service: PlannerService, pod: Pod, node: str) -> tuple[int, Any]:
+        meta = pod.metadata
+        body = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
+        return self.ask(service, "bind", body)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    for service in made.services:
+        service.stop()
+
+
+def released(world: World, name: str) -> Pod | None:
+    pod = world.get(name)
+    return pod if PLAN in pod.metadata.annotations and not pod.spec.scheduling_gates else None
+
+
+def test_a_pod_is_nominated_released_filtered_and_bound(world: World) -> None:
+    world.node("a")
+    world.node("b")
+    service = world.start()
+    world.pod("p", GpuRequest(memory_mib=8192, core_percent=20), nodeSelector={"pool": "b"})
+    pod = until(lambda: released(world, "p"), "released")
+    plan = read_plan(pod.metadata.annotations[PLAN])
+    assert (plan.node, plan.pod_uid) == ("b", pod.metadata.uid)
+    assert pod.status.nominated_node_name == "b"
+    assert world.filter(service, pod, "a", "b") == (200, {"NodeNames": ["b"]})
+    assert world.bind(service, pod, "a")[1]["Error"] == "its plan is for b"
+    assert world.bind(service, pod, "b") == (200, {"Error": ""})
+    assert world.get("p").spec.node_name == "b"
+    assert world.bind(service, pod, "b") == (200, {"Error": ""}), "asked again, answered alike"
+
+
+def test_gates_of_others_stay(world: World) -> None:
+    world.node("a")
+    world.start()
+    world.pod("p", GpuRequest(), gates=[{"name": "example.com/other"}])
+    threading.Event().wait(0.2)
+    assert [g.name for g in world.get("p").spec.scheduling_gates] == [PLAN_GATE, "example.com/other"]
+
+
+def test_a_plan_that_was_made_anew_is_in_the_annotation_before_the_binding(world: World) -> None:
+    for name in "ab":
+        world.node(name)
+    service = world.start()
+    world.pod("p", GpuRequest(count=2))
+    pod = until(lambda: released(world, "p"), "released")
+    first = read_plan(pod.metadata.annotations[PLAN]).node
+    other = "b" if first == "a" else "a"
+    assert world.filter(service, pod, other) == (200, {"NodeNames": [other]})
+    assert world.bind(service, pod, other) == (200, {"Error": ""})
+    bound = world.get("p")
+    assert (bound.spec.node_name, read_plan(bound.metadata.annotations[PLAN]).node) == (other, other)
+
+
+def test_the_bindings_of_a_gang_are_held_until_the_last_is_there(world: World) -> None:
+    world.node("a")
+    service = world.start()
+    for i in range(2):
+        world.pod(f"g{i}", GpuRequest(gang="g", gang_size=2))
+    pods = [until(lambda n=f"g{i}": released(world, n), "released") for i in range(2)]  # type: ignore[misc]
+    answers: list[Any] = []
+    first = threading.Thread(target=lambda: answers.append(world.bind(service, pods[0], "a")))
+    first.start()
+    first.join(0.3)
+    assert first.is_alive(), "it is held"
+    assert world.get("g0").spec.node_name == ""
+    assert world.bind(service, pods[1], "a") == (200, {"Error": ""})
+    first.join(20)
+    assert answers == [(200, {"Error": ""})]
+    assert [world.get(f"g{i}").spec.node_name for i in range(2)] == ["a", "a"]
+
+
+def test_a_gang_that_is_not_complete_in_time_is_refused_with_the_numbers(world: World) -> None:
+    world.node("a")
+    service = world.start(hold_s=0.2)
+    for i in range(2):
+        world.pod(f"g{i}", GpuRequest(gang="g", gang_size=2))
+    pod = until(lambda: released(world, "g0"), "released")
+    status, answer = world.bind(service, pod, "a")
+    assert status == 200
+    assert "of 2 members could be bound in time" in answer["Error"]
+
+
+def test_pods_without_devices_pass(world: World) -> None:
+    world.node("a")
+    service = world.start()
+    until(service.leads, "leads")
+    pod = world.pod("plain", None)
+    until(lambda: service.mirrors.pods.get("plain", "team"), "seen")
+    assert world.filter(service, pod, "x", "y") == (200, {"NodeNames": ["x", "y"]})
+    assert world.bind(service, pod, "a") == (200, {"Error": ""})
+    assert world.get("plain").spec.node_name == "a"
+
+
+def test_why_a_pod_waits_is_in_its_condition_and_its_event(world: World) -> None:
+    world.node("a")
+    service = world.start()
+    pod = world.pod("p", GpuRequest(memory_mib=100_000, core_percent=10))
+    condition = until(
+        lambda: next((c for c in world.get("p").status.conditions if c.reason == "TooLarge"), None), "condition"
+    )
+    assert "asked 97.7GiB" in condition.message or "100000" in condition.message
+    events = until(lambda: world.client.list(EVENT, "team").items, "event")
+    assert [(e.reason, e.involved_object.name, e.count) for e in events] == [("TooLarge", "p", 1)]
+    refused = world.filter(service, pod, "a")[1]
+    assert refused["NodeNames"] == []
+    assert set(refused["FailedAndUnresolvableNodes"]) == {"a"}
+
+
+def test_one_of_two_leads_and_the_other_takes_over_with_every_plan(world: World) -> None:
+    world.node("a")
+    first = world.start(identity="first")
+    until(first.leads, "leads")
+    second = world.start(identity="second")
+    world.pod("p", GpuRequest())
+    pod = until(lambda: released(world, "p"), "released")
+    assert world.filter(second, pod, "a")[0] == 503
+    first.stop()
+    world.services.remove(first)
+    until(second.leads, "the other leads")
+    assert world.filter(second, pod, "a") == (200, {"NodeNames": ["a"]})
+    world.pod("q", GpuRequest(count=2))
+    threading.Event().wait(0.2)
+    assert released(world, "q") is None, "the plan of the first holds"
+    assert world.bind(second, pod, "a") == (200, {"Error": ""})
+
+
+def test_an_api_server_that_was_away_is_written_to_when_it_is_back(world: World) -> None:
+    world.node("a")
+    service = world.start()
+    until(service.leads, "leads")
+    world.pod("p", GpuRequest())
+    world.client.faults.down = True
+    threading.Event().wait(0.3)
+    world.client.faults.down = False
+    world.client.faults.break_watches()
+    until(lambda: released(world, "p"), "released")
+
+
+def test_what_a_planner_that_lost_the_lead_for_a_moment_did_not_write_is_written_later(world: World) -> None:
+    world.node("a")
+    service = world.start(term_s=0.3)
+    until(service.leads, "leads")
+    world.client.faults.down = True
+    until(lambda: not service.election.leads(), "the lead is lost")
+    world.client.faults.down = False
+    world.pod("p", GpuRequest())
+    until(lambda: released(world, "p"), "released")
+
+
+def test_requests_that_are_no_questions_are_refused(world: World) -> None:
+    service = world.start()
+    until(service.leads, "leads")
+    for body in ({}, {"Pod": 3, "NodeNames": []}, {"Pod": {"metadata": {"uid": 7}}, "NodeNames": "x"}):
+        assert world.ask(service, "filter", body)[0] == 400
+    assert world.ask(service, "nothing", {})[0] == 404
+
+
+def test_kube_scheduler_is_told_where_to_ask_and_what_to_leave_alone() -> None:
+    found = scheduler_configuration("http://planner:7070", leaderElection={"leaderElect": True})
+    asking, binding, nominal = found["extenders"]
+    assert (asking["filterVerb"], asking["preemptVerb"], asking["httpTimeout"]) == ("filter", "preempt", "1s")
+    assert (binding["bindVerb"], binding["httpTimeout"]) == ("bind", "60s")
+    assert {r["name"] for r in nominal["managedResources"] if r["ignoredByScheduler"]} == {MEMORY, CORES}
+    assert "managedResources" not in asking, "else only pods with these resources were asked about"
+    assert found["percentageOfNodesToScore"] == 100
+    assert not any(e.get("ignorable") for e in found["extenders"])
+    assert found["leaderElection"] == {"leaderElect": True}
+
+
+def test_a_pod_whose_request_was_not_written_by_admission_is_read_by_its_own_words() -> None:
+    limits = {GPUS: "2", MEMORY: "8Gi", CORES: "30"}
+    raw = {
+        "metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": {PLAN: "not a plan"}},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": limits}}],
+            "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}, {"key": "v", "value": "1"}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}
+                        ]
+                    }
+                }
+            },
+        },
+    }
+    facts = pod_facts(msgspec.convert(raw, Pod))
+    assert facts is not None
+    assert facts.request is not None
+    request = facts.request.containers[0].request
+    assert (request.count, request.memory_mib, request.core_percent) == (2, 8192, 30)
+    assert facts.wish.selector == ("zone in (a,b)",)
+    assert facts.wish.tolerations == frozenset(("k:NoSchedule", "v=1"))
+    assert facts.plan is None
+
+
+def test_a_request_that_cannot_be_read_is_a_fault_and_not_a_pod_without_devices() -> None:
+    raw = {"metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": {REQUEST: "{"}}}
+    facts = pod_facts(msgspec.convert(raw, Pod))
+    assert facts is not None
+    assert facts.request is None
+    assert "cannot be read" in facts.fault
