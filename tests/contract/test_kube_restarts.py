@@ -13,6 +13,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import Expired, HttpKubeClient, KubeError, Mirror, MirrorChange, load_client
 from calabash.seams.kube.objects import CONFIG_MAP, ConfigMap
 
+pytestmark = pytest.mark.slow
 WAIT_S = 40.0
 SPACE = "default"
 

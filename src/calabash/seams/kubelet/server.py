@@ -1,10 +1,10 @@
 """The device plug-in as a whole: it serves, registers, and registers again whenever the kubelet has lost it.
 
 Theory of operation: every 200 ms the sockets are looked at. A kubelet that starts removes all sockets of the directory and
-makes its own anew: our socket is gone then, and that of the kubelet is another inode (its times say nothing). A kubelet may
-also drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an older
-instance of the plug-in ends they drop the newer one with it. So the rule is about what is seen and not why: a plug-in whose
-list no kubelet follows is not registered, and registers. A socket's name is never used twice.
+makes its own anew: our socket is gone then, and that of the kubelet is another file, be it one of the same inode number. A
+kubelet may also drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an
+older instance of the plug-in ends they drop the newer one with it. So the rule is about what is seen and not why: a plug-in
+whose list no kubelet follows is not registered, and registers. A socket's name is never used twice.
 
 Either way of registration can be taken, never both at once, for the kubelet would connect twice and drop both when one
 ends: ``register`` calls the kubelet, ``registry`` leaves a socket where the kubelet looks for plug-ins.
@@ -72,7 +72,8 @@ class DevicePluginServer:
         self._server: grpc.aio.Server | None = None
         self._announcer: grpc.aio.Server | None = None
         self._socket, self._announced = Path(), Path()
-        self._inode = self._kubelet_inode = 0
+        self._inode = 0
+        self._kubelet = (0, 0)
         self._next_try, self._pause, self._follow_by = 0.0, _AGAIN_S[0], 0.0
         self._followed = 0  # when the last registration began
         self._said = ""
@@ -133,14 +134,15 @@ class DevicePluginServer:
         if self._server is None or _inode(self._socket) != self._inode:
             await self._close()
             await self._open(service)
-        kubelet = _inode(self._directory / "kubelet.sock")
-        if kubelet != self._kubelet_inode:
-            self._kubelet_inode, self._next_try, self._follow_by = kubelet, 0.0, 0.0
+        kubelet = _birth(self._directory / "kubelet.sock")
+        if kubelet != self._kubelet:
+            self._kubelet, self._next_try, self._follow_by = kubelet, 0.0, 0.0
             self._pause = _AGAIN_S[0]
         now = time.monotonic()
-        if service.streams and kubelet:
+        there = kubelet != (0, 0)
+        if service.streams and there:
             self._said, self._pause = "", _AGAIN_S[0]
-        elif kubelet and now >= self._next_try and (now >= self._follow_by or service.followed > self._followed):
+        elif there and now >= self._next_try and (now >= self._follow_by or service.followed > self._followed):
             self._followed = service.followed
             await self._register()
 
@@ -234,6 +236,15 @@ async def _listen(socket: Path, handlers: grpc.GenericRpcHandler[Any, Any]) -> g
     server.add_insecure_port(address(socket))
     await server.start()
     return server
+
+
+def _birth(path: Path) -> tuple[int, int]:
+    """What tells a file from its successor: file systems give a number that has become free to the next file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_ctime_ns
 
 
 def _inode(path: Path) -> int:
