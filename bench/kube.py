@@ -181,7 +181,8 @@ class Seen:
     def _follow(self) -> None:
         while not self._closed:
             for event in self._watch:
-                self._note(event["object"])
+                if event["type"] != "ERROR":
+                    self._note(event["object"])
             if not self._closed:
                 self._watch = self._api.watch(self._path)
 

@@ -38,6 +38,7 @@ from calabash.seams.kube.objects import Pod
 log = structlog.get_logger(__name__)
 
 DECIDE_EVERY_S = 1.0
+WAIT_FOR_LEAD_S = 0.1
 STUCK_S = 15.0  # so long without a decision, and kube-scheduler is not made to wait for one
 NOBODY = FilterAnswer(node=None, text="this planner does not lead")
 
@@ -207,14 +208,11 @@ class PlannerService:
     # ---- threads --------------------------------------------------------------------------------------------------
 
     def _elect(self) -> None:
+        """Renew, whatever else takes long."""
         while not self._stopping.is_set():
-            leads = self.election.step()
-            if self._core is not None and (self._lapsed or not leads):
-                self._end()
-            if leads and self._core is None and self.mirrors.synced():
-                self._begin()
-            waits_for_mirrors = leads and self._core is None
-            self._stopping.wait(0.1 if waits_for_mirrors else self._settings.renew_every_s)
+            self.election.step()
+            self._due.set()
+            self._stopping.wait(self._settings.renew_every_s)
 
     def _begin(self) -> None:
         self.mirrors.telling = True
@@ -226,7 +224,6 @@ class PlannerService:
             self._decided_at = time.monotonic()
             self._lapsed = False
             nodes = len(core.book.scheduler.nodes)
-        self._due.set()
         log.info("leads", nodes=nodes, pods=len(core.book.entries))
 
     def _end(self) -> None:
@@ -237,9 +234,13 @@ class PlannerService:
 
     def _decide(self) -> None:
         while not self._stopping.is_set():
-            self._due.wait(DECIDE_EVERY_S)
+            self._due.wait(DECIDE_EVERY_S if self._core is not None else WAIT_FOR_LEAD_S)
             self._due.clear()
             try:
+                if self._core is not None and (self._lapsed or not self.election.leads()):
+                    self._end()
+                if self._core is None and self.election.leads() and self.mirrors.synced():
+                    self._begin()
                 self._once()
             except Exception:
                 log.exception("a decision failed")

@@ -16,6 +16,8 @@ from tests.unit.kubernetes.planner.virtual import asked
 from calabash.kubernetes.asked import write_request
 from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.plan import read_plan
+from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.mirrors import Mirrors
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
@@ -299,3 +301,21 @@ def test_a_request_that_cannot_be_read_is_a_fault_and_not_a_pod_without_devices(
     assert facts is not None
     assert facts.request is None
     assert "cannot be read" in facts.fault
+
+
+def test_the_lead_is_renewed_while_a_large_core_is_built(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.node("a")
+    building = threading.Event()
+    tell_all = Mirrors.tell_all
+
+    def slow(mirrors: Mirrors, core: Core) -> None:
+        building.set()
+        threading.Event().wait(1.0)
+        tell_all(mirrors, core)
+
+    monkeypatch.setattr(Mirrors, "tell_all", slow)
+    service = world.start(term_s=0.6)
+    assert building.wait(20)
+    world.pod("p", GpuRequest())
+    until(lambda: released(world, "p"), "released")
+    assert service.election.leads()
