@@ -61,7 +61,7 @@ class RealNode:
 
     def import_images(self, archive: Path) -> None:
         """Makes the images of an OCI archive known to the node (see ``images.py``)."""
-        self._ctr("-n", "k8s.io", "images", "import", "--all-platforms", str(archive))
+        self._ctr("-n", "k8s.io", "images", "import", "--all-platforms", str(archive), timeout_s=180)
 
     def reboot(self) -> None:
         """Everything on the node ends at once, what was in ``/run`` is gone, the disk stays; ready again afterwards.
@@ -153,9 +153,9 @@ class RealNode:
             "-v=2",
         )
 
-    def _ctr(self, *words: str) -> str:
+    def _ctr(self, *words: str, timeout_s: float = 30) -> str:
         program = str(self.cluster.programs / "ctr")
-        return self.cluster.exec_inside(program, "-a", str(self._socket), *words, beside=self.name)
+        return self.cluster.exec_inside(program, "-a", str(self._socket), *words, beside=self.name, timeout_s=timeout_s)
 
     def _containerd_answers(self) -> bool:
         if not self._socket.exists():

@@ -56,11 +56,11 @@ def cli() -> None:
     """Calabash pools the GPUs of a machine and cuts them to size."""
 
 
-def invoke(words: list[str]) -> None:
-    """Run a command of the tree. Raises what it raises, and SystemExit for an exit code of its own."""
+def invoke(words: list[str], tree: click.Command = cli, name: str = "calabash") -> None:
+    """Run a command of a tree. Raises what it raises, and SystemExit for an exit code of its own."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show is no reason to fail
-    code = cli.main(args=words, prog_name="calabash", standalone_mode=False)
+    code = tree.main(args=words, prog_name=name, standalone_mode=False)
     if isinstance(code, int) and code:
         sys.exit(code)

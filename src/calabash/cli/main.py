@@ -11,15 +11,16 @@ import sys
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 
-def main(argv: list[str] | None = None) -> NoReturn:
-    """Run a command and end the process with its exit code."""
+def main(argv: list[str] | None = None, dispatch: Callable[[list[str]], object] | None = None) -> NoReturn:
+    """Run a command and end the process with its exit code; ``dispatch`` runs it, when it is not one of ``calabash``."""
     try:
         try:
             _occupy_standard_descriptors()
-            _dispatch(sys.argv[1:] if argv is None else argv)
+            (dispatch or _dispatch)(sys.argv[1:] if argv is None else argv)
             code = _flushed()
         except Exception as error:
             from calabash.cli.failure import report  # noqa: PLC0415
