@@ -20,7 +20,7 @@ _PORT = 7070
 @click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
 @click.option(
     "--nominate-from",
-    default=500,
+    default=1000,
     show_default=True,
     metavar="NODES",
     help="Nominate pods where the cluster has so many nodes; with fewer, one write less is quicker.",

@@ -61,7 +61,7 @@ class PlannerSettings:
     identity: str = ""
     workers: int = 64
     hold_s: float = HOLD_S
-    nominate_nodes_min: int = 500
+    nominate_nodes_min: int = 1000
     term_s: float = TERM_S
     renew_every_s: float = RENEW_EVERY_S
     scheduler_lease: str = ""
