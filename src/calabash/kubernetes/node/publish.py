@@ -18,10 +18,11 @@ from calabash.model.device import Health
 from calabash.model.errors import Reason
 from calabash.seams.kube import KubeClient, KubeError
 from calabash.seams.kube.objects import Condition
-from calabash.seams.kube.resources import GPU_NODE, GpuNodeDevice, GpuNodeSlice
+from calabash.seams.kube.resources import GPU_NODE, GpuNodeDevice, GpuNodeSlice, GpuNodeSummary
 from calabash.sharing.registry import SHARING_MODES
 
 MANAGER = "calabash-agent"
+_MODEL_CHARACTERS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +107,23 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> dict[st
         "agentVersion": facts.agent_version,
         "driverVersion": facts.driver_version,
         "conditions": [msgspec.to_builtins(ready)],
+        "summary": msgspec.to_builtins(_summary(devices)),
         "devices": [msgspec.to_builtins(device) for device in devices],
     }
+
+
+def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:
+    """One line for people."""
+    healthy = sum(device.health == "healthy" for device in devices)
+    given = sum(part.memory_mib for device in devices for part in device.slices)
+    total = sum(device.memory_mib for device in devices)
+    models = dict.fromkeys(device.model for device in devices)
+    return GpuNodeSummary(
+        devices=f"{healthy}/{len(devices)}",
+        model=", ".join(models)[:_MODEL_CHARACTERS_MAX],
+        memory=f"{given / 1024:.0f}/{total / 1024:.0f} GiB",
+        slices=sum(len(device.slices) for device in devices),
+    )
 
 
 def _slices(record: AllocationRecord, state: DeviceSnapshot, *, pod_uid: str, container: str) -> list[GpuNodeSlice]:

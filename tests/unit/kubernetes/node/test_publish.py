@@ -77,6 +77,9 @@ def test_the_first_telling_makes_the_object_and_names_who_has_what() -> None:
     assert (part.pod, part.pod_uid, part.container) == ("team/p1", UID, "main")
     assert (part.memory_mib, part.core_percent, part.allocation) == (1024, 30, RECORD.id)
     assert [(c.type, c.status) for c in world.status.conditions] == [("Ready", "True")]
+    summary = world.status.summary
+    assert summary is not None
+    assert (summary.devices, summary.model, summary.memory, summary.slices) == ("1/1", "T4", "1/15 GiB", 1)
 
 
 def test_what_has_not_changed_is_not_written_again() -> None:
