@@ -18,6 +18,7 @@ settings.register_profile("calabash", deadline=None)  # properties hold no clock
 settings.load_profile("calabash")
 
 _HERE = Path(__file__).resolve().parent
+_CLUSTERS = frozenset({"control_plane", "own_control_plane", "real_node"})
 _ALONE = frozenset(
     {
         "native/test_compute.py",
@@ -42,5 +43,9 @@ def way_for_other_users(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).as_posix() in _ALONE:
+        if not item.path.is_relative_to(_HERE):
+            continue
+        path = item.path.relative_to(_HERE)
+        clusters = path.parts[0] == "kube" or not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
+        if clusters or path.as_posix() in _ALONE:
             item.add_marker(pytest.mark.alone)
