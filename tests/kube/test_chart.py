@@ -20,6 +20,7 @@ from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.node.daemon import read_settings
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.kubernetes.planner.service import PlannerSettings
 
 WORKLOADS = {"DaemonSet", "Deployment"}
 
@@ -173,6 +174,11 @@ def test_the_planner_is_a_command_of_the_product_and_knows_its_words() -> None:
     configuration = json.loads(one(manifests, "ConfigMap", "calabash-scheduler")["data"]["scheduler.json"])
     assert {extender["urlPrefix"] for extender in configuration["extenders"]} == {f"http://{read['listen']}"}
     assert configuration["leaderElection"]["resourceName"] == read["beside"]
+
+
+def test_unless_told_the_planner_nominates_as_it_would_by_itself() -> None:
+    (container,) = (c for c, _ in containers(render()) if c["name"] == "planner")
+    assert f"--nominate-from={PlannerSettings().nominate_nodes_min}" in container["args"]
 
 
 def test_kube_scheduler_is_told_what_the_product_would_tell_it() -> None:
