@@ -4,10 +4,10 @@ SHELL := /bin/bash
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help setup native demo test lint format bench image sanitize stubs docs clean
+.PHONY: help setup native demo kube-demo test lint format bench image sanitize stubs docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: ## bring a fresh machine to the point where .venv/bin/calabash works
 	@./tools/bootstrap --try
@@ -22,6 +22,10 @@ native: ## compile the C libraries (warnings are errors)
 
 demo: ready ## three tenants on one card for about 20 seconds, every limit checked
 	@$(RUN) python -m tools.demo
+
+kube-demo: ## a real Kubernetes with simulated cards: three tenants, a gang, a queue; as root, about a minute once Go has built it
+	@./tools/bootstrap --kube
+	@$(RUN) python -m tools.kube_demo
 
 test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards
 	@./tools/bootstrap --tests

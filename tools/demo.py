@@ -172,11 +172,11 @@ def verdict() -> list[str]:
     return broken
 
 
-def save_picture(console: Console, path: Path) -> None:
+def save_picture(console: Console, path: Path, title: str = "make demo") -> None:
     """The terminal as it looked, as an SVG without references to the outside."""
     console.save_svg(
         str(path),
-        title="make demo",
+        title=title,
         code_format=re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL),
     )
 

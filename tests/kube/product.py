@@ -51,6 +51,13 @@ class Product:
             client, SETTINGS, listener=self.cluster.listen(ADMISSION_PORT), names=("127.0.0.1",), refresh_s=0.5
         )
         self._admission.start()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
         self.cluster.wait_for(self._admission.ready, "the admission server")
         words = ["--kubeconfig", str(self.cluster.secrets.kubeconfig(PLANNER)), "--listen", f"127.0.0.1:{PLANNER_PORT}"]
         program = str(Path(sys.executable).with_name("calabash"))

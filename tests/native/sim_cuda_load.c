@@ -3,7 +3,8 @@
  * milliseconds, `hammer SEED MIB` allocates and frees pieces of up to that size with all families until it is
  * killed, `fill MIB` takes memory in pieces of that size until the card is full and prints the bytes, `wait`
  * holds a context and answers each line of input with the result of a launch and a wait, `orphan` leaves a
- * child behind.
+ * child behind, `tenant SECONDS NS` prints how much memory it is told of and how much it gets, and keeps it while it
+ * launches kernels of that length.
  */
 #include "sim_cuda_check.h"
 
@@ -73,6 +74,33 @@ static void fill(size_t mib)
     printf("%llu\n", taken);
 }
 
+static void tenant(double seconds, unsigned long long ns)
+{
+    unsigned long long taken = 0;
+    size_t total;
+    CUdeviceptr p;
+    OK(cuDeviceTotalMem_v2(&total, 0));
+    for (size_t bytes = 64u << 20; bytes >= 1u << 20; bytes /= 2)
+        while (cuMemAlloc_v2(&p, bytes) == CUDA_SUCCESS)
+            taken += bytes;
+    printf("%zu %llu\n", total, taken);
+    fflush(stdout);
+    /* Two batches ahead, so that the card does not wait for the processor. */
+    CUevent done[2];
+    for (int i = 0; i < 2; i++) {
+        OK(cuEventCreate(&done[i], CU_EVENT_DEFAULT));
+        OK(cuEventRecord(done[i], NULL));
+    }
+    double end = now_s() + seconds;
+    for (int turn = 0; now_s() < end; turn ^= 1) {
+        OK(cuEventSynchronize(done[turn]));
+        for (int i = 0; i < 16; i++)
+            spin(NULL, ns);
+        OK(cuEventRecord(done[turn], NULL));
+    }
+    OK(cuCtxSynchronize());
+}
+
 static void answer(void)
 {
     char line[64];
@@ -139,6 +167,7 @@ int main(int argc, char **argv)
     if (argc > 3 && strcmp(argv[1], "hammer") == 0)
         hammer((unsigned int)atoi(argv[2]), (unsigned int)atoi(argv[3]));
     if (argc > 2 && strcmp(argv[1], "fill") == 0) fill(strtoul(argv[2], NULL, 10));
+    if (argc > 3 && strcmp(argv[1], "tenant") == 0) tenant(atof(argv[2]), strtoull(argv[3], NULL, 10));
     if (argc > 1 && strcmp(argv[1], "wait") == 0) answer();
     if (argc > 1 && strcmp(argv[1], "orphan") == 0) orphan();
     return 0;
