@@ -23,9 +23,9 @@ native: ## compile the C libraries (warnings are errors)
 demo: ready ## three tenants on one card for about 20 seconds, every limit checked
 	@$(RUN) python -m tools.demo
 
-kube-demo: ## a real Kubernetes with simulated cards: three tenants, a gang, a queue; as root, about a minute once Go has built it
+kube-demo: ## three tenants, a gang and a queue on a real Kubernetes with simulated cards, in a minute; STAY=1 leaves it to you
 	@./tools/bootstrap --kube
-	@$(RUN) python -m tools.kube_demo
+	@$(RUN) python -m tools.kube_demo $(if $(STAY),--stay)
 
 test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards
 	@./tools/bootstrap --tests

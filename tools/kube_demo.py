@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pynvml
+import structlog
 from rich.console import Console
 from rich.table import Table
 from tests.kube.cluster import Cluster
@@ -218,11 +221,12 @@ class Demo:
     def wait(self) -> None:
         """A pod for which there is no room is told so."""
         late = self.product.namespace("late")
-        with self._step("a pod that wants a whole card is told why it waits"):
-            self.product.create(late, user_pod("whole", {"nvidia.com/gpu": "1"}, HOLD))
-            told = self._told(late, "whole")
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "30000", "nvidia.com/gpucores": "80"}
+        with self._step("a pod that wants more than any card has left is told why it waits"):
+            self.product.create(late, user_pod("large", limits, HOLD))
+            told = self._told(late, "large")
         self._quote(told)
-        self._check("nodeName" not in self.product.pod(late, "whole")["spec"], "", "a card was given twice")
+        self._check("nodeName" not in self.product.pod(late, "large")["spec"], "", "more was given than there is")
 
     def _told(self, namespace: str, name: str) -> str:
         def told() -> str:
@@ -326,20 +330,36 @@ def play(console: Console) -> int:
         return demo.verdict()
 
 
+def stay(console: Console) -> int:
+    """The stage without the play, to be used by hand until Ctrl-C."""
+    with ExitStack() as stack:
+        cluster = Demo(console, stack).cluster
+        console.print("\nready for pods; in another terminal, as root:", soft_wrap=True)
+        console.print(f"export KUBECONFIG={cluster.kubeconfig} PATH={cluster.programs}:$PATH", soft_wrap=True)
+        console.print("Ctrl-C here ends it and removes everything")
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            console.print("ended")
+    return 0
+
+
 def main() -> int:
     """Run it; 0 when every limit held, 1 when not, 2 where no cluster can run."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stay", action="store_true", help="only make the cluster, and keep it until Ctrl-C")
     parser.add_argument("--svg", type=Path, help="save what the terminal showed")
     options = parser.parse_args()
     console = Console(record=options.svg is not None, highlight=False, width=120 if options.svg else None)
     reason = absent(node=True)
     if reason:
-        print(f"error: no Kubernetes can run here: {reason}", file=sys.stderr)
+        print(f"error: no Kubernetes can run here: {reason.partition('; hint:')[0]}", file=sys.stderr)
         print("hint: as root, with Go installed: tools/bootstrap --kube", file=sys.stderr)
         return 2
-    console.print("$ make kube-demo")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))  # of admission
+    console.print("$ make kube-demo" + " STAY=1" * options.stay)
     try:
-        ended = play(console)
+        ended = stay(console) if options.stay else play(console)
     except KeyboardInterrupt:
         console.print("interrupted: everything is ended and removed")
         return 130
