@@ -209,7 +209,7 @@ class Demo:
         with self._step(f"two of a gang of {GANG}: they wait for the third"):
             for pod in pods[:-1]:
                 self.product.create(team, pod)
-            told = self._told(team, "worker0")
+            told = self._told(team, pods[-2]["metadata"]["name"])
         self._quote(told)
         early = [pod for pod in ("worker0", "worker1") if "nodeName" in self.product.pod(team, pod)["spec"]]
         with self._step("the third comes, and all of them run"):

@@ -102,6 +102,7 @@ def test_kubernetes_for_the_tests_is_built_where_go_and_root_are(tree: Tree) -> 
     tree.program("python", 'echo building "$@"')
     told = tree("--tests").stdout.splitlines()
     assert told[-2:] == ["building -m tests.kube.programs", "building -m tests.kube.charts"]
+    assert tree("--kube").stdout.splitlines() == ["building -m tests.kube.programs"]
     assert "building" not in tree().stdout
     tree.program("id", "echo 1000")
     assert "building" not in tree("--tests").stdout
