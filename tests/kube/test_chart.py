@@ -36,6 +36,14 @@ def containers(manifests: list[Manifest]) -> list[tuple[Manifest, Manifest]]:
     return [(container, spec) for spec in specs for container in spec["containers"]]
 
 
+def parsed_by_the_product(command: str, words: list[str]) -> dict[str, Any]:
+    """What a command of the product reads from these words. Raises click.UsageError for one that it does not know."""
+    above = cli.make_context("calabash", [command])
+    parsed = cli.get_command(above, command)
+    assert parsed is not None
+    return parsed.make_context(command, list(words), parent=above).params
+
+
 def test_helm_finds_nothing_to_complain_about() -> None:
     assert "0 chart(s) failed" in charts.helm("lint", "--strict", str(charts.CHART))
 
@@ -137,9 +145,7 @@ def test_admission_is_a_command_of_the_product_and_knows_its_words() -> None:
     (container,) = (c for c, _ in containers(render()) if c["name"] == "admission")
     program, command = container["command"]
     assert program == "calabash"
-    parsed = cli.get_command(click.Context(cli), command)
-    assert parsed is not None
-    parsed.make_context(command, list(container["args"]))
+    assert parsed_by_the_product(command, container["args"])["settings_file"] == Path("/etc/calabash/settings.yaml")
 
 
 def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,14 +166,22 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
     )
 
 
+def test_nvidias_runtime_is_asked_for_the_driver_where_cards_are_real() -> None:
+    spec = one(render({"agent": {"runtimeClassName": "nvidia"}}), "DaemonSet", "calabash-agent")["spec"]["template"][
+        "spec"
+    ]
+    environment = {variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]}
+    assert spec["runtimeClassName"] == "nvidia"
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert "runtimeClassName" not in one(render(), "DaemonSet", "calabash-agent")["spec"]["template"]["spec"]
+
+
 def test_the_planner_is_a_command_of_the_product_and_knows_its_words() -> None:
     manifests = render({"planner": {"nominateFrom": 7}})
     (container,) = (c for c, _ in containers(manifests) if c["name"] == "planner")
     program, command = container["command"]
-    parsed = cli.get_command(click.Context(cli), command)
     assert program == "calabash"
-    assert parsed is not None
-    read = parsed.make_context(command, list(container["args"])).params
+    read = parsed_by_the_product(command, container["args"])
     assert read["nominate_from"] == 7
     assert read["namespace"] == NAMESPACE
     assert [variable["name"] for variable in container["env"]] == ["POD_NAME"]
