@@ -136,7 +136,7 @@ class World:
                 if self.now_ns % (50 * MS) == 0 or (pace is not None and self.now_ns >= due_ns(pace)):
                     self._hold(name, None)
             for name, order in list(self.pending.items()):
-                if order.round is None or order.round.start_ns <= self.now_ns:
+                if order.round is None or order.round.from_ns <= self.now_ns:
                     self.orders[name] = self.pending.pop(name)
             for name, tenant in self.tenants.items():
                 self._launch(tenant, self.orders[name])
