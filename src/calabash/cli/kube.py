@@ -32,7 +32,7 @@ def agent(words: tuple[str, ...]) -> None:
     sys.exit(main(words))
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
 )

@@ -7,7 +7,7 @@ import click
 _PORT = 7070
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
 )

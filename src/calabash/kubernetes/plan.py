@@ -15,6 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, ModeName, Placement, Slice
 
 PLAN_BYTES_MAX = 64 * 1024
+MEMORY_MIB_MAX = 2**31
 _VERSION = 1
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
@@ -24,7 +25,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """What a container has of one device. ``memory_mib`` 0 means not capped."""
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
-    memory_mib: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)]
     core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
 
 

@@ -11,6 +11,7 @@ from calabash.kubernetes.dialects.facts import facts_of, with_facts
 from calabash.kubernetes.dialects.pod import AskedResources, AskingContainer, AskingPod
 from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, Asking, DialectSettings
 from calabash.kubernetes.dialects.registry import dialect_of, is_ours_to_translate
+from calabash.kubernetes.plan import MEMORY_MIB_MAX
 from calabash.kubernetes.quantity import Written, parse_quantity
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -114,6 +115,12 @@ def _known(amounts: Mapping[str, Written] | None) -> dict[str, Fraction]:
 
 def _check(request: GpuRequest) -> None:
     """What no device could ever give is refused at once."""
+    if request.memory_mib is not None and request.memory_mib > MEMORY_MIB_MAX:
+        raise CalabashError(
+            f"{request.memory_mib} MiB of each device, at most {MEMORY_MIB_MAX} can be planned",
+            reason=Reason.TOO_LARGE,
+            hint="look at the unit of the amount: some systems count memory in GiB or in blocks",
+        )
     mode = mode_for(request)
     answer = mode.fits(_LARGEST, (), request)
     if isinstance(answer, Misfit) and answer.reason is Reason.MODE_CONFLICT:

@@ -421,3 +421,10 @@ def test_no_pod_makes_it_raise_anything_but_an_error_for_people_and_what_is_unde
 def test_no_bytes_make_the_reader_of_pods_fail_otherwise(raw: bytes) -> None:
     with pytest.raises(CalabashError, match="the pod cannot be read"):
         read_pod(raw + b"[")
+
+
+def test_more_memory_than_a_plan_can_name_is_refused() -> None:
+    limits = {"aliyun.com/gpu-mem": "8Gi"}  # eight times 2^30 GiB: somebody took the count for an amount
+    with pytest.raises(CalabashError, match="can be planned") as refused:
+        translate(pod(limits))
+    assert refused.value.reason is Reason.TOO_LARGE
