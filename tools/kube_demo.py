@@ -351,6 +351,8 @@ def main() -> int:
     parser.add_argument("--svg", type=Path, help="save what the terminal showed")
     options = parser.parse_args()
     console = Console(record=options.svg is not None, highlight=False, width=120 if options.svg else None)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has started it with the former ignored
+        signal.signal(number, signal.default_int_handler)
     reason = absent(node=True)
     if reason:
         print(f"error: no Kubernetes can run here: {reason.partition('; hint:')[0]}", file=sys.stderr)

@@ -92,6 +92,7 @@ class Auditor:
         self._next_ns = 0
         self._had: dict[AllocationId, dict[int, _Had]] = {}  # in the windows that end now, by device
         self._paced: dict[AllocationId, LimitsPage] = {}
+        self._relieved: set[AllocationId] = set()  # go on although they are to be stopped, until the next look at them
 
     def tick(self, keepings: Iterable[Keeping], now_ns: int) -> None:
         """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
@@ -127,6 +128,13 @@ class Auditor:
                 self._freeze(name, False)
         self._throttles.clear()
         self._paced.clear()
+
+    def relieve(self) -> None:
+        """Let whoever is stopped go on until it is looked at again; from any thread."""
+        for name, state in list(self._throttles.items()):
+            if state.frozen and self._freeze is not None:
+                self._relieved.add(name)
+                self._freeze(name, False)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -206,7 +214,8 @@ class Auditor:
             seen_ns=most.seen_ns if most else None,
             hides=any(h.owed_ns for h in had.values()),
         )
-        if after.frozen is not state.frozen:
+        if after.frozen is not state.frozen or name in self._relieved:
+            self._relieved.discard(name)
             self._freeze(name, after.frozen)
         self._throttles[name] = after
         if after.pace is not None:

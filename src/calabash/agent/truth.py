@@ -18,6 +18,7 @@ from calabash.model.request import AllocationId
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
 
+PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for somebody who was stopped
 ROUND_S = 0.1
 
 
@@ -51,6 +52,7 @@ class Truth:
         self._clock = clock
         self._hooks = hooks
         self._next_ns = 0
+        self._asking_since_ns = 0  # 0: no driver is being asked
         self._proven = membership.form == "kernel"  # else a process can leave its allocation, or be lent to another
         self._census = Census(
             inventory,
@@ -82,10 +84,21 @@ class Truth:
             return self._until_next(self._auditor.step(now_ns), now_ns)
         self._next_ns = now_ns + int(ROUND_S * 1e9)
         keepings = self._hooks.keepings()
-        self._auditor.tick(keepings, now_ns)
-        self._census.tick(_caps(keepings), now_ns)
+        self._asking_since_ns = now_ns
+        try:
+            self._auditor.tick(keepings, now_ns)
+            self._census.tick(_caps(keepings), now_ns)
+        finally:
+            self._asking_since_ns = 0
         now_ns = self._clock.monotonic_ns()
         return self._until_next(self._auditor.step(now_ns), now_ns)
+
+    def relieve(self) -> None:
+        """From a thread that asks no driver: while a driver does not answer, whoever is stopped goes on. It may hold what
+        the driver waits for."""
+        since_ns = self._asking_since_ns
+        if since_ns and self._clock.monotonic_ns() - since_ns > PATIENCE_NS:
+            self._auditor.relieve()
 
     def _until_next(self, paced_s: float | None, now_ns: int) -> float | None:
         return None if paced_s is None else min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))

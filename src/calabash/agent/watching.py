@@ -82,6 +82,7 @@ class Watching:
 
     def _watch(self) -> None:
         parts = self._parts
+        parts.truth.relieve()
         self._sweep()
         self._arbiter.keep()
         records = parts.allocations.records()

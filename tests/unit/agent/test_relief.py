@@ -1,0 +1,48 @@
+"""Who is stopped may hold what the driver waits for: it goes on while a driver does not answer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from calabash.agent.audit import Throttle
+from calabash.agent.auditor import Auditor
+from calabash.agent.truth import PATIENCE_NS, Truth
+from calabash.model.request import AllocationId
+from calabash.seams.clock import VirtualClock
+
+STOPPED, RUNNING = AllocationId("stopped"), AllocationId("running")
+
+
+def _auditor(done: list[tuple[str, bool]]) -> Auditor:
+    auditor = Auditor(
+        cast("Any", None),
+        lambda pid: None,
+        freeze=lambda name, frozen: done.append((name, frozen)),
+        tell=lambda *_: None,
+    )
+    auditor._throttles = {STOPPED: Throttle(frozen=True), RUNNING: Throttle()}
+    return auditor
+
+
+def test_whoever_is_stopped_goes_on_and_nobody_else_is_touched() -> None:
+    done: list[tuple[str, bool]] = []
+    _auditor(done).relieve()
+    assert done == [(STOPPED, False)]
+
+
+def test_only_a_driver_that_takes_too_long_is_a_reason() -> None:
+    done: list[tuple[str, bool]] = []
+    truth = Truth.__new__(Truth)
+    truth._clock = clock = VirtualClock()
+    truth._auditor = _auditor(done)
+    truth._asking_since_ns = 0
+    clock.advance(10)
+    truth.relieve()
+    assert done == []
+    truth._asking_since_ns = clock.monotonic_ns()
+    clock.advance(PATIENCE_NS / 2e9)
+    truth.relieve()
+    assert done == []
+    clock.advance(PATIENCE_NS / 1e9)
+    truth.relieve()
+    assert done == [(STOPPED, False)]
