@@ -4,7 +4,7 @@ SHELL := /bin/bash
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help setup native demo kube-demo test lint format bench image sanitize stubs docs clean
+.PHONY: help setup native demo kube-demo test soak lint format bench image sanitize stubs docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ test: ## all tests, on all cores; those that hold a clock against the product ru
 	@./tools/bootstrap --tests
 	@failed=0; $(RUN) pytest tests -n auto --dist worksteal -m "not alone" || failed=1; \
 		$(RUN) pytest tests -m alone || failed=1; exit $$failed
+
+soak: ready ## the property tests on new random examples, ROUNDS times (10)
+	@for round in $$(seq $(or $(ROUNDS),10)); do \
+		CALABASH_EXAMPLES=random $(RUN) pytest tests -n auto -q -m "hypothesis and not alone" || exit 1; done
 
 lint: ready ## style, types, layers
 	@$(RUN) ruff check .

@@ -140,7 +140,7 @@ class ClusterScheduler:
         used = {part.device for placement in placements for part in placement.slices}
         if not used <= number.keys():
             raise CalabashError(f"node {node.name} has no device {min(used - number.keys())}", reason=Reason.NOT_FOUND)
-        choice = _adopted(self.kinds, request, node, len(used))
+        choice = _adopted(self.kinds, request, [node.devices[number[uuid]].kind for uuid in used])
         self.scheduler.adopt(
             _queued(request, choice),
             placement=NodePlacement(
@@ -297,14 +297,14 @@ def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
     return [_fixed(d) for d in one.devices] == [_fixed(d) for d in other.devices]
 
 
-def _adopted(kinds: Kinds, request: BundleRequest, node: ClusterNode, devices: int) -> Choice:
-    """The shape of what holds devices already, wherever new ones of its kind would go."""
+def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str]) -> Choice:
+    """The shape of what holds devices of these kinds already, wherever new ones of its kind would go."""
     wish = Wish(tolerations=frozenset("*"))
     for choice in kinds.choices(request.bundle, wish):
         models = choice.shape.models
-        if choice.shape.gpu_count == devices and (not models or any(d.kind in models for d in node.devices)):
+        if choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):
             return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
-    raise CalabashError(f"{devices} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
+    raise CalabashError(f"{len(held)} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
 
 
 def _because(node: ClusterNode, devices: Sequence[int], tenancy: Tenancy, policy: str) -> str:

@@ -260,3 +260,17 @@ def test_what_is_held_where_there_is_no_room_is_not_adopted() -> None:
     scheduler.finished(AllocationId("x"))
     scheduler.adopt(request("y", GpuRequest()), held, started_at_s=0.0)
     assert scheduler.holds(AllocationId("y"))
+
+
+def test_what_is_held_of_one_card_is_charged_as_that_card_beside_another_on_its_node() -> None:
+    mixed = node("a", device(0), device(1, T4))
+    first = ClusterScheduler([mixed], QUEUES)
+    wanted = {name: GpuRequest(core_percent=50, selector=Selector(models=(name,))) for name in (A100[0], T4[0])}
+    for name, asked in wanted.items():
+        first.submit(request(name, asked))
+    started = starts(first)
+    again = ClusterScheduler([mixed], QUEUES)
+    for name, asked in wanted.items():
+        without = GpuRequest(core_percent=asked.core_percent)
+        again.adopt(request(name, without), started[name].placements, started_at_s=0.0)
+    assert (again.scheduler.cluster.gpu_free_mib == first.scheduler.cluster.gpu_free_mib).all()
