@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-import calabash
 from calabash.agent.inventory import no_devices
 from calabash.agent.node import NodeAgent
 from calabash.agent.strangers import StrangerPolicy
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
+from calabash.seams.gpu.library import shim_library, simulated_environment
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.files import free_bytes
@@ -42,7 +42,6 @@ from calabash.standalone.settings import Limits, read_settings
 
 SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
 FREE_BYTES_MIN = 16 << 20
-_NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 
 log = structlog.get_logger(__name__)
 
@@ -99,9 +98,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     stack.callback(store.close)
     store.check_writable()
     state_file = home / "sim" / sim / "node.state" if sim else None
-    simulation = {}
-    if state_file is not None:
-        simulation = {"LD_LIBRARY_PATH": str(_NATIVE / "simgpu"), "CALABASH_SIM": str(state_file)}
+    simulation = {} if state_file is None else simulated_environment(state_file)
     drivers = open_present(DriverOptions(sim_state=state_file))
     for driver in drivers:
         stack.callback(driver.close)
@@ -112,7 +109,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         store=store,
         clock=SystemClock(),
         drivers=drivers,
-        library=_NATIVE / "lib" / "libcalabash.so",
+        library=shim_library(),
         environment=simulation,
         one_process=settings.devices.one_process,
         strangers=StrangerPolicy(arguments.strangers),

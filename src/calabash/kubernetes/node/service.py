@@ -31,6 +31,7 @@ from calabash.model.device import Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import SystemClock
+from calabash.seams.gpu.library import shim_library, simulated_environment, simulated_library_dir
 from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.container_groups import find_container_hierarchy
@@ -43,7 +44,6 @@ from calabash.seams.store import open_store
 TICK_S = 0.5
 RETRY_S = 5.0
 LOCK_WAIT_S = 30.0
-_NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 
 log = structlog.get_logger(__name__)
 
@@ -94,8 +94,8 @@ class AgentService:
             store=store,
             clock=SystemClock(),
             drivers=drivers,
-            library=_NATIVE / "lib" / "libcalabash.so",
-            environment=_simulation(settings.sim_state),
+            library=shim_library(),
+            environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
             strangers=settings.strangers,
             node=settings.node,
             membership=ContainerMembership(hierarchy, settings.home / "alloc"),
@@ -139,7 +139,7 @@ class AgentService:
         settings = self._settings
         installed = settings.home / "lib"
         maker = EditsMaker(
-            shim=install(_NATIVE / "lib" / "libcalabash.so", installed),
+            shim=install(shim_library(), installed),
             preload=installed / "ld.so.preload",
             driver=self._host_driver(drivers, installed),
         )
@@ -155,7 +155,7 @@ class AgentService:
         settings = self._settings
         if settings.sim_state is None:
             return find_driver(settings.host, drivers[0].driver_version(), root=settings.driver_root)
-        pair = simulated_driver(_NATIVE / "simgpu", settings.sim_state)
+        pair = simulated_driver(simulated_library_dir(), settings.sim_state)
         return HostDriver(libraries=tuple(install(f, installed) for f in pair.libraries), state=pair.state)
 
     def _set_tokens(self, plugin: DevicePluginServer, snapshot: NodeSnapshot) -> None:
@@ -185,12 +185,6 @@ class AgentService:
 
     def _fetch(self, namespace: str, name: str) -> Pod | None:
         return self._client.get(POD, name, namespace)
-
-
-def _simulation(state: Path | None) -> dict[str, str]:
-    if state is None:
-        return {}
-    return {"LD_LIBRARY_PATH": str(_NATIVE / "simgpu"), "CALABASH_SIM": str(state)}
 
 
 def _empty(node: str) -> NodeSnapshot:

@@ -1,4 +1,4 @@
-"""Where the simulated driver pair is, and how a program is told which simulated node it runs on."""
+"""Where the native libraries are, and how a program is told which simulated node it runs on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,23 @@ from pathlib import Path
 import calabash
 
 SIM_ENVIRONMENT = "CALABASH_SIM"
+_NATIVE = Path(calabash.__file__).resolve().parent / "_native"
+
+
+def shim_library() -> Path:
+    """The library that programs with a slice are started with."""
+    return _NATIVE / "lib" / "libcalabash.so"
 
 
 def simulated_library_dir() -> Path:
     """Directory of the simulated libraries and their tool, for LD_LIBRARY_PATH."""
-    return Path(calabash.__file__).resolve().parent / "_native" / "simgpu"
+    return _NATIVE / "simgpu"
+
+
+def simulated_environment(state: Path, inherited: str = "") -> dict[str, str]:
+    """What a program needs to run on the simulated node of that state; ``inherited`` is its LD_LIBRARY_PATH so far."""
+    libraries = str(simulated_library_dir())
+    return {
+        "LD_LIBRARY_PATH": f"{libraries}:{inherited}" if inherited else libraries,
+        SIM_ENVIRONMENT: str(state),
+    }

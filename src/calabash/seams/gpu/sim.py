@@ -16,7 +16,7 @@ import msgspec
 
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
+from calabash.seams.gpu.library import simulated_environment, simulated_library_dir
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _TOOL_TIMEOUT_S = 30.0
@@ -249,8 +249,4 @@ def _remove_directory(path: Path) -> None:
 
 def environment(node: NodeFile, inherited: str = "") -> dict[str, str]:
     """What a program needs in its environment to run on the node; ``inherited`` is its LD_LIBRARY_PATH so far."""
-    libraries = str(simulated_library_dir())
-    return {
-        "LD_LIBRARY_PATH": f"{libraries}:{inherited}" if inherited else libraries,
-        SIM_ENVIRONMENT: str(node.state),
-    }
+    return simulated_environment(node.state, inherited)
