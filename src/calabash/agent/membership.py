@@ -1,9 +1,11 @@
 """Who belongs to which allocation: the one question behind starting, counting, ending and releasing.
 
-Two forms behind one protocol. **kernel**: every allocation is a control group; its programs cannot leave it, and the
-kernel says when the last one is gone. **lease**: every program holds a shared lock on a file; a program can give it
-away or drop it, so this form serves only the user that the pool itself runs as. Which form a pool has is decided when
-it starts (``choose_membership``) and told in its status.
+Three forms behind one protocol. **kernel**: every allocation is a control group; its programs cannot leave it, and the
+kernel says when the last one is gone. **container**, kernel as well for whoever asks: the groups are those that the
+kubelet and the runtime have made for containers, found by the slot that is mounted in them. **lease**: every program
+holds a shared lock on a file; a program can give it away or drop it, so this form serves only the user that the pool
+itself runs as. Which of the first and the last a pool has is decided when it starts (``choose_membership``) and told in
+its status; the agent of a node of a cluster has the second.
 """
 
 from __future__ import annotations

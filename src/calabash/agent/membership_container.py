@@ -8,12 +8,14 @@ in that container alone. A tenant can neither leave its container's group nor mo
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-import signal
 import threading
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from calabash.agent.membership_groups import GroupMembership
 from calabash.agent.slot_names import is_slot_name
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -26,39 +28,50 @@ from calabash.seams.host.container_groups import (
     mounted_devices,
     pod_groups,
 )
-from calabash.seams.host.processes import Process, identify, send_signal
+from calabash.seams.host.processes import Process
 
 _UID_DIGITS = 32
+_HEXADECIMAL = frozenset("0123456789abcdef")
 _NAME_CHARACTERS = 20
 _HASH_DIGITS = 8
 _PIDS_LOOKED_AT = 4  # of one container, until one shows what is mounted
+_WALK_S = 0.5
+
+
+def pod_digits(pod_uid: str) -> str:
+    """What the identifiers of everything that a pod holds begin with, before the first ``-``."""
+    digits = pod_uid.replace("-", "").lower()
+    if len(digits) == _UID_DIGITS and set(digits) <= _HEXADECIMAL:
+        return digits
+    return hashlib.sha256(pod_uid.encode()).hexdigest()[:_UID_DIGITS]  # static pods have a hash for a UID
 
 
 def container_allocation(pod_uid: str, container: str) -> AllocationId:
     """The identifier of what a container of a pod holds: at most 63 characters, the same whenever it is asked."""
-    digits = pod_uid.replace("-", "").lower()
-    if len(digits) != _UID_DIGITS or not set(digits) <= set("0123456789abcdef"):
-        digits = hashlib.sha256(pod_uid.encode()).hexdigest()[:_UID_DIGITS]  # static pods have a hash for a UID
+    digits = pod_digits(pod_uid)
     mark = hashlib.sha256(f"{pod_uid}/{container}".encode()).hexdigest()[:_HASH_DIGITS]
     readable = "".join(c for c in container.lower() if c.isalnum() and c.isascii())[:_NAME_CHARACTERS]
     return AllocationId(f"{digits}-{readable}-{mark}" if readable else f"{digits}-{mark}")
 
 
-class ContainerMembership:
+class ContainerMembership(GroupMembership):
     """The containers of one node. See ``membership.Membership``; nothing is ever made, entered or removed.
 
     Args:
         slots: the directory that the slots are mounted below.
+        now_s: a clock that only goes forward.
     """
 
-    form = "kernel"
-
-    def __init__(self, hierarchy: ContainerHierarchy, slots: Path) -> None:
+    def __init__(
+        self, hierarchy: ContainerHierarchy, slots: Path, *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._hierarchy = hierarchy
         self._slots = slots
+        self._now_s = now_s
         self._lock = threading.Lock()
         self._found: dict[AllocationId, Path] = {}
         self._pods: dict[str, Path] = {}
+        self._walked_s = -math.inf
 
     def prepare(self, allocation: AllocationId) -> None:
         del allocation  # the runtime makes the group
@@ -68,15 +81,6 @@ class ContainerMembership:
             f"process {process.pid} cannot be made a member of {allocation}: its container decides that",
             reason=Reason.NOT_PERMITTED,
         )
-
-    def populated(self, allocation: AllocationId) -> bool:
-        group = self._group(allocation)
-        return group is not None and group.populated()
-
-    def processes(self, allocation: AllocationId) -> list[Process]:
-        group = self._group(allocation)
-        pids = group.pids() if group is not None else []
-        return [process for pid in pids if (process := identify(pid)) is not None]
 
     def allocation_of(self, pid: int) -> AllocationId | None:
         name = group_names(pid, self._hierarchy.controller)
@@ -92,27 +96,8 @@ class ContainerMembership:
         mounted = mounted_devices(pid)
         return next((a for a, device in self._devices().items() if device in mounted), None)
 
-    def signal(
-        self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None
-    ) -> None:
-        for process in self.processes(allocation):
-            if only is None or process in only:
-                send_signal(process, number)
-
-    def kill(self, allocation: AllocationId) -> None:
-        group = self._group(allocation)
-        if group is not None:
-            group.kill()
-
-    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
-        group = self._group(allocation)
-        if group is not None:
-            try:
-                group.freeze(frozen)
-            except OSError:
-                return  # it has just ended
-
     def remove(self, allocation: AllocationId) -> bool:
+        self._walked_s = -math.inf  # nobody may have been overlooked now
         if self.populated(allocation):
             return False
         with self._lock:
@@ -159,11 +144,16 @@ class ContainerMembership:
         return None
 
     def _pod(self, digits: str) -> Path | None:
+        """The group of a pod. A pod without one is asked for ten times a second: all groups are looked through seldom."""
         known = self._pods.get(digits)
-        if known is None or not known.is_dir():
-            self._pods = pod_groups(self._hierarchy)
-            known = self._pods.get(digits)
-        return known
+        if known is not None and known.is_dir():
+            return known
+        now_s = self._now_s()
+        if now_s - self._walked_s < _WALK_S:
+            return None
+        self._walked_s = now_s
+        self._pods = pod_groups(self._hierarchy)
+        return self._pods.get(digits)
 
     def _device(self, allocation: AllocationId) -> int | None:
         """Number of the file system that is its slot; None when it has none of its own."""

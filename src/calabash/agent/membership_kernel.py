@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
+from calabash.agent.membership_groups import GroupMembership
 from calabash.agent.slot_names import is_slot_name
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.cgroups import Cgroup, CgroupHierarchy, group_of
-from calabash.seams.host.processes import Process, alive, identify, parent_of, send_signal
+from calabash.seams.host.processes import Process, alive, identify, parent_of
 
 
-class KernelMembership:
+class KernelMembership(GroupMembership):
     """The groups of one pool. A tenant can neither leave its group nor look for another one."""
-
-    form = "kernel"
 
     def __init__(self, hierarchy: CgroupHierarchy, name: str) -> None:
         self._hierarchy = hierarchy
@@ -73,33 +71,12 @@ class KernelMembership:
                     Cgroup(self._hierarchy.directory / name[len(top) :].lstrip("/")).add(pid)
                     return
 
-    def populated(self, allocation: AllocationId) -> bool:
-        return self._group(allocation).populated()
-
-    def processes(self, allocation: AllocationId) -> list[Process]:
-        return [process for pid in self._group(allocation).pids() if (process := identify(pid)) is not None]
-
     def allocation_of(self, pid: int) -> AllocationId | None:
         name = group_of(pid)
         if name is None or not name.startswith(self._prefix):
             return None
         first = name[len(self._prefix) :].partition("/")[0]
         return AllocationId(first) if is_slot_name(first) else None
-
-    def signal(
-        self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None
-    ) -> None:
-        for process in self.processes(allocation):
-            if only is None or process in only:
-                send_signal(process, number)
-
-    def kill(self, allocation: AllocationId) -> None:
-        with contextlib.suppress(OSError):
-            self._group(allocation).kill()
-
-    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
-        with contextlib.suppress(OSError):
-            self._group(allocation).freeze(frozen)
 
     def remove(self, allocation: AllocationId) -> bool:
         group = self._group(allocation)

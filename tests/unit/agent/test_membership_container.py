@@ -38,7 +38,8 @@ class Node:
         self.started: list[subprocess.Popen[bytes]] = []
         patch.setattr(membership_container, "mounted_devices", lambda pid: self.mounted.get(pid, frozenset()))
         patch.setattr(membership_container, "group_names", lambda pid, _: self.names.get(pid, ""))
-        self.membership = ContainerMembership(self.hierarchy, self.slots)
+        self.now_s = 0.0
+        self.membership = ContainerMembership(self.hierarchy, self.slots, now_s=lambda: self.now_s)
         patch.setattr(self.membership, "_device", self.devices.get)
         patch.setattr(self.membership, "_devices", lambda: dict(self.devices))
 
@@ -89,6 +90,27 @@ def test_a_container_that_was_started_again_is_found_in_its_new_group(node: Node
     group.rmdir()
     after = node.container(UID, "cccc", main)
     assert node.membership.processes(main) == [identify(after.pid)]
+
+
+def test_groups_are_looked_through_seldom_for_a_pod_that_has_none_but_always_before_something_is_given_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def counted(hierarchy: ContainerHierarchy) -> dict[str, Path]:
+        looks.append(node.now_s)
+        return pod_groups(hierarchy)
+
+    monkeypatch.setattr(membership_container, "pod_groups", counted)
+    main = node.slot(UID, "main")
+    for _ in range(100):
+        node.now_s += 0.1
+        assert not node.membership.populated(main)
+    assert len(looks) <= 21
+    node.container(UID, "aaaa", main)
+    assert not node.membership.remove(main)
+    node.now_s += 1
+    assert node.membership.populated(main)
 
 
 def test_the_same_container_name_in_two_pods_is_two_allocations(node: Node) -> None:
