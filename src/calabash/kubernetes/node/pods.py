@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from calabash.agent.membership_container import container_allocation, pod_digits
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
 from calabash.seams.kube.mirror import MirrorChange
 from calabash.seams.kube.objects import Pod
 
@@ -22,7 +24,7 @@ class NodePods:
 
     def __init__(self, fetch: Callable[[str, str], Pod | None]) -> None:
         self._fetch = fetch
-        self._by_uid: dict[str, Pod] = {}
+        self._by_digits: dict[str, Pod] = {}  # by what the identifiers of its allocations begin with
         self._news = threading.Condition()
         self.synced = False
 
@@ -30,20 +32,15 @@ class NodePods:
         """The mirror saw a change."""
         with self._news:
             if change.after is not None:
-                self._by_uid[change.after.metadata.uid] = change.after
+                self._by_digits[pod_digits(change.after.metadata.uid)] = change.after
             elif change.before is not None:
-                self._by_uid.pop(change.before.metadata.uid, None)
+                self._by_digits.pop(pod_digits(change.before.metadata.uid), None)
             self._news.notify_all()
 
-    def all(self) -> list[Pod]:
-        """Every pod of the node."""
+    def of_allocation(self, allocation: AllocationId) -> Pod | None:
+        """The pod that holds it."""
         with self._news:
-            return list(self._by_uid.values())
-
-    def known(self, uid: str) -> Pod | None:
-        """A pod that the mirror has."""
-        with self._news:
-            return self._by_uid.get(uid)
+            return self._by_digits.get(allocation.partition("-")[0])
 
     def find(self, *, uid: str = "", name: str = "") -> Pod:
         """The pod, waited for a moment. Raises CalabashError(NOT_FOUND).
@@ -53,11 +50,15 @@ class NodePods:
             name: ``namespace/name``.
         """
 
+        digits = pod_digits(uid) if uid else ""
+
         def here() -> Pod | None:
-            if uid:
-                return self._by_uid.get(uid)
+            if digits:
+                return self._by_digits.get(digits)
             namespace, _, pod = name.partition("/")
-            found = (p for p in self._by_uid.values() if p.metadata.name == pod and p.metadata.namespace == namespace)
+            found = (
+                p for p in self._by_digits.values() if p.metadata.name == pod and p.metadata.namespace == namespace
+            )
             return max(found, key=lambda p: p.metadata.creation_timestamp or "", default=None)
 
         with self._news:
@@ -106,3 +107,9 @@ def never_together(pod: Pod, container: str) -> tuple[str, ...]:
     if container in init_names(pod):
         return tuple(n for n in order if n != container and (n in init_names(pod) or order[n] > at))
     return tuple(n for n in init_names(pod) if order[n] < at)
+
+
+def allocations_of(pod: Pod) -> dict[AllocationId, str]:
+    """What each container of a pod would hold: identifier -> container."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return {container_allocation(pod.metadata.uid, c.name): c.name for c in containers}

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
-
-import structlog
 
 from calabash.agent.membership_container import container_allocation
 from calabash.agent.node import Grant, NodeAgent
-from calabash.kubernetes.names import CDI_KIND, GPUS, PLAN
+from calabash.kubernetes.names import GPUS, PLAN
 from calabash.kubernetes.node.owners import Claimant, Owners
 from calabash.kubernetes.node.pods import NodePods, done, init_names, never_together, start_order
-from calabash.kubernetes.node.tokens import new_name, qualified, spec_name
+from calabash.kubernetes.node.specs import SlotSpecs
+from calabash.kubernetes.node.tokens import new_name, qualified
 from calabash.kubernetes.plan import PlannedContainer, read_plan
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, GpuRequest, ModeName
-from calabash.seams.cdi import ContainerEdits, write_spec
+from calabash.model.request import GpuRequest, ModeName
+from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import Clock
 from calabash.seams.kube.objects import Pod
 from calabash.seams.kubelet.protocol import Allocated
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
-
-log = structlog.get_logger(__name__)
 
 
 class Preparer:
@@ -36,8 +32,7 @@ class Preparer:
 
     Args:
         edits: what a container needs to use a grant.
-        specs: directory of dynamic CDI specs.
-        refuse: called before anything is prepared; raises CalabashError while the node gives out nothing.
+        specs: where those needs are written for the runtime.
     """
 
     def __init__(
@@ -48,8 +43,7 @@ class Preparer:
         clock: Clock,
         *,
         edits: Callable[[Grant], ContainerEdits],
-        specs: Path,
-        refuse: Callable[[], None] = lambda: None,
+        specs: SlotSpecs,
     ) -> None:
         self._agent = agent
         self._pods = pods
@@ -57,7 +51,6 @@ class Preparer:
         self._clock = clock
         self._edits = edits
         self._specs = specs
-        self._refuse = refuse
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
@@ -73,7 +66,6 @@ class Preparer:
 
     def pre_start(self, device_ids: tuple[str, ...]) -> None:
         """Carry out the plan for the container with these tokens. Raises CalabashError; the kubelet asks again."""
-        self._refuse()
         claimants = self._owners.of(device_ids)
         if not claimants:
             raise CalabashError(
@@ -81,29 +73,29 @@ class Preparer:
                 reason=Reason.NOT_FOUND,
                 hint="it is asked again; if this stays, the kubelet's checkpoint is of a version that is not known",
             )
+        found = [(self._pods.find(uid=c.pod_uid, name=c.pod), c) for c in claimants]  # it may have to be waited for
         devices: dict[str, ContainerEdits] = {}
         with self._lock:  # two containers of one pod may be started by one token, one after the other
-            for pod, claimant in self._due(claimants):
+            for pod, claimant in self._due(found):
                 edits = self._edits(self._grant(pod, claimant.container, len(device_ids)))
                 devices |= dict.fromkeys(claimant.names, edits)
-            write_spec(self._specs, spec_name(device_ids), CDI_KIND, devices)
+            self._specs.write(device_ids, devices)
 
-    def _due(self, claimants: Sequence[Claimant]) -> list[tuple[Pod, Claimant]]:
+    def _due(self, found: Sequence[tuple[Pod, Claimant]]) -> list[tuple[Pod, Claimant]]:
         """Those that may be the one that starts now: each that was prepared before, and the first that was not.
 
         Containers that share tokens run one after the other, and a container is prepared only when those before it have
         been, so what comes after the first new one cannot be the one that the kubelet is about to make.
         """
-        found = [(self._pods.find(uid=c.pod_uid, name=c.pod), c) for c in claimants]
-        found.sort(key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
+        ordered = sorted(found, key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
         due = []
-        for pod, claimant in found:
+        for pod, claimant in ordered:
             if claimant.container in init_names(pod) and done(pod, claimant.container):
                 continue
             due.append((pod, claimant))
             if self._agent.record(container_allocation(pod.metadata.uid, claimant.container)) is None:
                 break
-        return due or found[-1:]
+        return due or ordered[-1:]
 
     def _grant(self, pod: Pod, container: str, tokens: int) -> Grant:
         uid = pod.metadata.uid
@@ -166,9 +158,3 @@ def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:
         policy=planned.policy,
         tenant=namespace,
     )
-
-
-def allocations_of(pod: Pod) -> dict[AllocationId, str]:
-    """What each container of a pod would hold: identifier -> container."""
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    return {container_allocation(pod.metadata.uid, c.name): c.name for c in containers}

@@ -9,15 +9,14 @@ from typing import Any
 
 import msgspec
 
-from calabash.agent.membership_container import container_allocation
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.names import GROUP, VERSION
-from calabash.kubernetes.node.pods import NodePods
+from calabash.kubernetes.node.pods import NodePods, allocations_of
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Health
 from calabash.model.errors import Reason
 from calabash.seams.kube import KubeClient, KubeError
-from calabash.seams.kube.objects import Condition
+from calabash.seams.kube.objects import Condition, Pod
 from calabash.seams.kube.resources import GPU_NODE, GpuNodeDevice, GpuNodeSlice, GpuNodeSummary
 from calabash.sharing.registry import SHARING_MODES
 
@@ -84,21 +83,14 @@ class Publisher:
 
 def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> dict[str, Any]:
     """The whole status but for its times."""
-    owners = {
-        container_allocation(pod.metadata.uid, c.name): (pod, c.name)
-        for pod in pods.all()
-        for c in (*pod.spec.init_containers, *pod.spec.containers)
-    }
     records = {a.record.id: a.record for a in snapshot.allocations}
     devices = []
     for state in snapshot.devices:
         slices = []
         for name in state.allocations:
-            pod, container = owners.get(name, (None, ""))
             record = records.get(name)
             if record is not None:
-                uid = pod.metadata.uid if pod is not None else ""
-                slices += _slices(record, state, pod_uid=uid, container=container)
+                slices += _slices(record, state, pods.of_allocation(name))
         devices.append(_device(state, slices))
     ready = Condition(
         type="Ready", status="True" if facts.ready else "False", reason=facts.reason, message=facts.message
@@ -126,11 +118,12 @@ def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:
     )
 
 
-def _slices(record: AllocationRecord, state: DeviceSnapshot, *, pod_uid: str, container: str) -> list[GpuNodeSlice]:
+def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None) -> list[GpuNodeSlice]:
+    container = allocations_of(pod).get(record.id, "") if pod is not None else ""
     return [
         GpuNodeSlice(
             pod=record.user,
-            pod_uid=pod_uid,
+            pod_uid=pod.metadata.uid if pod is not None else "",
             container=container or (record.command[0] if record.command else ""),
             mode=record.placement.mode,
             policy=record.request.policy.value,

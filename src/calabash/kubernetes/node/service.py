@@ -24,10 +24,10 @@ from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
 from calabash.kubernetes.node.settings import AgentSettings
-from calabash.kubernetes.node.specs import remove_stale
+from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tenure import PodTenure
-from calabash.kubernetes.node.tokens import token_ids
-from calabash.model.device import Health, NodeName
+from calabash.kubernetes.node.tokens import TokenList
+from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import SystemClock
@@ -38,7 +38,7 @@ from calabash.seams.host.container_groups import find_container_hierarchy
 from calabash.seams.host.files import lock_exclusive
 from calabash.seams.kube import KubeClient, Mirror, load_client
 from calabash.seams.kube.objects import POD, Pod
-from calabash.seams.kubelet import Checkpoint, DevicePluginServer, PluginDevice, PodResources
+from calabash.seams.kubelet import Checkpoint, DevicePluginServer, PodResources
 from calabash.seams.store import open_store
 
 TICK_S = 0.5
@@ -106,13 +106,14 @@ class AgentService:
         mirror = Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={settings.node}")
         mirror.start()
         stack.callback(mirror.stop)
+        specs = SlotSpecs(settings.specs, lambda: checkpoint.read(GPUS))
         preparer = Preparer(
             agent,
             pods,
             Owners(lambda: checkpoint.read(GPUS), lambda: resources.list(GPUS)),
             SystemClock(),
             edits=self._edits(agent, drivers),
-            specs=settings.specs,
+            specs=specs,
         )
         plugin = DevicePluginServer(
             GPUS,
@@ -120,19 +121,17 @@ class AgentService:
             directory=settings.kubelet / "device-plugins",
             on_error=lambda error: log.warning(str(error)),
         )
-        self._set_tokens(plugin, agent.snapshot())
+        tokens = TokenList(plugin.set_devices)
+        tokens.update(agent.snapshot())
         plugin.start()
         stack.callback(plugin.stop)
         version = ", ".join(d.driver_version() for d in drivers)
-        news = threading.Event()
-        agent.subscribe(news.set)
         while not self._stop.is_set():
             pods.synced = mirror.synced()
             snapshot = agent.snapshot()
-            self._set_tokens(plugin, snapshot)
+            tokens.update(snapshot)
             self._tell(snapshot, pods, ready=True, driver=version)
-            remove_stale(settings.specs, lambda: checkpoint.read(GPUS))
-            news.clear()
+            specs.sweep()
             self._stop.wait(TICK_S)
 
     def _edits(self, agent: NodeAgent, drivers: tuple[GpuDriver, ...]) -> Callable[[Grant], ContainerEdits]:
@@ -157,10 +156,6 @@ class AgentService:
             return find_driver(settings.host, drivers[0].driver_version(), root=settings.driver_root)
         pair = simulated_driver(simulated_library_dir(), settings.sim_state)
         return HostDriver(libraries=tuple(install(f, installed) for f in pair.libraries), state=pair.state)
-
-    def _set_tokens(self, plugin: DevicePluginServer, snapshot: NodeSnapshot) -> None:
-        healthy = any(d.device.health is Health.HEALTHY for d in snapshot.devices)
-        plugin.set_devices([PluginDevice(id=name, healthy=healthy) for name in token_ids(len(snapshot.devices))])
 
     def _tell(
         self,

@@ -19,11 +19,8 @@ class PodTenure:
         del held_ns
         if not self._pods.synced:
             return True
-        digits = record.id.partition("-")[0]
-        for pod in self._pods.all():
-            if container_allocation(pod.metadata.uid, "").partition("-")[0] == digits:
-                return not ended(pod) and not self._is_over(pod, record.id)
-        return False
+        pod = self._pods.of_allocation(record.id)
+        return pod is not None and not ended(pod) and not self._is_over(pod, record.id)
 
     def _is_over(self, pod: Pod, allocation: AllocationId) -> bool:
         """Whether it is of an init container that never starts again."""

@@ -14,6 +14,7 @@ from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
+from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tokens import device_name
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
@@ -39,7 +40,7 @@ class Kubelet:
             Owners(self.checkpoint, lambda: self.owners),
             VirtualClock(),
             edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
-            specs=specs,
+            specs=SlotSpecs(specs, self.checkpoint),
         )
 
     def checkpoint(self) -> list[CheckpointEntry]:

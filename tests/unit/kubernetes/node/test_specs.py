@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.names import CDI_KIND, GPUS
 from calabash.kubernetes.node.installed import install
-from calabash.kubernetes.node.specs import KEPT_S, remove_stale
-from calabash.kubernetes.node.tokens import device_name, new_name, qualified, spec_name, token_ids
+from calabash.kubernetes.node.specs import LOOK_S, SlotSpecs
+from calabash.kubernetes.node.tokens import TokenList, device_name, new_name, qualified, spec_name, token_ids
+from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError
 from calabash.seams.cdi import ContainerEdits, list_specs, write_spec
-from calabash.seams.kubelet.protocol import CheckpointEntry
+from calabash.seams.kubelet.protocol import CheckpointEntry, PluginDevice
 
 EDITS = ContainerEdits(env=(("A", "1"),))
 
@@ -22,30 +23,118 @@ def entry(*names: str) -> CheckpointEntry:
     return CheckpointEntry(pod_uid="u", container="c", resource=GPUS, device_ids=("slot-0001",), cdi_names=names)
 
 
-def old(directory: Path, name: str) -> None:
-    long_ago = (directory / f"{name}.json").stat().st_mtime - KEPT_S - 1
-    os.utime(directory / f"{name}.json", (long_ago, long_ago))
+class Specs:
+    """The files of a directory, a checkpoint, and a clock that is moved by hand."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.in_force: list[CheckpointEntry] = []
+        self.reads = 0
+        self.unreadable = False
+        self.now_s = 0.0
+        self.specs = SlotSpecs(directory, self.checkpoint, now_s=lambda: self.now_s)
+
+    def checkpoint(self) -> list[CheckpointEntry]:
+        self.reads += 1
+        if self.unreadable:
+            raise CalabashError("version 9")
+        return self.in_force
+
+    def look(self) -> list[str]:
+        self.now_s += LOOK_S
+        return self.specs.sweep()
+
+    def names(self) -> set[str]:
+        return {spec.name for spec in list_specs(self.directory)}
 
 
-def test_what_is_in_force_or_young_or_of_others_stays(tmp_path: Path) -> None:
-    for token in ("slot-0001", "slot-0002", "slot-0003"):
-        write_spec(tmp_path, spec_name([token]), CDI_KIND, {f"{token}-aa": EDITS})
-        if token != "slot-0003":
-            old(tmp_path, spec_name([token]))
-    write_spec(tmp_path, "nvidia", "nvidia.com/gpu", {"0": EDITS})
-    old(tmp_path, "nvidia")
-    assert remove_stale(tmp_path, lambda: [entry(qualified("slot-0001-aa"))]) == [spec_name(["slot-0002"])]
-    assert len(list_specs(tmp_path)) == 3
+@pytest.fixture
+def specs(tmp_path: Path) -> Specs:
+    return Specs(tmp_path)
 
 
-def test_nothing_is_removed_while_the_kubelet_cannot_be_asked(tmp_path: Path) -> None:
-    def unreadable() -> list[CheckpointEntry]:
-        raise CalabashError("version 9")
+def test_what_is_out_of_force_at_two_looks_goes_and_what_is_in_force_or_of_others_stays(specs: Specs) -> None:
+    for token in ("slot-0001", "slot-0002"):
+        specs.specs.write([token], {f"{token}-aa": EDITS})
+    write_spec(specs.directory, "nvidia", "nvidia.com/gpu", {"0": EDITS})
+    specs.in_force = [entry(qualified("slot-0001-aa"))]
+    assert specs.look() == []
+    assert specs.look() == [spec_name(["slot-0002"])]
+    assert specs.names() == {spec_name(["slot-0001"]), "nvidia"}
 
+
+def test_a_file_that_was_written_anew_since_the_last_look_stays(specs: Specs) -> None:
+    specs.specs.write(["slot-0001"], {"slot-0001-aa": EDITS})
+    specs.look()
+
+    def written_while_it_is_looked_at() -> list[CheckpointEntry]:
+        specs.specs.write(["slot-0001"], {"slot-0001-bb": EDITS})
+        return []
+
+    specs.specs._checkpoint = written_while_it_is_looked_at
+    assert specs.look() == []
+    assert specs.names() == {spec_name(["slot-0001"])}
+
+
+def test_the_checkpoint_is_read_once_in_ten_seconds_and_only_when_there_is_a_file(specs: Specs) -> None:
+    specs.look()
+    assert specs.reads == 0
+    specs.specs.write(["slot-0001"], {"slot-0001-aa": EDITS})
+    specs.look()
+    for _ in range(20):
+        specs.specs.sweep()
+    assert specs.reads == 1
+
+
+def test_nothing_is_removed_while_the_kubelet_cannot_be_asked(specs: Specs) -> None:
+    specs.specs.write(["slot-0001"], {"slot-0001-aa": EDITS})
+    specs.look()
+    specs.unreadable = True
+    assert specs.look() == []
+    specs.unreadable = False
+    assert specs.look() == []  # what was seen before counts no more
+    assert specs.look() == [spec_name(["slot-0001"])]
+
+
+def test_what_an_agent_left_that_was_killed_while_it_wrote_is_gone_after_the_next_start(tmp_path: Path) -> None:
     write_spec(tmp_path, spec_name(["slot-0001"]), CDI_KIND, {"slot-0001-aa": EDITS})
-    old(tmp_path, spec_name(["slot-0001"]))
-    assert remove_stale(tmp_path, unreadable) == []
-    assert len(list_specs(tmp_path)) == 1
+    half = tmp_path / f"{spec_name(['slot-0002'])}.0123abcd.new"
+    half.write_text("{")
+    Specs(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{spec_name(['slot-0001'])}.json"]
+
+
+def test_the_kubelet_is_told_of_tokens_when_they_have_changed_and_not_otherwise() -> None:
+    told: list[list[PluginDevice]] = []
+    tokens = TokenList(told.append)
+    for _ in range(3):
+        tokens.update(node_of(2))
+    assert [(len(devices), devices[0].healthy) for devices in told] == [(128, True)]
+    tokens.update(node_of(2, healthy=1))
+    assert len(told) == 1
+    tokens.update(node_of(2, healthy=0))
+    assert [(len(devices), devices[0].healthy) for devices in told[1:]] == [(128, False)]
+    tokens.update(node_of(3, healthy=0))
+    assert len(told[-1]) == 192
+
+
+def node_of(count: int, *, healthy: int = 64) -> NodeSnapshot:
+    devices = tuple(
+        DeviceSnapshot(
+            device=Device(
+                uuid=DeviceUuid(f"GPU-{i}"),
+                index=i,
+                vendor="nvidia",
+                model="T4",
+                memory_mib=16384,
+                health=Health.HEALTHY if i < healthy else Health.LOST,
+            ),
+            mode=None,
+            held=(),
+        )
+        for i in range(count)
+    )
+    return NodeSnapshot(node=NodeName("n1"), devices=devices, allocations=(), membership="kernel", slots="tmpfs")
 
 
 def test_names_are_new_each_time_and_files_are_per_set_of_tokens() -> None:
