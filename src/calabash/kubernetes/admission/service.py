@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 
-from calabash.kubernetes.admission.https import HttpQuestion, HttpReply
 from calabash.kubernetes.admission.review import (
     allowed,
     answer_mutate,
@@ -17,6 +16,7 @@ from calabash.kubernetes.admission.review import (
 )
 from calabash.kubernetes.admission.scope import NamespaceTerms
 from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.http1 import HttpQuestion, HttpReply
 from calabash.model.errors import CalabashError
 
 MUTATE, VALIDATE = "/mutate", "/validate"

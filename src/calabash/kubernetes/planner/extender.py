@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
 
+from calabash.kubernetes.http1 import HttpQuestion, HttpReply
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.facts import PodName
-from calabash.kubernetes.planner.http import SmallReply
 from calabash.model.errors import CalabashError
 
 NOT_LEADING = "this planner does not lead; another answers"
@@ -102,22 +103,20 @@ class Extender:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._looking.shutdown(wait=False, cancel_futures=True)
 
-    async def handle(self, method: str, path: str, body: bytes) -> SmallReply:
+    async def handle(self, question: HttpQuestion) -> HttpReply:
         """One request."""
-        if method == "GET":
-            ready = path != "/readyz" or self._planning.leads()
-            return SmallReply(
-                status=200 if ready else 503, body=b"ok" if ready else NOT_LEADING.encode(), kind="text/plain"
-            )
-        verb = self._verbs.get(path)
-        if verb is None or method != "POST":
-            return SmallReply(status=404, body=b"filter, preempt and bind are answered here", kind="text/plain")
+        if question.method == "GET":
+            ready = question.path != "/readyz" or self._planning.leads()
+            return _text(HTTPStatus.OK, "ok") if ready else _text(HTTPStatus.SERVICE_UNAVAILABLE, NOT_LEADING)
+        verb = self._verbs.get(question.path)
+        if verb is None or question.method != "POST":
+            return _text(HTTPStatus.NOT_FOUND, "filter, preempt and bind are answered here")
         if not self._planning.leads():
-            return SmallReply(status=503, body=NOT_LEADING.encode(), kind="text/plain")
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, NOT_LEADING)
         try:
-            reply: SmallReply = await verb(body)
+            reply: HttpReply = await verb(question.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            return SmallReply(status=400, body=str(error).encode(), kind="text/plain")
+            return _text(HTTPStatus.BAD_REQUEST, str(error))
         return reply
 
     def let_go(self, uids: list[str]) -> None:
@@ -132,7 +131,7 @@ class Extender:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    async def _filter(self, body: bytes) -> SmallReply:
+    async def _filter(self, body: bytes) -> HttpReply:
         args = msgspec.json.decode(body, type=_FilterArgs)
         offered = args.node_names or []
         pod = msgspec.json.decode(args.pod, type=_Pod)
@@ -146,19 +145,19 @@ class Extender:
             self._looking, self._planning.filter, uid, offered, nominated, bytes(args.pod)
         )
         if answer is None:
-            return SmallReply(body=msgspec.json.encode({"NodeNames": offered}))
+            return HttpReply(body=msgspec.json.encode({"NodeNames": offered}))
         return _filtered(answer, offered)
 
-    async def _preempt(self, body: bytes) -> SmallReply:
+    async def _preempt(self, body: bytes) -> HttpReply:
         args = msgspec.json.decode(body, type=_PreemptionArgs)
         victims = args.node_name_to_meta_victims or {}
         loop = asyncio.get_running_loop()
         uid = args.pod.metadata.uid
         nodes = await loop.run_in_executor(self._looking, self._planning.preempt, uid, list(victims))
         kept = {node: victims[node] for node in nodes}
-        return SmallReply(body=msgspec.json.encode({"NodeNameToMetaVictims": kept}))
+        return HttpReply(body=msgspec.json.encode({"NodeNameToMetaVictims": kept}))
 
-    async def _bind(self, body: bytes) -> SmallReply:
+    async def _bind(self, body: bytes) -> HttpReply:
         args = msgspec.json.decode(body, type=_BindingArgs)
         loop = asyncio.get_running_loop()
         pod = PodName(uid=args.pod_uid, namespace=args.pod_namespace, name=args.pod_name)
@@ -195,12 +194,16 @@ class Extender:
             permit.set_result(text)
 
 
-def _filtered(answer: FilterAnswer, offered: list[str]) -> SmallReply:
+def _text(status: HTTPStatus, text: str) -> HttpReply:
+    return HttpReply(status=status, body=text.encode(), content_type="text/plain")
+
+
+def _filtered(answer: FilterAnswer, offered: list[str]) -> HttpReply:
     if answer.node is not None:
-        return SmallReply(body=msgspec.json.encode({"NodeNames": [answer.node]}))
+        return HttpReply(body=msgspec.json.encode({"NodeNames": [answer.node]}))
     refused = dict.fromkeys(offered[:_NAMES_TOLD_MAX], answer.text[:512])
-    return SmallReply(body=msgspec.json.encode({"NodeNames": [], "FailedAndUnresolvableNodes": refused}))
+    return HttpReply(body=msgspec.json.encode({"NodeNames": [], "FailedAndUnresolvableNodes": refused}))
 
 
-def _bound(error: str) -> SmallReply:
-    return SmallReply(body=msgspec.json.encode({"Error": error}))
+def _bound(error: str) -> HttpReply:
+    return HttpReply(body=msgspec.json.encode({"Error": error}))

@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server for one kind of client, kube-scheduler: POST with a JSON body, GET for probes.
 
 It runs in an event loop and a thread of its own, so that it answers whatever else the planner does. Who asks may hang up
-while its answer is being waited for; the handler then is cancelled. Sizes and times are bounded. Closing it while the
-planner is unwell makes kube-scheduler fail at once instead of waiting for time-outs.
+while its answer is being waited for; the handler then is cancelled. Closing it while the planner is unwell makes
+kube-scheduler fail at once instead of waiting for time-outs.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from http import HTTPStatus
 
 import structlog
 
+from calabash.kubernetes.http1 import (
+    Bounds,
+    HttpQuestion,
+    HttpReply,
+    RefusedError,
+    read_head,
+    read_question,
+    write_reply,
+)
+
 log = structlog.get_logger(__name__)
 
-BODY_BYTES_MAX = 32 << 20  # a pod and the names of a hundred thousand nodes
-_HEAD_BYTES_MAX = 16 << 10
-_IDLE_S = 120.0
-_REQUEST_S = 10.0
+# A pod and the names of a hundred thousand nodes; a bind is held in a connection of its own, for every pod of a gang.
+BOUNDS = Bounds(body_bytes=32 << 20, connections=1 << 14, body_s=10.0)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallReply:
-    """What is answered."""
-
-    status: int = 200
-    body: bytes = b"{}"
-    kind: str = "application/json"
-
-
-Handler = Callable[[str, str, bytes], Awaitable[SmallReply]]
-"""(method, path, body) -> reply; cancelled when the caller hangs up."""
+Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
+"""Cancelled when the caller hangs up."""
 
 
 class SmallServer:
@@ -53,11 +51,13 @@ class SmallServer:
         tls: ssl.SSLContext | None = None,
         well: Callable[[], bool] = lambda: True,
         every_s: float = 1.0,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self._handler = handler
         self._host, self._port, self._tls = host, port, tls
         self._well = well
         self._every_s = every_s
+        self._bounds = bounds
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -121,7 +121,7 @@ class SmallServer:
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(
-            self._connected, self._host, self._port, ssl=self._tls, limit=_HEAD_BYTES_MAX, backlog=1024
+            self._connected, self._host, self._port, ssl=self._tls, limit=self._bounds.head_bytes, backlog=1024
         )
         self.address = self._server.sockets[0].getsockname()[:2]
         self._port = self.address[1]
@@ -136,38 +136,30 @@ class SmallServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            while await self._one(reader, writer):
+            while len(self._open) <= self._bounds.connections and await self._one(reader, writer):
                 pass
-        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError):
+        except (TimeoutError, EOFError, asyncio.LimitOverrunError, OSError):
             pass  # the other side is gone, or speaks something else
         finally:
             self._open.discard(writer)
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
-        lines = head.decode("latin-1").split("\r\n")
-        method, path, _ = lines[0].split(" ", 2)
-        headers = {
-            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
-        }
-        length = int(headers.get("content-length", "0"))
-        if not 0 <= length <= BODY_BYTES_MAX or "transfer-encoding" in headers:
-            await self._reply(
-                writer, SmallReply(status=413, body=b"a body of a known length, at most 32 MiB"), keep=False
-            )
-            return False
-        body = await asyncio.wait_for(reader.readexactly(length), _REQUEST_S)
-        reply = await self._handled(method, path, body, reader)
+        reply: HttpReply | None
+        try:
+            head = await read_head(reader, self._bounds)
+            question, keep = await read_question(head, reader, self._bounds)
+            reply = await self._handled(question, reader)
+        except RefusedError as refused:
+            reply, keep = HttpReply(status=refused.status), False
         if reply is None:
             return False
-        keep = headers.get("connection", "").lower() != "close"
-        await self._reply(writer, reply, keep=keep)
+        await write_reply(writer, reply, self._bounds, keep=keep)
         return keep
 
-    async def _handled(self, method: str, path: str, body: bytes, reader: asyncio.StreamReader) -> SmallReply | None:
+    async def _handled(self, question: HttpQuestion, reader: asyncio.StreamReader) -> HttpReply | None:
         """The handler's reply; None when the caller hung up first."""
-        answer = asyncio.ensure_future(self._handler(method, path, body))
+        answer = asyncio.ensure_future(self._handler(question))
         await asyncio.sleep(0)
         if not answer.done():
             gone = asyncio.ensure_future(reader.read(1))  # nothing may come before the answer but the end
@@ -181,14 +173,7 @@ class SmallServer:
         try:
             return answer.result()
         except Exception as error:
-            log.exception("a question was not answered", path=path)
-            return SmallReply(status=500, body=str(error).encode(), kind="text/plain")
-
-    @staticmethod
-    async def _reply(writer: asyncio.StreamWriter, reply: SmallReply, *, keep: bool) -> None:
-        head = (
-            f"HTTP/1.1 {reply.status} {'OK' if reply.status < 400 else 'Error'}\r\nContent-Type: {reply.kind}\r\n"
-            f"Content-Length: {len(reply.body)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
-        )
-        writer.write(head.encode() + reply.body)
-        await writer.drain()
+            log.exception("a question was not answered", path=question.path)
+            return HttpReply(
+                status=HTTPStatus.INTERNAL_SERVER_ERROR, body=str(error).encode(), content_type="text/plain"
+            )

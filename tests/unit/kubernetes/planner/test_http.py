@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from calabash.kubernetes.planner.http import BODY_BYTES_MAX, SmallReply, SmallServer
+from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.kubernetes.planner.http import BOUNDS, SmallServer
 
 
 class Handler:
@@ -22,22 +23,22 @@ class Handler:
         self.hung_up = threading.Event()
         self.well = True
 
-    async def __call__(self, method: str, path: str, body: bytes) -> SmallReply:
-        if path == "/fail":
+    async def __call__(self, question: HttpQuestion) -> HttpReply:
+        if question.path == "/fail":
             raise ValueError("no")
-        if path == "/hold":
+        if question.path == "/hold":
             self.held.set()
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
                 self.hung_up.set()
                 raise
-        return SmallReply(body=f"{method} {path} {len(body)}".encode())
+        return HttpReply(body=f"{question.method} {question.path} {len(question.body)}".encode())
 
 
 @contextmanager
-def serving(handler: Handler) -> Iterator[SmallServer]:
-    server = SmallServer(handler, host="127.0.0.1", port=0, well=lambda: handler.well, every_s=0.01)
+def serving(handler: Handler, bounds: Bounds = BOUNDS) -> Iterator[SmallServer]:
+    server = SmallServer(handler, host="127.0.0.1", port=0, well=lambda: handler.well, every_s=0.01, bounds=bounds)
     server.start()
     try:
         yield server
@@ -80,29 +81,47 @@ def test_who_hangs_up_is_noticed_while_the_answer_is_held() -> None:
         assert handler.hung_up.wait(10)
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"nonsense\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        f"POST / HTTP/1.1\r\nContent-Length: {BODY_BYTES_MAX + 1}\r\n\r\n".encode(),
-        b"x" * 100_000,
-    ],
-)
-def test_what_is_no_request_of_bounded_size_ends_the_connection(sent: bytes) -> None:
-    with serving(Handler()) as server:
-        line = socket.create_connection(server.address, timeout=10)
+def raw(server: SmallServer, sent: bytes) -> bytes:
+    """Everything that is answered until the server hangs up."""
+    with socket.create_connection(server.address, timeout=10) as line:
         line.sendall(sent)
         rest = b""
-        try:
-            while more := line.recv(4096):
-                rest += more
-        except ConnectionResetError:
-            pass
-        assert rest == b"" or b" 413 " in rest
+        while more := line.recv(4096):
+            rest += more
+    return rest
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (f"POST / HTTP/1.1\r\nContent-Length: {BOUNDS.body_bytes + 1}\r\n\r\n".encode(), 413),
+    ],
+)
+def test_what_is_no_request_of_bounded_size_is_answered_once_and_hung_up_on(sent: bytes, status: int) -> None:
+    with serving(Handler()) as server:
+        assert raw(server, sent).startswith(b"HTTP/1.1 %d " % status)
         assert ask(server, "/a")[0] == 200
+
+
+def test_who_is_slow_or_sends_no_end_of_a_head_is_hung_up_on_without_a_word() -> None:
+    with serving(Handler(), Bounds(body_s=0.1, idle_s=0.1, head_bytes=1 << 20)) as server:
+        assert raw(server, b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab") == b""
+        assert raw(server, b"POST / HT") == b""
+    with serving(Handler(), Bounds(head_bytes=100)) as server:
+        assert raw(server, b"x" * 150) == b""
+
+
+def test_more_connections_than_allowed_are_not_kept_and_the_others_are_served() -> None:
+    with serving(Handler(), Bounds(connections=1)) as server:
+        kept = http.client.HTTPConnection(*server.address, timeout=10)
+        for _ in range(2):
+            kept.request("POST", "/a")
+            assert kept.getresponse().read() == b"POST /a 0"
+            assert raw(server, b"") == b""
+        kept.close()
 
 
 def test_nothing_listens_while_the_planner_is_unwell() -> None:
