@@ -18,6 +18,7 @@ from calabash.seams.kube.resources import (
     QUEUE,
     GpuNodeDevice,
     GpuNodeSlice,
+    GpuNodeSpec,
     GpuNodeStatus,
     GpuNodeSummary,
     KubeQueueSpec,
@@ -38,6 +39,7 @@ def schema(plural: str, *path: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("plural", "path", "type_"),
     [
+        ("gpunodes", ("spec",), GpuNodeSpec),
         ("gpunodes", ("status",), GpuNodeStatus),
         ("gpunodes", ("status", "summary"), GpuNodeSummary),
         ("gpunodes", ("status", "devices", "[]"), GpuNodeDevice),
@@ -87,10 +89,13 @@ def test_a_node_is_published_and_read_again_byte_for_byte(kube: KubeClient) -> N
         allocation="al-1",
         memory_mib=8192,
         core_percent=30,
+        memory_used_mib=4096,
+        core_used_percent=27,
     )
     status = GpuNodeStatus(
         agent_version="0.1",
         observed_at="2026-01-02T03:04:05Z",
+        used_at="2026-01-02T03:04:06Z",
         summary=GpuNodeSummary(devices="1/1", model="H200", memory="8/140 GiB", slices=1),
         devices=(msgspec.convert(device(slices=[msgspec.to_builtins(slice_)]), GpuNodeDevice),),
     )

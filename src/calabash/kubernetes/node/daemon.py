@@ -45,7 +45,22 @@ def parser() -> argparse.ArgumentParser:
         default=usual.strangers.value,
         help="what happens to processes that are on a card without a slice",
     )
+    made.add_argument(
+        "--use-every",
+        type=_seconds,
+        default=usual.use_every_s,
+        metavar="SECONDS",
+        help="how often at most the API server is told what is used; 0: never",
+    )
     return made
+
+
+def _seconds(text: str) -> float:
+    """A length of time that can be waited. Raises ValueError."""
+    found = float(text)
+    if not 0 <= found <= 86400:
+        raise ValueError(text)
+    return found
 
 
 def read_settings(words: Sequence[str]) -> AgentSettings:
@@ -61,6 +76,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         sim_state=read.sim.absolute() if read.sim else None,
         kubeconfig=read.kubeconfig,
         strangers=StrangerPolicy(read.strangers),
+        use_every_s=read.use_every,
     )
 
 

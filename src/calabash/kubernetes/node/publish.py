@@ -1,4 +1,7 @@
-"""What a node tells of itself: its ``GpuNode``, written when it has changed and not otherwise."""
+"""What a node tells of itself: its ``GpuNode``, written when it has changed and not otherwise.
+
+What is used of the devices changes all the time; ``usage`` says when that is worth a writing.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import msgspec
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.names import GROUP, VERSION
 from calabash.kubernetes.node.pods import NodePods, allocations_of
+from calabash.kubernetes.node.usage import NO_USE, Uses, UseTelling, read_uses
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Health
 from calabash.model.errors import Reason
@@ -38,25 +42,34 @@ class NodeFacts:
 class Publisher:
     """Writes the ``GpuNode`` of one node by server-side apply."""
 
-    def __init__(self, client: KubeClient, node: str) -> None:
+    def __init__(self, client: KubeClient, node: str, telling: UseTelling | None = None) -> None:
         self._client = client
         self._node = node
+        self._telling = telling or UseTelling()
         self._written: dict[str, Any] | None = None
         self._since = ""
+        self._observed = ""
         self._ready: bool | None = None
 
     def publish(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> bool:
         """Write it if it differs from what was written last; whether it did. Raises KubeError."""
-        status = _status(snapshot, pods, facts)
-        if status == self._written:
+        status = _status(snapshot, pods, facts, {})
+        uses = read_uses(snapshot)
+        changed = status != self._written
+        if not changed and not self._telling.due(uses):
             return False
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if changed:
+            self._observed = now
         if facts.ready is not self._ready:
             self._ready, self._since = facts.ready, now
         conditions = [{**condition, "lastTransitionTime": self._since} for condition in status["conditions"]]
-        body = {"status": {**status, "conditions": conditions, "observedAt": now}}
-        self._apply(body)
+        body = {**status, "conditions": conditions, "observedAt": self._observed}
+        if self._telling.tells:
+            body |= {"devices": _status(snapshot, pods, facts, uses)["devices"], "usedAt": now}
+        self._apply({"status": body})
         self._written = status
+        self._telling.told(uses)
         return True
 
     def _apply(self, body: Mapping[str, Any]) -> None:
@@ -81,8 +94,8 @@ class Publisher:
         )
 
 
-def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> dict[str, Any]:
-    """The whole status but for its times."""
+def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses) -> dict[str, Any]:
+    """The whole status but for its times; of ``uses`` what it has."""
     records = {a.record.id: a.record for a in snapshot.allocations}
     devices = []
     for state in snapshot.devices:
@@ -90,8 +103,8 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> dict[st
         for name in state.allocations:
             record = records.get(name)
             if record is not None:
-                slices += _slices(record, state, pods.of_allocation(name))
-        devices.append(_device(state, slices))
+                slices += _slices(record, state, pods.of_allocation(name), uses)
+        devices.append(_device(state, slices, uses))
     ready = Condition(
         type="Ready", status="True" if facts.ready else "False", reason=facts.reason, message=facts.message
     )
@@ -118,8 +131,9 @@ def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:
     )
 
 
-def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None) -> list[GpuNodeSlice]:
+def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, uses: Uses) -> list[GpuNodeSlice]:
     container = allocations_of(pod).get(record.id, "") if pod is not None else ""
+    use = uses.get((record.id, state.device.uuid), NO_USE)
     return [
         GpuNodeSlice(
             pod=record.user,
@@ -130,14 +144,17 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None) ->
             allocation=record.id,
             memory_mib=part.memory_mib,
             core_percent=part.core_percent,
+            memory_used_mib=use.memory_mib,
+            core_used_percent=use.percent,
         )
         for part in record.placement.slices
         if part.device == state.device.uuid
     ]
 
 
-def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice]) -> GpuNodeDevice:
+def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses) -> GpuNodeDevice:
     device = state.device
+    use = uses.get(("", device.uuid), NO_USE)
     healthy = device.health is Health.HEALTHY and state.takes_work
     return GpuNodeDevice(
         uuid=device.uuid,
@@ -153,4 +170,6 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice]) -> GpuNodeDev
         mode=state.mode or "",
         slices=tuple(slices),
         foreign_mib=state.foreign_mib,
+        memory_used_mib=use.memory_mib,
+        utilization_percent=use.percent,
     )

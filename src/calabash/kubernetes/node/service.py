@@ -27,6 +27,7 @@ from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tenure import PodTenure
 from calabash.kubernetes.node.tokens import TokenList
+from calabash.kubernetes.node.usage import UseTelling
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
@@ -55,7 +56,7 @@ class AgentService:
         self._settings = settings
         self._stop = threading.Event()
         self._client: KubeClient = load_client(settings.kubeconfig or "")
-        self._publisher = Publisher(self._client, settings.node)
+        self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
 
     def stop(self) -> None:
         """From any thread, or a signal's handler."""

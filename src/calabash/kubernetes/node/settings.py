@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent.strangers import StrangerPolicy
+from calabash.kubernetes.node.usage import EVERY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class AgentSettings:
         sim_state: state file of a simulated node, in a directory that the host has under the same path.
         kubeconfig: None: as a pod of the cluster.
         strangers: what happens to processes on a card that have no slice of it.
+        use_every_s: how often at most it is told what is used of the devices; 0: never.
     """
 
     node: str
@@ -33,3 +35,4 @@ class AgentSettings:
     sim_state: Path | None = None
     kubeconfig: Path | None = None
     strangers: StrangerPolicy = StrangerPolicy.TELL
+    use_every_s: float = EVERY_S

@@ -68,11 +68,12 @@ class SliceSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNodeSeen:
-    """The devices of a node, as its agent tells."""
+    """The devices of a node, as its agent tells. ``schedulable``: whether an administrator lets pods have them."""
 
     name: str
     devices: tuple[NodeDevice, ...]
     slices: tuple[SliceSeen, ...] = ()
+    schedulable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

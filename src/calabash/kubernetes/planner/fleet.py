@@ -59,7 +59,7 @@ class Fleet:
             devices=tuple(self._with_strangers(found, devices) for found in devices.devices),
             labels=node.labels,
             taints=node.taints,
-            schedulable=node.schedulable,
+            schedulable=node.schedulable and devices.schedulable,
         )
 
     def _with_strangers(self, found: NodeDevice, node: GpuNodeSeen) -> NodeDevice:
@@ -100,8 +100,10 @@ class Fleet:
             self._book.scheduler.put_node(now)  # what was adopted is no stranger's
 
     def _leave_ill_devices(self, node: ClusterNode) -> None:
-        """What has not begun on a device that takes nothing new goes elsewhere."""
-        ill = {d.device.uuid for d in node.devices if d.device.health is not Health.HEALTHY}
+        """What has not begun on a device that takes nothing new goes elsewhere. Of a node that Kubernetes itself lets nobody
+        onto, kube-scheduler says so."""
+        cordoned = not self._devices[node.name].schedulable
+        ill = {d.device.uuid for d in node.devices if cordoned or d.device.health is not Health.HEALTHY}
         if not ill:
             return
         for entry in holders(self._book, node.name):

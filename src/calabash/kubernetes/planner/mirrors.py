@@ -137,7 +137,9 @@ class Mirrors:
     def _gpu_node(self, change: MirrorChange[GpuNode]) -> None:
         now, before = change.after, change.before
         if now is not None:
-            self._tell(lambda core: core.devices(gpu_node_facts(now), self._now_s()))
+            facts = gpu_node_facts(now)
+            if before is None or gpu_node_facts(before) != facts:  # what is used of them changes nothing here
+                self._tell(lambda core: core.devices(facts, self._now_s()))
         elif before is not None:
             self._tell(lambda core: core.devices_gone(before.metadata.name))
 

@@ -161,7 +161,8 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
         for d in node.status.devices
         for s in d.slices
     )
-    return GpuNodeSeen(name=node.metadata.name, devices=devices, slices=slices)
+    schedulable = not node.spec.unschedulable
+    return GpuNodeSeen(name=node.metadata.name, devices=devices, slices=slices, schedulable=schedulable)
 
 
 def queue_facts(queue: KubeQueue) -> QueueSeen:

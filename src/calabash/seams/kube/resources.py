@@ -12,7 +12,8 @@ _API = "calabash.dev/v1alpha1"
 
 
 class GpuNodeSlice(KubeStruct, frozen=True):
-    """What one container holds of a device. ``pod`` is ``namespace/name``; ``memory_mib`` 0 means not capped."""
+    """What one container holds of a device. ``pod`` is ``namespace/name``; ``memory_mib`` 0 means not capped. What is used of
+    it is told coarsely: ``core_used_percent`` of the whole device; None where the agent does not tell."""
 
     pod: str
     pod_uid: str
@@ -22,11 +23,13 @@ class GpuNodeSlice(KubeStruct, frozen=True):
     allocation: str
     memory_mib: int = 0
     core_percent: int = 0
+    memory_used_mib: int | None = None
+    core_used_percent: int | None = None
 
 
 class GpuNodeDevice(KubeStruct, frozen=True):
     """A device. ``modes`` are those it can have, ``mode`` the one in force ("" when idle); ``foreign_mib`` is memory in
-    use by processes that nobody was given."""
+    use by processes that nobody was given; what the driver says of its use is told coarsely, None where it is not."""
 
     uuid: str
     index: int
@@ -41,6 +44,8 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     mode: str = ""
     slices: tuple[GpuNodeSlice, ...] = ()
     foreign_mib: int = 0
+    memory_used_mib: int | None = None
+    utilization_percent: int | None = None
 
 
 class GpuNodeSummary(KubeStruct, frozen=True):
@@ -53,21 +58,30 @@ class GpuNodeSummary(KubeStruct, frozen=True):
 
 
 class GpuNodeStatus(KubeStruct, frozen=True):
-    """What the agent of a node sees. ``observed_at`` is when the device list last changed, RFC 3339."""
+    """What the agent of a node sees. ``observed_at`` is when the device list last changed, ``used_at`` when the use that
+    it tells was read; RFC 3339."""
 
     agent_version: str = ""
     driver_version: str = ""
     cuda_version: str = ""
     observed_at: str | None = None
+    used_at: str | None = None
     summary: GpuNodeSummary | None = None
     conditions: tuple[Condition, ...] = ()
     devices: tuple[GpuNodeDevice, ...] = ()
+
+
+class GpuNodeSpec(KubeStruct, frozen=True):
+    """What an administrator wants of the node's devices: ``unschedulable``: no pod is given any of them from now on."""
+
+    unschedulable: bool = False
 
 
 class GpuNode(KubeStruct, frozen=True):
     """The devices of the node of the same name; cluster scoped."""
 
     metadata: ObjectMeta
+    spec: GpuNodeSpec = GpuNodeSpec()
     status: GpuNodeStatus = GpuNodeStatus()
 
 

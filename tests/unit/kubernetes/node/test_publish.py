@@ -8,11 +8,12 @@ import pytest
 from tests.unit.kubernetes.node.node_world import UID, planned, pod
 
 from calabash.agent.membership_container import container_allocation
-from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
+from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
+from calabash.kubernetes.node.usage import REST_S, UseTelling
 from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import Device, DeviceUuid, Health, NodeName
+from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, NodeName
 from calabash.model.request import GpuRequest, ModeName, Placement, Slice
 from calabash.seams.kube import KubeError, MirrorChange
 from calabash.seams.kube.memory import MemoryKube
@@ -22,6 +23,7 @@ from calabash.sharing.protocol import HeldSlice
 FACTS = NodeFacts(agent_version="1", driver_version="580.1", ready=True, reason="Serving", message="")
 CARD = Device(uuid=DeviceUuid("GPU-0"), index=0, vendor="nvidia", model="T4", memory_mib=15360)
 PART = Slice(device=CARD.uuid, memory_mib=1024, core_percent=30)
+READING = DeviceReading(uuid=CARD.uuid, memory_used_mib=700, utilization_percent=28, temperature_c=40, power_w=60.0)
 RECORD = AllocationRecord(
     id=container_allocation(UID, "main"),
     state=AllocationState.RUNNING,
@@ -32,15 +34,16 @@ RECORD = AllocationRecord(
 )
 
 
-def node(*, held: bool = True, health: Health = Health.HEALTHY) -> NodeSnapshot:
+def node(*, held: bool = True, health: Health = Health.HEALTHY, use: SliceUse | None = None) -> NodeSnapshot:
     device = DeviceSnapshot(
         device=replace(CARD, health=health),
         mode=ModeName("vgpu") if held else None,
         held=(HeldSlice(slice=PART),) if held else (),
         allocations=(RECORD.id,) if held else (),
         cause="fell off the bus" if health is not Health.HEALTHY else "",
+        reading=READING if use else None,
     )
-    allocations = (AllocationSnapshot(record=RECORD, use=()),) if held else ()
+    allocations = (AllocationSnapshot(record=RECORD, use=(use,) if use else ()),) if held else ()
     return NodeSnapshot(
         node=NodeName("n1"), devices=(device,), allocations=allocations, membership="kernel", slots="tmpfs"
     )
@@ -49,7 +52,8 @@ def node(*, held: bool = True, health: Health = Health.HEALTHY) -> NodeSnapshot:
 class World:
     def __init__(self) -> None:
         self.client = MemoryKube()
-        self.publisher = Publisher(self.client, "n1")
+        self.now_s = 0.0
+        self.publisher = Publisher(self.client, "n1", UseTelling(15.0, now_s=lambda: self.now_s))
         self.pods = NodePods(lambda namespace, name: None)
         self.pods.changed(MirrorChange(before=None, after=pod(planned("main"))))
 
@@ -91,6 +95,43 @@ def test_what_has_not_changed_is_not_written_again() -> None:
     assert world.publish(node(held=False))
     assert world.version != before
     assert world.status.devices[0].slices == ()
+
+
+def used(mib: int, percent: float) -> NodeSnapshot:
+    return node(use=SliceUse(memory_used_mib=mib, core_used_percent=percent))
+
+
+def test_what_is_used_is_told_with_everything_else_and_then_by_steps_and_seldom() -> None:
+    world = World()
+    assert world.publish(used(512, 27.6))
+    (device,) = world.status.devices
+    assert (device.memory_used_mib, device.utilization_percent) == (700, 28)
+    assert (device.slices[0].memory_used_mib, device.slices[0].core_used_percent) == (512, 28)
+    observed, used_at = world.status.observed_at, world.status.used_at
+    assert used_at is not None
+    assert not world.publish(used(900, 5.0)), "it was told just now"
+    world.now_s = 14.9
+    assert not world.publish(used(900, 5.0))
+    world.now_s = 15.0
+    assert not world.publish(used(530, 31.0)), "less than a step"
+    assert world.publish(used(900, 31.0))
+    assert world.status.devices[0].slices[0].memory_used_mib == 900
+    assert world.status.observed_at == observed, "no device and no slice has changed"
+    world.now_s = 30.0
+    assert world.publish(used(900, 12.0)), "a step of compute"
+    world.now_s += REST_S
+    assert not world.publish(used(900, 12.0))
+    assert world.publish(used(901, 12.0)), "after a long rest the rest is told"
+
+
+def test_an_agent_that_is_to_be_quiet_tells_no_use() -> None:
+    world = World()
+    world.publisher = Publisher(world.client, "n1", UseTelling(0.0, now_s=lambda: world.now_s))
+    assert world.publish(used(512, 27.6))
+    assert world.status.used_at is None
+    assert world.status.devices[0].slices[0].memory_used_mib is None
+    world.now_s = 1e6
+    assert not world.publish(used(900, 80.0))
 
 
 def test_a_device_that_takes_no_work_says_why() -> None:

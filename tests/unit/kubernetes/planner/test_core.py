@@ -675,3 +675,31 @@ class Life(RuleBasedStateMachine):
 
 TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+# ---- devices that an administrator has cordoned ---------------------------------------------------------------------
+
+
+def test_cordoned_devices_are_given_to_nobody_and_what_has_not_begun_there_goes_elsewhere() -> None:
+    cluster = Cluster({"a": 1})
+    uid = _released(cluster, WHOLE)
+    cluster.core.devices(gpu_node("a", 1, schedulable=False), 1.0)
+    cluster.settle()
+    assert cluster.bound() == {}
+    assert cluster.core.answers.filter(uid, ["a"], "", 2.0).node is None
+    cluster.core.devices(gpu_node("a", 1), 3.0)
+    cluster.settle()
+    assert cluster.bound() == {uid: "a"}
+
+
+def test_what_runs_on_cordoned_devices_keeps_them() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    node = cluster.bound()[uid]
+    cluster.core.devices(gpu_node(node, 1, schedulable=False), 1.0)
+    others = [cluster.create(WHOLE) for _ in range(2)]
+    cluster.settle()
+    assert cluster.evictions == []
+    assert cluster.bound()[uid] == node
+    assert [cluster.bound().get(other) for other in others].count(node) == 0
