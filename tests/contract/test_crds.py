@@ -173,7 +173,7 @@ def test_what_is_listed_for_people_says_the_essentials(request: pytest.FixtureRe
     kube.create(QUEUE, {"metadata": {"name": name}, "spec": {"deserved": 8, "limit": 16}})
     shown = cluster.kubectl("get", "queues", name)
     assert shown.splitlines()[0].split() == [
-        "NAME", "PARENT", "DESERVED", "LIMIT", "ALLOCATED", "RUNNING", "WAITING", "AGE",
+        "NAME", "PARENT", "DESERVED", "LIMIT", "ALLOCATED", "BORROWED", "RUNNING", "WAITING", "AGE",
     ]  # fmt: skip
     assert shown.splitlines()[1].split()[:3] == [name, "8", "16"]
     kube.delete(QUEUE, name)

@@ -46,6 +46,8 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("", "events"): {"get", "create", "patch"},
         ("calabash.dev", "gpunodes"): {"get", "list", "watch"},
         ("calabash.dev", "queues"): {"get", "list", "watch"},
+        ("calabash.dev", "queues/status"): {"patch"},
+        ("policy", "poddisruptionbudgets"): {"get", "list", "watch"},
         ("scheduling.k8s.io", "podgroups"): {"get", "list", "watch"},
         ("scheduling.x-k8s.io", "podgroups"): {"get", "list", "watch"},
         ("scheduling.volcano.sh", "podgroups"): {"get", "list", "watch"},

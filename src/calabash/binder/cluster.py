@@ -87,7 +87,9 @@ ClusterDecision = StartBundle | Stop | Wait
 
 
 @dataclass(slots=True)
-class _Known:
+class KnownBundle:
+    """A request, the shapes that would serve it, and the one by which it waits or has its place."""
+
     request: BundleRequest
     choices: tuple[Choice, ...]
     choice: Choice
@@ -117,7 +119,7 @@ class ClusterScheduler:
         )
         self._occupied = ForeignInCluster(self.scheduler)
         self._tenancy = Tenancy()
-        self._known: dict[AllocationId, _Known] = {}
+        self.known: dict[AllocationId, KnownBundle] = {}
         self._cycle_due_s = 0.0
         for node in nodes:
             self._joined(node)
@@ -128,8 +130,8 @@ class ClusterScheduler:
         """Join the order of its queue. Raises CalabashError: unknown queue, no kind of device that would do."""
         choices = self.kinds.choices(request.bundle, request.wish)
         choice = self._with_room(choices) or choices[0]
-        self.scheduler.submit(_queued(request, choice))
-        self._known[request.id] = _Known(request, choices, choice)
+        self.scheduler.submit(queued(request, choice))
+        self.known[request.id] = KnownBundle(request, choices, choice)
 
     def adopt(self, request: BundleRequest, placements: Sequence[Placement], *, started_at_s: float) -> None:
         """It holds these already. Raises CalabashError when the node or its devices are not there, or have no such room."""
@@ -142,18 +144,18 @@ class ClusterScheduler:
             raise CalabashError(f"node {node.name} has no device {min(used - number.keys())}", reason=Reason.NOT_FOUND)
         choice = _adopted(self.kinds, request, [node.devices[number[uuid]].kind for uuid in used])
         self.scheduler.adopt(
-            _queued(request, choice),
+            queued(request, choice),
             placement=NodePlacement(
                 node=self.scheduler.cluster.row(node.name), devices=tuple(sorted(number[uuid] for uuid in used))
             ),
             started_at_s=started_at_s,
         )
-        self._known[request.id] = _Known(request, (choice,), choice)
+        self.known[request.id] = KnownBundle(request, (choice,), choice)
         self._tenancy.take(request.id, request.bundle, enumerate(placements))
 
     def finished(self, allocation: AllocationId) -> None:
         """It ended, or was cancelled while it waited; nothing when it is not known."""
-        if self._known.pop(allocation, None) is not None:
+        if self.known.pop(allocation, None) is not None:
             self.scheduler.finished(allocation)
             self._tenancy.drop(allocation)
 
@@ -163,7 +165,7 @@ class ClusterScheduler:
         self._tenancy.drop(allocation)
 
     def knows(self, allocation: AllocationId) -> bool:
-        return allocation in self._known
+        return allocation in self.known
 
     def holds(self, allocation: AllocationId) -> bool:
         """Whether it has its place."""
@@ -201,7 +203,7 @@ class ClusterScheduler:
     def cycle(self, now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about everything; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
-        return tuple(self._translated(self.scheduler.cycle(now_s)))
+        return tuple(self.translated(self.scheduler.cycle(now_s)))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
@@ -209,8 +211,8 @@ class ClusterScheduler:
         for name in newcomers:
             if self.due(now_s):
                 return (*decided, *self.cycle(now_s))
-            if name in self._known and not self.holds(name):  # else a member of its gang was decided with it
-                decided.extend(self._translated(self.scheduler.decide(name, now_s)))
+            if name in self.known and not self.holds(name):  # else a member of its gang was decided with it
+                decided.extend(self.translated(self.scheduler.decide(name, now_s)))
         return tuple(decided)
 
     def due(self, now_s: float) -> bool:
@@ -224,7 +226,7 @@ class ClusterScheduler:
         again = rebind(self.scheduler, allocation, nodes, now_s)
         if again is None:
             return None
-        found = next(iter(self._translated((again,))))
+        found = next(iter(self.translated((again,))))
         return found if isinstance(found, StartBundle) else None
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
@@ -252,7 +254,8 @@ class ClusterScheduler:
             return choices[0]
         return next((c for c in choices if self.scheduler.room.choose(c.shape) is not None), None)
 
-    def _translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
+    def translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
+        """Decisions of the scheduler in model nouns, each checked by its sharing mode."""
         for decision in decisions:
             name = AllocationId(decision.id)
             if isinstance(decision, Bind | Move):
@@ -264,7 +267,7 @@ class ClusterScheduler:
                 yield Wait(id=name, reason=decision.reason, explanation=decision.explanation)
 
     def _started(self, name: AllocationId, decision: Bind | Move) -> StartBundle | Wait:
-        known = self._known[name]
+        known = self.known[name]
         bundle = known.request.bundle
         answer = self._placed(bundle, known.choice.layout, decision)
         if isinstance(answer, Misfit):
@@ -344,7 +347,8 @@ def _spec(node: ClusterNode) -> NodeSpec:
     )
 
 
-def _queued(request: BundleRequest, choice: Choice) -> Request:
+def queued(request: BundleRequest, choice: Choice) -> Request:
+    """As the scheduler is asked."""
     asked = request.bundle.request
     return Request(
         id=request.id,

@@ -23,7 +23,7 @@ from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
-from calabash.sched.upkeep import rebind, relabel
+from calabash.sched.upkeep import rebind, relabel, set_evictable
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -54,4 +54,5 @@ __all__ = [
     "rebind",
     "relabel",
     "restore",
+    "set_evictable",
 ]

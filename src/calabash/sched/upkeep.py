@@ -19,6 +19,19 @@ def relabel(scheduler: Scheduler, name: str, *, labels: Mapping[str, str], taint
     scheduler.state.freed()
 
 
+def set_evictable(scheduler: Scheduler, request_id: str, *, evictable: bool) -> None:
+    """What runs may be evicted for others, or may not. Raises CalabashError when it does not run."""
+    state = scheduler.state
+    running = state.registry.running(request_id)
+    if running is None:
+        raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
+    state.registry.move(replace(running, request=replace(running.request, evictable=evictable)))
+    if evictable:
+        state.freed()  # who waits may have its place now
+    else:
+        state.changed()
+
+
 def rebind(scheduler: Scheduler, request_id: str, nodes: Iterable[str], now_s: float) -> Bind | None:
     """What runs, and has not begun, goes to the best of these nodes instead; None: it has no room there and waits again.
 

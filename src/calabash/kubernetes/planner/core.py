@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from calabash.binder.cluster import ClusterScheduler
 from calabash.kubernetes.planner.answers import Answers
 from calabash.kubernetes.planner.book import Book
+from calabash.kubernetes.planner.budgets import BudgetSeen
 from calabash.kubernetes.planner.decisions import Decisions
 from calabash.kubernetes.planner.facts import (
     Action,
@@ -24,6 +25,7 @@ from calabash.kubernetes.planner.facts import (
 from calabash.kubernetes.planner.fleet import Fleet
 from calabash.kubernetes.planner.pods import Pods
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
+from calabash.kubernetes.planner.sweeping import swept
 from calabash.kubernetes.planner.wishes import GroupName
 from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
 
@@ -58,6 +60,7 @@ class Core:
         self.answers = Answers(self.book, self.decisions)
         self._stale: set[str] = set()
         self._retry = False
+        self._refused: set[str] = set()
 
     def start(self, now_s: float) -> None:
         """All that there is has been told: take it over."""
@@ -74,11 +77,20 @@ class Core:
     def pod(self, facts: PodSeen, now_s: float) -> None:
         """A pod is there, or is otherwise than it was."""
         if facts.finished:
+            refused_before = facts.uid in self._refused
             self.pod_gone(facts.uid)
+            if facts.refusal and not facts.leaving:
+                self._refused.add(facts.uid)
+                if not refused_before:
+                    self.book.want(swept(facts))
         else:
             self.pods.see(facts, now_s)
             if facts.node:
                 self._stale.add(facts.node)
+                entry = self.book.entries.get(facts.uid)
+                if entry is not None:
+                    wishes = self.pods.wishes
+                    wishes.budgets.check(self.book, entry, lambda e: wishes.evictable(e, now_s))
 
     def pod_gone(self, uid: str) -> None:
         entry = self.book.entries.get(uid)
@@ -86,6 +98,8 @@ class Core:
             self._stale.add(entry.node)
         self.pods.gone(uid)
         self.decisions.gone(uid)
+        self.pods.wishes.budgets.forget(uid)
+        self._refused.discard(uid)
 
     def node(self, facts: NodeSeen, now_s: float) -> None:
         self.fleet.see_node(facts, now_s)
@@ -115,6 +129,13 @@ class Core:
             self.queues.namespaces[facts.name] = facts
             self._retry = True
 
+    def budget(self, facts: BudgetSeen, *, there: bool = True) -> None:
+        """A disruption budget is otherwise than it was, or is gone."""
+        if there:
+            self.pods.wishes.budgets.see(facts)
+        else:
+            self.pods.wishes.budgets.gone(facts.namespace, facts.name)
+
     def group(self, name: GroupName, needed: int | None) -> None:
         """A gang object asks for so many members; None: it is gone."""
         if needed is None:
@@ -135,6 +156,8 @@ class Core:
         for name in self._stale:
             self.fleet.recount(name, now_s)
         self._stale.clear()
+        wishes = self.pods.wishes
+        wishes.budgets.apply(self.book, lambda entry: wishes.evictable(entry, now_s))
         self.decisions.decide(now_s)
 
     def take_actions(self) -> list[Action]:

@@ -47,7 +47,8 @@ class Decisions:
             elif isinstance(decision, Stop):
                 self._stopped(entry, decision)
             elif isinstance(decision, Wait):
-                book.tell(entry, decision.reason, text_of(decision.explanation))
+                note = self._pods.wishes.budgets.note(book, entry)
+                book.tell(entry, decision.reason, text_of(decision.explanation) + note)
         self._give_up_halves()
 
     def started(self, entry: Entry, start: StartBundle) -> None:

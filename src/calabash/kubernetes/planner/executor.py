@@ -15,8 +15,8 @@ from typing import Protocol
 
 import structlog
 
-from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, PodName, ReleasePod, Report
-from calabash.kubernetes.planner.orders import Orders
+from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, PodName, ReleasePod, Report, SweepPod
+from calabash.kubernetes.planner.orders import Orders, camel
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import EvictedAs
 from calabash.seams.kube.objects import Pod
@@ -127,6 +127,12 @@ class Executor:
                 as_, message = self._orders.evict(pod)
                 if as_ is EvictedAs.BLOCKED:
                     self._outcomes.blocked(pod.uid, message)
+                elif as_ is EvictedAs.OK:
+                    self._orders.tell(pod, camel(action.reason), action.message)
+            case SweepPod(pod=pod, remade=remade, message=message):
+                self._orders.tell(pod, "KubeletRefused", message)
+                if remade:
+                    self._orders.evict(pod)
 
     def _report(self) -> None:
         while not self._stopping.is_set():

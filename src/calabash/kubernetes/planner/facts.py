@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from calabash.binder.kinds import NodeDevice, Wish
 from calabash.kubernetes.asked import PodRequest
@@ -26,6 +26,7 @@ class PodSeen:
         refused: kube-scheduler tried and found no node.
         finished: it ended. leaving: it is being deleted.
         remade: somebody makes it again when it is deleted.
+        refusal: why its kubelet refused it for good; "" when it did not.
     """
 
     uid: str
@@ -45,6 +46,8 @@ class PodSeen:
     finished: bool = False
     leaving: bool = False
     remade: bool = False
+    refusal: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,4 +146,13 @@ class Report:
     message: str
 
 
-Action = ReleasePod | Nominate | EvictPod | Report
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPod:
+    """A pod that will never run: tell people, and where its owner makes it again (``remade``) have it taken away."""
+
+    pod: PodName
+    remade: bool
+    message: str
+
+
+Action = ReleasePod | Nominate | EvictPod | Report | SweepPod

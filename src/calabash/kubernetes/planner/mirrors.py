@@ -13,6 +13,7 @@ from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.names import SCHEDULER
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.reading import (
+    budget_facts,
     gpu_node_facts,
     group_size,
     namespace_facts,
@@ -23,7 +24,7 @@ from calabash.kubernetes.planner.reading import (
 from calabash.model.errors import CalabashError
 from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange
 from calabash.seams.kube.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP, MemberGroup, PodGroup
-from calabash.seams.kube.objects import NAMESPACE, NODE, POD, Namespace, Node, Pod
+from calabash.seams.kube.objects import NAMESPACE, NODE, PDB, POD, Namespace, Node, Pod, PodDisruptionBudget
 from calabash.seams.kube.resources import GPU_NODE, QUEUE, GpuNode, KubeQueue
 
 log = structlog.get_logger(__name__)
@@ -58,6 +59,7 @@ class Mirrors:
         self._gpu_nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_change=self._gpu_node, on_error=_lost)
         self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=_lost)
         self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=_lost)
+        self._budgets: Mirror[PodDisruptionBudget] = Mirror(client, PDB, on_change=self._budget, on_error=_lost)
         self._groups: dict[GangSource, Mirror[Any]] = {}
 
     def start(self) -> None:
@@ -90,6 +92,8 @@ class Mirrors:
         for source, mirror in self._groups.items():
             for group in mirror.snapshot().values():
                 core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
+        for budget in self._budgets.snapshot().values():
+            core.budget(budget_facts(budget))
         for node in self._nodes.snapshot().values():
             core.node(node_facts(node), now_s)
         for devices in self._gpu_nodes.snapshot().values():
@@ -102,7 +106,15 @@ class Mirrors:
     # ---- changes --------------------------------------------------------------------------------------------------
 
     def _all(self) -> list[Mirror[Any]]:
-        return [self.pods, self._nodes, self._gpu_nodes, self._queues, self._namespaces, *self._groups.values()]
+        ours: list[Mirror[Any]] = [
+            self.pods,
+            self._nodes,
+            self._gpu_nodes,
+            self._queues,
+            self._namespaces,
+            self._budgets,
+        ]
+        return [*ours, *self._groups.values()]
 
     def _tell(self, event: Callable[[Core], object]) -> None:
         with self._lock:
@@ -144,7 +156,9 @@ class Mirrors:
             self._tell(lambda core: core.devices_gone(before.metadata.name))
 
     def _queue(self, change: MirrorChange[KubeQueue]) -> None:
-        del change
+        now, before = change.after, change.before
+        if now is not None and before is not None and queue_facts(now) == queue_facts(before):
+            return  # our own writing of its status
         facts = [queue_facts(queue) for queue in self._queues.snapshot().values()]
         self._tell(lambda core: core.set_queues(facts))
 
@@ -152,6 +166,13 @@ class Mirrors:
         if change.after is not None:
             facts = namespace_facts(change.after)
             self._tell(lambda core: core.namespace(facts))
+
+    def _budget(self, change: MirrorChange[PodDisruptionBudget]) -> None:
+        budget = change.after or change.before
+        if budget is None:
+            return
+        facts, there = budget_facts(budget), change.after is not None
+        self._tell(lambda core: core.budget(facts, there=there))
 
     def _group(self, source: GangSource, change: MirrorChange[PodGroup | MemberGroup]) -> None:
         group = change.after or change.before

@@ -78,6 +78,10 @@ class Orders:
         answer = self._client.evict(pod.namespace, pod.name, pod.uid)
         return answer.as_, answer.message
 
+    def tell(self, pod: PodName, reason: str, message: str) -> None:
+        """One event of it, which warns."""
+        self._event(pod, reason, message[:_TEXT_MAX], stamp(), warning=True)
+
     def report(self, report: Report) -> None:
         """Its condition says why it waits, and one event of it, counted and renewed, says it to people."""
         pod, waits = report.pod, report.reason is not None

@@ -13,6 +13,7 @@ from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
 from calabash.kubernetes.names import PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST
 from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
 from calabash.kubernetes.planner.facts import (
     GpuNodeSeen,
     NamespaceSeen,
@@ -25,11 +26,13 @@ from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.request import ModeName
 from calabash.seams.kube.groups import MemberGroup, PodGroup
-from calabash.seams.kube.objects import Namespace, Node, Pod, SelectorRequirement, Toleration
+from calabash.seams.kube.objects import Namespace, Node, Pod, PodDisruptionBudget, SelectorRequirement, Toleration
 from calabash.seams.kube.resources import GpuNode, KubeQueue
 
 ALL_QUEUES = "*"
 _ENDED = ("Succeeded", "Failed")
+_REFUSED = ("UnexpectedAdmissionError", "OutOf")
+_REFUSAL_MAX = 300
 
 
 def pod_facts(pod: Pod) -> PodSeen | None:
@@ -62,7 +65,17 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         finished=status.phase in _ENDED,
         leaving=meta.deletion_timestamp is not None,
         remade=meta.controller is not None,
+        refusal=refusal_of(pod),
+        labels=meta.labels,
     )
+
+
+def refusal_of(pod: Pod) -> str:
+    """Why the kubelet refused a pod that was bound to it, which ends the pod for good."""
+    status = pod.status
+    if status.phase != "Failed" or not status.reason.startswith(_REFUSED):
+        return ""
+    return f"{status.reason}: {status.message}"[:_REFUSAL_MAX] if status.message else status.reason
 
 
 def plan_in(pod: Pod) -> PodPlan | None:
@@ -176,6 +189,18 @@ def namespace_facts(namespace: Namespace) -> NamespaceSeen:
     meta = namespace.metadata
     allowed = frozenset(word.strip() for word in meta.annotations.get(QUEUES, "").split(",") if word.strip())
     return NamespaceSeen(name=meta.name, queue=meta.labels.get(QUEUE, ""), allowed=allowed)
+
+
+def budget_facts(budget: PodDisruptionBudget) -> BudgetSeen:
+    selector = budget.spec.selector
+    terms = None
+    if selector is not None:
+        labels = [LabelTerm(key=key, operator="In", values=(value,)) for key, value in selector.match_labels.items()]
+        more = [LabelTerm(key=e.key, operator=e.operator, values=e.values) for e in selector.match_expressions]
+        terms = (*labels, *more)
+    meta = budget.metadata
+    allowed = budget.status.disruptions_allowed
+    return BudgetSeen(namespace=meta.namespace, name=meta.name, terms=terms, allowed=allowed)
 
 
 def group_size(group: PodGroup | MemberGroup) -> int:

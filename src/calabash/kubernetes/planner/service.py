@@ -24,11 +24,12 @@ from calabash.kubernetes.planner.core import HOLD_S, Core
 from calabash.kubernetes.planner.decisions import still_wanted
 from calabash.kubernetes.planner.executor import Executor
 from calabash.kubernetes.planner.extender import Extender
-from calabash.kubernetes.planner.facts import Action, PodName
+from calabash.kubernetes.planner.facts import Action, PodName, SweepPod
 from calabash.kubernetes.planner.http import SmallServer
 from calabash.kubernetes.planner.lease import RENEW_EVERY_S, TERM_S, Election
 from calabash.kubernetes.planner.mirrors import Mirrors
 from calabash.kubernetes.planner.orders import COMPONENT, Orders
+from calabash.kubernetes.planner.queue_status import STATUS_EVERY_S, QueueTeller
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.model.errors import CalabashError
 from calabash.seams.clock import Clock, SystemClock
@@ -53,6 +54,7 @@ class PlannerSettings:
         identity: name of this replica; empty: one of its own.
         workers: writes to the API server at a time, and bindings as many.
         scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
+        status_every_s: how often the status of queues is looked at.
     """
 
     host: str = "127.0.0.1"
@@ -65,6 +67,7 @@ class PlannerSettings:
     term_s: float = TERM_S
     renew_every_s: float = RENEW_EVERY_S
     scheduler_lease: str = ""
+    status_every_s: float = STATUS_EVERY_S
 
 
 class PlannerService:
@@ -81,6 +84,8 @@ class PlannerService:
         self._lapsed = False
         self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=self._clock.now_s)
         self._orders = Orders(client)
+        leading = lambda: self._core if self.leads() else None  # noqa: E731
+        self._queues = QueueTeller(client, self._lock, leading, every_s=settings.status_every_s)
         self._executor = Executor(self._orders, self, workers=settings.workers)
         self.election = _candidate(client, settings)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
@@ -97,6 +102,7 @@ class PlannerService:
         self._executor.start()
         for thread in self._threads:
             thread.start()
+        self._queues.start()
 
     def stop(self, *, resign: bool = True) -> None:
         """End in order; with ``resign`` another leads at once."""
@@ -104,6 +110,7 @@ class PlannerService:
         self._due.set()
         for thread in self._threads:
             thread.join()
+        self._queues.stop()
         self.server.stop()
         self.extender.close()
         self._executor.stop()
@@ -182,6 +189,8 @@ class PlannerService:
         return self.mirrors.pods.get(pod.name, pod.namespace)
 
     def wanted(self, action: Action) -> bool:
+        if isinstance(action, SweepPod):
+            return self._may_write()
         with self._lock:
             entry = self._core.book.entries.get(action.pod.uid) if self._core is not None else None
             if entry is None or not self._may_write():

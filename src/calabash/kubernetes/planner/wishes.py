@@ -5,6 +5,7 @@ from __future__ import annotations
 from calabash.binder.cluster import BundleRequest
 from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.planner.book import Book, Entry
+from calabash.kubernetes.planner.budgets import Budgets
 from calabash.kubernetes.planner.bundles import bundle_of
 from calabash.kubernetes.planner.facts import PodSeen
 from calabash.kubernetes.planner.queues import KubeQueues
@@ -22,12 +23,14 @@ class Wishes:
 
     Attributes:
         groups: members that each gang object asks for.
+        budgets: whom disruption budgets keep.
     """
 
     def __init__(self, book: Book, queues: KubeQueues) -> None:
         self._book = book
         self._queues = queues
         self.groups: dict[GroupName, int] = {}
+        self.budgets = Budgets()
 
     def describe(self, entry: Entry) -> bool:
         """What it asks for, in the binder's words; False when it was put aside for want of it."""
@@ -82,5 +85,10 @@ class Wishes:
             wish=facts.wish,
             submitted_at_s=facts.created_at_s,
             owner=facts.namespace,
-            evictable=facts.priority < SYSTEM_PRIORITY_MIN and entry.protected_until_s <= now_s,
+            evictable=self.evictable(entry, now_s),
         )
+
+    def evictable(self, entry: Entry, now_s: float) -> bool:
+        """Whether it may be stopped for others now."""
+        system = entry.facts.priority >= SYSTEM_PRIORITY_MIN
+        return not (system or entry.protected_until_s > now_s or self.budgets.keeps(entry.facts))

@@ -98,9 +98,13 @@ class KubeQueueSpec(KubeStruct, frozen=True):
 
 
 class KubeQueueStatus(KubeStruct, frozen=True):
-    """What the planner last saw: devices in use, requests that wait and that run."""
+    """What the planner last saw, in devices: in use, its own now, in use beyond that; the memory in use; pods that wait for
+    devices and that have them. A parent has the sums of what is below it."""
 
     allocated: float = 0.0
+    guaranteed: float = 0.0
+    borrowed: float = 0.0
+    memory_mib: int = 0
     waiting: int = 0
     running: int = 0
 

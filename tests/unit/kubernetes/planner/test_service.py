@@ -2,115 +2,21 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.kubernetes.planner.virtual import asked
+from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST
 from calabash.kubernetes.plan import read_plan
 from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.mirrors import Mirrors
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
-from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
 from calabash.model.request import GpuRequest
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import EVENT, NAMESPACE, NODE, POD, Pod
-from calabash.seams.kube.resources import GPU_NODE
-
-SETTINGS = PlannerSettings(port=0, nominate_nodes_min=0, workers=2, renew_every_s=0.05)
-
-
-def until(check: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
-    """Ask until the answer is true."""
-    end = time.monotonic() + timeout_s
-    while not (answer := check()):
-        if time.monotonic() > end:
-            pytest.fail(f"not in {timeout_s:.0f} s: {what}")
-        threading.Event().wait(0.01)
-    return answer
-
-
-class World:
-    """An API server in memory with nodes of two devices, and planners on it."""
-
-    def __init__(self) -> None:
-        self.client = MemoryKube()
-        for name in ("team", "calabash-system"):
-            self.client.create(NAMESPACE, {"metadata": {"name": name}})
-        self.services: list[PlannerService] = []
-
-    def node(self, name: str) -> None:
-        self.client.create(NODE, {"metadata": {"name": name, "labels": {"pool": name}}})
-        devices = [
-            {"uuid": f"GPU-{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy"} for i in range(2)
-        ]
-        self.client.create(GPU_NODE, {"metadata": {"name": name}})
-        self.client.patch(GPU_NODE, name, body={"status": {"devices": devices}}, subresource="status")
-
-    def pod(self, name: str, request: GpuRequest | None, **spec: Any) -> Pod:
-        annotations = {REQUEST: write_request(asked(request))} if request is not None else {}
-        return self.client.create(
-            POD,
-            {
-                "metadata": {"name": name, "namespace": "team", "annotations": annotations},
-                "spec": {
-                    "schedulerName": SCHEDULER,
-                    "schedulingGates": [{"name": PLAN_GATE}, *spec.pop("gates", [])] if request else [],
-                    "containers": [{"name": "main"}],
-                    **spec,
-                },
-            },
-            "team",
-        )
-
-    def get(self, name: str) -> Pod:
-        found = self.client.get(POD, name, "team")
-        assert found is not None
-        return found
-
-    def start(self, **more: Any) -> PlannerService:
-        service = PlannerService(self.client, replace(SETTINGS, **more))
-        service.start()
-        self.services.append(service)
-        return service
-
-    def ask(self, service: PlannerService, verb: str, body: dict[str, Any]) -> tuple[int, Any]:
-        line = http.client.HTTPConnection(*service.server.address, timeout=20)
-        line.request("POST", f"/{verb}", msgspec.json.encode(body))
-        reply = line.getresponse()
-        text = reply.read()
-        line.close()
-        return reply.status, msgspec.json.decode(text) if reply.status == 200 else text
-
-    def filter(self, service: PlannerService, pod: Pod, *names: str) -> tuple[int, Any]:
-        return self.ask(service, "filter", {"Pod": msgspec.to_builtins(pod), "NodeNames": list(names)})
-
-    def bind(self, service: PlannerService, pod: Pod, node: str) -> tuple[int, Any]:
-        meta = pod.metadata
-        body = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
-        return self.ask(service, "bind", body)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    for service in made.services:
-        service.stop()
-
-
-def released(world: World, name: str) -> Pod | None:
-    pod = world.get(name)
-    return pod if PLAN in pod.metadata.annotations and not pod.spec.scheduling_gates else None
+from calabash.seams.kube.objects import EVENT, Pod
 
 
 def test_a_pod_is_nominated_released_filtered_and_bound(world: World) -> None:

@@ -1,0 +1,16 @@
+"""Pods that their kubelet refused for good: they will never run, and stand in the way of nobody but people who look."""
+
+from __future__ import annotations
+
+from calabash.kubernetes.planner.facts import PodName, PodSeen, SweepPod
+
+
+def swept(pod: PodSeen) -> SweepPod:
+    """What is to be done about one. Its devices are free already."""
+    where = f"the kubelet of {pod.node or 'its node'} refused it for good ({pod.refusal})"
+    if pod.remade:
+        what = "it is deleted, for its owner makes another"
+    else:
+        what = "nobody makes another; hint: delete it and create it again"
+    name = PodName(uid=pod.uid, namespace=pod.namespace, name=pod.name)
+    return SweepPod(pod=name, remade=pod.remade, message=f"{where}: {what}")

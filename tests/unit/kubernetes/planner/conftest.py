@@ -1,0 +1,16 @@
+"""What the planner's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.unit.kubernetes.planner.world import World
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    for service in made.services:
+        service.stop()

@@ -1,0 +1,61 @@
+"""What queues have and wait for, as their objects say it."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.unit.kubernetes.planner.virtual import MEMORY_MIB, Cluster
+from tests.unit.kubernetes.planner.world import World, until
+
+from calabash.kubernetes.planner.facts import NamespaceSeen, QueueSeen
+from calabash.kubernetes.planner.queue_status import queue_statuses
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.resources import QUEUE, KubeQueueStatus
+
+
+def test_a_queue_says_what_it_has_what_is_its_own_and_what_it_borrowed_and_its_parent_says_the_sum() -> None:
+    cluster = Cluster(
+        {"a": 4},
+        [
+            QueueSeen(name="org", deserved=1.0),
+            QueueSeen(name="lab", parent="org", deserved=1.0),
+            QueueSeen(name="idle"),
+        ],
+    )
+    cluster.core.namespace(NamespaceSeen(name="team", queue="lab"))
+    for _ in range(2):
+        cluster.create(GpuRequest())
+    cluster.create(GpuRequest(memory_mib=8192, core_percent=25))
+    cluster.create(GpuRequest(count=4))
+    cluster.settle()
+    found = queue_statuses(cluster.core.book)
+    memory_mib = found["lab"].memory_mib
+    assert 0 <= memory_mib - 2 * MEMORY_MIB - 8192 < 64, "two cards and a slice with what its mode adds"
+    lab = KubeQueueStatus(allocated=2.25, guaranteed=1.0, borrowed=1.25, memory_mib=memory_mib, waiting=1, running=3)
+    assert found["lab"] == found["org"] == lab
+    assert found["idle"] == KubeQueueStatus()
+
+
+def test_the_status_is_written_when_it_changed_and_not_otherwise(world: World) -> None:
+    client = world.client
+    world.node("a")
+    client.create(QUEUE, {"metadata": {"name": "default"}})
+    client.create(QUEUE, {"metadata": {"name": "other"}})
+    service = world.start(status_every_s=0.02)
+    until(service.leads, "leads")
+    world.pod("p", GpuRequest())
+
+    def status(name: str) -> KubeQueueStatus:
+        queue = client.get(QUEUE, name)
+        assert queue is not None
+        return queue.status
+
+    until(lambda: status("default").running == 1, "written")
+    assert status("default").allocated == 1.0
+    assert status("default").borrowed == 1.0
+    version = client.list(QUEUE).items[0].metadata.resource_version
+    threading.Event().wait(0.3)
+    assert client.list(QUEUE).items[0].metadata.resource_version == version
+    client.delete(QUEUE, "other")
+    threading.Event().wait(0.1)
+    assert client.get(QUEUE, "other") is None, "it is not made again by writing its status"

@@ -1,0 +1,71 @@
+"""Pods that their kubelet refused for good."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.kubernetes.planner.virtual import Cluster
+from tests.unit.kubernetes.planner.world import World, released, until
+
+from calabash.kubernetes.planner.facts import SweepPod
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.objects import EVENT, POD
+
+OWNER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}]
+
+
+def sweeps(cluster: Cluster) -> list[SweepPod]:
+    return [action for action in cluster.core.take_actions() if isinstance(action, SweepPod)]
+
+
+def test_a_pod_that_its_kubelet_refused_is_swept_once_and_its_devices_are_free_at_once() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(GpuRequest())
+    cluster.settle()
+    failed = replace(cluster.pods.pop(uid), finished=True, refusal="OutOfcpu: no room")
+    for _ in range(2):
+        cluster.core.pod(failed, cluster.now_s)
+    assert [(s.pod.uid, s.remade) for s in sweeps(cluster)] == [(uid, True)]
+    heir = cluster.create(GpuRequest())
+    cluster.settle()
+    assert cluster.bound() == {heir: "a"}
+
+
+def test_a_pod_that_ended_by_itself_or_is_leaving_is_not_swept() -> None:
+    cluster = Cluster({"a": 2})
+    for more in ({}, {"refusal": "OutOfcpu", "leaving": True}):
+        uid = cluster.create(GpuRequest())
+        cluster.settle()
+        cluster.core.pod(replace(cluster.pods.pop(uid), finished=True, **more), cluster.now_s)  # type: ignore[arg-type]
+    assert sweeps(cluster) == []
+
+
+@pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "OutOfmemory", "OutOfcalabash.dev/gpus"])
+def test_who_is_made_again_is_deleted_and_who_is_not_stays_with_an_event(world: World, reason: str) -> None:
+    client = world.client
+    world.node("a")
+    service = world.start()
+    for name, owners in (("owned", OWNER), ("alone", [])):
+        world.pod(name, GpuRequest())
+        client.patch(POD, name, "team", body={"metadata": {"ownerReferences": owners}})
+        pod = until(lambda n=name: released(world, n), "released")  # type: ignore[misc]
+        assert world.bind(service, pod, "a") == (200, {"Error": ""})
+        status = {"phase": "Failed", "reason": reason, "message": "Pod was rejected: 7 of 5"}
+        client.patch(POD, name, "team", body={"status": status}, subresource="status")
+
+    def gone() -> bool:
+        pod = client.get(POD, "owned", "team")
+        return pod is None or pod.metadata.deletion_timestamp is not None
+
+    until(gone, "deleted")
+
+    def said() -> dict[str, str]:
+        events = client.list(EVENT, "team").items
+        return {e.involved_object.name: e.message for e in events if e.reason == "KubeletRefused"}
+
+    until(lambda: len(said()) == 2, "events")
+    assert f"{reason}: Pod was rejected: 7 of 5" in said()["owned"]
+    assert "its owner makes another" in said()["owned"]
+    assert "hint: delete it and create it again" in said()["alone"]
+    assert world.get("alone").metadata.deletion_timestamp is None
