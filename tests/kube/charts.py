@@ -113,14 +113,5 @@ def one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
     return found_one
 
 
-def main() -> int:
-    try:
-        build()
-    except MissingError as missing:
-        print(missing, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(programs.main(build))

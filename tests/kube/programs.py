@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +200,8 @@ def _links(where: Path) -> None:
             (where / name).symlink_to("kube")
 
 
-def main() -> int:
+def main(build: Callable[[], object] = build) -> int:
+    """A command that builds; what is missing is told on stderr."""
     try:
         build()
     except MissingError as missing:
