@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,17 @@ def test_the_planner_is_a_command_of_the_product_and_knows_its_words() -> None:
     configuration = json.loads(one(manifests, "ConfigMap", "calabash-scheduler")["data"]["scheduler.json"])
     assert {extender["urlPrefix"] for extender in configuration["extenders"]} == {f"http://{read['listen']}"}
     assert configuration["leaderElection"]["resourceName"] == read["beside"]
+
+
+def test_the_planner_answers_its_own_pod_alone() -> None:
+    """Whoever reaches it may bind pods, and not every cluster keeps NetworkPolicies."""
+    manifests = render({"networkPolicies": {"enabled": False}})
+    spec = one(manifests, "Deployment", "calabash-planner")["spec"]["template"]["spec"]
+    (container,) = (c for c in spec["containers"] if c["name"] == "planner")
+    host, _, _ = parsed_by_the_product("planner", container["args"])["listen"].rpartition(":")
+    assert ipaddress.ip_address(host).is_loopback
+    assert not spec.get("hostNetwork")
+    assert [m["metadata"]["name"] for m in manifests if m["kind"] == "Service"] == ["calabash-admission"]
 
 
 def test_unless_told_the_planner_nominates_as_it_would_by_itself() -> None:

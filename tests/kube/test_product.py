@@ -5,6 +5,8 @@ Nothing runs beside the cluster. ``CALABASH_IMAGE`` names an archive to take ins
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.kube import charts
+from tests.kube.api import Json, RefusedError
 from tests.kube.charts import CHART, NAMESPACE, need_helm
 from tests.kube.cluster import Cluster
 from tests.kube.gpu_node import CUDA, cuda_image
@@ -38,7 +41,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     need_helm()
     scratch = tmp_path_factory.mktemp("product")
     archive = image_of_the_product(scratch)
-    with Cluster(lifecycle=True) as cluster:
+    # There is no kube-proxy: the API server asks the webhooks' Service by its endpoints.
+    with Cluster(lifecycle=True, apiserver=["--enable-aggregator-routing=true"]) as cluster:
         node = RealNode(cluster)
         # As on a machine that systemd has started: what the agent mounts is seen by the node.
         cluster.exec_inside("mount", "--make-rshared", "/", beside=node.name)
@@ -90,29 +94,67 @@ def test_a_tenants_pod_goes_all_the_way_and_has_its_slice_and_not_more(installed
     device = installed.wait_for(lambda: devices(installed), "the node to tell of its devices")[0]
     assert device["health"] == "healthy"
     installed.wait_for(lambda: tokens(installed) > 0, "the kubelet to offer what the agent has")
-    # The API server of these tests has no way to services, so that admission is not asked here.
-    labels = {"calabash.dev/admission": "optional"}
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant", "labels": labels}}
-    installed.api.create("/api/v1/namespaces", body)
-    installed.wait_for(lambda: installed.api.exists("/api/v1/namespaces/tenant/serviceaccounts/default"), "an account")
     limits = {"calabash.dev/gpus": "1", "calabash.dev/memory": "1Gi", "calabash.dev/cores": "30"}
-    command = ["sh", "-c", "exec load fill 2"]  # takes memory until it is refused, and prints how much it got
-    container = {"name": "main", "image": CUDA, "command": command, "resources": {"limits": limits}}
-    spec = {"schedulerName": "calabash", "restartPolicy": "Never", "containers": [container]}
-    installed.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "slice"}, "spec": spec})
-    try:
-        installed.wait_for(lambda: phase(installed) in {"Succeeded", "Failed"}, "the pod to end", 60)
-    except TimeoutError as error:
-        error.add_note(told(installed))
-        raise
-    said = installed.kubectl("logs", "--namespace=tenant", "slice")
-    assert phase(installed) == "Succeeded", said
+    made = run(
+        installed, "slice", ["load", "fill", "2"], limits
+    )  # takes memory until it is refused, and prints how much
+    assert made["spec"]["schedulerName"] == "calabash"
+    assert made["metadata"]["annotations"]["calabash.dev/dialect"] == "native", "the API server asked admission"
+    said = ended(installed, "slice")
     assert 824 <= int(said.split()[-1]) // MIB <= 1024
 
 
-def told(cluster: Cluster) -> str:
+def test_what_nobody_can_have_is_refused_when_the_pod_is_made(installed: Cluster) -> None:
+    with pytest.raises(RefusedError, match=r'"pods.calabash.dev" denied the request: .*cores'):
+        run(installed, "nonsense", ["true"], {"calabash.dev/gpus": "1", "calabash.dev/cores": "300"})
+
+
+def test_a_tenants_pod_cannot_ask_the_planner_to_bind(installed: Cluster) -> None:
+    """Its way to the planner's pod is open (nobody keeps NetworkPolicies here), its questions end at the loopback."""
+    installed.wait_for(lambda: len(planners(installed)) == 2, "the addresses of both planners")
+    asked = [(address, port) for address in planners(installed) for port in (10259, 7070)]
+    script = f"import socket; print([socket.socket().connect_ex(a) for a in {asked}])"
+    run(installed, "curious", ["python3", "-I", "-S", "-c", script], {}, image=image.REFERENCE)
+    assert json.loads(ended(installed, "curious")) == [0, errno.ECONNREFUSED] * 2
+
+
+def planners(cluster: Cluster) -> list[str]:
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=planner"
+    found = [pod["status"].get("podIP", "") for pod in cluster.api.get(path)["items"]]
+    return [address for address in found if address]
+
+
+def run(cluster: Cluster, name: str, command: list[str], limits: dict[str, str], *, image: str = CUDA) -> Json:
+    """Makes a pod as a tenant writes it; what the API server made of it."""
+    if not cluster.api.exists("/api/v1/namespaces/tenant"):
+        cluster.api.create("/api/v1/namespaces", {"metadata": {"name": "tenant"}})
+    account = "/api/v1/namespaces/tenant/serviceaccounts/default"
+    cluster.wait_for(lambda: cluster.api.exists(account), "an account")
+    container = {"name": "main", "image": image, "command": command, "resources": {"limits": limits}}
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    return cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+
+
+def ended(cluster: Cluster, name: str) -> str:
+    """What the pod printed, when it has ended well."""
+
+    def phase() -> str:
+        found: str = cluster.api.get(f"{PODS}/{name}")["status"].get("phase", "")
+        return found
+
+    try:
+        cluster.wait_for(lambda: phase() in {"Succeeded", "Failed"}, "the pod to end", 60)
+    except TimeoutError as error:
+        error.add_note(told(cluster, name))
+        raise
+    said = cluster.kubectl("logs", "--namespace=tenant", name)
+    assert phase() == "Succeeded", said
+    return said
+
+
+def told(cluster: Cluster, name: str) -> str:
     """What a pod that waits and the components say of it."""
-    words = ["describe", "pod", "slice", "--namespace=tenant"]
+    words = ["describe", "pod", name, "--namespace=tenant"]
     logs = ["logs", f"--namespace={NAMESPACE}", "--prefix", "--tail=20", "--all-containers", "--selector"]
     said = [f"app.kubernetes.io/component={component}" for component in ("planner", "agent")]
     return "\n".join(cluster.kubectl(*asked, check=False) for asked in (words, *([*logs, one] for one in said)))
@@ -126,11 +168,6 @@ def devices(cluster: Cluster) -> list[dict[str, Any]]:
 def tokens(cluster: Cluster) -> int:
     (node,) = cluster.api.get("/api/v1/nodes")["items"]
     return int(node["status"]["allocatable"].get("calabash.dev/gpus", "0"))
-
-
-def phase(cluster: Cluster) -> str:
-    found: str = cluster.api.get(f"{PODS}/slice")["status"].get("phase", "")
-    return found
 
 
 def test_no_component_asks_for_what_it_may_not(installed: Cluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import click
 
 _PORT = 7070
@@ -12,7 +14,11 @@ _PORT = 7070
     "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
 )
 @click.option(
-    "--listen", default=f"127.0.0.1:{_PORT}", metavar="HOST:PORT", show_default=True, help="Where kube-scheduler asks."
+    "--listen",
+    default=f"127.0.0.1:{_PORT}",
+    metavar="HOST:PORT",
+    show_default=True,
+    help="Where kube-scheduler asks: a loopback address.",
 )
 @click.option(
     "--namespace", default="calabash-system", show_default=True, help="Namespace of the lease by which replicas agree."
@@ -45,6 +51,11 @@ def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nomi
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
         raise CalabashError(f"{listen!r} is not HOST:PORT", hint=f"127.0.0.1:{_PORT} for example")
+    if not _is_loopback(host.strip("[]")):
+        raise CalabashError(
+            f"{listen!r} is not an address of the loopback",
+            hint=f"whoever reaches it may bind pods: let kube-scheduler run beside it and ask 127.0.0.1:{_PORT}",
+        )
     settings = PlannerSettings(
         host=host.strip("[]"),
         port=int(port),
@@ -54,3 +65,10 @@ def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nomi
         scheduler_lease=beside,
     )
     run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server for one kind of client, kube-scheduler: POST with a JSON body, GET for probes.
 
 It runs in an event loop and a thread of its own, so that it answers whatever else the planner does. Who asks may hang up
-while its answer is being waited for; the handler then is cancelled. Closing it while the planner is unwell makes
+while its answer is being waited for; the handler then is cancelled. Who can reach it is believed; it therefore listens on the
+loopback of the pod that kube-scheduler shares. Closing it while the planner is unwell makes
 kube-scheduler fail at once instead of waiting for time-outs.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -48,13 +48,12 @@ class SmallServer:
         *,
         host: str,
         port: int,
-        tls: ssl.SSLContext | None = None,
         well: Callable[[], bool] = lambda: True,
         every_s: float = 1.0,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._handler = handler
-        self._host, self._port, self._tls = host, port, tls
+        self._host, self._port = host, port
         self._well = well
         self._every_s = every_s
         self._bounds = bounds
@@ -121,7 +120,7 @@ class SmallServer:
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(
-            self._connected, self._host, self._port, ssl=self._tls, limit=self._bounds.head_bytes, backlog=1024
+            self._connected, self._host, self._port, limit=self._bounds.head_bytes, backlog=1024
         )
         self.address = self._server.sockets[0].getsockname()[:2]
         self._port = self.address[1]
