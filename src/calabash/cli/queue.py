@@ -12,22 +12,24 @@ from calabash.cli.output import Column, dash
 from calabash.standalone.client import quoted
 
 
-def _gpus(name: str) -> Column:
+def gpus(name: str, *, wide: bool = False) -> Column:
+    """An amount of devices; ``-`` for none."""
+
     def text(row: output.Row) -> str:
         value = row.get(name)
         return dash(None if value is None else f"{value:g}")
 
-    return Column(title=name.upper(), text=text, right=True)
+    return Column(title=name.upper(), text=text, right=True, wide=wide)
 
 
 COLUMNS = (
     Column(title="NAME", text=lambda r: r["name"]),
     Column(title="PARENT", text=lambda r: dash(r.get("parent"))),
-    _gpus("deserved"),
-    _gpus("limit"),
-    _gpus("weight"),
-    _gpus("allocated"),
-    _gpus("pending"),
+    gpus("deserved"),
+    gpus("limit"),
+    gpus("weight"),
+    gpus("allocated"),
+    gpus("pending"),
     Column(title="USERS", text=lambda r: dash(",".join(r["users"]))),
     Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
 )

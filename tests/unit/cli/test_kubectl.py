@@ -5,66 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.unit.cli.kube_world import World, run
 
-from calabash.cli import kubectl
-from calabash.seams.kube.memory import MemoryKube
-from calabash.seams.kube.objects import NAMESPACE, POD
-from calabash.seams.kube.resources import GPU_NODE
-
-
-class World:
-    """A cluster of one node with two cards: a pod that holds a slice of one, and one that waits."""
-
-    def __init__(self) -> None:
-        self.client = MemoryKube()
-        for name in ("default", "team"):
-            self.client.create(NAMESPACE, {"metadata": {"name": name}})
-        self.pod("runs", node="node1")
-        uid = self.client.get(POD, "runs", "default").metadata.uid  # type: ignore[union-attr]
-        held = {"pod": "default/runs", "podUid": uid, "container": "main", "mode": "vgpu", "policy": "fixed"}
-        card = {"model": "Tesla T4", "memoryMib": 15360, "health": "healthy"}
-        devices = [
-            {
-                "uuid": "GPU-0",
-                "index": 0,
-                **card,
-                "mode": "vgpu",
-                "slices": [{**held, "allocation": "a", "memoryMib": 8192, "corePercent": 30}],
-            },
-            {"uuid": "GPU-1", "index": 1, **card},
-        ]
-        self.tell({"conditions": [{"type": "Ready", "status": "True"}], "devices": devices})
-
-    def tell(self, status: dict[str, Any]) -> None:
-        """What the node's agent tells."""
-        if self.client.get(GPU_NODE, "node1") is None:
-            self.client.create(GPU_NODE, {"metadata": {"name": "node1"}})
-        self.client.patch(GPU_NODE, "node1", body={"status": status}, subresource="status")
-
-    def pod(self, name: str, *, namespace: str = "default", node: str = "", waits: str = "", **status: Any) -> None:
-        spec = {"schedulerName": "calabash", "nodeName": node, "containers": [{"name": "main"}]}
-        self.client.create(POD, {"metadata": {"name": name, "namespace": namespace}, "spec": spec}, namespace)
-        body: dict[str, Any] = {"phase": "Running" if node else "Pending", **status}
-        if waits:
-            said = {"type": "PodScheduled", "status": "False", "reason": "NoMemory", "message": waits}
-            body["conditions"] = [said]
-        self.client.patch(POD, name, namespace, body={"status": body}, subresource="status")
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
-    monkeypatch.setattr(kubectl, "connect", lambda kubeconfig, context: (made.client, "default"))
-    return made
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        kubectl.main(list(words))
-    return int(ended.value.code or 0)
+from calabash.seams.kube.objects import POD
 
 
 def test_ps_shows_what_pods_hold_and_that_others_wait(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +83,21 @@ def test_why_says_where_a_pod_is_and_what_its_agent_says(world: World, capsys: p
         (("ps", "-n", "../x"), 2),
         (("why", "-n", "a/b", "runs"), 2),
         (("why",), 2),
+        (("top", "--node", "node7"), 3),
+        (("top", "--queue", "nobodys"), 3),
+        (("top", "--by", "colour"), 2),
+        (("top", "-A", "-n", "team"), 2),
+        (("top", "--watch", "-o", "json"), 2),
+        (("top", "--interval", "soon"), 2),
+        (("queue", "nobodys"), 3),
+        (("queue", "../x"), 2),
+        (("drain",), 2),
+        (("drain", "node7"), 3),
+        (("drain", "node7", "--undo"), 3),
+        (("drain", "node1/status"), 2),
+        (("drain", "node1", "--undo", "--force"), 2),
+        (("drain", "node1", "--grace", "-1"), 2),
+        (("drain", "node1", "--timeout", "x"), 2),
         (("ps", "-o", "xml"), 2),
         (("nonsense",), 2),
     ],
@@ -158,6 +118,37 @@ def test_a_cluster_without_calabash_is_told_so(
     monkeypatch.setattr(world.client, "serves", lambda kind: False)
     assert run("smi") == 3
     assert capsys.readouterr().err.splitlines()[1].startswith("hint: helm install")
+
+
+@pytest.mark.parametrize("words", [("top",), ("queue",), ("drain", "node1"), ("drain", "node1", "--undo"), ("ps",)])
+def test_every_command_says_where_calabash_is_not_installed(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(world.client, "serves", lambda kind: False)
+    assert run(*words) == 3
+    assert "hint: helm install" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("top",), ("queue",), ("drain", "node1"), ("ps",), ("smi",), ("why", "runs")])
+def test_what_one_may_not_see_is_said_with_who_can_help(
+    world: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    world.may_not("gpunodes", "pods", "queues")
+    assert run(*words) == 4
+    said = capsys.readouterr().err.splitlines()
+    assert "cannot list resource" in said[0]
+    assert said[1].startswith("hint: an administrator can give you ClusterRole view")
+
+
+@pytest.mark.parametrize("words", [("top",), ("queue",), ("drain", "node1", "--dry-run"), ("ps",)])
+def test_a_cluster_that_does_not_answer_is_said_in_one_line(
+    world: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    world.client.faults.down = True
+    assert run(*words) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[1].startswith("hint: see whether `kubectl cluster-info` answers")
 
 
 def test_without_a_way_to_a_cluster_it_says_what_it_needs(

@@ -1,0 +1,15 @@
+"""The cluster in memory for all tests of the command line."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.cli.kube_world import World
+
+from calabash.cli import cluster
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(cluster, "connect", lambda kubeconfig, context: (made.client, "default"))
+    return made
