@@ -263,6 +263,21 @@ def test_a_pod_is_bound_once_and_only_the_one_that_was_meant(kube: KubeClient, s
     assert caught.value.reason is Reason.NOT_FOUND
 
 
+def test_a_binding_carries_annotations_which_come_with_the_node_or_not_at_all(kube: KubeClient, space: str) -> None:
+    made = kube.create(
+        POD, pod("a") | {"metadata": {"name": "a", "annotations": {"x.dev/a": "1", "x.dev/b": "1"}}}, space
+    )
+    kube.bind(space, "a", made.metadata.uid, "n1", annotations={"x.dev/b": "2", "x.dev/c": "2"})
+    with pytest.raises(KubeError):
+        kube.bind(space, "a", made.metadata.uid, "n1", annotations={"x.dev/b": "3"})
+    found = kube.get(POD, "a", space)
+    assert found is not None
+    assert (found.spec.node_name, found.metadata.annotations) == (
+        "n1",
+        {"x.dev/a": "1", "x.dev/b": "2", "x.dev/c": "2"},
+    )
+
+
 def test_a_gated_pod_is_not_bound(kube: KubeClient, space: str) -> None:
     made = make(kube, space, schedulingGates=[{"name": "x/one"}])
     with pytest.raises(KubeError) as caught:

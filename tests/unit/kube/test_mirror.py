@@ -11,6 +11,7 @@ import pytest
 from tests.unit.kube.world import WAIT_S, until
 
 from calabash.seams.kube import Expired, Mirror, MirrorChange
+from calabash.seams.kube import mirror as module
 from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.objects import CONFIG_MAP, ConfigMap
 
@@ -233,3 +234,60 @@ def _break(kube: MemoryKube, chance: random.Random) -> None:
     elif what == 1:
         kube.faults.down = not kube.faults.down
     kube.faults.break_watches()
+
+
+class DeafKube(MemoryKube):
+    """Watches stay open and tell nothing."""
+
+    def watch(self, *words: Any, **more: Any) -> Any:
+        watch = super().watch(*words, **more)
+        watch._something = lambda: watch._closed  # type: ignore[method-assign]
+        return watch
+
+
+def test_what_a_silent_watch_did_not_tell_is_told_when_a_new_list_is_asked_for(book: Book) -> None:
+    kube = DeafKube()
+    mirror = Mirror(kube, CONFIG_MAP, on_change=book.note, on_error=book.errors.append)
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    assert mirror.renewed()
+    add(kube, "a")
+    mirror.renew()
+    until(mirror.renewed)
+    assert set(book.objects) == {"a"}
+    assert mirror.lists == 2
+    mirror.stop()
+    assert book.errors == []
+
+
+def test_a_new_list_that_was_asked_for_while_the_server_is_away_is_made_when_it_is_back(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+) -> None:
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    kube.faults.down = True
+    kube.faults.break_watches()
+    until(lambda: bool(book.errors))
+    mirror.renew()
+    assert not mirror.renewed()
+    kube.faults.down = False
+    add(kube, "a")
+    until(mirror.renewed)
+    assert set(book.objects) == {"a"}
+
+
+def test_a_mirror_in_a_long_pause_goes_on_when_somebody_noticed_that_the_server_is_back(
+    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_FIRST_S", 500.0)
+    monkeypatch.setattr(module, "_BACKOFF_MAX_S", 500.0)
+    kube.faults.down = True
+    mirror.start()
+    until(lambda: bool(book.errors))
+    kube.faults.down = False
+
+    def hurried() -> bool:
+        mirror.hurry()
+        return mirror.synced()
+
+    until(hurried)

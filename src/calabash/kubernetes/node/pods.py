@@ -8,7 +8,7 @@ from collections.abc import Callable
 from calabash.agent.membership_container import container_allocation, pod_digits
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.seams.kube.mirror import MirrorChange
+from calabash.seams.kube import MirrorChange
 from calabash.seams.kube.objects import Pod
 
 WAIT_S = 2.0  # the kubelet may hear of a pod a moment before us

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from calabash.model.errors import CalabashError
+from calabash.kubernetes.planner.lease import CALL_S
+from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import KubeClient
 from calabash.seams.kube.objects import LEASE
 
@@ -22,6 +23,10 @@ class Candidate(Protocol):
     def step(self) -> bool: ...
 
     def resign(self) -> None: ...
+
+    def term(self) -> int: ...
+
+    def in_touch(self) -> bool: ...
 
     def holder(self) -> str: ...
 
@@ -36,10 +41,10 @@ class BesideScheduler:
 
     def __init__(self, election: Candidate, client: KubeClient, *, namespace: str, lease: str, host: str) -> None:
         self._election = election
-        self._client = client
+        self._client = client.within(CALL_S)
         self._namespace, self._lease = namespace, lease
         self._begins = f"{host}_"
-        self._stands = False
+        self._stands = self._in_touch = False
 
     def leads(self) -> bool:
         return self._election.leads()
@@ -51,9 +56,16 @@ class BesideScheduler:
             self._stands = lease is not None and (lease.spec.holder_identity or "").startswith(self._begins)
             if not self._stands:
                 self._election.resign()
-        except CalabashError:
-            pass  # the election itself gives up by its own clock
+            self._in_touch = True
+        except CalabashError as error:
+            self._in_touch = error.reason is not Reason.API_DOWN  # the election itself gives up by its own clock
         return self._stands and self._election.step()
+
+    def term(self) -> int:
+        return self._election.term()
+
+    def in_touch(self) -> bool:
+        return self._in_touch and (not self._stands or self._election.in_touch())
 
     def resign(self) -> None:
         self._election.resign()

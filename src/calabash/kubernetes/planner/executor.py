@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, PodName, ReleasePod, Report, SweepPod
-from calabash.kubernetes.planner.orders import Orders, camel
+from calabash.kubernetes.planner.orders import LeadsNoLonger, Orders, camel
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import EvictedAs
 from calabash.seams.kube.objects import Pod
@@ -41,6 +41,10 @@ class Outcomes(Protocol):
 
     def released(self, uid: str, plan_id: str, *, ok: bool) -> None: ...
 
+    def gone(self, pod: PodName) -> None:
+        """The API server knows no such pod any more."""
+        ...
+
     def blocked(self, uid: str, message: str) -> None: ...
 
 
@@ -55,6 +59,7 @@ class Executor:
         self._orders = orders
         self._outcomes = outcomes
         self._stopping = threading.Event()
+        self._hurry = threading.Condition()
         self._queues: list[queue.SimpleQueue[Action | None]] = [queue.SimpleQueue() for _ in range(workers)]
         self._reports: dict[str, Report] = {}
         self._reports_due = threading.Event()
@@ -71,6 +76,7 @@ class Executor:
     def stop(self) -> None:
         """End after what is being done now; the rest is not done."""
         self._stopping.set()
+        self.hurry()
         self._reports_due.set()
         for one in self._queues:
             one.put(None)
@@ -86,7 +92,22 @@ class Executor:
             else:
                 self._queues[hash(action.pod.uid) % len(self._queues)].put(action)
 
+    def hurry(self) -> None:
+        """The API server answers: what waits for it is tried now."""
+        with self._hurry:
+            self._hurry.notify_all()
+
     # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _pause(self, seconds: float, *, away: bool) -> None:
+        """Wait, with jitter; not for an API server that is back."""
+        seconds *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        if not away:
+            self._stopping.wait(seconds)
+            return
+        with self._hurry:
+            if not self._stopping.is_set():
+                self._hurry.wait(seconds)
 
     def _work(self, todo: queue.SimpleQueue[Action | None]) -> None:
         while (action := todo.get()) is not None and not self._stopping.is_set():
@@ -101,16 +122,19 @@ class Executor:
         while self._outcomes.wanted(action) and not self._stopping.is_set():
             try:
                 self._do(action, fresh=fresh)
+            except LeadsNoLonger:
+                return
             except CalabashError as error:
                 if error.reason is Reason.NOT_FOUND:
-                    return  # the watch tells that it is gone
+                    if isinstance(action, ReleasePod | Nominate):
+                        self._outcomes.gone(action.pod)
+                    return
                 conflicts += error.reason is Reason.CONFLICT
                 fresh = True
                 if error.reason not in (Reason.CONFLICT, Reason.API_DOWN) or conflicts > _CONFLICTS_MAX:
                     log.warning("refused by the API server", pod=action.pod.text, error=error.message)
-                    pause_s = _PAUSE_MAX_S
                 if error.reason is not Reason.CONFLICT or conflicts > 1:
-                    self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                    self._pause(pause_s, away=error.reason is Reason.API_DOWN)
                     pause_s = min(2 * pause_s, _PAUSE_MAX_S)
             else:
                 return
@@ -144,7 +168,14 @@ class Executor:
                 try:
                     if self._outcomes.wanted(report):
                         self._orders.report(report)
+                except LeadsNoLonger:
+                    continue
                 except CalabashError as error:
-                    if error.reason is not Reason.NOT_FOUND:
+                    if error.reason is Reason.API_DOWN:
+                        self._reports.setdefault(uid, report)  # unless there is a later one
+                        self._pause(_PAUSE_MAX_S, away=True)
+                    elif error.reason is not Reason.NOT_FOUND:
                         log.warning("a report was refused", pod=report.pod.text, error=error.message)
+                except Exception as error:
+                    log.exception("a report failed", pod=report.pod.text, error=str(error))
                 self._stopping.wait(_REPORT_EVERY_S)

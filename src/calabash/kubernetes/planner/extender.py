@@ -100,8 +100,9 @@ class Extender:
         }
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._looking.shutdown(wait=False, cancel_futures=True)
+        """Wait for what is being written; the rest is not."""
+        self._threads.shutdown(cancel_futures=True)
+        self._looking.shutdown(cancel_futures=True)
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
         """One request."""
@@ -128,6 +129,10 @@ class Extender:
         """Their gang did not come in time; called in the server's loop."""
         for uid, text in refused:
             self._answer(uid, text)
+
+    def refuse_all(self) -> None:
+        """Nobody here knows them any more: kube-scheduler asks again, whoever leads then; called in the server's loop."""
+        self.refuse([(uid, NOT_LEADING) for uid in self._held])
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

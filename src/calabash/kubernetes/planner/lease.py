@@ -17,6 +17,7 @@ from calabash.seams.kube.objects import LEASE, KubeLease
 TERM_S = 15.0
 RENEW_EVERY_S = 2.0
 MARGIN_S = 5.0  # a leader stops so long before its term ends
+CALL_S = 3.0  # an API server that hangs is asked again on another connection
 
 
 class Election:
@@ -37,30 +38,44 @@ class Election:
         now_s: Callable[[], float],
         term_s: float = TERM_S,
     ) -> None:
-        self._client = client
+        self._client = client.within(CALL_S)
         self._namespace, self._name, self._identity = namespace, name, identity
         self._now_s = now_s
         self._term_s = term_s
         self._observed: tuple[str | None, str | None] | None = None
         self._observed_at_s = 0.0
         self._renewed_at_s: float | None = None
+        self._term = 0
+        self._in_touch = False
 
     def leads(self) -> bool:
         """Whether decisions may be taken now."""
         margin_s = min(MARGIN_S, self._term_s / 3)
         return self._renewed_at_s is not None and self._now_s() < self._renewed_at_s + self._term_s - margin_s
 
+    def term(self) -> int:
+        """The number of the last term that began here. One that was renewed too late is another: somebody else may have
+        led in between."""
+        return self._term
+
+    def in_touch(self) -> bool:
+        """Whether the API server answered the last step."""
+        return self._in_touch
+
     def step(self) -> bool:
         """Renew, or try to take over; whether it leads."""
         asked_at_s = self._now_s()
         try:
-            if self._take(asked_at_s):
-                self._renewed_at_s = asked_at_s
-            else:
-                self._renewed_at_s = None
+            taken = self._take(asked_at_s)
+            self._in_touch = True
         except CalabashError as error:
+            self._in_touch = error.reason is not Reason.API_DOWN
             if error.reason is Reason.CONFLICT:
                 self._renewed_at_s = None  # somebody else was quicker
+            return self.leads()
+        if taken and not self.leads():
+            self._term += 1
+        self._renewed_at_s = asked_at_s if taken else None
         return self.leads()
 
     def resign(self) -> None:

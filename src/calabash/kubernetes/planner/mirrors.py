@@ -52,6 +52,7 @@ class Mirrors:
         self._told = changed
         self._now_s = now_s
         self.core: Core | None = None
+        self._term = 0
         self.telling = False  # whether anybody leads here: else nothing need be read
         ours = f"spec.schedulerName={SCHEDULER}"
         self.pods: Mirror[Pod] = Mirror(client, POD, on_change=self._pod, on_error=_lost, field_selector=ours)
@@ -81,7 +82,19 @@ class Mirrors:
             mirror.stop()
 
     def synced(self) -> bool:
-        return all(mirror.synced() for mirror in self._all())
+        """Whether everything has been told, of pods all that was written before the last ``renew``."""
+        return self.pods.renewed() and all(mirror.synced() for mirror in self._all())
+
+    def renew(self, term: int) -> None:
+        """Another may have led before this term: what it wrote to pods must be known before anything is decided."""
+        if self._term != term:
+            self._term = term
+            self.pods.renew()
+
+    def hurry(self) -> None:
+        """The API server answers again."""
+        for mirror in self._all():
+            mirror.hurry()
 
     def tell_all(self, core: Core) -> None:
         """Tell a new core everything; the caller holds the lock."""

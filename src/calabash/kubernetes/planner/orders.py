@@ -6,6 +6,8 @@ its own past, never write over each other: whoever comes second is refused and l
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
 
@@ -18,6 +20,14 @@ from calabash.seams.kube.objects import EVENT, POD, Pod
 
 COMPONENT = "calabash-planner"
 _TEXT_MAX = 1024
+_AGAIN_S = 0.2
+
+
+class LeadsNoLonger(CalabashError):  # noqa: N818 - what is the case, not what went wrong
+    """It was not written, because whoever wanted it does not lead any more."""
+
+    def __init__(self) -> None:
+        super().__init__("this planner does not lead; another answers", reason=Reason.CONFLICT)
 
 
 class Orders:
@@ -25,16 +35,20 @@ class Orders:
 
     Args:
         nominates: whether pods are nominated before they are released: their node is then tried alone.
+        may_write: asked before every write; where it says no, LeadsNoLonger is raised instead.
     """
 
-    def __init__(self, client: KubeClient, *, nominates: bool = True) -> None:
+    def __init__(
+        self, client: KubeClient, *, nominates: bool = True, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
         self._client = client
         self.nominates = nominates
+        self._may_write = may_write
 
     def nominate(self, pod: PodName, node: str) -> Pod:
         """Name the node in its status."""
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
-        return self._client.patch(POD, pod.name, pod.namespace, body=body, subresource="status")
+        return self._writing().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
 
     def release(self, pod: PodName, plan: PodPlan, seen: Pod | None) -> Pod:
         """Nominate, then write the plan and take the gate off, if nobody changed the pod in between.
@@ -57,25 +71,42 @@ class Orders:
         gates = [gate.name for gate in seen.spec.scheduling_gates]
         if PLAN_GATE in gates:
             body["spec"] = {"schedulingGates": [{"name": name} for name in gates if name != PLAN_GATE] or None}
-        return self._client.patch(POD, pod.name, pod.namespace, body=body)
+        return self._writing().patch(POD, pod.name, pod.namespace, body=body)
 
     def bind(self, pod: PodName, node: str, plan: PodPlan | None = None) -> None:
-        """Give it its node; first the plan, which its annotation has not got yet."""
-        if plan is not None:
-            meta = {"uid": pod.uid, "annotations": {PLAN: write_plan(plan)}}
-            self._client.patch(POD, pod.name, pod.namespace, body={"metadata": meta})
-        try:
-            self._client.bind(pod.namespace, pod.name, pod.uid, node)
-        except CalabashError as error:
-            if error.reason is not Reason.CONFLICT:
+        """Give it its node and its plan, in one write: a pod that is bound has the plan of who bound it. Where no answer
+        comes it is done again until one does, for a binding that was done unseen must not be taken for none."""
+        annotations = {PLAN: write_plan(plan)} if plan is not None else {}
+        while True:
+            try:
+                self._writing().bind(pod.namespace, pod.name, pod.uid, node, annotations=annotations)
+            except LeadsNoLonger:
                 raise
-            now = self._client.get(POD, pod.name, pod.namespace)
-            if now is None or now.metadata.uid != pod.uid or now.spec.node_name != node:
+            except CalabashError as error:
+                if error.reason is Reason.API_DOWN:
+                    time.sleep(_AGAIN_S)
+                    continue
+                if error.reason is Reason.CONFLICT and self._is_bound(pod, node, annotations):
+                    return
                 raise
+            return
+
+    def _is_bound(self, pod: PodName, node: str, annotations: Mapping[str, str]) -> bool:
+        """Whether it is so already: an earlier answer was lost."""
+        while True:
+            try:
+                now = self._client.get(POD, pod.name, pod.namespace)
+            except CalabashError as error:
+                if error.reason is not Reason.API_DOWN or not self._may_write():
+                    raise
+                time.sleep(_AGAIN_S)
+                continue
+            there = now is not None and now.metadata.uid == pod.uid and now.spec.node_name == node
+            return there and now is not None and annotations.items() <= now.metadata.annotations.items()
 
     def evict(self, pod: PodName) -> tuple[EvictedAs, str]:
         """Ask for it to be taken away."""
-        answer = self._client.evict(pod.namespace, pod.name, pod.uid)
+        answer = self._writing().evict(pod.namespace, pod.name, pod.uid)
         return answer.as_, answer.message
 
     def tell(self, pod: PodName, reason: str, message: str) -> None:
@@ -97,8 +128,13 @@ class Orders:
                 "lastTransitionTime": now,
             }
             body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-            self._client.patch(POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status")
+            self._writing().patch(POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status")
         self._event(pod, reason, message, now, warning=waits)
+
+    def _writing(self) -> KubeClient:
+        if not self._may_write():
+            raise LeadsNoLonger
+        return self._client
 
     def _event(self, pod: PodName, reason: str, message: str, now: str, *, warning: bool) -> None:
         digest = blake2b(f"{pod.uid}/{reason}".encode(), digest_size=8).hexdigest()
@@ -106,9 +142,9 @@ class Orders:
         before = self._client.get(EVENT, name, pod.namespace)
         if before is not None:
             body = {"message": message, "count": before.count + 1, "lastTimestamp": now}
-            self._client.patch(EVENT, name, pod.namespace, body=body)
+            self._writing().patch(EVENT, name, pod.namespace, body=body)
             return
-        self._client.create(
+        self._writing().create(
             EVENT,
             {
                 "metadata": {"name": name, "namespace": pod.namespace},

@@ -173,7 +173,8 @@ class Pods:
     def _bound(self, entry: Entry, now_s: float) -> None:
         """Somebody gave it a node: as planned, or otherwise."""
         book, facts = self._book, entry.facts
-        agreed = entry.plan is not None and entry.plan.node == facts.node
+        mine = entry.plan
+        agreed = mine is not None and mine.node == facts.node and (facts.plan is None or facts.plan.id == mine.id)
         if not agreed:
             book.scheduler.finished(entry.id)
             book.newcomers.pop(entry.id, None)

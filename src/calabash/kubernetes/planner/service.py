@@ -20,17 +20,18 @@ import structlog
 
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.beside import BesideScheduler, Candidate
-from calabash.kubernetes.planner.core import HOLD_S, Core
+from calabash.kubernetes.planner.core import HOLD_S
 from calabash.kubernetes.planner.decisions import still_wanted
 from calabash.kubernetes.planner.executor import Executor
 from calabash.kubernetes.planner.extender import Extender
 from calabash.kubernetes.planner.facts import Action, PodName, SweepPod
 from calabash.kubernetes.planner.http import SmallServer
-from calabash.kubernetes.planner.lease import RENEW_EVERY_S, TERM_S, Election
-from calabash.kubernetes.planner.mirrors import Mirrors
+from calabash.kubernetes.planner.lead import Lead
+from calabash.kubernetes.planner.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, Election
 from calabash.kubernetes.planner.orders import COMPONENT, Orders
 from calabash.kubernetes.planner.queue_status import STATUS_EVERY_S, QueueTeller
 from calabash.kubernetes.planner.reading import pod_facts
+from calabash.kubernetes.planner.term import CoreOfTerm
 from calabash.model.errors import CalabashError
 from calabash.seams.clock import Clock, SystemClock
 from calabash.seams.kube import KubeClient
@@ -40,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 DECIDE_EVERY_S = 1.0
 WAIT_FOR_LEAD_S = 0.1
+WRITE_S = MARGIN_S - 0.5  # what was begun while it led is written, or refused, before another leads
 STUCK_S = 15.0  # so long without a decision, and kube-scheduler is not made to wait for one
 NOBODY = FilterAnswer(node=None, text="this planner does not lead")
 
@@ -70,61 +72,46 @@ class PlannerSettings:
     status_every_s: float = STATUS_EVERY_S
 
 
-class PlannerService:
+class PlannerService(CoreOfTerm):
     """See the module's description; also what the executor and the extender ask (``Outcomes``, ``Planning``)."""
 
     def __init__(self, client: KubeClient, settings: PlannerSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
-        self._clock = clock or SystemClock()
-        self._lock = threading.RLock()
-        self._core: Core | None = None
-        self._due = threading.Event()
+        lead = Lead(_candidate(client, settings), every_s=settings.renew_every_s, stepped=self._stepped)
+        super().__init__(client, lead, clock or SystemClock(), hold_s=settings.hold_s)
         self._stopping = threading.Event()
-        self._decided_at = time.monotonic()
-        self._lapsed = False
-        self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=self._clock.now_s)
-        self._orders = Orders(client)
+        self._orders = Orders(client.within(WRITE_S), may_write=self._may_write)
         leading = lambda: self._core if self.leads() else None  # noqa: E731
         self._queues = QueueTeller(client, self._lock, leading, every_s=settings.status_every_s)
         self._executor = Executor(self._orders, self, workers=settings.workers)
-        self.election = _candidate(client, settings)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
         self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.well)
-        self._threads = [
-            threading.Thread(target=self._elect, name="planner-lease", daemon=True),
-            threading.Thread(target=self._decide, name="planner-decide", daemon=True),
-        ]
+        self._thread = threading.Thread(target=self._decide, name="planner-decide", daemon=True)
 
     def start(self) -> None:
         """Begin. Raises OSError when the extender's address cannot be had."""
         self.server.start()
+        self.lead.start()
         self.mirrors.start()
         self._executor.start()
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
         self._queues.start()
 
     def stop(self, *, resign: bool = True) -> None:
-        """End in order; with ``resign`` another leads at once."""
+        """End in order; with ``resign`` another leads at once, when nothing is being written here any more."""
         self._stopping.set()
         self._due.set()
-        for thread in self._threads:
-            thread.join()
+        self.lead.stop()
+        self._thread.join()
         self._queues.stop()
         self.server.stop()
         self.extender.close()
         self._executor.stop()
         self.mirrors.stop()
         if resign:
-            try:
-                self.election.resign()
-            except CalabashError as error:
-                log.warning("the lease was not given back", error=error.message)
+            self.lead.resign()
 
     # ---- what the extender asks -----------------------------------------------------------------------------------
-
-    def leads(self) -> bool:
-        return self._core is not None and self.election.leads()
 
     def well(self) -> bool:
         """Whether kube-scheduler may be let in: a leader that has not decided for long answers nothing sensible."""
@@ -171,7 +158,7 @@ class PlannerService:
             return
         ok = False
         try:
-            self._orders.bind(pod, node, None if answer.written else plan)
+            self._orders.bind(pod, node, plan)
             ok = True
         finally:
             with self._lock:
@@ -208,52 +195,31 @@ class PlannerService:
                 self._core.decisions.blocked(uid, message, self._clock.now_s())
         self._due.set()
 
-    def _may_write(self) -> bool:
-        """Whether it leads. Once it has not, what was not written is lost, and the core is built anew."""
-        leads = self.election.leads()
-        self._lapsed = self._lapsed or not leads
-        return leads
+    def gone(self, pod: PodName) -> None:
+        with self._lock:
+            if self._core is not None:
+                self._core.pod_gone(pod.uid)
+        self._due.set()
 
     # ---- threads --------------------------------------------------------------------------------------------------
-
-    def _elect(self) -> None:
-        """Renew, whatever else takes long."""
-        while not self._stopping.is_set():
-            self.election.step()
-            self._due.set()
-            self._stopping.wait(self._settings.renew_every_s)
-
-    def _begin(self) -> None:
-        self.mirrors.telling = True
-        with self._lock:
-            core = Core(new_id=lambda: secrets.token_hex(8), hold_s=self._settings.hold_s)
-            self.mirrors.tell_all(core)
-            core.start(self._clock.now_s())
-            self._core = self.mirrors.core = core
-            self._decided_at = time.monotonic()
-            self._lapsed = False
-            nodes = len(core.book.scheduler.nodes)
-        log.info("leads", nodes=nodes, pods=len(core.book.entries))
-
-    def _end(self) -> None:
-        with self._lock:
-            self._core = self.mirrors.core = None
-            self.mirrors.telling = False
-        log.warning("leads no longer", holder=self.election.holder())
 
     def _decide(self) -> None:
         while not self._stopping.is_set():
             self._due.wait(DECIDE_EVERY_S if self._core is not None else WAIT_FOR_LEAD_S)
             self._due.clear()
             try:
-                if self._core is not None and (self._lapsed or not self.election.leads()):
-                    self._end()
-                if self._core is None and self.election.leads() and self.mirrors.synced():
-                    self._begin()
+                if self._keep_term():
+                    self.server.call_soon(self.extender.refuse_all)
                 self._once()
             except Exception:
                 log.exception("a decision failed")
                 self._stopping.wait(DECIDE_EVERY_S)
+
+    def _stepped(self, answered: bool) -> None:
+        if answered:  # whatever still waits for the API server need not
+            self.mirrors.hurry()
+            self._executor.hurry()
+        self._due.set()
 
     def _once(self) -> None:
         with self._lock:

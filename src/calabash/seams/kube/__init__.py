@@ -5,10 +5,11 @@ orders to an API server (``protocol``), the client (``client`` over ``transport`
 server in memory that tests use (``memory``), and ``Mirror``. What never lives here: what an object means for a placement.
 """
 
+from calabash.seams.kube.cache import MirrorChange, ObjectKey
 from calabash.seams.kube.client import HttpKubeClient, load_client
 from calabash.seams.kube.errors import Expired, KubeError
 from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
-from calabash.seams.kube.mirror import Mirror, MirrorChange, ObjectKey
+from calabash.seams.kube.mirror import Mirror
 from calabash.seams.kube.protocol import (
     Evicted,
     EvictedAs,

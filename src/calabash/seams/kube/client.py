@@ -47,7 +47,53 @@ _JSON = "application/json"
 _RESOURCES = msgspec.json.Decoder(ResourceList)
 
 
-class HttpKubeClient:
+class _Calls:
+    """Calls that end within their time-out, and what their answers mean."""
+
+    def __init__(self, transport: Transport, timeout_s: float) -> None:
+        self._transport = transport
+        self._timeout_s = timeout_s
+
+    def _object(self, kind: Kind[T], answer: HttpAnswer, asked: str) -> T:
+        found: T = decode(object_decoder(kind.type), self._good(answer, asked), asked)
+        return found
+
+    def _good(self, answer: HttpAnswer, asked: str) -> bytes:
+        if answer.status >= 400:
+            raise error_for(asked, answer.status, read_status(answer.body), retry_after_s=answer.retry_after_s)
+        return answer.body
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "",
+        repeatable: bool = False,
+    ) -> HttpAnswer:
+        """Call, and call again while the API server asks for patience and the time-out allows it."""
+        deadline = time.monotonic() + self._timeout_s
+        target = f"{path}?{urlencode(query)}" if query else path
+        while True:
+            answer = self._transport.call(
+                HttpOrder(
+                    method=method,
+                    target=target,
+                    body=body,
+                    content_type=content_type,
+                    timeout_s=max(deadline - time.monotonic(), 0.1),
+                    repeatable=repeatable or method == "GET",
+                )
+            )
+            pause = max(answer.retry_after_s, 0.1) * random.uniform(1.0, 1.2)  # noqa: S311 - jitter
+            if answer.status != 429 or by_budget(answer.body) or time.monotonic() + pause >= deadline:
+                return answer
+            time.sleep(pause)
+
+
+class HttpKubeClient(_Calls):
     """``KubeClient`` over HTTP.
 
     Args:
@@ -55,14 +101,24 @@ class HttpKubeClient:
         timeout_s: what a call may take in all, waiting for a free connection included.
         connections: calls on their way at once.
         agent: the name that API servers log.
+        transport: connections to share with another client; with it ``connections`` and ``agent`` are those of that one.
     """
 
     def __init__(
-        self, access: ApiAccess, *, timeout_s: float = 30.0, connections: int = 16, agent: str = "calabash"
+        self,
+        access: ApiAccess,
+        *,
+        timeout_s: float = 30.0,
+        connections: int = 16,
+        agent: str = "calabash",
+        transport: Transport | None = None,
     ) -> None:
-        self._transport = Transport(access, connections=connections, agent=agent)
-        self._timeout_s = timeout_s
+        super().__init__(transport or Transport(access, connections=connections, agent=agent), timeout_s)
+        self._access = access
         self.namespace = access.namespace
+
+    def within(self, timeout_s: float) -> HttpKubeClient:
+        return HttpKubeClient(self._access, timeout_s=timeout_s, transport=self._transport)
 
     def serves(self, kind: Kind[Any]) -> bool:
         path = kind.path().rpartition("/")[0]
@@ -174,12 +230,14 @@ class HttpKubeClient:
         self._good(answer, f"DELETE {path}")
         return True
 
-    def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+    def bind(
+        self, namespace: str, name: str, uid: str, node: str, *, annotations: Mapping[str, str] | None = None
+    ) -> None:
         path = POD.path(namespace, name, "binding")
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": annotations or {}},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         answer = self._answer("POST", path, body=msgspec.json.encode(body), content_type=_JSON)
@@ -207,44 +265,6 @@ class HttpKubeClient:
     def close(self) -> None:
         """Close idle connections; the client can still be used."""
         self._transport.close()
-
-    def _object(self, kind: Kind[T], answer: HttpAnswer, asked: str) -> T:
-        found: T = decode(object_decoder(kind.type), self._good(answer, asked), asked)
-        return found
-
-    def _good(self, answer: HttpAnswer, asked: str) -> bytes:
-        if answer.status >= 400:
-            raise error_for(asked, answer.status, read_status(answer.body), retry_after_s=answer.retry_after_s)
-        return answer.body
-
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        body: bytes | None = None,
-        content_type: str = "",
-        repeatable: bool = False,
-    ) -> HttpAnswer:
-        """Call, and call again while the API server asks for patience and the time-out allows it."""
-        deadline = time.monotonic() + self._timeout_s
-        target = f"{path}?{urlencode(query)}" if query else path
-        while True:
-            answer = self._transport.call(
-                HttpOrder(
-                    method=method,
-                    target=target,
-                    body=body,
-                    content_type=content_type,
-                    timeout_s=max(deadline - time.monotonic(), 0.1),
-                    repeatable=repeatable or method == "GET",
-                )
-            )
-            pause = max(answer.retry_after_s, 0.1) * random.uniform(1.0, 1.2)  # noqa: S311 - jitter
-            if answer.status != 429 or by_budget(answer.body) or time.monotonic() + pause >= deadline:
-                return answer
-            time.sleep(pause)
 
 
 def load_client(

@@ -41,6 +41,7 @@ class MemoryFaults:
         self._store = store
         self.down = False
         self.absent: set[str] = set()  # plurals of kinds that are not installed
+        self.mute = 0  # so many bindings are done and the answer is lost
         self.watches: set[MemoryWatch[Any]] = set()
 
     def forget(self) -> None:
@@ -71,6 +72,12 @@ class MemoryFaults:
         if self.down:
             raise KubeError("the API server is down", reason=Reason.API_DOWN)
 
+    def answer(self) -> None:
+        """Raise what a binding meets that was done."""
+        if self.mute:
+            self.mute -= 1
+            raise KubeError("the connection was closed", reason=Reason.API_DOWN)
+
 
 class MemoryKube:
     """``KubeClient`` on objects in memory; ``faults`` makes things go wrong."""
@@ -80,6 +87,9 @@ class MemoryKube:
         self._applied: dict[tuple[str, str, str, str, str], Any] = {}
         self.namespace = "default"
         self.faults = MemoryFaults(self._store)
+
+    def within(self, timeout_s: float) -> MemoryKube:
+        return self
 
     def serves(self, kind: Kind[Any]) -> bool:
         self.faults.check()
@@ -182,11 +192,14 @@ class MemoryKube:
             self._take(kind, before, grace_s)
             return True
 
-    def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+    def bind(
+        self, namespace: str, name: str, uid: str, node: str, *, annotations: Mapping[str, str] | None = None
+    ) -> None:
         self.faults.check()
         with self._store.changed:
             before = self._store.find(POD, name, namespace)
-            self._store.replace(POD, before, bound(before, uid, node))
+            self._store.replace(POD, before, bound(before, uid, node, annotations or {}))
+        self.faults.answer()
 
     def evict(self, namespace: str, name: str, uid: str, *, grace_s: int | None = None) -> Evicted:
         self.faults.check()

@@ -69,7 +69,7 @@ def _pod(before: Json, after: Json) -> None:
         raise refused(422, "Invalid", f'Pod "{name}" is invalid: spec.nodeName is immutable', Reason.BAD_REQUEST)
 
 
-def bound(pod: Json, uid: str, node: str) -> Json:
+def bound(pod: Json, uid: str, node: str, annotations: Mapping[str, str]) -> Json:
     """The pod with its node."""
     preconditions_uid(pod, uid)
     spec = pod.get("spec", {})
@@ -83,7 +83,8 @@ def bound(pod: Json, uid: str, node: str) -> Json:
     status = dict(pod.get("status", {}))
     others = [c for c in status.get("conditions", ()) if c["type"] != "PodScheduled"]
     status["conditions"] = [*others, {"type": "PodScheduled", "status": "True"}]
-    return pod | {"spec": spec | {"nodeName": node}, "status": status, "metadata": dict(pod["metadata"])}
+    meta = pod["metadata"] | {"annotations": {**pod["metadata"].get("annotations", {}), **annotations}}
+    return pod | {"spec": spec | {"nodeName": node}, "status": status, "metadata": meta}
 
 
 def preconditions_uid(pod: Json, uid: str) -> None:

@@ -7,7 +7,8 @@ that turns the empty cache into the API server's state, whatever happens on the 
 * a version that is too old (410, as an answer or as an event), or a server that does not know the version (a restored
   etcd), leads to a new list, and the differences to the cache are told as changes: deletes that were missed among them;
 * an object that was deleted and made again under the same name is told as a delete and an add, never as a modification;
-* a line that is silent for longer than bookmarks are apart is taken for broken.
+* a line that is silent for longer than bookmarks are apart is taken for broken;
+* whoever must not miss what was written before now, however long ago a watch broke, asks for a new list (``renew``).
 
 Pages are compared one by one and unchanged objects are kept, so a new list needs no memory for a second copy.
 """
@@ -18,27 +19,17 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube.cache import MirrorCache, MirrorChange, ObjectKey
 from calabash.seams.kube.errors import Expired
 from calabash.seams.kube.meta import Kind, T
-from calabash.seams.kube.protocol import KubeClient, Watch, WatchEvent, WatchEventType
+from calabash.seams.kube.protocol import KubeClient, Watch
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 4.0
 _WATCH_SHORT_S = 1.0  # a watch that ends sooner, with nothing to tell, is a failure
 _RESUMES_MAX = 4  # failures in a row before a list takes the place of a resumed watch
-
-ObjectKey = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorChange(Generic[T]):
-    """One object changed: ``before`` None when it is new, ``after`` None when it is gone."""
-
-    before: T | None
-    after: T | None
 
 
 class Mirror(Generic[T]):
@@ -70,16 +61,17 @@ class Mirror(Generic[T]):
         self._kind = kind
         self._on_change = on_change
         self._on_error = on_error
-        self._keep = keep
+        self._cache = MirrorCache(self._changed, keep)
         self._namespace = namespace
         self._labels, self._fields = label_selector, field_selector
         self._lock = threading.Lock()
-        self._objects: dict[ObjectKey, T] = {}
         self._version = ""
         self._failures = 0
         self._contact = time.monotonic()
         self._synced = threading.Event()
         self._stopping = threading.Event()
+        self._woken = threading.Event()
+        self._asked = self._answered = 0  # new lists that were asked for, and up to which one they were told
         self._watch: Watch[T] | None = None
         self._thread = threading.Thread(target=self._run, name=f"mirror-{kind.plural}", daemon=True)
         self.lists = 0  # how many lists were completed; more than one means that the watch was lost
@@ -91,10 +83,7 @@ class Mirror(Generic[T]):
     def stop(self) -> None:
         """End, and wait for the thread (unless called from it)."""
         self._stopping.set()
-        with self._lock:
-            watch = self._watch
-        if watch is not None:
-            watch.close()
+        self._cut()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -102,18 +91,31 @@ class Mirror(Generic[T]):
         """Whether the first list is complete and told, waiting at most so long for it."""
         return self._synced.wait(timeout_s)
 
+    def renew(self) -> None:
+        """List anew: ``renewed`` says when everything that was written before this call has been told."""
+        with self._lock:
+            self._asked += 1
+        self._cut()
+
+    def renewed(self) -> bool:
+        """Whether the last list that was asked for is complete and told."""
+        return self._synced.is_set() and self._answered == self._asked
+
+    def hurry(self) -> None:
+        """The API server answers, as somebody noticed: try now what failed."""
+        if self._failures:
+            self._woken.set()
+
     def snapshot(self) -> dict[ObjectKey, T]:
         """All objects as they are now, by (namespace, name)."""
-        with self._lock:
-            return dict(self._objects)
+        return self._cache.snapshot()
 
     def get(self, name: str, namespace: str = "") -> T | None:
         """One object as the cache has it."""
-        with self._lock:
-            return self._objects.get((namespace, name))
+        return self._cache.get((namespace, name))
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return len(self._cache)
 
     def silent_s(self) -> float:
         """Seconds since the API server was last heard of by this mirror. In good order it is below 90 (bookmarks)."""
@@ -123,10 +125,12 @@ class Mirror(Generic[T]):
         while not self._stopping.is_set():
             began, version = time.monotonic(), self._version
             try:
+                if self._answered != self._asked:
+                    self._version = ""
                 if not self._version:
                     self._list()
                 self._follow()
-                quick = time.monotonic() - began < _WATCH_SHORT_S
+                quick = time.monotonic() - began < _WATCH_SHORT_S and self._answered == self._asked
                 self._failures = self._failures + 1 if quick and version == self._version else 0
             except Expired as error:
                 self._version = ""
@@ -140,11 +144,20 @@ class Mirror(Generic[T]):
                 self._tell(error)
             if self._failures:
                 pause = min(_BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10), _BACKOFF_MAX_S)
-                self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                self._woken.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            self._woken.clear()
+
+    def _cut(self) -> None:
+        """Have the thread look what it is to do, whatever it waits for."""
+        self._woken.set()
+        with self._lock:
+            watch = self._watch
+        if watch is not None:
+            watch.close()
 
     def _list(self) -> None:
         seen: set[ObjectKey] = set()
-        version = ""
+        version, asked = "", self._asked
         for page in self._client.pages(
             self._kind, self._namespace, label_selector=self._labels, field_selector=self._fields
         ):
@@ -153,11 +166,10 @@ class Mirror(Generic[T]):
             self._heard()
             version = page.resource_version
             for obj in page.items:
-                seen.add((obj.metadata.namespace, obj.metadata.name))
-                self._put(obj)
-        for key in [key for key in self._objects if key not in seen]:
-            self._drop(key, None)
+                seen.add(self._cache.put(obj))
+        self._cache.retain(seen)
         self._version = version
+        self._answered = asked
         self.lists += 1
         self._synced.set()
 
@@ -170,56 +182,25 @@ class Mirror(Generic[T]):
         with self._lock:
             self._watch = watch
         try:
-            if self._stopping.is_set():  # stop() may have come before there was a watch to close
+            if self._stopping.is_set() or self._answered != self._asked:  # there was no watch yet that could be closed
                 return
             for event in watch:
                 if self._stopping.is_set():
                     return
                 self._heard()
                 self._failures = 0
-                self._apply(event)
+                self._cache.apply(event)
                 self._version = event.resource_version or self._version
         finally:
             watch.close()
             with self._lock:
                 self._watch = None
 
-    def _apply(self, event: WatchEvent[T]) -> None:
-        obj = event.object
-        if obj is None:
-            return
-        if event.type is WatchEventType.DELETED:
-            self._drop((obj.metadata.namespace, obj.metadata.name), obj)
-        else:
-            self._put(obj)
-
-    def _put(self, obj: T) -> None:
-        key = (obj.metadata.namespace, obj.metadata.name)
-        before = self._objects.get(key)
-        if before is not None:
-            if before.metadata.resource_version == obj.metadata.resource_version:
-                return
-            if before.metadata.uid != obj.metadata.uid:
-                self._drop(key, None)
-                before = None
-        if self._keep is not None:
-            obj = self._keep(obj)
-        with self._lock:
-            self._objects[key] = obj
-        self._changed(before, obj)
-
-    def _drop(self, key: ObjectKey, last: T | None) -> None:
-        with self._lock:
-            before = self._objects.pop(key, None)
-        if before is not None:
-            same = last is not None and last.metadata.uid == before.metadata.uid
-            self._changed(last if same else before, None)
-
-    def _changed(self, before: T | None, after: T | None) -> None:
+    def _changed(self, change: MirrorChange[T]) -> None:
         if self._on_change is None or self._stopping.is_set():
             return
         try:
-            self._on_change(MirrorChange(before=before, after=after))
+            self._on_change(change)
         except Exception as error:
             self._tell(error)
 

@@ -77,6 +77,10 @@ class KubeClient(Protocol):
     repeated within their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.
     """
 
+    def within(self, timeout_s: float) -> KubeClient:
+        """The same client, whose calls end within so long; a watch that is open is not a call."""
+        ...
+
     def serves(self, kind: Kind[Any]) -> bool:
         """Whether the API server knows this kind (a CRD may not be installed)."""
         ...
@@ -137,8 +141,11 @@ class KubeClient(Protocol):
         """Delete, of that ``uid`` only when given. False when there is none, or another of the name."""
         ...
 
-    def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
-        """Give a pod its node. CONFLICT when it has one or ``uid`` is not its own, NOT_FOUND when it is gone."""
+    def bind(
+        self, namespace: str, name: str, uid: str, node: str, *, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """Give a pod its node, and these annotations in the same write. CONFLICT when it has one or ``uid`` is not its own,
+        NOT_FOUND when it is gone."""
         ...
 
     def evict(self, namespace: str, name: str, uid: str, *, grace_s: int | None = None) -> Evicted:

@@ -19,7 +19,7 @@ from calabash.kubernetes.node.tokens import device_name
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import VirtualClock
-from calabash.seams.kube.mirror import MirrorChange
+from calabash.seams.kube import MirrorChange
 from calabash.seams.kube.objects import Pod
 from calabash.seams.kubelet.protocol import CheckpointEntry, TokenOwner
 

@@ -10,7 +10,7 @@ from calabash.kubernetes.node.tenure import PodTenure
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.request import GpuRequest, ModeName, Placement
-from calabash.seams.kube.mirror import MirrorChange
+from calabash.seams.kube import MirrorChange
 from calabash.seams.kube.objects import Pod
 
 

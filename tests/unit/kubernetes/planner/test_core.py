@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -703,3 +704,23 @@ def test_what_runs_on_cordoned_devices_keeps_them() -> None:
     assert cluster.evictions == []
     assert cluster.bound()[uid] == node
     assert [cluster.bound().get(other) for other in others].count(node) == 0
+
+
+def test_what_somebody_else_bound_on_the_same_node_by_another_plan_holds_what_that_plan_says() -> None:
+    world = Cluster({"a": 2})
+    uid = world.create(GpuRequest())
+    world.decide()
+    plan = world.core.book.entries[uid].plan
+    assert plan is not None
+    (mine,) = plan.containers[0].slices
+    (other,) = {"GPU-0", "GPU-1"} - {mine.device}
+    slices = (msgspec.structs.replace(mine, device=other),)
+    theirs = msgspec.structs.replace(
+        plan, id="theirs", containers=(msgspec.structs.replace(plan.containers[0], slices=slices),)
+    )
+    world.set(replace(world.pods[uid], gated=False, node="a", plan=theirs))
+    second = world.create(GpuRequest())
+    world.settle()
+    world.check()
+    assert world.core.book.entries[uid].plan == theirs
+    assert world.pods[second].plan is not None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.lease import Election
+from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.objects import LEASE, NAMESPACE
 
@@ -88,6 +92,71 @@ def test_whatever_happens_at_most_one_leads(steps: list[tuple[int, float, bool]]
         world.client.faults.down = down
         world.all[who].step()
         assert sum(one.leads() for one in world.all) <= 1
+
+
+def test_a_lead_that_was_renewed_too_late_is_another_term() -> None:
+    world = Candidates(1)
+    (only,) = world.all
+    assert only.step()
+    first = only.term()
+    world.now_s = 6.0
+    assert only.step()
+    assert only.term() == first
+    world.now_s = 13.0
+    assert not only.leads(), "another may have led from here"
+    assert only.step()
+    assert only.term() == first + 1
+
+
+def test_whether_the_api_server_answers_is_known_from_the_last_step() -> None:
+    world = Candidates()
+    first, second = world.all
+    assert first.step()
+    assert not second.step()
+    assert second.in_touch(), "it was answered that another leads"
+    world.client.faults.down = True
+    first.step()
+    assert not first.in_touch()
+
+
+class Stumbling:
+    """A candidate whose first step fails in a way that nobody thought of."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def leads(self) -> bool:
+        return self.steps > 1
+
+    def step(self) -> bool:
+        self.steps += 1
+        if self.steps == 1:
+            raise ZeroDivisionError
+        return True
+
+    def resign(self) -> None:
+        raise CalabashError("away", reason=Reason.API_DOWN)
+
+    def term(self) -> int:
+        return 7
+
+    def in_touch(self) -> bool:
+        return self.steps > 1
+
+    def holder(self) -> str:
+        return "me"
+
+
+def test_the_lead_is_asked_for_again_whatever_happened_and_ends_with_who_asks() -> None:
+    answered = threading.Event()
+    lead = Lead(Stumbling(), every_s=0.01, stepped=lambda ok: answered.set() if ok else None)
+    assert lead.term() == 0
+    lead.start()
+    assert answered.wait(60)
+    assert (lead.term(), lead.holder()) == (7, "me")
+    lead.stop()
+    assert lead.term() == 0, "nothing is written by who has ended"
+    lead.resign()
 
 
 @pytest.mark.parametrize("stolen_by", ["p1"])

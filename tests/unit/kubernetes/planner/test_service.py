@@ -147,7 +147,7 @@ def test_what_a_planner_that_lost_the_lead_for_a_moment_did_not_write_is_written
     service = world.start(term_s=0.3)
     until(service.leads, "leads")
     world.client.faults.down = True
-    until(lambda: not service.election.leads(), "the lead is lost")
+    until(lambda: not service.leads(), "the lead is lost")
     world.client.faults.down = False
     world.pod("p", GpuRequest())
     until(lambda: released(world, "p"), "released")
@@ -224,4 +224,4 @@ def test_the_lead_is_renewed_while_a_large_core_is_built(world: World, monkeypat
     assert building.wait(20)
     world.pod("p", GpuRequest())
     until(lambda: released(world, "p"), "released")
-    assert service.election.leads()
+    assert service.leads()

@@ -1,0 +1,88 @@
+"""The objects that a mirror holds, and what changes in them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Generic
+
+from calabash.seams.kube.meta import T
+from calabash.seams.kube.protocol import WatchEvent, WatchEventType
+
+ObjectKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorChange(Generic[T]):
+    """One object changed: ``before`` None when it is new, ``after`` None when it is gone."""
+
+    before: T | None
+    after: T | None
+
+
+class MirrorCache(Generic[T]):
+    """All objects by (namespace, name). One thread changes it, any may look.
+
+    Args:
+        tell: called for every change in order, with no lock held; the cache shows the change already.
+        keep: what of an object to hold and tell.
+    """
+
+    def __init__(self, tell: Callable[[MirrorChange[T]], None], keep: Callable[[T], T] | None) -> None:
+        self._tell = tell
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._objects: dict[ObjectKey, T] = {}
+
+    def snapshot(self) -> dict[ObjectKey, T]:
+        """All objects as they are now."""
+        with self._lock:
+            return dict(self._objects)
+
+    def get(self, key: ObjectKey) -> T | None:
+        """One object."""
+        with self._lock:
+            return self._objects.get(key)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def apply(self, event: WatchEvent[T]) -> None:
+        """What a watch tells."""
+        obj = event.object
+        if obj is None:
+            return
+        if event.type is WatchEventType.DELETED:
+            self._drop((obj.metadata.namespace, obj.metadata.name), obj)
+        else:
+            self.put(obj)
+
+    def put(self, obj: T) -> ObjectKey:
+        """An object is so; nothing happens when that is known."""
+        key = (obj.metadata.namespace, obj.metadata.name)
+        before = self._objects.get(key)
+        if before is not None:
+            if before.metadata.resource_version == obj.metadata.resource_version:
+                return key
+            if before.metadata.uid != obj.metadata.uid:
+                self._drop(key, None)
+                before = None
+        if self._keep is not None:
+            obj = self._keep(obj)
+        with self._lock:
+            self._objects[key] = obj
+        self._tell(MirrorChange(before=before, after=obj))
+        return key
+
+    def retain(self, keys: Collection[ObjectKey]) -> None:
+        """There are these and no others."""
+        for key in [key for key in self._objects if key not in keys]:
+            self._drop(key, None)
+
+    def _drop(self, key: ObjectKey, last: T | None) -> None:
+        with self._lock:
+            before = self._objects.pop(key, None)
+        if before is not None:
+            same = last is not None and last.metadata.uid == before.metadata.uid
+            self._tell(MirrorChange(before=last if same else before, after=None))

@@ -1,0 +1,132 @@
+"""The service while planners come and go, hang and wake up, and answers of the API server are lost: nothing is given twice."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.kubernetes.planner.world import SETTINGS, World, released, until
+
+from calabash.kubernetes.names import PLAN_GATE
+from calabash.kubernetes.planner.answers import BindVerdict
+from calabash.kubernetes.planner.facts import PodName
+from calabash.kubernetes.planner.service import PlannerService
+from calabash.model.errors import CalabashError
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import POD
+
+
+class LateKube:
+    """Another way to the same API server, on which watches of pods tell nothing until they are let."""
+
+    def __init__(self, client: MemoryKube) -> None:
+        self._client = client
+        self.late = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def within(self, timeout_s: float) -> LateKube:
+        return self
+
+    def watch(self, kind: Any, *words: Any, **more: Any) -> Any:
+        watch = self._client.watch(kind, *words, **more)
+        something = watch._something
+        if kind is POD:
+            watch._something = lambda: watch._closed or (not self.late.is_set() and something())  # type: ignore[method-assign]
+        return watch
+
+
+def test_who_takes_over_knows_what_the_one_before_wrote_though_its_watch_did_not_tell(world: World) -> None:
+    first = world.start(identity="first")
+    until(first.leads, "leads")
+    way = LateKube(world.client)
+    second = PlannerService(way, replace(SETTINGS, identity="second"))
+    second.start()
+    world.services.append(second)
+    world.pod("p", GpuRequest(count=2), gates=[{"name": "example.com/other"}])
+    world.pod("q", GpuRequest(count=2))
+    until(lambda: second.mirrors.pods.get("q", "team"), "known to both")
+    way.late.set()
+    body = {"spec": {"schedulingGates": [{"name": PLAN_GATE}]}}
+    world.client.patch(POD, "p", "team", body=body)
+    world.node("a")
+    pod = until(lambda: released(world, "p"), "released")
+    assert world.bind(first, pod, "a") == (200, {"Error": ""})
+    first.stop()
+    world.services.remove(first)
+    until(second.leads, "the other leads")
+    entry = second.seen(PodName(uid=pod.metadata.uid, namespace="team", name="p"))
+    assert entry is not None
+    assert entry.spec.node_name == "a"
+    threading.Event().wait(0.3)
+    assert released(world, "q") is None, "its devices would be those of the first"
+
+
+def test_a_binding_that_was_agreed_to_is_not_written_by_who_has_lost_the_lead_since(world: World) -> None:
+    world.node("a")
+    service = world.start()
+    made = world.pod("p", GpuRequest())
+    until(lambda: released(world, "p"), "released")
+    pod = PodName(uid=made.metadata.uid, namespace="team", name="p")
+    answer = service.bind(pod, "a")
+    assert answer.verdict is BindVerdict.GO
+    service.lead.stop()
+    with pytest.raises(CalabashError, match="does not lead"):
+        service.bound(pod, "a", answer)
+    assert world.get("p").spec.node_name == ""
+
+
+def test_bindings_that_are_held_are_refused_when_the_lead_is_lost_so_that_they_are_asked_for_again(
+    world: World,
+) -> None:
+    world.node("a")
+    service = world.start(term_s=0.5)
+    for i in range(2):
+        world.pod(f"g{i}", GpuRequest(gang="g", gang_size=2))
+    pod = until(lambda: released(world, "g0"), "released")
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(world.bind(service, pod, "a")))
+    asking.start()
+    asking.join(0.3)
+    assert asking.is_alive(), "it is held"
+    world.client.faults.down = True
+    asking.join(20)
+    assert answers == [(200, {"Error": "this planner does not lead; another answers"})]
+    world.client.faults.down = False
+    until(service.leads, "leads again")
+    assert world.get("g0").spec.node_name == ""
+
+
+def test_a_pod_that_kube_scheduler_still_asks_about_and_nobody_has_holds_no_devices(world: World) -> None:
+    world.node("a")
+    service = world.start()
+    until(service.leads, "leads")
+    stale = world.pod("p", GpuRequest(count=2), gates=[{"name": "example.com/other"}])
+    stale = msgspec.structs.replace(stale, spec=msgspec.structs.replace(stale.spec, scheduling_gates=()))
+    world.client.delete(POD, "p", "team", grace_s=0)
+    until(lambda: service.mirrors.pods.get("p", "team") is None, "its end is known")
+    world.filter(service, stale, "a")
+    world.pod("q", GpuRequest(count=2))
+    until(lambda: released(world, "q"), "released")
+
+
+def test_a_binding_is_written_when_the_api_server_is_back(world: World) -> None:
+    world.node("a")
+    service = world.start()
+    world.pod("p", GpuRequest())
+    pod = until(lambda: released(world, "p"), "released")
+    world.client.faults.down = True
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(world.bind(service, pod, "a")))
+    asking.start()
+    asking.join(0.3)
+    assert asking.is_alive(), "it is neither bound nor refused"
+    world.client.faults.down = False
+    asking.join(20)
+    assert answers == [(200, {"Error": ""})]
+    assert world.get("p").spec.node_name == "a"
