@@ -105,7 +105,7 @@ def test_a_node_is_emptied_by_who_may_as_the_budget_allows_and_seen_by_who_views
     ]
     (top, _), (queue, _), (_, refused) = (looked.communicate(timeout=60) for looked in looking)
     assert [looked.returncode for looked in looking] == [0, 0, 4], refused
-    assert "██········  20%" in top
+    assert "██········ 20%" in top
     assert queue.splitlines()[1].split()[0] == "default"
     assert "hint: an administrator can give you" in refused
 

@@ -50,7 +50,7 @@ WAITING_COLUMNS = (
 
 
 @dataclass(slots=True)
-class Tally:
+class QueueTally:
     """What pods have of one queue and want of it."""
 
     holds: dict[str, float] = field(default_factory=dict)  # devices, by namespace
@@ -58,12 +58,12 @@ class Tally:
     waiting: list[Pod] = field(default_factory=list)
 
 
-def tallies(pods: Iterable[Pod], nodes: Sequence[GpuNode], queues: Mapping[str, str]) -> dict[str, Tally]:
+def tallies(pods: Iterable[Pod], nodes: Sequence[GpuNode], queues: Mapping[str, str]) -> dict[str, QueueTally]:
     """By queue; "" has those whose queue cannot be seen."""
     memory = {device.uuid: device.memory_mib for node in nodes for device in node.status.devices}
-    found: dict[str, Tally] = {}
+    found: dict[str, QueueTally] = {}
     for pod in pods:
-        tally = found.setdefault(queue_of(pod, queues), Tally())
+        tally = found.setdefault(queue_of(pod, queues), QueueTally())
         if runs(pod):
             tally.running += 1
             namespace = pod.metadata.namespace
@@ -109,7 +109,7 @@ def tree(queues: Sequence[KubeQueue]) -> Iterator[tuple[int, KubeQueue]]:
         yield from below(next(iter(left.values())), 0)
 
 
-def rows(queues: Sequence[KubeQueue], found: Mapping[str, Tally] | None) -> list[dict[str, Any]]:
+def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) -> list[dict[str, Any]]:
     """One row for each queue. What the planner tells in its status counts; where it tells nothing, what the pods say does."""
     from calabash.seams.kube.resources import KubeQueueStatus  # noqa: PLC0415
 
@@ -138,11 +138,11 @@ def rows(queues: Sequence[KubeQueue], found: Mapping[str, Tally] | None) -> list
     return list(made.values())
 
 
-def _counted(found: Mapping[str, Tally] | None, name: str) -> dict[str, Any]:
+def _counted(found: Mapping[str, QueueTally] | None, name: str) -> dict[str, Any]:
     """What pods say of a queue; nothing where one may not see them."""
     if found is None:
         return dict.fromkeys(("allocated", "guaranteed", "borrowed", "running", "waiting"))
-    tally = found.get(name, Tally())
+    tally = found.get(name, QueueTally())
     holds = round(sum(tally.holds.values()), 3)
     return {"allocated": holds, "running": tally.running, "waiting": len(tally.waiting)}
 
@@ -160,11 +160,11 @@ def _sum_up(made: Mapping[str, dict[str, Any]]) -> None:
             row["borrowed"] = round(row["allocated"] - row["guaranteed"], 3)
 
 
-def waiting_rows(found: Mapping[str, Tally], names: Iterable[str]) -> list[Row]:
+def waiting_rows(found: Mapping[str, QueueTally], names: Iterable[str]) -> list[Row]:
     """Who waits in these queues, in the order of each."""
     lines: list[Row] = []
     for name in names:
-        tally = found.get(name, Tally())
+        tally = found.get(name, QueueTally())
         pods = in_turn(tally.waiting, tally.holds)
         lines += [{"turn": turn, **waiting_row(pod, name)} for turn, pod in enumerate(pods, 1)]
     return lines
@@ -212,7 +212,7 @@ def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
     _tell_waiting(waiting, len(waiting) if name else _SHOWN, wide=fmt == "wide")
 
 
-def _read(client: KubeClient) -> tuple[list[KubeQueue], dict[str, Tally] | None]:
+def _read(client: KubeClient) -> tuple[list[KubeQueue], dict[str, QueueTally] | None]:
     """The queues, the one that is always there included, and what pods say; None when one may not see all pods."""
     from calabash.model.request import DEFAULT_QUEUE  # noqa: PLC0415
     from calabash.seams.kube.meta import ObjectMeta  # noqa: PLC0415
