@@ -24,6 +24,7 @@ class Reason(StrEnum):
     BAD_FILE = "bad_file"
     API_DOWN = "api_down"
     KUBELET_DOWN = "kubelet_down"
+    FOREIGN_PLUGIN = "foreign_plugin"
     # why a request is not placed
     NO_DEVICES = "no_devices"
     TOO_LARGE = "too_large"

@@ -26,6 +26,7 @@ from calabash.sharing.registry import SHARING_MODES
 
 MANAGER = "calabash-agent"
 _MODEL_CHARACTERS_MAX = 60
+_REASON_CHARACTERS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
             record = records.get(name)
             if record is not None:
                 slices += _slices(record, state, pods.of_allocation(name), uses)
-        devices.append(_device(state, slices, uses))
+        devices.append(_device(state, slices, uses, refusal="" if facts.ready else facts.message))
     ready = Condition(
         type="Ready", status="True" if facts.ready else "False", reason=facts.reason, message=facts.message
     )
@@ -152,10 +153,11 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
     ]
 
 
-def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses) -> GpuNodeDevice:
+def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, *, refusal: str) -> GpuNodeDevice:
+    """``refusal``: why the node gives out nothing; whoever places would otherwise go on placing there."""
     device = state.device
     use = uses.get(("", device.uuid), NO_USE)
-    healthy = device.health is Health.HEALTHY and state.takes_work
+    healthy = device.health is Health.HEALTHY and state.takes_work and not refusal
     return GpuNodeDevice(
         uuid=device.uuid,
         index=device.index,
@@ -165,7 +167,7 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses) -
         numa_node=device.numa_node,
         pci_bus_id=device.pci_bus_id,
         nvlink_peers=tuple(device.nvlink_peers),
-        reason="" if healthy else (state.cause or device.health.value),
+        reason="" if healthy else (state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
         modes=tuple(sorted(SHARING_MODES)),
         mode=state.mode or "",
         slices=tuple(slices),

@@ -18,6 +18,9 @@ from calabash.agent.node import Grant, NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.node.edits import EditsMaker, HostDriver, device_nodes, find_driver, simulated_driver
+from calabash.kubernetes.node.foreign import ForeignPlugins
+from calabash.kubernetes.node.giving import Giving
+from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.installed import install
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.pods import NodePods
@@ -25,8 +28,8 @@ from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.specs import SlotSpecs
+from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.node.tenure import PodTenure
-from calabash.kubernetes.node.tokens import TokenList
 from calabash.kubernetes.node.usage import UseTelling
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -57,6 +60,8 @@ class AgentService:
         self._stop = threading.Event()
         self._client: KubeClient = load_client(settings.kubeconfig or "")
         self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
+        self._happenings = NodeHappenings(self._client, settings.node)
+        self._taint = StartupTaint(self._client, settings.node)
 
     def stop(self) -> None:
         """From any thread, or a signal's handler."""
@@ -71,7 +76,7 @@ class AgentService:
                         self._serve(stack)
                 except CalabashError as error:
                     log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
-                    self._tell(_empty(self._settings.node), NodePods(self._fetch), ready=False, error=error)
+                    self._tell(_empty(self._settings.node), NodePods(self._fetch), error=error)
                     self._stop.wait(RETRY_S)
 
     def _serve(self, stack: ExitStack) -> None:
@@ -108,6 +113,8 @@ class AgentService:
         mirror.start()
         stack.callback(mirror.stop)
         specs = SlotSpecs(settings.specs, lambda: checkpoint.read(GPUS))
+        foreign = ForeignPlugins(checkpoint.registered, resources.offered)
+        giving = Giving(foreign, lambda: checkpoint.read(GPUS), agent.record)
         preparer = Preparer(
             agent,
             pods,
@@ -115,6 +122,7 @@ class AgentService:
             SystemClock(),
             edits=self._edits(agent, drivers),
             specs=specs,
+            refuse=giving.require,
         )
         plugin = DevicePluginServer(
             GPUS,
@@ -122,16 +130,19 @@ class AgentService:
             directory=settings.kubelet / "device-plugins",
             on_error=lambda error: log.warning(str(error)),
         )
-        tokens = TokenList(plugin.set_devices)
-        tokens.update(agent.snapshot())
+        giving.look(time.monotonic())
+        giving.tell([state.device for state in agent.devices()], plugin.set_devices)
         plugin.start()
         stack.callback(plugin.stop)
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
             pods.synced = mirror.synced()
             snapshot = agent.snapshot()
-            tokens.update(snapshot)
-            self._tell(snapshot, pods, ready=True, driver=version)
+            refusal = giving.look(time.monotonic())
+            giving.tell([state.device for state in snapshot.devices], plugin.set_devices)
+            self._tell(snapshot, pods, driver=version, error=refusal)
+            if refusal is None and plugin.registered:
+                self._taint.tend(plugin.registrations, time.monotonic())
             specs.sweep()
             self._stop.wait(TICK_S)
 
@@ -163,19 +174,19 @@ class AgentService:
         snapshot: NodeSnapshot,
         pods: NodePods,
         *,
-        ready: bool,
         driver: str = "",
         error: CalabashError | None = None,
     ) -> None:
         facts = NodeFacts(
             agent_version=calabash.__version__,
             driver_version=driver,
-            ready=ready,
+            ready=error is None,
             reason="Serving" if error is None else error.reason.value,
             message="" if error is None else str(error),
         )
         try:
             self._publisher.publish(snapshot, pods, facts)
+            self._happenings.fares(error)
         except CalabashError as failed:
             log.warning("the node's state could not be told", error=failed.message)
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.names import CDI_KIND
-from calabash.model.device import Health
-from calabash.seams.kubelet.protocol import PluginDevice
 from calabash.sharing.vgpu import SLICES_MAX
 
 SPEC_PREFIX = "calabash-slot-"
@@ -42,23 +39,3 @@ def spec_name(tokens: Sequence[str]) -> str:
     first = min(tokens)
     rest = hashlib.sha256("\n".join(sorted(tokens)).encode()).hexdigest()[:12]
     return f"{SPEC_PREFIX}{first}-{rest}" if len(tokens) > 1 else f"{SPEC_PREFIX}{first}"
-
-
-class TokenList:
-    """What the kubelet is told to have, made anew only when it has changed.
-
-    Args:
-        tell: takes the list.
-    """
-
-    def __init__(self, tell: Callable[[list[PluginDevice]], None]) -> None:
-        self._tell = tell
-        self._told: tuple[int, bool] | None = None
-
-    def update(self, snapshot: NodeSnapshot) -> None:
-        """Tokens for all devices; usable while one of these is."""
-        healthy = any(d.device.health is Health.HEALTHY for d in snapshot.devices)
-        now = (len(snapshot.devices), healthy)
-        if now != self._told:
-            self._tell([PluginDevice(id=name, healthy=healthy) for name in token_ids(now[0])])
-            self._told = now

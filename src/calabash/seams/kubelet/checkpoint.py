@@ -58,6 +58,25 @@ class Checkpoint:
 
     def __init__(self, path: Path = CHECKPOINT) -> None:
         self._path = path
+        self._registered: tuple[tuple[int, ...], frozenset[str]] = ((), frozenset())
+
+    def registered(self) -> frozenset[str]:
+        """Resources of which a plug-in had healthy devices when the kubelet last wrote the file. It writes when a plug-in
+        tells of its devices, and not when one goes: who is named may have gone since. Raises as ``read``.
+        """
+        written = self._signature()
+        if not written or written != self._registered[0]:
+            body = self._body()
+            named = (self._decoded(body).registered_devices or {}) if body is not None else {}
+            self._registered = (written, frozenset(name for name, ids in named.items() if ids))
+        return self._registered[1]
+
+    def _signature(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat(follow_symlinks=False)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def read(self, resource: str) -> tuple[CheckpointEntry, ...]:
         """The containers that hold tokens of ``resource``; none when there is no file yet.
@@ -67,11 +86,14 @@ class Checkpoint:
         body = self._body()
         if body is None:
             return ()
+        entries = self._decoded(body).pod_device_entries or ()
+        return tuple(self._entry(entry) for entry in entries if entry.resource_name == resource)
+
+    def _decoded(self, body: bytes) -> _Data:
         try:
-            entries = _DECODER.decode(body).data.pod_device_entries or ()
+            return _DECODER.decode(body).data
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise self._unknown(str(error)) from error
-        return tuple(self._entry(entry) for entry in entries if entry.resource_name == resource)
 
     def _entry(self, entry: _Entry) -> CheckpointEntry:
         try:

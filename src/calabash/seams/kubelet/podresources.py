@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
@@ -13,6 +14,9 @@ from calabash.seams.kubelet.protocol import TokenOwner
 from calabash.seams.kubelet.stubs import podresources_pb2 as pb
 
 POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+_Request = pb.ListPodResourcesRequest | pb.AllocatableResourcesRequest
+R = TypeVar("R", pb.ListPodResourcesResponse, pb.AllocatableResourcesResponse)
 
 
 class PodResources:
@@ -31,16 +35,7 @@ class PodResources:
 
     def list(self, resource: str) -> tuple[TokenOwner, ...]:
         """Who holds tokens of ``resource``. Raises CalabashError(KUBELET_DOWN)."""
-        call = self._connected().unary_unary(
-            "/v1.PodResourcesLister/List",
-            request_serializer=pb.ListPodResourcesRequest.SerializeToString,
-            response_deserializer=pb.ListPodResourcesResponse.FromString,
-        )
-        try:
-            reply: pb.ListPodResourcesResponse = call(pb.ListPodResourcesRequest(), timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            self.close()
-            raise _down(self._socket, error) from error
+        reply = self._ask("List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse)
         return tuple(
             TokenOwner(
                 namespace=pod.namespace, pod=pod.name, container=container.name, resource=resource, device_ids=ids
@@ -49,6 +44,27 @@ class PodResources:
             for container in pod.containers
             if (ids := _tokens(container, resource))
         )
+
+    def offered(self) -> dict[str, int]:
+        """Resources of device plug-ins that are there now, each with how many healthy devices. Raises as ``list``."""
+        reply = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest(), pb.AllocatableResourcesResponse)
+        found: dict[str, int] = {}
+        for held in reply.devices:
+            found[held.resource_name] = found.get(held.resource_name, 0) + len(held.device_ids)
+        return {name: count for name, count in found.items() if count}
+
+    def _ask(self, method: str, request: _Request, reply: type[R]) -> R:
+        call = self._connected().unary_unary(
+            f"/v1.PodResourcesLister/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=reply.FromString,
+        )
+        try:
+            answer: R = call(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            self.close()
+            raise _down(self._socket, error) from error
+        return answer
 
     def close(self) -> None:
         """Close the line; the next question opens it again."""

@@ -149,6 +149,16 @@ def test_a_node_without_a_driver_says_so_and_the_time_of_the_change_stays() -> N
     assert world.status.conditions[0].last_transition_time == condition.last_transition_time
 
 
+def test_a_node_that_gives_out_nothing_keeps_its_slices_and_no_planner_finds_a_device_well() -> None:
+    world = World()
+    world.publish(node(), replace(FACTS, ready=False, reason="foreign_plugin", message="another one is there"))
+    (device,) = world.status.devices
+    assert (device.health, device.reason) == ("unhealthy", "another one is there")
+    assert device.slices
+    world.publish(node())
+    assert world.status.devices[0].health == "healthy"
+
+
 def test_what_could_not_be_written_is_written_at_the_next_telling() -> None:
     world = World()
     world.client.faults.down = True

@@ -1,0 +1,72 @@
+"""Whether a node gives out anything, and how much: what its agent tells the kubelet of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from calabash.kubernetes.node.foreign import ForeignPlugins
+from calabash.kubernetes.node.health import HeldTokens, any_ill, held_tokens, token_health
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.seams.kubelet.protocol import CheckpointEntry, PluginDevice
+
+log = structlog.get_logger(__name__)
+
+
+class Giving:
+    """Looks twice a second; asked in between by whoever starts a container.
+
+    Args:
+        foreign: device plug-ins of others.
+        checkpoint: who holds which tokens, by the kubelet.
+        record: what the agent has granted.
+    """
+
+    def __init__(
+        self,
+        foreign: ForeignPlugins,
+        checkpoint: Callable[[], Iterable[CheckpointEntry]],
+        record: Callable[[AllocationId], AllocationRecord | None],
+    ) -> None:
+        self._foreign = foreign
+        self._checkpoint = checkpoint
+        self._record = record
+        self._refusal: CalabashError | None = None
+        self._told = 0  # devices whose tokens were all told to be well
+
+    def look(self, now_s: float) -> CalabashError | None:
+        """Why nothing is given out now; None when it is. ``now_s``: monotonic time."""
+        before, self._refusal = self._refusal, self._foreign.look(now_s)
+        if self._refusal is not None and before is None:
+            log.error("nothing is given out", error=self._refusal.message, hint=self._refusal.hint)
+        elif self._refusal is None and before is not None:
+            log.info("devices are given out again")
+        return self._refusal
+
+    def require(self) -> None:
+        """Raises the CalabashError for which no container starts now."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def tokens(self, devices: Sequence[Device]) -> list[PluginDevice]:
+        """All tokens with their health. Tokens in use are as well as their device, whatever else is."""
+        gives = self._refusal is None
+        return token_health(devices, () if gives and not any_ill(devices) else self._held(), gives=gives)
+
+    def tell(self, devices: Sequence[Device], tell: Callable[[list[PluginDevice]], None]) -> None:
+        """Have all tokens told, unless all is as well as it was."""
+        well = len(devices) if self._refusal is None and not any_ill(devices) else 0
+        if not well or well != self._told:
+            tell(self.tokens(devices))
+        self._told = well
+
+    def _held(self) -> list[HeldTokens]:
+        try:
+            return held_tokens(self._checkpoint(), self._record)
+        except CalabashError as error:
+            log.warning("which tokens are in use is not known", error=error.message)
+            return []

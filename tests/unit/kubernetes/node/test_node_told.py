@@ -1,0 +1,125 @@
+"""What the agent does to its Node: the startup taint goes once it serves, and people read in events how it fares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calabash.kubernetes.names import STARTUP_TAINT
+from calabash.kubernetes.node.happenings import NAMESPACE, NodeHappenings
+from calabash.kubernetes.node.taint import AGAIN_S, RETRY_S, StartupTaint
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import EVENT, NODE, KubeEvent
+
+OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
+THEIRS = {"key": "example.com/theirs", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+FOREIGN = CalabashError("2 of nvidia.com/gpu", reason=Reason.FOREIGN_PLUGIN, hint="keep it off")
+
+
+def node(client: MemoryKube, *taints: dict[str, Any]) -> None:
+    client.create(NODE, {"metadata": {"name": "n1"}, "spec": {"taints": list(taints)}})
+
+
+def taints(client: MemoryKube) -> list[str]:
+    found = client.get(NODE, "n1")
+    assert found is not None
+    return [taint.key for taint in found.spec.taints]
+
+
+def events(client: MemoryKube) -> list[KubeEvent]:
+    return list(client.list(EVENT, NAMESPACE).items)
+
+
+def test_the_startup_taint_goes_whatever_its_effect_and_all_others_stay() -> None:
+    client = MemoryKube()
+    node(client, OURS, THEIRS, {**OURS, "effect": "NoExecute"})
+    assert StartupTaint(client, "n1").lift()
+    assert taints(client) == ["example.com/theirs"]
+
+
+def test_a_node_without_it_is_not_written() -> None:
+    client = MemoryKube()
+    node(client, THEIRS)
+    before = client.get(NODE, "n1")
+    assert not StartupTaint(client, "n1").lift()
+    assert client.get(NODE, "n1") == before
+
+
+def test_a_node_that_is_not_there_has_no_taint() -> None:
+    assert not StartupTaint(MemoryKube(), "n1").lift()
+
+
+def test_a_node_that_comes_back_tainted_is_freed_again() -> None:
+    client = MemoryKube()
+    node(client, OURS)
+    taint = StartupTaint(client, "n1")
+    taint.tend(1, 0.0)
+    assert taints(client) == []
+    client.delete(NODE, "n1")
+    node(client, OURS)
+    taint.tend(1, AGAIN_S - 1)
+    assert taints(client) == [STARTUP_TAINT], "the API server is not asked all the time"
+    taint.tend(2, AGAIN_S - 1)
+    assert taints(client) == [], "its kubelet has been registered with anew"
+    client.delete(NODE, "n1")
+    node(client, OURS)
+    taint.tend(2, 2 * AGAIN_S)
+    assert taints(client) == []
+
+
+def test_what_failed_is_tried_again_soon() -> None:
+    client = MemoryKube()
+    node(client, OURS)
+    taint = StartupTaint(client, "n1")
+    client.faults.down = True
+    taint.tend(1, 0.0)
+    client.faults.down = False
+    taint.tend(1, RETRY_S / 2)
+    assert taints(client) == [STARTUP_TAINT]
+    taint.tend(1, RETRY_S)
+    assert taints(client) == []
+
+
+def test_an_agent_that_cannot_serve_says_so_once_and_says_when_it_can_again() -> None:
+    client = MemoryKube()
+    happenings = NodeHappenings(client, "n1")
+    happenings.fares(None)
+    assert events(client) == []
+    for _ in range(3):
+        happenings.fares(FOREIGN)
+    (warning,) = events(client)
+    assert (warning.type, warning.reason, warning.count) == ("Warning", "ForeignPlugin", 1)
+    assert "2 of nvidia.com/gpu; hint: keep it off" in warning.message
+    assert (warning.involved_object.kind, warning.involved_object.name) == ("Node", "n1")
+    happenings.fares(None)
+    assert {(event.type, event.reason) for event in events(client)} == {
+        ("Warning", "ForeignPlugin"),
+        ("Normal", "Serving"),
+    }
+
+
+def test_the_same_again_is_counted_and_what_was_forgotten_is_told_anew() -> None:
+    client = MemoryKube()
+    happenings = NodeHappenings(client, "n1")
+    for error in (FOREIGN, None, FOREIGN):
+        happenings.fares(error)
+    counts = {event.reason: event.count for event in events(client)}
+    assert counts == {"ForeignPlugin": 2, "Serving": 1}
+    for event in events(client):
+        client.delete(EVENT, event.metadata.name, NAMESPACE)
+    happenings.fares(None)
+    assert [(event.reason, event.count) for event in events(client)] == [("Serving", 1)]
+
+
+def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
+    client = MemoryKube()
+    happenings = NodeHappenings(client, "n1")
+    client.faults.down = True
+    with pytest.raises(CalabashError) as refused:
+        happenings.fares(FOREIGN)
+    assert refused.value.reason is Reason.API_DOWN
+    client.faults.down = False
+    happenings.fares(FOREIGN)
+    assert [event.reason for event in events(client)] == ["ForeignPlugin"]
