@@ -166,15 +166,25 @@ def find_in_registry(kubelet: FakeKubelet, registry: Path, seen: set[Path]) -> r
     return info
 
 
-def serve_pod_resources(socket: Path, reply: resources_pb.ListPodResourcesResponse) -> grpc.Server:
-    """The kubelet's pod-resources service with one answer."""
-    handler = grpc.unary_unary_rpc_method_handler(
+def serve_pod_resources(
+    socket: Path,
+    reply: resources_pb.ListPodResourcesResponse,
+    allocatable: resources_pb.AllocatableResourcesResponse | None = None,
+) -> grpc.Server:
+    """The kubelet's pod-resources service with one answer to each question."""
+    list_all = grpc.unary_unary_rpc_method_handler(
         lambda _request, _context: reply,
         resources_pb.ListPodResourcesRequest.FromString,
         resources_pb.ListPodResourcesResponse.SerializeToString,
     )
+    offered = grpc.unary_unary_rpc_method_handler(
+        lambda _request, _context: allocatable or resources_pb.AllocatableResourcesResponse(),
+        resources_pb.AllocatableResourcesRequest.FromString,
+        resources_pb.AllocatableResourcesResponse.SerializeToString,
+    )
+    methods = {"List": list_all, "GetAllocatableResources": offered}
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     return server

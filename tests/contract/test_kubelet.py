@@ -291,6 +291,22 @@ def test_pod_resources_names_the_owners_of_our_tokens(directory: Path) -> None:
         server.stop(0).wait()
 
 
+def test_pod_resources_counts_what_plug_ins_offer_now(directory: Path) -> None:
+    devices = [
+        resources_pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["a", "b"]),
+        resources_pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["c"]),
+        resources_pb.ContainerDevices(resource_name="gone.example/x", device_ids=[]),
+    ]
+    allocatable = resources_pb.AllocatableResourcesResponse(devices=devices)
+    server = serve_pod_resources(directory / "s", resources_pb.ListPodResourcesResponse(), allocatable)
+    asked = PodResources(directory / "s")
+    try:
+        assert asked.offered() == {"nvidia.com/gpu": 3}
+    finally:
+        asked.close()
+        server.stop(0).wait()
+
+
 def checkpoint(**changes: Any) -> dict[str, Any]:
     """A checkpoint as the kubelet of Kubernetes 1.36 writes it."""
     answer = pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="calabash.dev/slot=t0-1")])
@@ -321,6 +337,23 @@ def test_the_checkpoint_names_init_containers_and_the_answer_they_got(tmp_path: 
     )
     path.write_text('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}')
     assert Checkpoint(path).read(RESOURCE) == ()
+
+
+def test_the_checkpoint_names_the_resources_that_had_healthy_devices_and_is_read_anew_when_it_changes(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "c"
+    seen = Checkpoint(path)
+    assert seen.registered() == frozenset()
+    path.write_text(json.dumps(checkpoint()))
+    assert seen.registered() == {RESOURCE}
+    with_another = checkpoint()
+    with_another["Data"]["RegisteredDevices"] |= {"nvidia.com/gpu": ["GPU-0"]}
+    (tmp_path / "new").write_text(json.dumps(with_another))
+    (tmp_path / "new").rename(path)
+    assert seen.registered() == {RESOURCE, "nvidia.com/gpu"}
+    path.unlink()
+    assert seen.registered() == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -13,16 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.node_root import ROOT, in_node_root
+from tests.contract.node_root import in_node_root
+from tests.contract.nvidia_programs import BUILD_S, built
 from tests.native.simnode import Node, compile_holder, simctl, until
 
-GO = ROOT / "build" / "go"
-MODULES = Path(__file__).parent / "go"
-PACKAGES = {
-    "nvidia-ctk": "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk",
-    "device-plugin": "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin",
-}
-BUILD_S = 900
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(BUILD_S + 120),
@@ -44,28 +36,6 @@ answer = migs
 """
 PARTS = ((9, (1, 0)), (14, (1,)), (19, (0,)))  # a half in two parts, a third, a seventh
 WHOLES = ((9, (2,)), (14, (1,)), (19, (0,)))
-
-
-def built(name: str) -> Path:
-    """A program of NVIDIA's, built once for each state of its go.mod and go.sum; several workers wait for one."""
-    module = MODULES / name
-    digest = hashlib.sha256(b"".join((module / f).read_bytes() for f in ("go.mod", "go.sum"))).hexdigest()[:16]
-    program = GO / "bin" / f"{name}-{digest}"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    # Go's own caches, so that the next clone on this machine fetches and compiles nothing again.
-    environment = os.environ | {"GOFLAGS": "-mod=readonly"}
-    with (GO / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            command = ["nice", "-n", "5", "go", "build", "-p", "2", "-o", f"{program}.new", PACKAGES[name]]
-            done = subprocess.run(
-                command, cwd=module, env=environment, capture_output=True, text=True, timeout=BUILD_S, check=False
-            )
-            if done.returncode != 0 and "dial tcp" in done.stderr:
-                pytest.skip(f"the modules of {name} cannot be fetched: {done.stderr.strip()[-200:]}")
-            assert done.returncode == 0, done.stderr[-4000:]
-            Path(f"{program}.new").rename(program)
-    return program
 
 
 @pytest.fixture

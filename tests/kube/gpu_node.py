@@ -74,6 +74,7 @@ class GpuNode:
         self.cluster = node.cluster
         for crd in sorted((ROOT / "charts" / "calabash" / "crds").glob("*.yaml")):
             self.cluster.kubectl("apply", "--server-side", "-f", str(crd))
+        self.inside_state = _STATE
         self.state = node.outside(_STATE)
         self.state.parent.mkdir(parents=True)
         made = simctl("create", self.state, "--gpus", gpus, "--seed", 1)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from tests.contract.nvidia_programs import BUILD_S, built
 from tests.kube.cluster import Cluster
 from tests.kube.gpu_node import MIB, PODS, GpuNode, sliced
 from tests.kube.needs import need
 from tests.kube.node import RealNode
+from tests.native.simnode import simctl
+
+from calabash.kubernetes.names import GPUS, STARTUP_TAINT
+from calabash.seams.gpu.library import simulated_library_dir
 
 FILL = "exec load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
 HOLD = "sleep 1000"
@@ -192,3 +199,80 @@ def test_the_agent_is_small(gpu_node: GpuNode) -> None:
     resident_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
     print(f"resident: {resident_kib / 1024:.1f} MiB")
     assert resident_kib <= 80 * 1024
+
+
+def test_the_agent_takes_the_startup_taint_away_and_no_other(gpu_node: GpuNode) -> None:
+    node = f"/api/v1/nodes/{gpu_node.node.name}"
+    gpu_node.cluster.kill("agent")
+    for taint in (f"{STARTUP_TAINT}:NoSchedule", "example.com/theirs:PreferNoSchedule"):
+        gpu_node.cluster.kubectl("taint", "nodes", gpu_node.node.name, taint)
+    gpu_node.cluster.start("agent")
+
+    def keys() -> set[str]:
+        return {taint["key"] for taint in gpu_node.cluster.api.get(node)["spec"].get("taints", [])}
+
+    try:
+        gpu_node.cluster.wait_for(lambda: STARTUP_TAINT not in keys(), "the startup taint to be gone")
+        assert "example.com/theirs" in keys()
+    finally:
+        gpu_node.cluster.kubectl("taint", "nodes", gpu_node.node.name, "example.com/theirs-")
+
+
+def health_in_status(gpu_node: GpuNode, name: str) -> list[str]:
+    """What a pod's status says of the devices of its container."""
+    statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
+    resources = [r for status in statuses for r in status.get("allocatedResourcesStatus", ()) if r["name"] == GPUS]
+    return [one["health"] for resource in resources for one in resource["resources"]]
+
+
+def ready(gpu_node: GpuNode) -> dict[str, Any]:
+    found: dict[str, Any] = gpu_node.status()["conditions"][0]
+    return found
+
+
+def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_given_out_again_when_it_is_well(
+    gpu_node: GpuNode,
+) -> None:
+    ill, well = gpu_node.devices()
+    gpu_node.wait_for_tokens()
+    cluster, before = gpu_node.cluster, gpu_node.tokens()
+    pods = [gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD}) for device in (ill, well)]
+    for name in pods:
+        gpu_node.wait(name, "Running")
+    assert simctl("inject", gpu_node.state, "--gpu", ill, "xid", 48).returncode == 0
+    cluster.wait_for(lambda: health_in_status(gpu_node, pods[0]) == ["Unhealthy"], "the pod's device to be ill")
+    assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
+    assert {d["uuid"]: d["health"] for d in gpu_node.status()["devices"]} == {ill: "unhealthy", well: "healthy"}
+    cluster.wait_for(lambda: gpu_node.tokens() == before // 2 + 1, "the tokens of one card, and that of the ill pod")
+    gpu_node.delete(pods[0])
+    cluster.wait_for(lambda: gpu_node.tokens() == before, "all tokens, for the card is idle and answers")
+    assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_S + 120)
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go to build NVIDIA's device plug-in with")
+def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it_goes(gpu_node: GpuNode) -> None:
+    cluster, device = gpu_node.cluster, gpu_node.devices()[0]
+    gpu_node.wait_for_tokens()
+    before = gpu_node.tokens()
+    name = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD})
+    gpu_node.wait(name, "Running")
+    environment = [f"CALABASH_SIM={gpu_node.inside_state}", f"LD_LIBRARY_PATH={simulated_library_dir()}"]
+    command = [str(built("device-plugin")), "--device-discovery-strategy=nvml"]
+    cluster.start_program("nvidia-plugin", ["env", *environment, *command], beside=gpu_node.node.name)
+    cluster.wait_for(lambda: ready(gpu_node)["reason"] == "foreign_plugin", "the node to say that it is not alone")
+    assert ready(gpu_node)["status"] == "False"
+    assert "2 of nvidia.com/gpu" in ready(gpu_node)["message"]
+    assert {d["health"] for d in gpu_node.status()["devices"]} == {"unhealthy"}
+    cluster.wait_for(lambda: gpu_node.tokens() == 1, "the token of the pod that runs alone")
+    assert health_in_status(gpu_node, name) == ["Healthy"]
+    events = cluster.kubectl("get", "events", "-n", "default", "--field-selector", "reason=ForeignPlugin", "-o", "name")
+    assert len(events.split()) == 1
+    cluster.kill("nvidia-plugin")
+    cluster.wait_for(lambda: ready(gpu_node)["status"] == "True", "the node to serve again")
+    cluster.wait_for(lambda: gpu_node.tokens() == before, "all tokens")
+    after = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": FILL})
+    assert gpu_node.wait(after, "Succeeded", "Failed") == "Succeeded"
+    status = cluster.api.get(f"{PODS}/{name}")["status"]
+    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)

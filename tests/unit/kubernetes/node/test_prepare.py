@@ -31,6 +31,7 @@ class Kubelet:
         self.entries: list[CheckpointEntry] = []
         self.owners: list[TokenOwner] = []
         self.unreadable = False
+        self.refusal: CalabashError | None = None
         self.agent = Agent()
         self.pods = NodePods(lambda namespace, name: None)
         self.specs = specs
@@ -41,7 +42,12 @@ class Kubelet:
             VirtualClock(),
             edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
             specs=SlotSpecs(specs, self.checkpoint),
+            refuse=self.refuse,
         )
+
+    def refuse(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def checkpoint(self) -> list[CheckpointEntry]:
         if self.unreadable:
@@ -203,6 +209,23 @@ def test_no_room_is_said_and_asked_again(kubelet: Kubelet) -> None:
         kubelet.preparer.pre_start(("slot-0001",))
     assert refused.value.reason is Reason.NO_MEMORY
     kubelet.agent.full = False
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(name) == container_allocation(UID, "main")
+
+
+def test_a_pod_is_admitted_while_nothing_is_given_out_and_its_start_says_why_until_it_can(kubelet: Kubelet) -> None:
+    """A refusal of Allocate would end the pod for good; one of its start is tried again."""
+    kubelet.refusal = CalabashError("another one is there", reason=Reason.FOREIGN_PLUGIN, hint="keep it off")
+    name = kubelet.admit(UID, "main", "slot-0001")
+    with pytest.raises(CalabashError, match="another one is there") as refused:
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert refused.value.hint
+    assert kubelet.agent.held == {}
+    kubelet.refusal = None
+    with pytest.raises(CalabashError, match="has not told this node of pod") as refused:
+        kubelet.preparer.pre_start(("slot-0001",))  # the API server has not been heard yet
+    assert "tried again" in refused.value.hint
+    kubelet.add(pod(planned("main")))
     kubelet.preparer.pre_start(("slot-0001",))
     assert kubelet.injected(name) == container_allocation(UID, "main")
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from calabash.kubernetes.names import CDI_KIND, GPUS
+from calabash.kubernetes.node.installed import install
 from calabash.kubernetes.node.specs import LOOK_S, SlotSpecs
-from calabash.kubernetes.node.tokens import qualified, spec_name
+from calabash.kubernetes.node.tokens import device_name, new_name, qualified, spec_name, token_ids
 from calabash.model.errors import CalabashError
 from calabash.seams.cdi import ContainerEdits, list_specs, write_spec
 from calabash.seams.kubelet.protocol import CheckpointEntry
@@ -99,3 +100,37 @@ def test_what_an_agent_left_that_was_killed_while_it_wrote_is_gone_after_the_nex
     half.write_text("{")
     Specs(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [f"{spec_name(['slot-0001'])}.json"]
+
+
+def test_names_are_new_each_time_and_files_are_per_set_of_tokens() -> None:
+    assert new_name(["slot-0001"]) != new_name(["slot-0001"])
+    assert device_name(qualified("slot-0001-aa")) == "slot-0001-aa"
+    assert device_name("nvidia.com/gpu=0") is None
+    assert spec_name(["slot-0001", "slot-0002"]) == spec_name(["slot-0002", "slot-0001"])
+    assert (
+        len({spec_name(["slot-0001"]), spec_name(["slot-0001", "slot-0002"]), spec_name(["slot-0001", "slot-0003"])})
+        == 3
+    )
+    assert len(set(token_ids(8))) == 8 * 64
+    assert all(len(name) <= 63 for name in token_ids(64))
+
+
+def test_an_installed_file_is_never_changed_and_a_new_release_has_its_own(tmp_path: Path) -> None:
+    source = tmp_path / "libcalabash.so"
+    source.write_bytes(b"first")
+    first = install(source, tmp_path / "lib")
+    assert install(source, tmp_path / "lib") == first
+    source.write_bytes(b"second")
+    second = install(source, tmp_path / "lib")
+    assert (first.read_bytes(), second.read_bytes()) == (b"first", b"second")
+    assert first.name == second.name == "libcalabash.so"
+    assert second.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    source = tmp_path / "libcalabash.so"
+    source.write_bytes(b"x")
+    blocked = tmp_path / "file"
+    blocked.touch()
+    with pytest.raises(CalabashError, match="cannot install"):
+        install(source, blocked)
