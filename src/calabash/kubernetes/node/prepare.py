@@ -33,6 +33,7 @@ class Preparer:
     Args:
         edits: what a container needs to use a grant.
         specs: where those needs are written for the runtime.
+        refuse: called before anything new is granted; raises CalabashError while the node gives out nothing.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Preparer:
         *,
         edits: Callable[[Grant], ContainerEdits],
         specs: SlotSpecs,
+        refuse: Callable[[], None] = lambda: None,
     ) -> None:
         self._agent = agent
         self._pods = pods
@@ -51,6 +53,7 @@ class Preparer:
         self._clock = clock
         self._edits = edits
         self._specs = specs
+        self._refuse = refuse
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
@@ -110,6 +113,8 @@ class Preparer:
             command=(container,),
             created_at=self._clock.now_s(),
         )
+        if self._agent.record(record.id) is None:
+            self._refuse()
         others = {container_allocation(uid, other) for other in never_together(pod, container)}
         return self._agent.grant(record, instead_of=others)
 

@@ -215,17 +215,26 @@ def test_no_room_is_said_and_asked_again(kubelet: Kubelet) -> None:
 
 def test_a_pod_is_admitted_while_nothing_is_given_out_and_its_start_says_why_until_it_can(kubelet: Kubelet) -> None:
     """A refusal of Allocate would end the pod for good; one of its start is tried again."""
-    kubelet.refusal = CalabashError("another one is there", reason=Reason.FOREIGN_PLUGIN, hint="keep it off")
     name = kubelet.admit(UID, "main", "slot-0001")
-    with pytest.raises(CalabashError, match="another one is there") as refused:
-        kubelet.preparer.pre_start(("slot-0001",))
-    assert refused.value.hint
-    assert kubelet.agent.held == {}
-    kubelet.refusal = None
     with pytest.raises(CalabashError, match="has not told this node of pod") as refused:
-        kubelet.preparer.pre_start(("slot-0001",))  # the API server has not been heard yet
+        kubelet.preparer.pre_start(("slot-0001",))
     assert "tried again" in refused.value.hint
     kubelet.add(pod(planned("main")))
+    kubelet.refusal = CalabashError("another one is there", reason=Reason.FOREIGN_PLUGIN, hint="keep it off")
+    with pytest.raises(CalabashError, match="another one is there") as refused:
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert refused.value.hint == "keep it off"
+    assert kubelet.agent.held == {}
+    kubelet.refusal = None
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(name) == container_allocation(UID, "main")
+
+
+def test_what_is_held_starts_again_while_nothing_new_is_given_out(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main")))
+    name = kubelet.admit(UID, "main", "slot-0001")
+    kubelet.preparer.pre_start(("slot-0001",))
+    kubelet.refusal = CalabashError("another one is there", reason=Reason.FOREIGN_PLUGIN)
     kubelet.preparer.pre_start(("slot-0001",))
     assert kubelet.injected(name) == container_allocation(UID, "main")
 
