@@ -16,16 +16,19 @@ from tests.kube.cluster import Cluster
 
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.node.happenings import NodeHappenings
+from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.plan import PodPlan
 from calabash.kubernetes.planner.facts import PodName, Report
 from calabash.kubernetes.planner.orders import Orders
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
-from calabash.model.errors import Reason
-from calabash.seams.kube import EvictedAs, KubeClient, Mirror, load_client
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube import EvictedAs, KubeClient, KubeError, Mirror, load_client
 from calabash.seams.kube.objects import NAMESPACE as NAMESPACES
 from calabash.seams.kube.objects import POD
 
 PODS = "/api/v1/namespaces/{}/pods"
+NODES = "/api/v1/nodes"
 GPU_NODES = "/apis/calabash.dev/v1alpha1/gpunodes"
 APPLY = "?fieldManager=test&force=true"
 
@@ -33,6 +36,7 @@ APPLY = "?fieldManager=test&force=true"
 MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
     "calabash-agent": {
         ("", "pods"): {"get", "list", "watch"},
+        ("", "nodes"): {"get", "patch"},
         ("calabash.dev", "gpunodes"): {"create", "patch"},
         ("calabash.dev", "gpunodes/status"): {"patch"},
     },
@@ -146,6 +150,8 @@ def test_the_api_server_finds_no_fault_in_the_policies(installed: Cluster) -> No
     policies = installed.wait_for(lambda: checked_policies(installed), "the policies' types to be checked")
     assert policies is not None
     assert {name: status.get("expressionWarnings", []) for name, status in policies.items()} == {
+        "calabash-agent-events": [],
+        "calabash-agent-taints": [],
         "calabash-agents": [],
         "calabash-plans": [],
     }
@@ -219,6 +225,56 @@ def test_a_token_of_the_agents_account_without_a_node_writes_nothing(installed: 
     body = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "fake-0"}}
     with pytest.raises(RefusedError, match="does not say on which node its agent runs"):
         api.patch(f"{GPU_NODES}/fake-0{APPLY}", body, "apply")
+
+
+def test_an_agent_takes_the_startup_taint_from_its_own_node_and_changes_nothing_else(
+    installed: Cluster, tmp_path: Path
+) -> None:
+    api, token = agent_on(installed, "fake-0")
+    ours = {"key": "calabash.dev/agent-not-ready", "effect": "NoSchedule"}
+    theirs = {"key": "example.com/theirs", "effect": "NoSchedule"}
+    for node in ("fake-0", "fake-1"):
+        installed.api.patch(f"{NODES}/{node}", {"spec": {"taints": [theirs, ours]}}, "strategic")
+    changes: list[dict[str, Any]] = [
+        {"spec": {"taints": [ours]}},
+        {"spec": {"taints": [theirs, ours, {"key": "more", "effect": "NoSchedule"}]}},
+        {"spec": {"taints": []}},
+        {"spec": {"taints": [theirs], "unschedulable": True}},
+        {"spec": {"taints": [theirs]}, "metadata": {"labels": {"pool": "mine"}}},
+        {"spec": {"taints": [theirs]}, "metadata": {"annotations": {"theirs": "no"}}},
+        {"spec": {"taints": [theirs], "podCIDR": "10.0.0.0/24"}},
+    ]
+    for change in changes:
+        with pytest.raises(RefusedError, match="changes nothing else of it; hint: "):
+            api.patch(f"{NODES}/fake-0", change, "merge")
+    with pytest.raises(RefusedError, match="the agent of node fake-0 may not write Node fake-1; hint: "):
+        api.patch(f"{NODES}/fake-1", {"spec": {"taints": [theirs]}}, "merge")
+    client = client_of(installed, token, tmp_path)
+    assert StartupTaint(client, "fake-0").lift()
+    assert [taint["key"] for taint in installed.api.get(f"{NODES}/fake-0")["spec"]["taints"]] == ["example.com/theirs"]
+    for node in ("fake-0", "fake-1"):
+        installed.api.patch(f"{NODES}/{node}", {"spec": {"taints": None}}, "strategic")
+
+
+def test_an_agent_tells_events_of_its_own_node_and_of_nothing_else(installed: Cluster, tmp_path: Path) -> None:
+    api, token = agent_on(installed, "fake-0")
+    client = client_of(installed, token, tmp_path)
+    failing = CalabashError("there is another one", reason=Reason.FOREIGN_PLUGIN)
+    own = NodeHappenings(client, "fake-0")
+    for error in (failing, None, failing):  # the second time it is counted
+        own.fares(error)
+    with pytest.raises(KubeError, match="an agent tells events of its own node; hint: "):
+        NodeHappenings(client, "fake-1").fares(failing)
+    told = [event for event in client_events(installed) if event["reason"] == "ForeignPlugin"]
+    assert [(event["involvedObject"]["name"], event["count"]) for event in told] == [("fake-0", 2)]
+    with pytest.raises(RefusedError) as refused:
+        api.create(f"/api/v1/namespaces/{NAMESPACE}/events", {**told[0], "metadata": {"generateName": "x"}})
+    assert refused.value.status == 403
+
+
+def client_events(cluster: Cluster) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = cluster.api.get("/api/v1/namespaces/default/events")["items"]
+    return events
 
 
 @pytest.mark.parametrize("annotation", ["plan", "request", "dialect"])
