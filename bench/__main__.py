@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench._report import ROOT
 
-BENCHES = ("shim", "shares", "memory", "recovery", "cli", "placement", "decisions", "queues", "kube")
+BENCHES = ("shim", "shares", "memory", "recovery", "cli", "placement", "decisions", "queues", "kube", "kube_latency")
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import resource
 import statistics
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.kube.api import Api, Json
 from tests.kube.cluster import Cluster
@@ -101,15 +101,7 @@ def released(world: World, now_s: float) -> int:
 
 
 def _with_plan(seen: PodSeen, action: ReleasePod) -> PodSeen:
-    return PodSeen(
-        uid=seen.uid,
-        namespace=seen.namespace,
-        name=seen.name,
-        created_at_s=seen.created_at_s,
-        request=seen.request,
-        plan=action.plan,
-        nominated=action.plan.node,
-    )
+    return replace(seen, plan=action.plan, nominated=action.plan.node, gated=False)
 
 
 def measure_core(report: Report, count: int) -> None:

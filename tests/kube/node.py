@@ -34,7 +34,7 @@ _WITHIN = ("var/lib/kubelet", "var/lib/cni", "var/log/pods", "var/log/containers
 class RealNode:
     """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when made. Its components are ``kubelet``, ``containerd``.
 
-    ``kubelet_settings`` go into the KubeletConfiguration.
+    ``socket`` is containerd's. ``kubelet_settings`` go into the KubeletConfiguration.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RealNode:
         self.cluster = cluster
         self._number = components.NODES.index(name) + 1
         self._address = f"10.199.0.{self._number}"  # the kubelet refuses one of 127/8
-        self._socket = self.home / "containerd.sock"
+        self.socket = self.home / "containerd.sock"
         group = f"/{cluster.root.name}/{name}"
         make_groups(group)
         self._separate()
@@ -122,12 +122,12 @@ class RealNode:
     def _write(self, group: str, kubelet_settings: Mapping[str, Any]) -> None:
         (self.home / "cni").mkdir()
         runc = programs.runc(self.cluster.programs)
-        (self.home / "containerd.toml").write_text(node_settings.containerd(self.home, self._socket, runc))
+        (self.home / "containerd.toml").write_text(node_settings.containerd(self.home, self.socket, runc))
         (self.home / "cni" / "10-pods.conflist").write_text(
             node_settings.network(self.home, f"10.244.{self._number}.0/24")
         )
         (self.home / "kubelet.json").write_text(
-            node_settings.kubelet(self._address, self._socket, group, kubelet_settings)
+            node_settings.kubelet(self._address, self.socket, group, kubelet_settings)
         )
 
     def _component(self, name: str, program: str, *words: str) -> Component:
@@ -155,10 +155,10 @@ class RealNode:
 
     def _ctr(self, *words: str, timeout_s: float = 30) -> str:
         program = str(self.cluster.programs / "ctr")
-        return self.cluster.exec_inside(program, "-a", str(self._socket), *words, beside=self.name, timeout_s=timeout_s)
+        return self.cluster.exec_inside(program, "-a", str(self.socket), *words, beside=self.name, timeout_s=timeout_s)
 
     def _containerd_answers(self) -> bool:
-        if not self._socket.exists():
+        if not self.socket.exists():
             return False
         try:
             self._ctr("version")
