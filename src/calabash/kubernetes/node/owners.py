@@ -53,14 +53,15 @@ class Owners:
     ) -> None:
         self._checkpoint = checkpoint
         self._pod_resources = pod_resources
-        self._answers: OrderedDict[Tokens, tuple[str, ...]] = OrderedDict()
+        self._answers: OrderedDict[Tokens, str] = OrderedDict()
         self._lock = threading.Lock()
 
     def answered(self, tokens: Sequence[str], name: str) -> None:
         """Remember what Allocate was answered with."""
         key = frozenset(tokens)
         with self._lock:
-            self._answers[key] = (*self._answers.pop(key, ()), name)[-8:]
+            self._answers[key] = name
+            self._answers.move_to_end(key)
             while len(self._answers) > ANSWERS_KEPT_MAX:
                 self._answers.popitem(last=False)
 
@@ -80,12 +81,14 @@ class Owners:
         return tuple(claimants) or self._by_pod_resources(key)
 
     def _by_pod_resources(self, key: Tokens) -> tuple[Claimant, ...]:
+        """It names whoever got the tokens last, so the last answer is that container's: earlier ones were for init
+        containers that passed the tokens on, or for pods before."""
         with self._lock:
-            names = self._answers.get(key, ())
-        if not names:
+            name = self._answers.get(key)
+        if name is None:
             return ()
         return tuple(
-            Claimant(pod=f"{o.namespace}/{o.pod}", container=o.container, names=names)
+            Claimant(pod=f"{o.namespace}/{o.pod}", container=o.container, names=(name,))
             for o in self._pod_resources()
             if o.resource == GPUS and frozenset(o.device_ids) == key
         )

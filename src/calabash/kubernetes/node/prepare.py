@@ -77,6 +77,8 @@ class Preparer:
                 hint="it is asked again; if this stays, the kubelet's checkpoint is of a version that is not known",
             )
         found = [(self._pods.find(uid=c.pod_uid, name=c.pod), c) for c in claimants]  # it may have to be waited for
+        for pod, claimant in found:
+            _require_known(pod, claimant)
         devices: dict[str, ContainerEdits] = {}
         with self._lock:  # two containers of one pod may be started by one token, one after the other
             for pod, claimant in self._due(found):
@@ -144,6 +146,18 @@ class Preparer:
                 hint="delete the pod; its owner makes it again",
             )
         return planned
+
+
+def _require_known(pod: Pod, claimant: Claimant) -> None:
+    """Pod-resources does not name init containers: while one may still start, it may be the one that is about to."""
+    coming = [name for name in init_names(pod) if not done(pod, name)]
+    if coming and not claimant.pod_uid:
+        raise CalabashError(
+            f"init container {coming[0]} of pod {claimant.pod} may use the tokens of container {claimant.container}, and"
+            " the kubelet's checkpoint, which would tell who is about to start, cannot be read",
+            reason=Reason.NOT_FOUND,
+            hint="it is asked again; supported are the kubelets of Kubernetes 1.34 to 1.36",
+        )
 
 
 def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:

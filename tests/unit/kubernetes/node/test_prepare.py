@@ -170,6 +170,23 @@ def test_pod_resources_serves_where_the_checkpoint_is_of_another_version(kubelet
     assert kubelet.injected(name) == container_allocation(UID, "main")
 
 
+def test_pod_resources_alone_never_gives_an_init_container_what_is_the_main_ones(kubelet: Kubelet) -> None:
+    containers = (planned("first", memory_mib=256), planned("main"))
+    kubelet.add(pod(*containers, init=("first",)))
+    names = {c: kubelet.admit(UID, c, "slot-0001") for c in ("first", "main")}
+    kubelet.unreadable = True
+    kubelet.owners = [
+        TokenOwner(namespace="team", pod="p1", container="main", resource=GPUS, device_ids=("slot-0001",))
+    ]
+    with pytest.raises(CalabashError, match="init container first of pod team/p1 may use the tokens of container main"):
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.agent.held == {}
+    kubelet.add(pod(*containers, init=("first",), ended=("first",)))
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(names["main"]) == container_allocation(UID, "main")
+    assert kubelet.injected(names["first"]) is None  # an init container that is run again waits for the checkpoint
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
