@@ -42,6 +42,12 @@ class NodePods:
         with self._news:
             return self._by_digits.get(allocation.partition("-")[0])
 
+    def may_start(self, uid: str) -> bool:
+        """Whether a container of it may still be started; every pod may before the pods of the node are known."""
+        with self._news:
+            pod = self._by_digits.get(pod_digits(uid))
+        return not self.synced or (pod is not None and not ended(pod))
+
     def find(self, *, uid: str = "", name: str = "") -> Pod:
         """The pod, waited for a moment. Raises CalabashError(NOT_FOUND).
 

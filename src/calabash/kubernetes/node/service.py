@@ -112,7 +112,7 @@ class AgentService:
         mirror = Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={settings.node}")
         mirror.start()
         stack.callback(mirror.stop)
-        specs = SlotSpecs(settings.specs, lambda: checkpoint.read(GPUS))
+        specs = SlotSpecs(settings.specs, lambda: [e for e in checkpoint.read(GPUS) if pods.may_start(e.pod_uid)])
         foreign = ForeignPlugins(checkpoint.registered, resources.offered)
         giving = Giving(foreign, lambda: checkpoint.read(GPUS), agent.record)
         preparer = Preparer(

@@ -1,7 +1,8 @@
 """Spec files of containers: written when a container is about to be made, removed when it is gone.
 
-The kubelet's checkpoint says which names are still in force. It is written before we are asked, so a name that is not in it
-is of the past; it has to be missing at two looks, for a file may be replaced while it is read.
+The kubelet's checkpoint says which names are still in force, except those of pods that have ended: the kubelet forgets them
+only when it admits the next pod with devices. It is written before we are asked, so a name that is not in it is of the past;
+it has to be missing at two looks, for a file may be replaced while it is read.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from calabash.model.errors import CalabashError
 from calabash.seams.cdi import ContainerEdits, list_specs, remove_spec, sweep_leftovers, write_spec
 from calabash.seams.kubelet.protocol import CheckpointEntry
 
-LOOK_S = 10.0
+LOOK_S = 5.0
 
 
 class SlotSpecs:
     """Our files in a directory of dynamic CDI specs, of which nobody else writes any.
 
     Args:
-        checkpoint: the kubelet's entries; raises CalabashError when they cannot be had.
+        checkpoint: the kubelet's entries of pods that may still start; raises CalabashError when they cannot be had.
         now_s: a clock that only goes forward.
     """
 

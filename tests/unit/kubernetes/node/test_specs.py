@@ -74,7 +74,7 @@ def test_a_file_that_was_written_anew_since_the_last_look_stays(specs: Specs) ->
     assert specs.names() == {spec_name(["slot-0001"])}
 
 
-def test_the_checkpoint_is_read_once_in_ten_seconds_and_only_when_there_is_a_file(specs: Specs) -> None:
+def test_the_checkpoint_is_read_seldom_and_only_when_there_is_a_file(specs: Specs) -> None:
     specs.look()
     assert specs.reads == 0
     specs.specs.write(["slot-0001"], {"slot-0001-aa": EDITS})

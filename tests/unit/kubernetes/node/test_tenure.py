@@ -68,3 +68,14 @@ def test_an_init_container_gives_back_when_it_has_ended_well_or_the_main_one_run
 def test_a_sidecar_keeps_what_it_has_while_the_main_container_runs() -> None:
     world = World(pod(planned("side"), planned("main"), sidecars=("side",), running=("main",)))
     assert world.holds("side")
+
+
+def test_a_pod_may_start_until_it_has_ended_or_is_gone_and_as_long_as_it_is_not_known() -> None:
+    world = World(pod(planned("main"), phase="Running"))
+    assert world.pods.may_start(UID)
+    assert not world.pods.may_start(OTHER)
+    world.pods.synced = False
+    assert world.pods.may_start(OTHER)
+    world.pods.synced = True
+    world.see(pod(planned("main"), phase="Succeeded"))
+    assert not world.pods.may_start(UID)
