@@ -15,7 +15,19 @@ from pathlib import Path
 
 from bench._report import ROOT
 
-BENCHES = ("shim", "shares", "memory", "recovery", "cli", "placement", "decisions", "queues", "kube", "kube_latency")
+BENCHES = (
+    "shim",
+    "shares",
+    "memory",
+    "recovery",
+    "cli",
+    "placement",
+    "decisions",
+    "queues",
+    "kube",
+    "kube_latency",
+    "kube_starts",
+)
 
 
 def main() -> int:

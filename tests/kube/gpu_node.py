@@ -31,21 +31,28 @@ _STATE = "/var/lib/simulated/node.state"
 _numbers = itertools.count(1)
 
 
-def cuda_image(scratch: Path) -> Image:
+def cuda_image(scratch: Path, *programs: Path) -> Image:
     """A small system of this machine's C library, a shell, and the programs that use the simulated card."""
-    tree = scratch / "cuda"
+    return Image(CUDA, (layer_of(cuda_tree(scratch / "cuda", *programs)),), {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]})
+
+
+def cuda_tree(tree: Path, *programs: Path) -> Path:
+    """Its files; ``programs`` are further ones."""
     for directory in ("bin", "lib64", "usr/lib/x86_64-linux-gnu", "etc", "tmp", "proc", "dev", "sys"):
         (tree / directory).mkdir(parents=True)
     (tree / "tmp").chmod(0o1777)
     load = program("sim_cuda_load")
     shutil.copy(load, tree / "bin" / "load")
+    for added in programs:
+        shutil.copy(added, tree / "bin" / added.name)
     shutil.copy("/bin/busybox", tree / "bin" / "busybox")
     for name in ("sh", "sleep", "cat", "ls", "id", "env", "grep", "touch", "kill"):
         (tree / "bin" / name).symlink_to("busybox")
-    for library in _libraries(load, simulated_library_dir() / "libcuda.so.1"):
+    simulated = simulated_library_dir()
+    for library in _libraries(load, simulated / "libcuda.so.1", simulated / "libnvidia-ml.so.1"):
         place = "lib64" if library.name.startswith("ld-linux") else "usr/lib/x86_64-linux-gnu"
         shutil.copy(library.resolve(), tree / place / library.name)
-    return Image(CUDA, (layer_of(tree),), {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]})
+    return tree
 
 
 def _libraries(*files: Path) -> set[Path]:
@@ -53,7 +60,9 @@ def _libraries(*files: Path) -> set[Path]:
     for file in files:
         said = subprocess.run(["ldd", str(file)], capture_output=True, text=True, check=True).stdout
         found |= {
-            Path(path) for path in re.findall(r"(/\S+)", said) if "calabash" not in path and "libcuda" not in path
+            Path(path)
+            for path in re.findall(r"(/\S+)", said)
+            if not any(ours in path for ours in ("calabash", "libcuda", "libnvidia"))
         }
     return found
 
@@ -69,7 +78,9 @@ def sliced(
 class GpuNode:
     """``node`` with cards of a simulated node and our agent beside it."""
 
-    def __init__(self, node: RealNode, scratch: Path, *, gpus: str = "2xT4") -> None:
+    def __init__(
+        self, node: RealNode, scratch: Path, *, gpus: str = "2xT4", programs_inside: Sequence[Path] = ()
+    ) -> None:
         self.node = node
         self.cluster = node.cluster
         for crd in sorted((ROOT / "charts" / "calabash" / "crds").glob("*.yaml")):
@@ -79,7 +90,7 @@ class GpuNode:
         self.state.parent.mkdir(parents=True)
         made = simctl("create", self.state, "--gpus", gpus, "--seed", 1)
         assert made.returncode == 0, made.stderr
-        node.import_images(write_archive(scratch / "cuda.tar", [cuda_image(scratch)]))
+        node.import_images(write_archive(scratch / "cuda.tar", [cuda_image(scratch, *programs_inside)]))
         self.cluster.start_program(
             "agent",
             [
@@ -137,12 +148,16 @@ class GpuNode:
         init: Sequence[str] = (),
         sidecars: Sequence[str] = (),
         more: Mapping[str, Any] | None = None,
+        each: Mapping[str, Any] | None = None,
         restart: str = "Never",
     ) -> str:
-        """Makes a pod, plans it and binds it to the node; its name. ``scripts``: container -> what its shell runs."""
+        """Makes a pod, plans it and binds it to the node; its name. ``scripts``: container -> what its shell runs.
+
+        ``more`` is of the pod's spec, ``each`` of every container.
+        """
         name = f"pod{next(_numbers)}"
         asked = {c.name: c for c in plan}
-        containers = {c: _container(c, script, asked.get(c)) for c, script in scripts.items()}
+        containers = {c: {**_container(c, script, asked.get(c)), **(each or {})} for c, script in scripts.items()}
         for sidecar in sidecars:
             containers[sidecar]["restartPolicy"] = "Always"
         early = [*init, *sidecars]

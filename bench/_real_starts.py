@@ -1,0 +1,148 @@
+"""Pods that come and go on a real node, whose containers are started again and again by its kubelet."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.kube.gpu_node import PODS, GpuNode
+
+from bench._starts import INIT, MAIN, SIDE, START_S, Shaper, Tally
+from bench._starts_left import Left, specs_in, used_bytes
+
+
+class RealStarts:
+    """A real kubelet and containerd. Workers keep one pod each alive until its containers have started often enough."""
+
+    def __init__(self, gpu_node: GpuNode, *, workers: int, seed: int) -> None:
+        self.gpu_node = gpu_node
+        self.cluster = gpu_node.cluster
+        self.tally = Tally()
+        self._workers, self._seed = workers, seed
+        self._numbers = itertools.count(1)
+        self._stop = threading.Event()
+        self._log = gpu_node.node.outside("/var/lib/seen/seen")
+        self._log.parent.mkdir(mode=0o777)
+        self._log.touch()
+        self._heard = 0
+        self.refused = 0
+
+    def listen(self) -> None:
+        """Take in what programs have written since the last time."""
+        with self._log.open("rb") as file:
+            file.seek(self._heard)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._heard += len(whole)
+        for line in whole.splitlines():
+            self.tally.heard(line.decode(errors="replace"))
+
+    def run(self, starts: int, limit_s: float, faults: Sequence[Callable[[], None]]) -> None:
+        """Pods until so many starts were heard of, or the time is over."""
+        until = time.monotonic() + limit_s
+        began = time.monotonic()
+        waiting = list(faults)
+        with ThreadPoolExecutor(self._workers) as pool:
+            working = [pool.submit(self._work, worker) for worker in range(self._workers)]
+            try:
+                while self.tally.starts < starts and time.monotonic() < until:
+                    if any(work.done() for work in working):
+                        break
+                    self.listen()
+                    share = max(self.tally.starts / starts, (time.monotonic() - began) / limit_s)
+                    if waiting and share > 1 - len(waiting) / (len(faults) + 1):
+                        waiting.pop(0)()
+                    time.sleep(0.1)
+            finally:
+                self._stop.set()
+                end = time.monotonic() + START_S
+                while not all(work.done() for work in working) and time.monotonic() < end:
+                    self.listen()
+                    time.sleep(0.1)
+            for work in working:
+                work.result()
+        self.listen()
+
+    def faults(self) -> list[Callable[[], None]]:
+        restart = self.cluster.restart
+
+        def load(begin: bool) -> None:
+            if begin:
+                self.cluster.start_program("load", ["sh", "-c", "while :; do :; done"])
+            else:
+                self.cluster.kill("load")
+
+        def agent() -> None:
+            restart("agent")
+
+        def kubelet() -> None:
+            restart(self.gpu_node.node.kubelet)
+
+        return [agent, kubelet, agent, lambda: load(True), agent, kubelet, lambda: load(False), agent]
+
+    def left(self) -> Left:
+        beside = self.gpu_node.node.name
+        mounts = self.cluster.exec_inside("cat", "/proc/mounts", beside=beside).splitlines()
+        slots = max(len(self.gpu_node.slots()), sum("/var/lib/calabash/alloc/" in line for line in mounts))
+        return Left(
+            specs=specs_in(self.gpu_node.node.outside("/var/run/cdi")),
+            slots=slots,
+            used_bytes=used_bytes(self.gpu_node.state),
+            slices=sum(len(device.get("slices", [])) for device in self.gpu_node.status()["devices"]),
+        )
+
+    def _work(self, worker: int) -> None:
+        shaper = Shaper(devices=self.gpu_node.devices(), most_mib=600, seed=self._seed * 1000 + worker)
+        while not self._stop.is_set():
+            self._pod(shaper)
+
+    def _pod(self, shaper: Shaper) -> None:
+        containers = shaper.pod()
+        mark = f"real-{next(self._numbers)}"
+        labels = {c.name: self.tally.plan(mark, c.plan) for c in containers}
+        told = {c.name: f"sees {labels[c.name]} /out/seen" for c in containers}
+        scripts = {c.name: told[c.name] + ("; exec sleep 10000" if c.kind == SIDE else "") for c in containers}
+        name = self.gpu_node.run(
+            [c.plan for c in containers],
+            scripts,
+            init=[c.name for c in containers if c.kind == INIT],
+            sidecars=[c.name for c in containers if c.kind == SIDE],
+            more={"volumes": [{"name": "out", "hostPath": {"path": "/var/lib/seen"}}]},
+            each={"volumeMounts": [{"name": "out", "mountPath": "/out"}]},
+            restart="Always",
+        )
+        wanted = shaper.number(2, 10)
+        main = [labels[c.name] for c in containers if c.kind == MAIN]
+        until = time.monotonic() + START_S + 5 * wanted
+        while not all(self.tally.seen(label) >= (1 if self._stop.is_set() else wanted) for label in main):
+            if self._not_admitted(name):
+                break
+            if time.monotonic() > until:
+                self._gave_up(name, [label for label in main if not self.tally.seen(label)])
+                break
+            time.sleep(0.2)
+        statuses = self.cluster.api.get(f"{PODS}/{name}")["status"]
+        for status in [*statuses.get("initContainerStatuses", []), *statuses.get("containerStatuses", [])]:
+            self.tally.ran(labels[status["name"]], ended_runs(status))
+        self.gpu_node.delete(name)
+
+    def _not_admitted(self, name: str) -> bool:
+        """A kubelet fails pods for good that reach it while the agent is away; an owner makes others."""
+        status = self.cluster.api.get(f"{PODS}/{name}")["status"]
+        failed = status.get("phase") == "Failed" and status.get("reason") == "UnexpectedAdmissionError"
+        self.refused += failed
+        return bool(failed)
+
+    def _gave_up(self, name: str, labels: Sequence[str]) -> None:
+        told = self.cluster.kubectl("describe", "pod", name, check=False)
+        for label in labels:
+            self.tally.gave_up(label, told[-1500:])
+
+
+def ended_runs(status: Mapping[str, Any]) -> int:
+    """How many runs of a container have ended, by what the kubelet tells at least."""
+    return int(status["restartCount"]) + ("terminated" in status["state"])

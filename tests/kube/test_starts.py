@@ -1,0 +1,21 @@
+"""Right limits in short: the agent behind a driven kubelet, killed and asked again, while tokens pass from pod to pod."""
+
+from __future__ import annotations
+
+from bench._driven_node import driven_node
+from bench._starts_left import Left, wait_for_nothing
+from tests.kube.cluster import Cluster
+
+STARTS = 200
+
+
+def test_every_start_has_what_its_plan_says_and_nothing_stays_behind(control_plane: Cluster) -> None:
+    """The short form of ``python -m bench.kube_starts``: wrong, lost, leaked must all be none."""
+    with driven_node(control_plane, workers=6, seed=3) as node:
+        node.run(STARTS, node.faults(1))
+        left, _ = wait_for_nothing(node.left)
+    assert node.tally.starts >= STARTS
+    assert node.kubelet.reused > 0
+    assert node.tally.wrong == []
+    assert node.tally.lost() == []
+    assert left == Left(specs=0, slots=0, used_bytes=0, slices=0)

@@ -1,0 +1,79 @@
+"""The account of starts: what a program saw against what was planned for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from bench._real_starts import ended_runs
+from bench._starts import MIB, Shaper, Tally
+
+from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
+
+PLAN = PlannedContainer(
+    name="main", mode="vgpu", slices=(PlannedSlice(device="GPU-a", memory_mib=200, core_percent=10),)
+)
+
+
+def seen(**other: Any) -> dict[str, Any]:
+    size = 200 * MIB
+    return {"cuda": "GPU-a", "nvml": "GPU-a", "totals": [size, size, size], "half": 0, "over": 2, **other}
+
+
+def line(*devices: dict[str, Any], label: str = "u/main", listed: int | None = None) -> str:
+    return json.dumps({"label": label, "listed": len(devices) if listed is None else listed, "devices": devices})
+
+
+@pytest.fixture
+def tally() -> Tally:
+    made = Tally()
+    assert made.plan("u", PLAN) == "u/main"
+    return made
+
+
+def test_what_was_planned_is_right(tally: Tally) -> None:
+    tally.heard(line(seen()))
+    assert (tally.wrong, tally.starts, tally.seen("u/main")) == ([], 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (line(), "1 devices were planned"),
+        (line(seen(), seen(cuda="GPU-b")), "1 devices were planned"),
+        (line(seen(), listed=4), "1 devices were planned"),
+        (line(seen(cuda="GPU-b", nvml="GPU-b")), "GPU-b was not planned"),
+        (line(seen(nvml="GPU-b")), "NVML shows GPU-b"),
+        (line(seen(totals=[200 * MIB, 200 * MIB, 201 * MIB])), "bytes were planned"),
+        (line(seen(half=2)), "half of it was refused"),
+        (line(seen(over=0)), "more than all of it was given"),
+        (line(seen(), label="u/other"), "is of nobody"),
+        ("cuInit gave 100", "cannot be read"),
+    ],
+)
+def test_anything_else_is_wrong(tally: Tally, told: str, why: str) -> None:
+    tally.heard(told)
+    (wrong,) = tally.wrong
+    assert why in wrong
+
+
+def test_runs_of_which_nothing_was_heard_are_lost_and_so_is_what_never_started(tally: Tally) -> None:
+    for _ in range(3):
+        tally.begun("u/main")
+    tally.heard(line(seen()))
+    tally.gave_up("v/main", "no plug-in is registered")
+    assert tally.lost() == ["u/main: 2 of 3", "v/main: no plug-in is registered"]
+
+
+def test_a_run_that_goes_on_is_not_counted_as_ended() -> None:
+    assert ended_runs({"restartCount": 2, "state": {"running": {}}}) == 2
+    assert ended_runs({"restartCount": 2, "state": {"terminated": {"exitCode": 0}}}) == 3
+
+
+def test_the_same_seed_makes_the_same_pods() -> None:
+    devices = ["GPU-a", "GPU-b"]
+    first, second = (Shaper(devices=devices, most_mib=500, seed=7) for _ in range(2))
+    pods = [first.pod() for _ in range(30)]
+    assert pods == [second.pod() for _ in range(30)]
+    assert {len(pod) for pod in pods} == {1, 2, 3, 4}
