@@ -7,13 +7,12 @@ no variable of the pod can undo. The slot is mounted for reading, its usage page
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent.node import Grant
 from calabash.agent.slot_names import USAGE_FILE
+from calabash.kubernetes.node.hostdriver import HostDriver, library_directories
 from calabash.model.device import Device, DeviceUuid
 from calabash.seams.cdi import ContainerEdits, DeviceNode, MountEdit
 from calabash.seams.host.device_nodes import node_of
@@ -25,49 +24,6 @@ PRELOAD_INSIDE = "/etc/ld.so.preload"
 SIM_INSIDE = f"{INSIDE}/sim"
 _READ = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _WRITE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
-_COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostDriver:
-    """What of the host's driver goes into a container.
-
-    Args:
-        libraries: files of the host; each is mounted under its own name in every directory of ``library_directories``.
-        nodes: device nodes that every container with a device gets.
-        state: of a simulated node; None on a machine with cards.
-    """
-
-    libraries: tuple[Path, ...] = ()
-    nodes: tuple[Path, ...] = ()
-    state: Path | None = None
-
-
-def library_directories(machine: str = "") -> tuple[str, ...]:
-    """Where loaders look without being told: Debian's directory and Red Hat's."""
-    return (f"/usr/lib/{machine or platform.machine()}-linux-gnu", "/usr/lib64")
-
-
-def find_driver(host: Path, version: str, *, root: str = "/") -> HostDriver:
-    """The libraries of that driver version, by the directories that installers use, and the nodes that all devices share.
-
-    Args:
-        host: where the host's file system is seen; what is found is named as the host names it.
-        root: the driver's own root on the host.
-    """
-    found: dict[str, Path] = {}
-    for directory in (*library_directories(), "/usr/local/nvidia/lib64", "/usr/lib/nvidia", "/usr/lib"):
-        base = host / root.lstrip("/") / directory.lstrip("/")
-        for file in sorted(base.glob(f"lib*.so.{version}")) if version else ():
-            found.setdefault(file.name, Path("/") / file.relative_to(host))
-    nodes = tuple(Path("/dev") / name for name in _COMMON_NODES if (host / "dev" / name).is_char_device())
-    return HostDriver(libraries=tuple(found.values()), nodes=nodes)
-
-
-def simulated_driver(libraries: Path, state: Path) -> HostDriver:
-    """The simulated pair over the state of one node."""
-    files = tuple(libraries / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
-    return HostDriver(libraries=files, state=state)
 
 
 class EditsMaker:

@@ -12,15 +12,15 @@ from pathlib import Path
 import structlog
 
 import calabash
-from calabash.agent.inventory import no_devices
 from calabash.agent.membership_container import ContainerMembership
 from calabash.agent.node import Grant, NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.names import GPUS
-from calabash.kubernetes.node.edits import EditsMaker, HostDriver, device_nodes, find_driver, simulated_driver
+from calabash.kubernetes.node.edits import EditsMaker, device_nodes
 from calabash.kubernetes.node.foreign import ForeignPlugins
 from calabash.kubernetes.node.giving import Giving
 from calabash.kubernetes.node.happenings import NodeHappenings
+from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, find_nvml, no_cards, simulated_driver
 from calabash.kubernetes.node.installed import install
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.pods import NodePods
@@ -75,19 +75,26 @@ class AgentService:
                     with ExitStack() as stack:
                         self._serve(stack)
                 except CalabashError as error:
-                    log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
-                    self._tell(_empty(self._settings.node), NodePods(self._fetch), error=error)
-                    self._stop.wait(RETRY_S)
+                    self._failed(error)
+                except OSError as error:  # a file system that is full or for reading
+                    self._failed(CalabashError(f"the agent cannot work on this node: {error}"))
+
+    def _failed(self, error: CalabashError) -> None:
+        """Say why nothing is served, and wait before it is tried again."""
+        log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
+        self._tell(_empty(self._settings.node), NodePods(self._fetch), error=error)
+        self._stop.wait(RETRY_S)
 
     def _serve(self, stack: ExitStack) -> None:
         settings = self._settings
         store = open_store(f"sqlite:///{settings.home / 'agent.db'}")
         stack.callback(store.close)
-        drivers = open_present(DriverOptions(sim_state=settings.sim_state))
+        nvml = None if settings.sim_state else find_nvml(settings.host, root=settings.driver_root)
+        drivers = open_present(DriverOptions(sim_state=settings.sim_state, library=nvml))
         for driver in drivers:
             stack.callback(driver.close)
         if not any(driver.devices() for driver in drivers):
-            raise no_devices()
+            raise no_cards(settings, nvml)
         hierarchy = find_container_hierarchy()
         if hierarchy is None:
             raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")

@@ -61,6 +61,8 @@ class _Library:
             if state is not None:
                 _load_simulated(state)
                 self._simulated = True
+            elif options.library is not None:
+                _load_of_host(options.library)
             _start(node, inherited)
             self._simulated = state is not None
             self._node = node
@@ -88,6 +90,21 @@ def _load_simulated(state: Path) -> None:
             reason=Reason.NO_DEVICES,
             hint="build it with: make native",
         ) from error
+
+
+def _load_of_host(library: Path) -> None:
+    """From its place, where our own loader has none: pynvml asks by name and then finds it loaded."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        try:
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise CalabashError(
+                f"cannot load the host's driver library {library}: {error}",
+                reason=Reason.BAD_FILE,
+                hint="give the agent's pod NVIDIA's container runtime: agent.runtimeClassName=nvidia",
+            ) from error
 
 
 def _start(node: str, inherited: str | None) -> None:

@@ -42,10 +42,12 @@ class DriverOptions:
 
     Args:
         sim_state: state file of a simulated node; None means this machine's own cards.
+        library: the driver's management library, for a process whose own loader finds none.
         call_timeout_s: longest time that one question may take before it is given up.
     """
 
     sim_state: Path | None = None
+    library: Path | None = None
     call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S
 
 

@@ -71,16 +71,23 @@ class FreezerGroup(Cgroup):
 
 
 def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerHierarchy | None:
-    """Where the kubelet's groups are: version 2 alone, else the freezer's hierarchy; None when neither is mounted."""
-    version_2: Path | None = None
+    """Where the kubelet's groups are: version 2 alone, else the freezer's hierarchy; None when neither is mounted.
+
+    In a control group namespace of our own (not so in privileged containers of containerd) the host's hierarchies bear a
+    root of ``/..`` and those that begin with our own group the root ``/``: the outermost serves.
+    """
+    best: dict[str, tuple[int, Path]] = {}
     for entry in mounts() if mounted is None else mounted:
-        if "/.." in entry.root:
-            continue
-        if entry.kind == "cgroup" and entry.directory.name == "freezer":
-            return ContainerHierarchy(directory=entry.directory, controller="freezer")
-        if entry.kind == "cgroup2":
-            version_2 = version_2 or entry.directory
-    return ContainerHierarchy(directory=version_2, controller="") if version_2 else None
+        outwards = entry.root.count("/..")
+        if outwards and entry.root != "/.." * outwards:
+            continue  # a part of the hierarchy beside us
+        freezer = entry.kind == "cgroup" and entry.directory.name == "freezer"
+        if (freezer or entry.kind == "cgroup2") and outwards > best.get(entry.kind, (-1, Path()))[0]:
+            best[entry.kind] = (outwards, entry.directory)
+    for kind, controller in (("cgroup", "freezer"), ("cgroup2", "")):
+        if kind in best:
+            return ContainerHierarchy(directory=best[kind][1], controller=controller)
+    return None
 
 
 def pod_groups(hierarchy: ContainerHierarchy) -> dict[str, Path]:
@@ -112,6 +119,11 @@ def group_names(pid: int, controller: str) -> str:
             text = file.read(65536)
     except OSError:
         return ""
+    return group_name_in(text, controller)
+
+
+def group_name_in(text: bytes, controller: str) -> str:
+    """The name in what ``/proc/<pid>/cgroup`` says, "" when that hierarchy is not there."""
     wanted = controller.encode()
     for line in text.split(b"\n"):
         fields = line.split(b":", 2)

@@ -13,10 +13,8 @@ from calabash.kubernetes.node.edits import (
     SHIM_INSIDE,
     SLOT_INSIDE,
     EditsMaker,
-    HostDriver,
-    find_driver,
-    simulated_driver,
 )
+from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, simulated_driver
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice

@@ -1,0 +1,134 @@
+"""A node's driver as the agent finds it: where the host has it, or a clear word that it is not there; nothing ends by that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.native.simnode import simctl
+from tests.unit.agent.test_host_libraries import cache
+
+from calabash.kubernetes.node import service as node_service
+from calabash.kubernetes.node.hostdriver import find_driver, find_nvml
+from calabash.kubernetes.node.service import AgentService
+from calabash.kubernetes.node.settings import AgentSettings
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import EVENT, Condition
+from calabash.seams.kube.resources import GPU_NODE
+
+
+def test_libraries_are_found_where_the_hosts_loader_finds_them(tmp_path: Path) -> None:
+    for name in ("libcuda.so.580.1", "libnvidia-ptxjitcompiler.so.580.1", "libcuda.so.535.9"):
+        (tmp_path / "opt/driver").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "opt/driver" / name).touch()
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    (tmp_path / "usr/lib64/libcuda.so.1").symlink_to("/opt/driver/libcuda.so.580.1")
+    (tmp_path / "etc").mkdir()
+    flags = {"x86_64": 0x0303, "aarch64": 0x0A03}[os.uname().machine]
+    (tmp_path / "etc/ld.so.cache").write_bytes(cache((flags, "libcuda.so.1", "/usr/lib64/libcuda.so.1")))
+    assert sorted(map(str, find_driver(tmp_path, "580.1").libraries)) == [
+        "/opt/driver/libcuda.so.580.1",
+        "/opt/driver/libnvidia-ptxjitcompiler.so.580.1",
+    ]
+
+
+def test_a_driver_that_answers_and_has_no_files_for_containers_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CalabashError, match=r"libcuda.so.580.1 is not found below") as told:
+        find_driver(tmp_path, "580.1")
+    assert told.value.reason is Reason.NO_DEVICES
+    assert "agent.driverRoot" in told.value.hint
+
+
+def test_nvml_of_the_host_serves_a_process_whose_own_loader_has_none(tmp_path: Path) -> None:
+    """In a process of its own. The simulated NVML stands for the host's."""
+    library = tmp_path / "host/usr/lib64/libnvidia-ml.so.1"
+    library.parent.mkdir(parents=True)
+    shutil.copy(simulated_library_dir() / "libnvidia-ml.so.1", library)
+    assert find_nvml(tmp_path / "host") == library
+    assert find_nvml(tmp_path / "nothing") is None
+    state = tmp_path / "node.state"
+    assert simctl("create", state, "--gpus", "2xT4", "--seed", 1).returncode == 0
+    program = """
+import sys
+from pathlib import Path
+from calabash.seams.gpu import nvidia
+from calabash.seams.gpu.protocol import DriverOptions
+nvidia.SIM_ENVIRONMENT = "ELSEWHERE"  # as with real cards: nobody says which node
+driver = nvidia.open_driver(DriverOptions(library=Path(sys.argv[1])))
+print(len(driver.devices()))
+"""
+    environment = {"PATH": "/usr/bin:/bin", "CALABASH_SIM": str(state)}
+    command = [sys.executable, "-c", program, str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.split() == ["2"], done.stderr
+    library.write_text("no library")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert "cannot load the host's driver library" in done.stderr
+
+
+@contextmanager
+def agent(client: MemoryKube, tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[threading.Thread]:
+    """An agent on a node whose host has nothing."""
+    patch.setattr(node_service, "load_client", lambda _: client)
+    patch.setattr(node_service, "open_present", lambda _: ())
+    patch.setattr(node_service, "RETRY_S", 0.01)
+    (tmp_path / "host").mkdir()
+    service = AgentService(AgentSettings(node="n1", home=tmp_path / "home", host=tmp_path / "host"))
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        service.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def until(check: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def conditions(client: MemoryKube) -> tuple[Condition, ...]:
+    found = client.get(GPU_NODE, "n1")
+    return found.status.conditions if found is not None else ()
+
+
+def test_a_node_without_a_driver_says_so_and_its_agent_goes_on_trying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MemoryKube()
+    tries: list[object] = []
+    with agent(client, tmp_path, monkeypatch) as thread:
+        monkeypatch.setattr(node_service, "find_nvml", lambda *_, **__: tries.append(None))
+        until(lambda: len(tries) > 3 and bool(client.list(EVENT, "default").items))
+        assert thread.is_alive()
+    (condition,) = conditions(client)
+    assert (condition.type, condition.status, condition.reason) == ("Ready", "False", "no_devices")
+    assert "this node has no NVIDIA driver" in condition.message
+    assert "hint: install the driver" in condition.message
+    assert [(event.reason, event.count) for event in client.list(EVENT, "default").items] == [("NoDevices", 1)]
+
+
+def test_a_disk_that_is_full_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "/var/lib/calabash/lib/ld.so.preload")
+
+    client = MemoryKube()
+    monkeypatch.setattr(node_service, "find_nvml", full)
+    with agent(client, tmp_path, monkeypatch) as thread:
+        until(lambda: bool(conditions(client)))
+        assert thread.is_alive()
+    assert "No space left on device" in conditions(client)[0].message
