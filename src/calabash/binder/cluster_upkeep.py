@@ -1,11 +1,14 @@
-"""What happens to requests of a cluster from outside: who may be stopped changes, and others choose nodes."""
+"""What happens to requests of a cluster from outside: who may be stopped changes, and others choose their nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from calabash.binder.cluster import ClusterScheduler
+from calabash.binder.cluster import BundleRequest, ClusterScheduler, KnownBundle, StartBundle, queued
+from calabash.binder.kinds import Wish
 from calabash.model.request import AllocationId
+from calabash.sched import WHOLE_MILLI, Bind
 from calabash.sched import set_evictable as set_evictable_in
 
 
@@ -15,3 +18,68 @@ def set_evictable(cluster: ClusterScheduler, allocation: AllocationId, *, evicta
     if known is not None and cluster.holds(allocation) and known.request.evictable is not evictable:
         known.request = replace(known.request, evictable=evictable)
         set_evictable_in(cluster.scheduler, allocation, evictable=evictable)
+
+
+def start_on(
+    cluster: ClusterScheduler, request: BundleRequest, nodes: Iterable[str], now_s: float, *, bound: bool = False
+) -> StartBundle | None:
+    """Give it devices of the best of these nodes at once, past its queue; None: none of them has the room.
+
+    Args:
+        bound: it is on the node already, whatever its taints and labels are and however it is cordoned.
+
+    Raises CalabashError when no kind of device would do.
+    """
+    scheduler = cluster.scheduler
+    arrays = scheduler.cluster
+    wish = Wish(tolerations=frozenset("*")) if bound else request.wish
+    rows = [row for name in nodes if (row := arrays.row_of.get(name)) is not None]
+    cordoned = [row for row in rows if bound and not arrays.schedulable[row]]
+    scheduler.advance(now_s)
+    for choice in cluster.kinds.choices(request.bundle, wish):
+        for row in cordoned:
+            arrays.cordon(row, schedulable=True)
+        try:
+            placement = scheduler.room.choose_among(choice.shape, rows)
+        finally:
+            for row in cordoned:
+                arrays.cordon(row)
+        if placement is None:
+            continue
+        running = scheduler.adopt(queued(request, choice), placement=placement, started_at_s=now_s)
+        cluster.known[request.id] = KnownBundle(request, (choice,), choice)
+        bind = Bind(id=request.id, node=running.node, placement=placement)
+        started = next(iter(cluster.translated((bind,))))
+        if isinstance(started, StartBundle):
+            return started
+        cluster.finished(request.id)  # its sharing mode refuses
+    return None
+
+
+def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], most: int) -> list[str]:
+    """The first of these nodes that would have room for another like this one."""
+    known = cluster.known.get(allocation)
+    found: list[str] = []
+    if known is None:
+        return found
+    for name in nodes:
+        if len(found) == most:
+            break
+        row = cluster.scheduler.cluster.row_of.get(name)
+        if row is not None and cluster.scheduler.room.choose_on(known.choice.shape, row) is not None:
+            found.append(name)
+    return found
+
+
+def free_text(cluster: ClusterScheduler, name: str) -> str:
+    """What a node has free, in one line."""
+    arrays = cluster.scheduler.cluster
+    row = arrays.row_of.get(name)
+    if row is None:
+        return f"{name} has told of no devices"
+    count = int(arrays.gpu_count[row])
+    milli = [int(free) for free in arrays.gpu_free_milli[row, :count]]
+    memory = [int(free) for free in arrays.gpu_free_mib[row, :count]]
+    idle = sum(free >= WHOLE_MILLI for free in milli)
+    most = f"at most {max(memory, default=0)} MiB and {max(milli, default=0) // 10} % of one"
+    return f"{name} has {idle} of {count} devices idle, {most}"

@@ -37,14 +37,23 @@ _PORT = 7070
     metavar="LEASE",
     help="Lead together with the kube-scheduler in this replica's pod, whose replicas agree by this lease.",
 )
-def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nominate_from: int, beside: str) -> None:
+@click.option(
+    "--handshake",
+    type=click.Choice(["extender", "affinity"]),
+    default="extender",
+    show_default=True,
+    help="Who gives pods their nodes: a kube-scheduler that asks here, or any, within a few nodes that are named to it.",
+)
+def planner(
+    *, kubeconfig: str, listen: str, namespace: str, identity: str, nominate_from: int, beside: str, handshake: str
+) -> None:
     """Plan a cluster's devices and answer its kube-scheduler.
 
     Gives pods their devices, releases them to a stock kube-scheduler, and answers its filter, preempt and bind questions.
     Several may run; one leads.
     """
     from calabash.kubernetes.planner.run import run_planner  # noqa: PLC0415
-    from calabash.kubernetes.planner.service import PlannerSettings  # noqa: PLC0415
+    from calabash.kubernetes.planner.service import Handshake, PlannerSettings  # noqa: PLC0415
     from calabash.model.errors import CalabashError  # noqa: PLC0415
     from calabash.seams.kube import load_client  # noqa: PLC0415
 
@@ -63,6 +72,7 @@ def planner(*, kubeconfig: str, listen: str, namespace: str, identity: str, nomi
         identity=identity,
         nominate_nodes_min=nominate_from,
         scheduler_lease=beside,
+        handshake=Handshake(handshake),
     )
     run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)
 

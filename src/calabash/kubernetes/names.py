@@ -34,6 +34,7 @@ REQUEST = f"{GROUP}/request"  # JSON: what admission understood, see ``asked``
 PLAN = f"{GROUP}/plan"  # JSON: where each container's slices are, see ``plan``
 DIALECT = f"{GROUP}/dialect"  # in whose words it was asked
 
+PLANNED = f"{GROUP}/Planned"  # condition of a pod whose node others chose: why it has no plan
 PLAN_GATE = f"{GROUP}/plan"  # scheduling gate that holds a pod until its plan stands
 SCHEDULER = "calabash"  # schedulerName
 STARTUP_TAINT = f"{GROUP}/agent-not-ready"  # on a node until its agent serves

@@ -291,3 +291,21 @@ def test_a_mirror_in_a_long_pause_goes_on_when_somebody_noticed_that_the_server_
         return mirror.synced()
 
     until(hurried)
+
+
+def test_what_is_not_to_be_held_is_neither_held_nor_told_and_goes_when_it_changes_so(
+    kube: MemoryKube, book: Book
+) -> None:
+    add(kube, "in", kind="ours")
+    add(kube, "out", kind="theirs")
+    mirror = Mirror(kube, CONFIG_MAP, on_change=book.note, only=lambda one: one.data.get("kind") == "ours")
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    assert set(book.objects) == {"in"}
+    for name, kind in (("out", "ours"), ("in", "theirs")):
+        kube.patch(CONFIG_MAP, name, "ns", body={"data": {"kind": kind}})
+    until(lambda: set(book.objects) == {"out"})
+    assert [key[1] for key in mirror.snapshot()] == ["out"]
+    assert book.told == [("in", "add"), ("out", "add"), ("in", "del")]
+    assert book.wrong == []
+    mirror.stop()

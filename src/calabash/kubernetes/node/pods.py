@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable
 
 from calabash.agent.membership_container import container_allocation, pod_digits
+from calabash.kubernetes.names import PLAN, PLANNED
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.kube import MirrorChange
 from calabash.seams.kube.objects import Pod
 
+PLAN_WAIT_S = 3.0
 WAIT_S = 2.0  # the kubelet may hear of a pod a moment before us
 ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 
@@ -20,10 +22,12 @@ class NodePods:
 
     Args:
         fetch: asks the API server for a pod by namespace and name; for what the mirror has not seen yet.
+        plan_wait_s: how long a pod that was bound without a plan is waited for to have one.
     """
 
-    def __init__(self, fetch: Callable[[str, str], Pod | None]) -> None:
+    def __init__(self, fetch: Callable[[str, str], Pod | None], *, plan_wait_s: float = PLAN_WAIT_S) -> None:
         self._fetch = fetch
+        self._plan_wait_s = plan_wait_s
         self._by_digits: dict[str, Pod] = {}  # by what the identifiers of its allocations begin with
         self._news = threading.Condition()
         self.synced = False
@@ -48,6 +52,14 @@ class NodePods:
             pod = self._by_digits.get(pod_digits(uid))
         return not self.synced or (pod is not None and not ended(pod))
 
+    def find_planned(self, *, uid: str = "", name: str = "") -> Pod:
+        """The same, waited for a moment longer until it has a plan or is told why it has none: who bound it may not have asked
+        the planner."""
+        found = self.find(uid=uid, name=name)
+        with self._news:
+            self._news.wait_for(lambda: (pod := self._here(uid, name)) is None or _is_decided(pod), self._plan_wait_s)
+            return self._here(uid, name) or found
+
     def find(self, *, uid: str = "", name: str = "") -> Pod:
         """The pod, waited for a moment. Raises CalabashError(NOT_FOUND).
 
@@ -55,21 +67,9 @@ class NodePods:
             uid: its UID, or
             name: ``namespace/name``.
         """
-
-        digits = pod_digits(uid) if uid else ""
-
-        def here() -> Pod | None:
-            if digits:
-                return self._by_digits.get(digits)
-            namespace, _, pod = name.partition("/")
-            found = (
-                p for p in self._by_digits.values() if p.metadata.name == pod and p.metadata.namespace == namespace
-            )
-            return max(found, key=lambda p: p.metadata.creation_timestamp or "", default=None)
-
         with self._news:
-            self._news.wait_for(lambda: here() is not None, WAIT_S)
-            found = here()
+            self._news.wait_for(lambda: self._here(uid, name) is not None, WAIT_S)
+            found = self._here(uid, name)
         if found is None and name:
             namespace, _, pod = name.partition("/")
             found = self._fetch(namespace, pod)
@@ -80,6 +80,22 @@ class NodePods:
                 hint="static pods cannot have devices; for others this is tried again",
             )
         return found
+
+    def _here(self, uid: str, name: str) -> Pod | None:
+        if uid:
+            return self._by_digits.get(pod_digits(uid))
+        namespace, _, pod = name.partition("/")
+        found = (p for p in self._by_digits.values() if p.metadata.name == pod and p.metadata.namespace == namespace)
+        return max(found, key=lambda p: p.metadata.creation_timestamp or "", default=None)
+
+
+def refusal(pod: Pod) -> str:
+    """Why the planner gives a pod that was bound past it no devices; "" while it has not said so."""
+    return next((c.message for c in pod.status.conditions if c.type == PLANNED and c.status == "False"), "")
+
+
+def _is_decided(pod: Pod) -> bool:
+    return PLAN in pod.metadata.annotations or bool(refusal(pod))
 
 
 def ended(pod: Pod) -> bool:

@@ -13,7 +13,7 @@ from calabash.agent.membership_container import container_allocation
 from calabash.agent.node import Grant, NodeAgent
 from calabash.kubernetes.names import GPUS, PLAN
 from calabash.kubernetes.node.owners import Claimant, Owners
-from calabash.kubernetes.node.pods import NodePods, done, init_names, never_together, start_order
+from calabash.kubernetes.node.pods import NodePods, done, init_names, never_together, refusal, start_order
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tokens import new_name, qualified
 from calabash.kubernetes.plan import PlannedContainer, read_plan
@@ -76,7 +76,7 @@ class Preparer:
                 reason=Reason.NOT_FOUND,
                 hint="it is asked again; if this stays, the kubelet's checkpoint is of a version that is not known",
             )
-        found = [(self._pods.find(uid=c.pod_uid, name=c.pod), c) for c in claimants]  # it may have to be waited for
+        found = [(self._pods.find_planned(uid=c.pod_uid, name=c.pod), c) for c in claimants]  # may be waited for
         for pod, claimant in found:
             _require_known(pod, claimant)
         devices: dict[str, ContainerEdits] = {}
@@ -123,6 +123,8 @@ class Preparer:
     def _planned(self, pod: Pod, container: str, tokens: int) -> PlannedContainer:
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         text = pod.metadata.annotations.get(PLAN)
+        if text is None and (told := refusal(pod)):
+            raise CalabashError(f"pod {name} has no plan: {told}", reason=Reason.NO_CAPACITY)
         if text is None:
             raise CalabashError(
                 f"pod {name} has no plan: the planner has not placed it",

@@ -17,6 +17,7 @@ are not known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -108,6 +109,9 @@ class Book:
         self.aside: dict[str, None] = {}
         self.placed: dict[str, None] = {}
         self.broken: set[GangName] = set()
+        self.late: dict[str, None] = {}  # whose node others chose, without a plan; see ``late``
+        self.late_news = False
+        self.listed: Counter[str] = Counter()  # how often a node was given to choose
         self.started = False
         self._actions: list[Action] = []
 
@@ -140,6 +144,7 @@ class Book:
         self.newcomers.pop(entry.id, None)
         self.aside.pop(entry.facts.uid, None)
         self.placed.pop(entry.facts.uid, None)
+        self.late.pop(entry.facts.uid, None)
         if entry.gang is not None:
             self.permits.leave(entry.facts.uid, entry.gang)
         self.entries.pop(entry.facts.uid, None)
@@ -157,8 +162,14 @@ class Book:
         if entry.gang is not None and entry.stage in UNBOUND:
             self.broken.add(entry.gang)
         self.settle(entry, None)
-        entry.stage = Stage.WAITING
         entry.after.clear()
+        if entry.facts.confined and not (entry.facts.own or entry.facts.gated):
+            self.scheduler.finished(entry.id)  # nobody chooses any node for it any more
+            entry.stage = Stage.ASIDE
+            self.late[entry.facts.uid] = None
+            self.late_news = True
+            return
+        entry.stage = Stage.WAITING
         self.aside.pop(entry.facts.uid, None)
         self.newcomers[entry.id] = None
 
@@ -168,7 +179,8 @@ class Book:
             was_waiting = entry.told[0] is not None
             entry.told = (reason, message)
             if reason is not None or was_waiting:
-                self.want(Report(pod=entry.pod, reason=reason, message=message))
+                bound = bool(entry.facts.node)
+                self.want(Report(pod=entry.pod, reason=reason, message=message, bound=bound))
 
     def _leave(self, entry: Entry) -> None:
         there = self.on_node.get(entry.node)

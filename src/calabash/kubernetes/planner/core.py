@@ -23,6 +23,7 @@ from calabash.kubernetes.planner.facts import (
     QueueSeen,
 )
 from calabash.kubernetes.planner.fleet import Fleet
+from calabash.kubernetes.planner.late import LatePlans
 from calabash.kubernetes.planner.pods import Pods
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.sweeping import swept
@@ -58,6 +59,7 @@ class Core:
         self.fleet = Fleet(self.book, self.pods)
         self.decisions = Decisions(self.book, self.pods)
         self.answers = Answers(self.book, self.decisions)
+        self.late = LatePlans(self.book, self.pods.wishes)
         self._stale: set[str] = set()
         self._retry = False
         self._refused: set[str] = set()
@@ -71,6 +73,8 @@ class Core:
         self.pods.restart(list(book.entries.values()), now_s)
         for name in list(book.scheduler.nodes):
             self.fleet.recount(name, now_s)
+        for entry in list(book.entries.values()):
+            self.late.look(entry)
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
@@ -85,12 +89,14 @@ class Core:
                     self.book.want(swept(facts))
         else:
             self.pods.see(facts, now_s)
+            entry = self.book.entries.get(facts.uid)
             if facts.node:
                 self._stale.add(facts.node)
-                entry = self.book.entries.get(facts.uid)
                 if entry is not None:
                     wishes = self.pods.wishes
                     wishes.budgets.check(self.book, entry, lambda e: wishes.evictable(e, now_s))
+            if entry is not None and self.book.started:
+                self.late.look(entry)
 
     def pod_gone(self, uid: str) -> None:
         entry = self.book.entries.get(uid)
@@ -99,6 +105,7 @@ class Core:
         self.pods.gone(uid)
         self.decisions.gone(uid)
         self.pods.wishes.budgets.forget(uid)
+        self.late.forget(uid)
         self._refused.discard(uid)
 
     def node(self, facts: NodeSeen, now_s: float) -> None:
@@ -158,6 +165,7 @@ class Core:
         self._stale.clear()
         wishes = self.pods.wishes
         wishes.budgets.apply(self.book, lambda entry: wishes.evictable(entry, now_s))
+        self.late.decide(now_s)
         self.decisions.decide(now_s)
 
     def take_actions(self) -> list[Action]:

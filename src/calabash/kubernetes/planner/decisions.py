@@ -11,8 +11,9 @@ from __future__ import annotations
 from calabash.binder.cluster import StartBundle
 from calabash.binder.local import Stop, Wait
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
+from calabash.kubernetes.planner.affinity import alternatives
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
-from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, ReleasePod, Report
+from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, ReleasePod, Report, WritePlan
 from calabash.kubernetes.planner.pods import Pods
 from calabash.model.errors import Reason
 from calabash.sched import Explanation
@@ -95,7 +96,7 @@ class Decisions:
         if ok:
             entry.stage = Stage.RELEASED
         else:
-            self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan))
+            self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._choices(entry, entry.plan)))
 
     def blocked(self, uid: str, message: str, now_s: float) -> None:
         """A budget keeps a victim: those who were to have its devices wait, and it holds them again."""
@@ -120,8 +121,12 @@ class Decisions:
         assert entry.plan is not None
         entry.stage = Stage.RELEASING
         entry.releases.append(entry.plan.id)
-        self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan))
+        self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._choices(entry, entry.plan)))
         self._book.tell(entry, None, f"planned on {entry.plan.node}")
+
+    def _choices(self, entry: Entry, plan: PodPlan) -> tuple[str, ...]:
+        """Where a pod may go whose scheduler does not ask."""
+        return () if entry.facts.own else alternatives(self._book, entry, plan.node)
 
     def _waits_for_others(self, entry: Entry, plan: PodPlan) -> bool:
         """Whether any of its devices are still those of somebody who was asked to leave."""
@@ -190,6 +195,8 @@ def still_wanted(entry: Entry, action: Action) -> bool:
     match action:
         case ReleasePod():
             return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node
+        case WritePlan():
+            return entry.plan is not None and entry.plan.id == action.plan.id and entry.facts.node == action.plan.node
         case Nominate():
             return entry.plan is not None and entry.plan.node == action.node and not entry.facts.node
         case Report():

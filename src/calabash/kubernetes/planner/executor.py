@@ -15,7 +15,16 @@ from typing import Protocol
 
 import structlog
 
-from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, PodName, ReleasePod, Report, SweepPod
+from calabash.kubernetes.planner.facts import (
+    Action,
+    EvictPod,
+    Nominate,
+    PodName,
+    ReleasePod,
+    Report,
+    SweepPod,
+    WritePlan,
+)
 from calabash.kubernetes.planner.orders import LeadsNoLonger, Orders, camel
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import EvictedAs
@@ -142,8 +151,10 @@ class Executor:
     def _do(self, action: Action, *, fresh: bool) -> None:
         match action:
             case ReleasePod(pod=pod, plan=plan):
-                self._orders.release(pod, plan, None if fresh else self._outcomes.seen(pod))
+                self._orders.release(pod, plan, None if fresh else self._outcomes.seen(pod), nodes=action.nodes)
                 self._outcomes.released(pod.uid, plan.id, ok=True)
+            case WritePlan(pod=pod, plan=plan):
+                self._orders.write_plan(pod, plan)
             case Nominate(pod=pod, node=node):
                 if self._orders.nominates:
                     self._orders.nominate(pod, node)

@@ -26,6 +26,8 @@ class PodSeen:
         refused: kube-scheduler tried and found no node.
         finished: it ended. leaving: it is being deleted.
         remade: somebody makes it again when it is deleted.
+        own: our kube-scheduler places it, and asks; else somebody does who does not.
+        confined: nodes to which its affinity confines it by their names.
         refusal: why its kubelet refused it for good; "" when it did not.
     """
 
@@ -46,6 +48,8 @@ class PodSeen:
     finished: bool = False
     leaving: bool = False
     remade: bool = False
+    own: bool = True
+    confined: tuple[str, ...] = ()
     refusal: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -114,7 +118,17 @@ class PodName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasePod:
-    """Nominate the node, then write the plan and take our gate off."""
+    """Nominate the node, then write the plan and take our gate off. With ``nodes`` the pod is confined to these instead, and
+    its plan is written when it is bound."""
+
+    pod: PodName
+    plan: PodPlan
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """Write the plan of a pod that has its node."""
 
     pod: PodName
     plan: PodPlan
@@ -139,11 +153,12 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Tell people of the pod: why it waits, or (``reason`` None) that it has its place."""
+    """Tell people of the pod: why it waits, or (``reason`` None) that it has its place; ``bound``: it has its node."""
 
     pod: PodName
     reason: Reason | None
     message: str
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,4 +170,4 @@ class SweepPod:
     message: str
 
 
-Action = ReleasePod | Nominate | EvictPod | Report | SweepPod
+Action = ReleasePod | WritePlan | Nominate | EvictPod | Report | SweepPod

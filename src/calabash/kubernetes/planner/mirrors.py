@@ -16,6 +16,7 @@ from calabash.kubernetes.planner.reading import (
     budget_facts,
     gpu_node_facts,
     group_size,
+    may_concern_us,
     namespace_facts,
     node_facts,
     pod_facts,
@@ -45,7 +46,12 @@ class Mirrors:
     """
 
     def __init__(
-        self, client: KubeClient, lock: threading.RLock, *, changed: Callable[[], object], now_s: Callable[[], float]
+        self,
+        client: KubeClient,
+        lock: threading.RLock,
+        *,
+        changed: Callable[[], object],
+        now_s: Callable[[], float],
     ) -> None:
         self._client = client
         self._lock = lock
@@ -56,12 +62,20 @@ class Mirrors:
         self.telling = False  # whether anybody leads here: else nothing need be read
         ours = f"spec.schedulerName={SCHEDULER}"
         self.pods: Mirror[Pod] = Mirror(client, POD, on_change=self._pod, on_error=_lost, field_selector=ours)
+        self._others: Mirror[Pod] | None = None
         self._nodes: Mirror[Node] = Mirror(client, NODE, on_change=self._node, on_error=_lost)
         self._gpu_nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_change=self._gpu_node, on_error=_lost)
         self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=_lost)
         self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=_lost)
         self._budgets: Mirror[PodDisruptionBudget] = Mirror(client, PDB, on_change=self._budget, on_error=_lost)
         self._groups: dict[GangSource, Mirror[Any]] = {}
+
+    def watch_others(self, *, unbound: bool) -> None:
+        """Before ``start``: pods of other schedulers that use devices as well; without ``unbound`` only those with a node."""
+        theirs = f"spec.schedulerName!={SCHEDULER}" + ("" if unbound else ",spec.nodeName!=")
+        self._others = Mirror(
+            self._client, POD, on_change=self._pod, on_error=_lost, only=may_concern_us, field_selector=theirs
+        )
 
     def start(self) -> None:
         """Watch; kinds of groups that are not installed are left out."""
@@ -81,15 +95,20 @@ class Mirrors:
         for mirror in self._all():
             mirror.stop()
 
+    def pod(self, name: str, namespace: str) -> Pod | None:
+        """A pod as it was last seen."""
+        return next((pod for mirror in self._pods() if (pod := mirror.get(name, namespace)) is not None), None)
+
     def synced(self) -> bool:
         """Whether everything has been told, of pods all that was written before the last ``renew``."""
-        return self.pods.renewed() and all(mirror.synced() for mirror in self._all())
+        return all(mirror.renewed() for mirror in self._pods()) and all(mirror.synced() for mirror in self._all())
 
     def renew(self, term: int) -> None:
         """Another may have led before this term: what it wrote to pods must be known before anything is decided."""
         if self._term != term:
             self._term = term
-            self.pods.renew()
+            for mirror in self._pods():
+                mirror.renew()
 
     def hurry(self) -> None:
         """The API server answers again."""
@@ -111,16 +130,19 @@ class Mirrors:
             core.node(node_facts(node), now_s)
         for devices in self._gpu_nodes.snapshot().values():
             core.devices(gpu_node_facts(devices), now_s)
-        for pod in self.pods.snapshot().values():
+        for pod in [pod for mirror in self._pods() for pod in mirror.snapshot().values()]:
             facts = pod_facts(pod)
             if facts is not None:
                 core.pod(facts, now_s)
 
     # ---- changes --------------------------------------------------------------------------------------------------
 
+    def _pods(self) -> list[Mirror[Pod]]:
+        return [self.pods] if self._others is None else [self.pods, self._others]
+
     def _all(self) -> list[Mirror[Any]]:
         ours: list[Mirror[Any]] = [
-            self.pods,
+            *self._pods(),
             self._nodes,
             self._gpu_nodes,
             self._queues,

@@ -7,12 +7,13 @@ its own past, never write over each other: whoever comes second is refused and l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 
-from calabash.kubernetes.names import PLAN, PLAN_GATE
+from calabash.kubernetes.names import PLAN, PLAN_GATE, PLANNED
 from calabash.kubernetes.plan import PodPlan, write_plan
+from calabash.kubernetes.planner.affinity import confined
 from calabash.kubernetes.planner.facts import PodName, Report
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube import EvictedAs, KubeClient
@@ -50,28 +51,36 @@ class Orders:
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
         return self._writing().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
 
-    def release(self, pod: PodName, plan: PodPlan, seen: Pod | None) -> Pod:
+    def release(self, pod: PodName, plan: PodPlan, seen: Pod | None, *, nodes: Sequence[str] = ()) -> Pod:
         """Nominate, then write the plan and take the gate off, if nobody changed the pod in between.
 
         Args:
+            nodes: confine it to these instead of writing the plan, for its node is another's to choose.
             seen: the pod as it was last seen; None asks for it. Raises KubeError: CONFLICT when it is no longer so.
         """
         if seen is None or seen.metadata.uid != pod.uid:
             seen = self._client.get(POD, pod.name, pod.namespace)
         if seen is None or seen.metadata.uid != pod.uid:
             raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
-        if self.nominates and seen.status.nominated_node_name != plan.node:
+        if nodes and all(gate.name != PLAN_GATE for gate in seen.spec.scheduling_gates):
+            return seen  # it was done, and nobody heard of it
+        if (self.nominates or nodes) and seen.status.nominated_node_name != plan.node:
             seen = self.nominate(pod, plan.node)
-        meta = {
-            "uid": pod.uid,
-            "resourceVersion": seen.metadata.resource_version,
-            "annotations": {PLAN: write_plan(plan)},
-        }
-        body: dict[str, object] = {"metadata": meta}
+        meta: dict[str, object] = {"uid": pod.uid, "resourceVersion": seen.metadata.resource_version}
+        spec: dict[str, object] = {}
+        if nodes:
+            spec["affinity"] = confined(seen, nodes)
+        else:
+            meta["annotations"] = {PLAN: write_plan(plan)}
         gates = [gate.name for gate in seen.spec.scheduling_gates]
         if PLAN_GATE in gates:
-            body["spec"] = {"schedulingGates": [{"name": name} for name in gates if name != PLAN_GATE] or None}
-        return self._writing().patch(POD, pod.name, pod.namespace, body=body)
+            spec["schedulingGates"] = [{"name": name} for name in gates if name != PLAN_GATE] or None
+        return self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta, "spec": spec})
+
+    def write_plan(self, pod: PodName, plan: PodPlan) -> None:
+        """Write the plan of a pod that has its node."""
+        meta = {"uid": pod.uid, "annotations": {PLAN: write_plan(plan)}}
+        self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta})
 
     def bind(self, pod: PodName, node: str, plan: PodPlan | None = None) -> None:
         """Give it its node and its plan, in one write: a pod that is bound has the plan of who bound it. Where no answer
@@ -119,10 +128,10 @@ class Orders:
         reason = camel(report.reason) if report.reason is not None else "Planned"
         message = report.message[:_TEXT_MAX]
         now = stamp()
-        if waits:
+        if waits or report.bound:
             condition = {
-                "type": "PodScheduled",
-                "status": "False",
+                "type": PLANNED if report.bound else "PodScheduled",
+                "status": "False" if waits else "True",
                 "reason": reason,
                 "message": message,
                 "lastTransitionTime": now,

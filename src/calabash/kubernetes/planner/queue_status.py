@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import structlog
 
 from calabash.kubernetes.planner.book import Book, Stage
-from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.mirrors import Mirrors
 from calabash.kubernetes.planner.orders import COMPONENT
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError
@@ -67,15 +67,13 @@ class QueueTeller:
     """A thread that writes the status of all queues while somebody leads here.
 
     Args:
-        leading: the core while it does; called with ``lock`` held.
+        mirrors: have the core while it does.
     """
 
-    def __init__(
-        self, client: KubeClient, lock: threading.RLock, leading: Callable[[], Core | None], *, every_s: float
-    ) -> None:
+    def __init__(self, client: KubeClient, lock: threading.RLock, mirrors: Mirrors, *, every_s: float) -> None:
         self._statuses = QueueStatuses(client)
         self._lock = lock
-        self._leading = leading
+        self._mirrors = mirrors
         self._every_s = every_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner-queues", daemon=True)
@@ -96,7 +94,7 @@ class QueueTeller:
 
     def _wanted(self) -> dict[str, KubeQueueStatus]:
         with self._lock:
-            core = self._leading()
+            core = self._mirrors.core
             if core is None:
                 return {}
             there = core.queues.wanted

@@ -11,8 +11,9 @@ from calabash.binder.kinds import NodeDevice, Wish
 from calabash.kubernetes.asked import PodRequest, read_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
-from calabash.kubernetes.names import PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST
+from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST, SCHEDULER
 from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.kubernetes.planner.affinity import confined_to
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
 from calabash.kubernetes.planner.facts import (
     GpuNodeSeen,
@@ -65,9 +66,18 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         finished=status.phase in _ENDED,
         leaving=meta.deletion_timestamp is not None,
         remade=meta.controller is not None,
+        own=spec.scheduler_name == SCHEDULER,
+        confined=confined_to(pod) if spec.scheduler_name != SCHEDULER else (),
         refusal=refusal_of(pod),
         labels=meta.labels,
     )
+
+
+def may_concern_us(pod: Pod) -> bool:
+    """Whether a pod of another scheduler may use devices: it asks for our tokens, or was let in by us."""
+    if REQUEST in pod.metadata.annotations:
+        return True
+    return any(GPUS in c.resources.limits for c in (*pod.spec.containers, *pod.spec.init_containers))
 
 
 def refusal_of(pod: Pod) -> str:

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 
 import msgspec
 import structlog
@@ -46,6 +47,13 @@ STUCK_S = 15.0  # so long without a decision, and kube-scheduler is not made to 
 NOBODY = FilterAnswer(node=None, text="this planner does not lead")
 
 
+class Handshake(StrEnum):
+    """EXTENDER: a kube-scheduler of ours asks about every pod. AFFINITY: the cluster's own places them, within a few nodes."""
+
+    EXTENDER = "extender"
+    AFFINITY = "affinity"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
     """How the planner runs.
@@ -56,6 +64,7 @@ class PlannerSettings:
         identity: name of this replica; empty: one of its own.
         workers: writes to the API server at a time, and bindings as many.
         scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
+        handshake: who gives pods their nodes, and how they are agreed.
         status_every_s: how often the status of queues is looked at.
     """
 
@@ -70,6 +79,7 @@ class PlannerSettings:
     renew_every_s: float = RENEW_EVERY_S
     scheduler_lease: str = ""
     status_every_s: float = STATUS_EVERY_S
+    handshake: Handshake = Handshake.EXTENDER
 
 
 class PlannerService(CoreOfTerm):
@@ -80,9 +90,9 @@ class PlannerService(CoreOfTerm):
         lead = Lead(_candidate(client, settings), every_s=settings.renew_every_s, stepped=self._stepped)
         super().__init__(client, lead, clock or SystemClock(), hold_s=settings.hold_s)
         self._stopping = threading.Event()
+        self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)
         self._orders = Orders(client.within(WRITE_S), may_write=self._may_write)
-        leading = lambda: self._core if self.leads() else None  # noqa: E731
-        self._queues = QueueTeller(client, self._lock, leading, every_s=settings.status_every_s)
+        self._queues = QueueTeller(client, self._lock, self.mirrors, every_s=settings.status_every_s)
         self._executor = Executor(self._orders, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
         self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.well)
@@ -173,7 +183,7 @@ class PlannerService(CoreOfTerm):
     # ---- what the executor asks -----------------------------------------------------------------------------------
 
     def seen(self, pod: PodName) -> Pod | None:
-        return self.mirrors.pods.get(pod.name, pod.namespace)
+        return self.mirrors.pod(pod.name, pod.namespace)
 
     def wanted(self, action: Action) -> bool:
         if isinstance(action, SweepPod):

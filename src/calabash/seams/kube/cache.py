@@ -27,9 +27,16 @@ class MirrorCache(Generic[T]):
     Args:
         tell: called for every change in order, with no lock held; the cache shows the change already.
         keep: what of an object to hold and tell.
+        only: which objects to hold and tell at all.
     """
 
-    def __init__(self, tell: Callable[[MirrorChange[T]], None], keep: Callable[[T], T] | None) -> None:
+    def __init__(
+        self,
+        tell: Callable[[MirrorChange[T]], None],
+        keep: Callable[[T], T] | None,
+        only: Callable[[T], bool] | None = None,
+    ) -> None:
+        self._only = only
         self._tell = tell
         self._keep = keep
         self._lock = threading.Lock()
@@ -68,6 +75,9 @@ class MirrorCache(Generic[T]):
             if before.metadata.uid != obj.metadata.uid:
                 self._drop(key, None)
                 before = None
+        if self._only is not None and not self._only(obj):
+            self._drop(key, obj)
+            return key
         if self._keep is not None:
             obj = self._keep(obj)
         with self._lock:

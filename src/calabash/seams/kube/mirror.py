@@ -42,6 +42,7 @@ class Mirror(Generic[T]):
             already. It must not block for long. It is never called after ``stop`` has returned.
         on_error: told of every failure; a mirror goes on by itself. A fault in ``on_change`` is told here as well.
         keep: what of an object to hold and tell, when that is less than all of it (``sharing``).
+        only: which objects to hold, where no selector can say it; the others are read and dropped.
         namespace, label_selector, field_selector: what of the kind.
     """
 
@@ -53,6 +54,7 @@ class Mirror(Generic[T]):
         on_change: Callable[[MirrorChange[T]], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
         keep: Callable[[T], T] | None = None,
+        only: Callable[[T], bool] | None = None,
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
@@ -61,7 +63,7 @@ class Mirror(Generic[T]):
         self._kind = kind
         self._on_change = on_change
         self._on_error = on_error
-        self._cache = MirrorCache(self._changed, keep)
+        self._cache = MirrorCache(self._changed, keep, only)
         self._namespace = namespace
         self._labels, self._fields = label_selector, field_selector
         self._lock = threading.Lock()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, Agent, planned, pod
 
 from calabash.agent.membership_container import container_allocation
-from calabash.kubernetes.names import GPUS
+from calabash.kubernetes.names import GPUS, PLANNED
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
@@ -20,7 +22,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import VirtualClock
 from calabash.seams.kube import MirrorChange
-from calabash.seams.kube.objects import Pod
+from calabash.seams.kube.objects import Condition, Pod, PodStatus
 from calabash.seams.kubelet.protocol import CheckpointEntry, TokenOwner
 
 
@@ -33,7 +35,7 @@ class Kubelet:
         self.unreadable = False
         self.refusal: CalabashError | None = None
         self.agent = Agent()
-        self.pods = NodePods(lambda namespace, name: None)
+        self.pods = NodePods(lambda namespace, name: None, plan_wait_s=0.0)
         self.specs = specs
         self.preparer = Preparer(
             cast("Any", self.agent),
@@ -207,6 +209,30 @@ def test_a_pod_without_a_plan_of_its_own_is_refused_and_nothing_is_granted(
     assert refused.value.hint
     assert kubelet.injected(name) is None
     assert kubelet.agent.held == {}
+
+
+def test_a_pod_that_the_planner_refused_where_it_was_bound_is_refused_in_the_planners_words(kubelet: Kubelet) -> None:
+    why = "bound to n1 by others than the planner: n1 has 0 of 2 devices idle; hint: delete it"
+    made = pod()
+    condition = Condition(type=PLANNED, status="False", reason="NoCapacity", message=why)
+    kubelet.add(msgspec.structs.replace(made, status=PodStatus(phase="Pending", conditions=(condition,))))
+    kubelet.admit(UID, "main", "slot-0001")
+    with pytest.raises(CalabashError) as refused:
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert str(refused.value) == f"pod team/p1 has no plan: {why}"
+    assert kubelet.agent.held == {}
+
+
+def test_a_pod_that_was_bound_before_its_plan_was_written_is_waited_for(kubelet: Kubelet) -> None:
+    pods = NodePods(lambda namespace, name: None, plan_wait_s=60.0)
+    kubelet.pods = kubelet.preparer._pods = pods
+    kubelet.add(pod())
+    name = kubelet.admit(UID, "main", "slot-0001")
+    later = threading.Timer(0.1, lambda: kubelet.add(pod(planned("main"))))
+    later.start()
+    kubelet.preparer.pre_start(("slot-0001",))
+    later.join()
+    assert kubelet.injected(name) == container_allocation(UID, "main")
 
 
 def test_a_plan_that_was_made_for_another_pod_is_refused(kubelet: Kubelet) -> None:

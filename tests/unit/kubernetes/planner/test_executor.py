@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -68,7 +68,7 @@ class Failing(Orders):
         if self.error is not None:
             raise self.error
 
-    def release(self, pod: PodName, plan: PodPlan, seen: Pod | None) -> Pod:
+    def release(self, pod: PodName, plan: PodPlan, seen: Pod | None, *, nodes: Sequence[str] = ()) -> Pod:
         return self._answer()  # type: ignore[no-any-return]
 
     def report(self, report: Report) -> None:

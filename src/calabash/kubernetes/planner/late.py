@@ -1,0 +1,162 @@
+"""Pods whose node somebody else chose: they get their devices there, or are told why not, and never start without.
+
+Theory of operation. Three kinds come here. A pod that was bound past the planner (by hand, or by a scheduler that does not
+ask) is planned on its node when that has the room; until then its agent refuses to start it and says what is written in
+its condition. A pod that was confined to a few nodes instead (``affinity``) has its plan written once it is bound: that of
+the planned node, or one made for the other node to which kube-scheduler gave it; where that has no room any more, the pod
+is evicted if its owner makes it again. And such a pod that has lost its place before it was bound gets another within
+its few nodes. All of this is tried again when room may have come.
+"""
+
+from __future__ import annotations
+
+from calabash.binder.cluster import StartBundle
+from calabash.binder.cluster_upkeep import free_text, start_on
+from calabash.kubernetes.planner.affinity import NODES_MAX
+from calabash.kubernetes.planner.book import UNBOUND, Book, Entry, Stage
+from calabash.kubernetes.planner.decisions import plan_of
+from calabash.kubernetes.planner.facts import EvictPod, Nominate, WritePlan
+from calabash.kubernetes.planner.wishes import Wishes
+from calabash.model.errors import CalabashError, Reason
+
+_TRIED_MAX = 64  # of those that wait, at one time; the others are next
+
+
+class LatePlans:
+    """See the module's description."""
+
+    def __init__(self, book: Book, wishes: Wishes) -> None:
+        self._book = book
+        self._wishes = wishes
+        self._version = -1
+        self._writing: dict[str, str] = {}
+
+    def look(self, entry: Entry) -> None:
+        """A pod is otherwise than it was: it may need a plan, or have its plan written."""
+        facts, uid = entry.facts, entry.facts.uid
+        if facts.leaving or entry.bundle is None or facts.gated:
+            self._book.late.pop(uid, None)
+        elif facts.node:
+            self._look_bound(entry)
+        elif facts.confined and entry.stage in UNBOUND and entry.node not in facts.confined:
+            self._book.scheduler.unbind(entry.id)
+            self._book.wait(entry)
+
+    def forget(self, uid: str) -> None:
+        self._book.late.pop(uid, None)
+        self._writing.pop(uid, None)
+
+    def decide(self, now_s: float) -> None:
+        """Try those that wait, when there are new ones or room may have come."""
+        book = self._book
+        version = book.scheduler.scheduler.state.version
+        if not book.late or (version == self._version and not book.late_news):
+            return
+        book.late_news = False
+        for uid in list(book.late)[:_TRIED_MAX]:
+            entry = book.entries.get(uid)
+            del book.late[uid]
+            if entry is None or entry.bundle is None:
+                continue
+            book.late[uid] = None  # behind the others
+            if entry.facts.node:
+                self._plan_bound(entry, now_s)
+            else:
+                self._plan_confined(entry, now_s)
+        self._version = book.scheduler.scheduler.state.version
+
+    # ---- bound ----------------------------------------------------------------------------------------------------
+
+    def _look_bound(self, entry: Entry) -> None:
+        book, facts = self._book, entry.facts
+        if entry.stage is not Stage.BOUND:
+            return
+        planned = facts.plan is not None and facts.plan.node == facts.node
+        if entry.plan is not None and entry.plan.node == facts.node and book.scheduler.holds(entry.id):
+            if not planned:
+                self._write(entry)
+        elif not planned:
+            book.late[facts.uid] = None
+            book.late_news = True
+
+    def _plan_bound(self, entry: Entry, now_s: float) -> None:
+        book, facts = self._book, entry.facts
+        try:
+            refused = "" if facts.confined else self._over_limit(entry)
+            start = None
+            if not refused:
+                start = start_on(book.scheduler, self._wishes.request(entry, now_s), [facts.node], now_s, bound=True)
+        except CalabashError as error:
+            book.tell(entry, error.reason, f"{error.message}; hint: {error.hint}" if error.hint else error.message)
+            return
+        if start is not None:
+            del book.late[facts.uid]
+            book.settle(entry, plan_of(entry, start, book.new_id()))
+            self._write(entry)
+            book.tell(entry, None, f"planned on {facts.node}, to which it was bound")
+            return
+        why = refused or f"it asks for {_asked(entry)}, {free_text(book.scheduler, facts.node)}"
+        if facts.node in facts.confined and facts.remade:
+            del book.late[facts.uid]
+            entry.stage = Stage.EVICTED
+            text = f"bound to {facts.node}, which has no room any more ({why}); its owner makes another"
+            book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
+            return
+        hint = "hint: it starts when there is room; or delete it and leave spec.nodeName out"
+        book.tell(entry, Reason.NO_CAPACITY, f"bound to {facts.node} by others than the planner: {why}; {hint}")
+
+    def _over_limit(self, entry: Entry) -> str:
+        bundle = entry.bundle
+        assert bundle is not None
+        scheduler = self._book.scheduler
+        choice = scheduler.kinds.choices(bundle, entry.facts.wish)[0]
+        need = scheduler.scheduler.state.charges.of(choice.shape)
+        over = scheduler.scheduler.tree.over_limit(bundle.request.queue, need)
+        if over is None:
+            return ""
+        return f"queue {over.queue} has {over.used / 1000:g} of at most {over.limit / 1000:g} devices in use"
+
+    def _write(self, entry: Entry) -> None:
+        assert entry.plan is not None
+        if self._writing.get(entry.facts.uid) != entry.plan.id:
+            self._writing[entry.facts.uid] = entry.plan.id
+            self._book.want(WritePlan(pod=entry.pod, plan=entry.plan))
+
+    # ---- confined to a few nodes ----------------------------------------------------------------------------------
+
+    def _plan_confined(self, entry: Entry, now_s: float) -> None:
+        book, facts = self._book, entry.facts
+        first = [n for n in (facts.nominated,) if n in facts.confined]
+        start: StartBundle | None = None
+        try:
+            request = self._wishes.request(entry, now_s)
+            for nodes in (first, facts.confined):
+                start = start or start_on(book.scheduler, request, nodes, now_s)
+        except CalabashError as error:
+            book.tell(entry, error.reason, error.message)
+            return
+        if start is None:
+            whose = ", ".join(facts.confined[:NODES_MAX])
+            text = f"it may go to {whose} only, and none of them has {_asked(entry)} now"
+            book.tell(entry, Reason.NO_CAPACITY, text)
+            return
+        del book.late[facts.uid]
+        plan = plan_of(entry, start, book.new_id())
+        book.settle(entry, plan)
+        entry.stage = Stage.RELEASED
+        if facts.nominated != plan.node:
+            book.want(Nominate(pod=entry.pod, node=plan.node))
+
+
+def _asked(entry: Entry) -> str:
+    assert entry.bundle is not None
+    parts = [part.request for part in entry.bundle.parts]
+    return " and ".join(dict.fromkeys(_amount(r.count, r.memory_mib, r.core_percent) for r in parts))
+
+
+def _amount(count: int, memory_mib: int | None, core_percent: int) -> str:
+    devices = "device" if count == 1 else "devices"
+    if memory_mib is None and core_percent == 100:
+        return f"{count} whole {devices}"
+    memory = f"{memory_mib} MiB and " if memory_mib is not None else ""
+    return f"{memory}{core_percent} % of {count} {devices}"

@@ -1,0 +1,314 @@
+"""Pods whose node others chose: planned there, told why not, and never started without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.kubernetes.planner.virtual import Cluster
+from tests.unit.kubernetes.planner.world import World, until
+
+from calabash.kubernetes.names import PLAN, PLANNED
+from calabash.kubernetes.plan import read_plan
+from calabash.kubernetes.planner.book import Stage
+from calabash.kubernetes.planner.facts import (
+    EvictPod,
+    NamespaceSeen,
+    NodeSeen,
+    QueueSeen,
+    ReleasePod,
+    SweepPod,
+    WritePlan,
+)
+from calabash.kubernetes.planner.service import Handshake
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.objects import POD, Pod
+
+SHARE = GpuRequest(memory_mib=8192, core_percent=40)
+WHOLE = GpuRequest()
+
+
+class Affinity(Cluster):
+    """The same where kube-scheduler does not ask: pods are confined, and somebody binds them."""
+
+    def create(self, request: Any, *, name: str = "", **more: object) -> str:
+        return super().create(request, name=name, **{"own": False, **more})
+
+    def carry_out(self, action: Any, *, fail: bool = False) -> None:
+        pod = self.pods.get(action.pod.uid)
+        match action:
+            case ReleasePod(plan=plan, nodes=nodes) if nodes:
+                if pod is not None and pod.gated:
+                    self.set(replace(pod, gated=False, nominated=nodes[0], confined=nodes))
+                self.core.decisions.released(action.pod.uid, plan.id, ok=True)
+            case WritePlan(plan=plan):
+                if pod is not None:
+                    self.set(replace(pod, plan=plan))
+            case SweepPod():
+                pass
+            case _:
+                super().carry_out(action, fail=fail)
+
+    def settle(self, rounds: int = 20) -> None:
+        for _ in range(rounds):
+            self.decide()
+            while self.todo:
+                self.carry_out(self.todo.pop(0))
+            for uid in [p.uid for p in self.pods.values() if p.leaving]:
+                self.end(uid)
+
+    def give(self, uid: str, node: str) -> None:
+        """Somebody binds it."""
+        self.set(replace(self.pods[uid], node=node, nominated=""))
+
+
+# ---- bound past the planner -----------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_was_bound_by_hand_is_planned_on_its_node_if_there_is_room() -> None:
+    cluster = Affinity({"a": 1, "b": 1})
+    uid = cluster.create(WHOLE, gated=False, node="b")
+    cluster.settle()
+    plan = cluster.pods[uid].plan
+    assert plan is not None
+    assert plan.node == "b"
+    later = cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.pods[later].confined[0] == "a"
+    cluster.check()
+
+
+def test_one_without_room_is_told_the_numbers_and_planned_when_room_comes() -> None:
+    cluster = Affinity({"a": 1})
+    first = cluster.create(SHARE, gated=False, node="a")
+    cluster.settle()
+    uid = cluster.create(WHOLE, gated=False, node="a")
+    cluster.settle()
+    entry = cluster.core.book.entries[uid]
+    assert cluster.pods[uid].plan is None
+    assert entry.told[0] is Reason.NO_CAPACITY
+    assert (
+        "bound to a by others than the planner: it asks for 1 whole device, a has 0 of 1 devices idle" in entry.told[1]
+    )
+    assert "hint:" in entry.told[1]
+    assert [(r.bound, r.reason) for r in cluster.reports if r.pod.uid == uid] == [(True, Reason.NO_CAPACITY)]
+    assert uid in cluster.pods, "it is not taken away: somebody meant it"
+    cluster.end(first)
+    cluster.settle()
+    assert cluster.pods[uid].plan is not None
+    cluster.check()
+
+
+def test_a_pod_past_the_planner_does_not_get_past_the_limit_of_its_queue() -> None:
+    cluster = Affinity({"a": 4}, [QueueSeen(name="small", limit=1.0)])
+    cluster.core.namespace(NamespaceSeen(name="team", queue="small"))
+    first = cluster.create(WHOLE, gated=False, node="a")
+    cluster.settle()
+    second = cluster.create(WHOLE, gated=False, node="a")
+    cluster.settle()
+    assert cluster.pods[first].plan is not None
+    assert cluster.pods[second].plan is None
+    assert "queue small has 1 of at most 1 devices in use" in cluster.core.book.entries[second].told[1]
+
+
+def test_a_cordoned_or_tainted_node_serves_what_is_bound_to_it() -> None:
+    cluster = Affinity({"a": 1})
+    cluster.core.node(NodeSeen(name="a", labels={}, taints=("k=v:NoSchedule",), schedulable=False), 0.0)
+    uid = cluster.create(WHOLE, gated=False, node="a")
+    cluster.settle()
+    assert cluster.pods[uid].plan is not None
+    other = cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.pods[other].gated, "nothing else goes there"
+
+
+def test_a_plan_for_another_node_is_replaced_by_one_for_the_node_where_it_is() -> None:
+    cluster = Affinity({"a": 1, "b": 1})
+    uid = cluster.create(WHOLE, gated=False, node="a")
+    cluster.settle()
+    stale = cluster.pods[uid].plan
+    cluster.end(uid)
+    moved = cluster.create(WHOLE, gated=False, node="b", plan=stale)
+    cluster.settle()
+    plan = cluster.pods[moved].plan
+    assert plan is not None
+    assert plan.node == "b"
+
+
+# ---- confined to a few nodes ------------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_confined_to_its_planned_node_and_others_with_room_and_its_plan_is_written_when_it_is_bound() -> None:
+    cluster = Affinity({**dict.fromkeys("abcdef", 1), "full": 1})
+    cluster.create(SHARE, gated=False, node="full")
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    nodes = cluster.pods[uid].confined
+    assert len(nodes) == 4
+    assert "full" not in nodes
+    assert cluster.pods[uid].plan is None, "not before it is bound"
+    cluster.give(uid, nodes[0])
+    cluster.settle()
+    plan = cluster.pods[uid].plan
+    assert plan is not None
+    assert plan.node == nodes[0]
+
+
+def test_one_that_is_bound_to_another_of_its_nodes_is_planned_there_and_the_first_is_free() -> None:
+    cluster = Affinity(dict.fromkeys("abcd", 1))
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    first, *others = cluster.pods[uid].confined
+    cluster.give(uid, others[-1])
+    cluster.settle()
+    plan = cluster.pods[uid].plan
+    assert plan is not None
+    assert plan.node == others[-1]
+    rest = [cluster.create(WHOLE) for _ in range(3)]
+    cluster.settle()
+    assert {cluster.pods[r].confined[0] for r in rest} == set("abcd") - {others[-1]}
+    assert first in {cluster.pods[r].confined[0] for r in rest}
+
+
+@pytest.mark.parametrize("remade", [True, False])
+def test_where_its_node_has_no_room_any_more_it_is_evicted_if_somebody_makes_it_again(remade: bool) -> None:
+    cluster = Affinity({"a": 1, "b": 1})
+    uid = cluster.create(WHOLE, remade=remade)
+    cluster.settle()
+    other = next(n for n in "ab" if n != cluster.pods[uid].confined[0])
+    assert other in cluster.pods[uid].confined
+    cluster.create(WHOLE, gated=False, node=other)
+    cluster.settle()
+    cluster.give(uid, other)
+    cluster.decide()
+    evicted = [a.message for a in cluster.todo if isinstance(a, EvictPod)]
+    if remade:
+        assert len(evicted) == 1
+        assert f"bound to {other}, which has no room any more" in evicted[0]
+    else:
+        assert evicted == []
+        assert cluster.core.book.entries[uid].told[0] is Reason.NO_CAPACITY
+    cluster.settle()
+    assert (uid not in cluster.pods) is remade
+
+
+def test_a_node_that_is_gone_is_left_for_another_of_the_few() -> None:
+    cluster = Affinity(dict.fromkeys("abcd", 1))
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    first = cluster.pods[uid].confined[0]
+    cluster.lose_node(first)
+    cluster.settle()
+    pod = cluster.pods[uid]
+    assert pod.nominated != first
+    assert pod.nominated in pod.confined
+    entry = cluster.core.book.entries[uid]
+    assert entry.stage is Stage.RELEASED
+    assert entry.node == pod.nominated
+
+
+def test_the_next_planner_goes_on_with_what_was_confined_and_what_was_bound() -> None:
+    cluster = Affinity(dict.fromkeys("abcdef", 1))
+    waits, bound = cluster.create(WHOLE), cluster.create(WHOLE)
+    cluster.settle()
+    nominated = cluster.pods[waits].nominated
+    node = cluster.pods[bound].confined[-1]
+    cluster.pods[bound] = replace(cluster.pods[bound], node=node, nominated="")
+    cluster.restarted()
+    cluster.settle()
+    assert cluster.core.book.entries[waits].node == nominated
+    plan = cluster.pods[bound].plan
+    assert plan is not None
+    assert plan.node == node
+    cluster.check()
+
+
+def test_a_gang_is_released_together() -> None:
+    cluster = Affinity({"a": 2, "b": 2})
+    gang = GpuRequest(gang="g", gang_size=3)
+    members = [cluster.create(gang) for _ in range(2)]
+    cluster.settle()
+    assert all(cluster.pods[m].gated for m in members)
+    members.append(cluster.create(gang))
+    cluster.decide()
+    assert {a.pod.uid for a in cluster.todo if isinstance(a, ReleasePod)} == set(members)
+
+
+def test_50_pods_whose_first_nodes_fill_up_are_all_planned_inside_their_lists() -> None:
+    cluster = Affinity({f"n{i:03}": 1 for i in range(200)})
+    pods = [cluster.create(WHOLE) for _ in range(50)]
+    cluster.settle()
+    taken: set[str] = {cluster.pods[uid].confined[0] for uid in pods}
+    assert len(taken) == 50
+    missed = 0
+    for uid in pods:  # kube-scheduler prefers nodes that are less used
+        rest = cluster.pods[uid].confined[1:]
+        node = next((n for n in rest if n not in taken), rest[-1])
+        missed += node in taken
+        taken.add(node)
+        cluster.give(uid, node)
+    cluster.settle()
+    assert missed == 0, "so many others have room that nobody need share one"
+    assert all((plan := cluster.pods[uid].plan) is not None and plan.node == cluster.pods[uid].node for uid in pods)
+
+
+# ---- the service ------------------------------------------------------------------------------------------------------
+
+
+def bind(world: World, name: str, node: str) -> Pod:
+    pod = world.get(name)
+    world.client.bind("team", name, pod.metadata.uid, node)
+    return world.get(name)
+
+
+def test_the_service_confines_releases_and_writes_the_plan_once_somebody_bound_the_pod(world: World) -> None:
+    for name in "abcdef":
+        world.node(name)
+    world.start(handshake=Handshake.AFFINITY, nominate_nodes_min=1000)
+    world.pod("p", GpuRequest(count=2), schedulerName="default-scheduler", nodeSelector={"pool": "c"})
+    terms = [{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]
+    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    world.pod("q", GpuRequest(count=2), schedulerName="default-scheduler", affinity=required)
+    for name in "pq":
+        until(lambda n=name: not world.get(n).spec.scheduling_gates, "released")  # type: ignore[misc]
+    pod, other = world.get("p"), world.get("q")
+    assert PLAN not in pod.metadata.annotations
+    assert pod.status.nominated_node_name == "c"
+    affinity = other.spec.affinity
+    assert affinity is not None
+    assert affinity.node_affinity is not None
+    assert affinity.node_affinity.required is not None
+    (term,) = affinity.node_affinity.required.node_selector_terms
+    assert [e.key for e in term.match_expressions] == ["pool", "kubernetes.io/hostname"]
+    chosen = term.match_expressions[-1].values
+    assert chosen[0] == other.status.nominated_node_name
+    assert len(chosen) == 4
+    bind(world, "p", "c")
+    bind(world, "q", chosen[2])
+    for name, node in (("p", "c"), ("q", chosen[2])):
+        text = until(lambda n=name: world.get(n).metadata.annotations.get(PLAN), "planned")  # type: ignore[misc]
+        assert read_plan(text).node == node
+
+
+def test_the_service_plans_what_was_bound_by_others_and_says_what_it_cannot(world: World) -> None:
+    world.node("a")
+    world.start()
+    limits = {"calabash.dev/gpus": "2"}
+    for name in ("one", "two"):
+        body = {
+            "metadata": {"name": name, "namespace": "team"},
+            "spec": {"nodeName": "a", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+        }
+        world.client.create(POD, body, "team")
+        if name == "one":
+            text = until(lambda: world.get("one").metadata.annotations.get(PLAN), "planned")
+            assert read_plan(text).node == "a"
+    found = until(lambda: [c for c in world.get("two").status.conditions if c.type == PLANNED], "told")
+    assert (found[0].status, found[0].reason) == ("False", "NoCapacity")
+    assert "it asks for 2 whole devices, a has 0 of 2 devices idle" in found[0].message
+    assert PLAN not in world.get("two").metadata.annotations
+    world.client.delete(POD, "one", "team", grace_s=0)
+    until(lambda: world.get("two").metadata.annotations.get(PLAN), "planned once there is room")
+    until(lambda: {c.type: c.status for c in world.get("two").status.conditions}[PLANNED] == "True", "said")
