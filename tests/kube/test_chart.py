@@ -18,6 +18,8 @@ from calabash.agent.strangers import StrangerPolicy
 from calabash.cli.commands import cli
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.metrics.run import REGISTERED
+from calabash.kubernetes.metrics.run import SERVICE as METRICS
 from calabash.kubernetes.node.daemon import read_settings
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
@@ -57,8 +59,9 @@ def test_helm_finds_nothing_to_complain_about() -> None:
         {"admission": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "ours"}}}},
         {"namespace": {"create": True}, "imagePullSecrets": [{"name": "registry"}]},
         {"priorityClasses": [{"name": "urgent", "value": 1000, "description": "now: or never"}]},
+        {"metrics": {"enabled": True}},
     ],
-    ids=["defaults", "simulated", "cert-manager", "namespace", "priorities"],
+    ids=["defaults", "simulated", "cert-manager", "namespace", "priorities", "metrics"],
 )
 def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values: Manifest) -> None:
     manifests = [m for m in render(values) if m["kind"] != "CustomResourceDefinition"]
@@ -67,9 +70,9 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "calabash"
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
-        # Events of nodes are in the namespace ``default``.
-        place = "default" if manifest["kind"] in {"Role", "RoleBinding"} else NAMESPACE
-        assert manifest["metadata"].get("namespace", NAMESPACE) in {NAMESPACE, place}
+        # Events of nodes are in the namespace ``default``; who API servers are stands in ``kube-system``.
+        places = {"default", "kube-system"} if manifest["kind"] in {"Role", "RoleBinding"} else {NAMESPACE}
+        assert manifest["metadata"].get("namespace", NAMESPACE) in {NAMESPACE, *places}
     names = [(m["kind"], m["metadata"]["name"]) for m in manifests]
     assert len(names) == len(set(names))
 
@@ -90,6 +93,8 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"admission": {"certManager": {"enabled": True}}}, "/admission/certManager/issuerRef/name"),
         ({"admission": {"units": {"aliyunMemoryMib": 0}}}, "/admission/units/aliyunMemoryMib"),
         ({"planner": {"replicas": 11}}, "/planner/replicas"),
+        ({"metrics": {"enabled": "yes"}}, "/metrics/enabled"),
+        ({"agent": {"useEverySeconds": -1}}, "/agent/useEverySeconds"),
         ({"scheduler": {"image": {"repository": "no spaces"}}}, "/scheduler/image/repository"),
         ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
         ({"image": {"tag": "two words"}}, "/image/tag"),
@@ -125,6 +130,19 @@ def test_admission_is_told_its_settings_in_its_own_words() -> None:
     assert told({"admission": values}) == changed
 
 
+def test_metrics_are_served_where_they_are_wanted_and_then_as_the_product_registers_them() -> None:
+    assert not [m for m in render() if m["metadata"]["name"] in (METRICS, REGISTERED)]
+    manifests = render({"metrics": {"enabled": True, "port": 9444}})
+    found = one(manifests, "APIService", REGISTERED)["spec"]
+    assert (found["service"]["name"], found["service"]["namespace"]) == (METRICS, NAMESPACE)
+    assert one(manifests, "Secret", f"{METRICS}-tls")["metadata"]["namespace"] == NAMESPACE
+    (container,) = one(manifests, "Deployment", METRICS)["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["calabash", "metrics"]
+    read = parsed_by_the_product("metrics", container["args"])
+    assert (read["namespace"], read["port"]) == (NAMESPACE, 9444)
+    assert container["ports"][0]["containerPort"] == 9444
+
+
 def test_with_cert_manager_admission_reads_a_certificate_and_writes_nothing() -> None:
     values = {"admission": {"certManager": {"enabled": True, "issuerRef": {"name": "ours"}}}}
     manifests = render(values)
@@ -153,7 +171,12 @@ def test_admission_is_a_command_of_the_product_and_knows_its_words() -> None:
 
 def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {
-        "agent": {"simulated": "/var/lib/sim/lab.state", "strangers": "drain", "driverRoot": "/run/nvidia/driver"}
+        "agent": {
+            "simulated": "/var/lib/sim/lab.state",
+            "strangers": "drain",
+            "driverRoot": "/run/nvidia/driver",
+            "useEverySeconds": 30,
+        }
     }
     (container,) = (c for c, _ in containers(render(values)) if c["name"] == "agent")
     assert container["command"] == ["calabash", "agent"]
@@ -166,6 +189,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         driver_root="/run/nvidia/driver",
         sim_state=Path("/var/lib/sim/lab.state"),
         strangers=StrangerPolicy.DRAIN,
+        use_every_s=30.0,
     )
 
 

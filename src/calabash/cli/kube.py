@@ -1,4 +1,4 @@
-"""``calabash agent`` and ``calabash admission``: parts of the product that run in a cluster, as programs."""
+"""Parts of the product that run in a cluster, as programs: the agent of a node, admission, and metrics for autoscalers."""
 
 from __future__ import annotations
 
@@ -52,6 +52,24 @@ def admission(kubeconfig: str, settings_file: Path | None) -> None:
     from calabash.seams.kube import load_client  # noqa: PLC0415
 
     run_admission(load_client(kubeconfig, agent="calabash-admission"), read_settings(settings_file))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of its Service and Secret.")
+@click.option("--host", default="", metavar="ADDRESS", help="Where to listen. Default: everywhere.")
+@click.option("--port", default=8444, show_default=True, type=click.IntRange(0, 65535))
+def metrics(kubeconfig: str, namespace: str, host: str, port: int) -> None:
+    """Tell a cluster's autoscalers how busy slices are and what waits in queues.
+
+    Serves external.metrics.k8s.io to API servers, by their certificates, with certificates of its own.
+    """
+    from calabash.kubernetes.metrics.run import run_metrics  # noqa: PLC0415
+    from calabash.seams.kube import load_client  # noqa: PLC0415
+
+    run_metrics(load_client(kubeconfig, agent="calabash-metrics"), namespace=namespace, host=host, port=port)
 
 
 def read_settings(path: Path | None) -> AdmissionSettings:

@@ -33,11 +33,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpQuestion:
-    """A request with its whole body; ``path`` without a query."""
+    """A request with its whole body; ``path`` without the query."""
 
     method: str
     path: str
     body: bytes = b""
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,8 @@ async def read_question(head: bytes, reader: asyncio.StreamReader, bounds: Bound
         async with asyncio.timeout(bounds.body_s):
             body = await reader.readexactly(length)
     keep = words[2] == "HTTP/1.1" and fields.get("connection", "").lower() != "close"
-    return HttpQuestion(method=words[0], path=words[1].partition("?")[0], body=body), keep
+    path, _, query = words[1].partition("?")
+    return HttpQuestion(method=words[0], path=path, body=body, query=query), keep
 
 
 def _fields(lines: list[str]) -> dict[str, str]:

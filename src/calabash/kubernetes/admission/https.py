@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from socket import socket
+from typing import Any
 
 from calabash.kubernetes.http1 import (
     Bounds,
@@ -39,6 +40,7 @@ class HttpsServer:
         handler: called for one request after the other of a connection; what it raises is answered with 500.
         report: told of faults of the handler.
         bounds: what one client may cost.
+        admits: whether whoever has this certificate, as ``ssl`` decodes it, is listened to.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class HttpsServer:
         *,
         report: Callable[[Exception], None] | None = None,
         bounds: Bounds = BOUNDS,
+        admits: Callable[[Mapping[str, Any] | None], bool] | None = None,
     ) -> None:
         self._listener = listener
         self._context = context
         self._handler = handler
         self._report = report
         self._bounds = bounds
+        self._admits = admits
         self._connections: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,7 +106,8 @@ class HttpsServer:
         assert task is not None
         self._connections.add(task)
         try:
-            if len(self._connections) <= self._bounds.connections:
+            known = self._admits is None or self._admits(writer.get_extra_info("peercert"))
+            if known and len(self._connections) <= self._bounds.connections:
                 await self._converse(reader, writer, task)
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError):
             pass  # gone, silent, too slow, or we are to end

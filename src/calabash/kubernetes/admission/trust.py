@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,10 +86,19 @@ class CertificateKeeper:
         client: the API server.
         settings: names, and how long certificates live.
         names: what the server is called by those who ask it.
+        publish: tells API servers the bundle (base64) that they are to trust; the webhook configurations by default.
     """
 
-    def __init__(self, client: KubeClient, settings: AdmissionSettings, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: AdmissionSettings,
+        names: tuple[str, ...] = (),
+        *,
+        publish: Callable[[str], None] | None = None,
+    ) -> None:
         self._client = client
+        self._publish = publish or self._to_webhooks
         self._settings = settings
         service = f"{settings.service}.{settings.namespace}"
         self._names = names or (f"{service}.svc", f"{service}.svc.cluster.local", service, settings.service)
@@ -98,9 +107,12 @@ class CertificateKeeper:
         """The current certificates, made or replaced where need be, trusted by the API servers. Raises CalabashError."""
         material = self._agreed(now)
         bundle = base64.b64encode(material.bundle).decode()
-        for kind in (MUTATING, VALIDATING):
-            self._publish(kind, bundle)
+        self._publish(bundle)
         return material
+
+    def _to_webhooks(self, bundle: str) -> None:
+        for kind in (MUTATING, VALIDATING):
+            self._to_configuration(kind, bundle)
 
     def _agreed(self, now: datetime.datetime) -> Material:
         for _ in range(_TRIES):
@@ -156,7 +168,7 @@ class CertificateKeeper:
             version = {"resourceVersion": secret.metadata.resource_version}
             self._client.patch(SECRET, settings.secret, settings.namespace, body={"metadata": version, "data": data})
 
-    def _publish(self, kind: Kind[WebhookConfiguration], bundle: str) -> None:
+    def _to_configuration(self, kind: Kind[WebhookConfiguration], bundle: str) -> None:
         name = self._settings.configuration
         found = self._client.get(kind, name)
         if found is None:

@@ -1,0 +1,58 @@
+"""Who may ask: API servers, by the certificate with which they pass questions on, and nobody else.
+
+An API server has authenticated and authorised whoever asked it before it passes a question on, so that nothing need be looked
+at here but its certificate. Which authority signs it, and what it is called, stands where every API server publishes it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.objects import CONFIG_MAP
+
+_NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontProxy:
+    """``authority`` is PEM; ``names`` the common names that are accepted, none: any."""
+
+    authority: str
+    names: tuple[str, ...]
+
+    def trust(self, context: ssl.SSLContext) -> None:
+        """Let in nobody else. Raises ValueError (ssl.SSLError)."""
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.authority)
+
+    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a certificate that the authority signed is an API server's."""
+        if not self.names:
+            return certificate is not None
+        subject = (certificate or {}).get("subject", ())
+        return any(key == "commonName" and value in self.names for part in subject for key, value in part)
+
+
+def read_front_proxy(client: KubeClient) -> FrontProxy:
+    """What API servers publish. Raises CalabashError."""
+    found = client.get(CONFIG_MAP, _NAME, _NAMESPACE)
+    data = found.data if found is not None else {}
+    authority = data.get("requestheader-client-ca-file", "")
+    if not authority.strip():
+        raise CalabashError(
+            f"{_NAMESPACE}/{_NAME} names no authority for requests that API servers pass on",
+            reason=Reason.NOT_FOUND,
+            hint="start API servers with --requestheader-client-ca-file and --proxy-client-cert-file",
+        )
+    try:
+        names = msgspec.json.decode(data.get("requestheader-allowed-names") or "[]", type=tuple[str, ...])
+    except msgspec.DecodeError as error:
+        raise CalabashError(f"{_NAMESPACE}/{_NAME} cannot be read: {error}") from error
+    return FrontProxy(authority, names)

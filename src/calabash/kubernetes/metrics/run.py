@@ -1,0 +1,170 @@
+"""``calabash metrics``: the server of metrics until it is told to end. Wiring.
+
+It listens once it has a certificate and has seen the nodes, so that an open port means that it answers. When API servers
+come to have another authority it ends, and is started again by whoever runs it: contexts forget no authority.
+"""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import socket
+import threading
+from typing import Any
+
+import structlog
+
+from calabash.kubernetes.admission.certificates import KeyPair
+from calabash.kubernetes.admission.https import HttpsServer
+from calabash.kubernetes.admission.run import listen, load, server_context
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.http1 import Bounds
+from calabash.kubernetes.metrics.frontproxy import FrontProxy, read_front_proxy
+from calabash.kubernetes.metrics.series import USED_NODE, UsedNode
+from calabash.kubernetes.metrics.service import GROUP, VERSION, MetricsService
+from calabash.model.errors import CalabashError
+from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, ObjectMeta
+
+SERVICE = "calabash-metrics"
+REFRESH_S = 20.0
+RETRY_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class ApiServiceTarget(KubeStruct, frozen=True):
+    """Which service answers for a group."""
+
+    namespace: str = ""
+    name: str = ""
+
+
+class ApiServiceSpec(KubeStruct, frozen=True):
+    """``ca_bundle`` is base64."""
+
+    ca_bundle: str = ""
+    service: ApiServiceTarget | None = None
+
+
+class ApiService(KubeStruct, frozen=True):
+    """A group of the API that somebody else answers for."""
+
+    metadata: ObjectMeta
+    spec: ApiServiceSpec = ApiServiceSpec()
+
+
+API_SERVICE = Kind(
+    api_version="apiregistration.k8s.io/v1",
+    name="APIService",
+    plural="apiservices",
+    namespaced=False,
+    type=ApiService,
+)
+REGISTERED = f"{VERSION}.{GROUP}"
+
+
+class MetricsProgram:
+    """Everything that the program does, from ``start`` to ``stop``; ``ended`` is set when it should be started anew."""
+
+    def __init__(
+        self, client: KubeClient, *, namespace: str, host: str, port: int, refresh_s: float = REFRESH_S
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._refresh_s = refresh_s
+        settings = AdmissionSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls")
+        self._keeper = CertificateKeeper(client, settings, publish=self._register)
+        self._listener: socket.socket | None = listen(host, port)
+        self.port = int(self._listener.getsockname()[1])
+        self._context = server_context()
+        self._loaded: KeyPair | None = None
+        self._proxy: FrontProxy | None = None
+        self._server: HttpsServer | None = None
+        self._nodes: Mirror[UsedNode] = Mirror(
+            client, USED_NODE, on_change=self._changed, on_error=lambda e: log.warning("nodes", error=str(e))
+        )
+        self._service = MetricsService(client, self._nodes)
+        self.ended = threading.Event()
+        self._keeping = threading.Thread(target=self._keep, name="metrics-certificates", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._nodes.start()
+        self._keeping.start()
+
+    def stop(self) -> None:
+        """End; questions that are being answered are finished."""
+        self.ended.set()
+        self._keeping.join()
+        if self._server is not None:
+            self._server.stop()
+        elif self._listener is not None:
+            self._listener.close()
+        self._nodes.stop()
+
+    def refresh(self) -> None:
+        """Bring certificate and authority up to date. Raises CalabashError, ValueError."""
+        proxy = read_front_proxy(self._client)
+        if self._proxy is None:
+            proxy.trust(self._context)
+            self._proxy = proxy
+        elif proxy != self._proxy:
+            log.warning("API servers have another authority: starting anew")
+            self.ended.set()
+        pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
+        if pair != self._loaded:
+            load(self._context, pair)
+            self._loaded = pair
+
+    def _changed(self, _: Any) -> None:
+        self._service.changed()
+
+    def _keep(self) -> None:
+        while not self.ended.is_set():
+            try:
+                self.refresh()
+                wait_s = self._refresh_s
+            except (CalabashError, OSError, ValueError) as error:
+                log.warning("certificates", error=str(error))
+                wait_s = RETRY_S
+            if self._server is None and self._loaded is not None:
+                if self._nodes.synced(timeout_s=RETRY_S):
+                    self._begin()
+                else:
+                    wait_s = 0.0
+            self.ended.wait(wait_s)
+
+    def _begin(self) -> None:
+        proxy, listener = self._proxy, self._listener
+        assert proxy is not None
+        assert listener is not None
+        self._server = HttpsServer(
+            listener,
+            self._context,
+            self._service.handle,
+            admits=proxy.admits,
+            report=lambda error: log.error("a question failed", error=repr(error)),
+            bounds=Bounds(body_bytes=0, connections=256),
+        )
+        self._server.start()
+        log.info("answers API servers", port=self.port)
+
+    def _register(self, bundle: str) -> None:
+        """Have API servers trust our authority, where the group is ours to answer."""
+        found = self._client.get(API_SERVICE, REGISTERED)
+        target = found.spec.service if found is not None else None
+        if found is None or target is None or (target.namespace, target.name) != (self._namespace, SERVICE):
+            log.warning("another answers for this group, or nobody is registered", group=GROUP)
+        elif found.spec.ca_bundle != bundle:
+            self._client.patch(API_SERVICE, REGISTERED, body={"spec": {"caBundle": bundle}})
+
+
+def run_metrics(client: KubeClient, *, namespace: str, host: str, port: int) -> None:
+    """Serve until a signal says to end, or until it should be started anew."""
+    program = MetricsProgram(client, namespace=namespace, host=host, port=port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: program.ended.set())
+    program.start()
+    program.ended.wait()
+    program.stop()

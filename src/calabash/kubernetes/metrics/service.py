@@ -1,0 +1,127 @@
+"""The paths of ``external.metrics.k8s.io/v1beta1``: what there is, and the value of one metric."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from calabash.kubernetes.http1 import HttpQuestion, HttpReply
+from calabash.kubernetes.metrics.series import OF_PODS, OF_QUEUES, PodUse, quantity, queue_in, summed, uses_of
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube import KubeClient, Mirror
+from calabash.seams.kube.objects import POD
+from calabash.seams.kube.resources import QUEUE
+
+GROUP, VERSION = "external.metrics.k8s.io", "v1beta1"
+_ROOT = f"/apis/{GROUP}/{VERSION}"
+_ANSWER_S = 10.0
+_STATUS = {
+    Reason.BAD_REQUEST: (HTTPStatus.BAD_REQUEST, "BadRequest"),
+    Reason.NOT_FOUND: (HTTPStatus.NOT_FOUND, "NotFound"),
+    Reason.NOT_PERMITTED: (HTTPStatus.FORBIDDEN, "Forbidden"),
+    Reason.TIMEOUT: (HTTPStatus.GATEWAY_TIMEOUT, "Timeout"),
+}
+_UNWELL = (HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable")
+
+
+class MetricsService:
+    """Answers questions; ``nodes`` are kept current by their mirror."""
+
+    def __init__(self, client: KubeClient, nodes: Mirror[Any]) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._uses: Mapping[str, PodUse] = {}
+        self._stale = True
+
+    def changed(self) -> None:
+        """A node has told something else; from any thread."""
+        self._stale = True
+
+    async def handle(self, question: HttpQuestion) -> HttpReply:
+        """One request."""
+        if question.method != "GET":
+            return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
+        if question.path == _ROOT:
+            return _json(resources())
+        parts = [unquote(part) for part in question.path.removeprefix(f"{_ROOT}/namespaces/").split("/")]
+        if not question.path.startswith(f"{_ROOT}/namespaces/") or len(parts) != 2:
+            return _refusal(CalabashError(f"{question.path[:256]} is not served here", reason=Reason.NOT_FOUND))
+        selector = parse_qs(question.query).get("labelSelector", [""])[0]
+        try:
+            value = await asyncio.wait_for(asyncio.to_thread(self.value, parts[0], parts[1], selector), _ANSWER_S)
+        except TimeoutError:
+            return _refusal(CalabashError("the API server did not answer in time", reason=Reason.TIMEOUT))
+        except CalabashError as error:
+            return _refusal(error)
+        return _json(_values(parts[1], value))
+
+    def value(self, namespace: str, name: str, selector: str) -> float | None:
+        """A metric now; None when nobody tells. Raises CalabashError."""
+        if name in OF_PODS:
+            pods = self._client.list(POD, namespace, label_selector=selector).items
+            uses = self._current()
+            return summed(name, [uses[uid] for pod in pods if (uid := pod.metadata.uid) in uses])
+        if name in OF_QUEUES:
+            queue = queue_in(selector)
+            found = self._client.get(QUEUE, queue)
+            if found is None:
+                raise CalabashError(f"there is no queue {queue}", reason=Reason.NOT_FOUND, hint="kubectl get queues")
+            return OF_QUEUES[name](found.status)
+        known = ", ".join((*OF_PODS, *OF_QUEUES))
+        raise CalabashError(f"there is no metric {name[:128]!r}", reason=Reason.NOT_FOUND, hint=f"one of: {known}")
+
+    def _current(self) -> Mapping[str, PodUse]:
+        if self._stale:
+            self._stale = False
+            self._uses = uses_of(self._nodes.snapshot().values())
+        return self._uses
+
+
+def resources() -> dict[str, Any]:
+    """What API servers ask first."""
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{GROUP}/{VERSION}",
+        "resources": [
+            {"name": name, "singularName": "", "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
+            for name in (*OF_PODS, *OF_QUEUES)
+        ],
+    }
+
+
+def _values(name: str, value: float | None) -> dict[str, Any]:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    item = {"metricName": name, "metricLabels": {}, "timestamp": now, "value": quantity(value or 0.0)}
+    return {
+        "kind": "ExternalMetricValueList",
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "metadata": {},
+        "items": [] if value is None else [item],
+    }
+
+
+def _json(body: Mapping[str, Any]) -> HttpReply:
+    return HttpReply(body=msgspec.json.encode(body))
+
+
+def _refusal(error: CalabashError) -> HttpReply:
+    """A ``Status``, whose message autoscalers show."""
+    code, word = _STATUS.get(error.reason, _UNWELL)
+    text = f"{error.message}; hint: {error.hint}" if error.hint else error.message
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": text,
+        "reason": word,
+        "code": int(code),
+    }
+    return HttpReply(status=code, body=msgspec.json.encode(body))
