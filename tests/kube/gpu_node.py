@@ -24,6 +24,7 @@ from calabash.seams.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = "localhost/cuda:1"
+DISTROLESS = "localhost/distroless:1"
 MIB = 1 << 20
 PODS = "/api/v1/namespaces/default/pods"
 _HOME = "/var/lib/calabash"
@@ -53,6 +54,19 @@ def cuda_tree(tree: Path, *programs: Path) -> Path:
         place = "lib64" if library.name.startswith("ld-linux") else "usr/lib/x86_64-linux-gnu"
         shutil.copy(library.resolve(), tree / place / library.name)
     return tree
+
+
+def distroless_image(scratch: Path) -> Image:
+    """The program and its libraries, and nothing else: no shell, no ``/etc``, no cache of the loader, nobody's name."""
+    tree = scratch / "distroless"
+    (tree / "bin").mkdir(parents=True)
+    load = program("sim_cuda_load")
+    shutil.copy(load, tree / "bin" / "load")
+    for library in _libraries(load, simulated_library_dir() / "libcuda.so.1"):
+        place = tree / ("lib64" if library.name.startswith("ld-linux") else "usr/lib/x86_64-linux-gnu")
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library.resolve(), place / library.name)
+    return Image(DISTROLESS, (layer_of(tree),), {"Entrypoint": ["/bin/load"], "User": "65532:65532"})
 
 
 def _libraries(*files: Path) -> set[Path]:
@@ -90,7 +104,8 @@ class GpuNode:
         self.state.parent.mkdir(parents=True)
         made = simctl("create", self.state, "--gpus", gpus, "--seed", 1)
         assert made.returncode == 0, made.stderr
-        node.import_images(write_archive(scratch / "cuda.tar", [cuda_image(scratch, *programs_inside)]))
+        images = [cuda_image(scratch, *programs_inside), distroless_image(scratch)]
+        node.import_images(write_archive(scratch / "cuda.tar", images))
         self.cluster.start_program(
             "agent",
             [
@@ -198,7 +213,11 @@ class GpuNode:
             )
             return found if found in phases else ""
 
-        return self.cluster.wait_for(phase, f"pod {name} {' or '.join(phases)}")
+        try:
+            return self.cluster.wait_for(phase, f"pod {name} {' or '.join(phases)}")
+        except TimeoutError as error:
+            error.add_note(self.cluster.kubectl("describe", "pod", name, check=False))
+            raise
 
     def log(self, name: str, container: str = "main") -> str:
         """What a container has printed."""

@@ -34,11 +34,17 @@ _WITHIN = ("var/lib/kubelet", "var/lib/cni", "var/log/pods", "var/log/containers
 class RealNode:
     """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when made. Its components are ``kubelet``, ``containerd``.
 
-    ``socket`` is containerd's. ``kubelet_settings`` go into the KubeletConfiguration.
+    ``socket`` is containerd's. ``kubelet_settings`` go into the KubeletConfiguration; ``runc`` starts
+    containers in place of the one that all have.
     """
 
     def __init__(
-        self, cluster: Cluster, name: str = "node1", *, kubelet_settings: Mapping[str, Any] | None = None
+        self,
+        cluster: Cluster,
+        name: str = "node1",
+        *,
+        kubelet_settings: Mapping[str, Any] | None = None,
+        runc: Path | None = None,
     ) -> None:
         self.name = name
         self.home = cluster.root / name
@@ -53,7 +59,7 @@ class RealNode:
         self._separate()
         if self._number == 1:
             self._serve_pods()
-        self._write(group, kubelet_settings or {})
+        self._write(group, kubelet_settings or {}, runc or programs.runc(cluster.programs))
         self._start_containerd()
         self.import_images(write_archive(self.home / "images.tar", base_images(self.home / "images")))
         cluster.begin(self._kubelet_component())
@@ -119,9 +125,8 @@ class RealNode:
         self.cluster.exec_inside("ip", "address", "add", f"{components.SERVICE_ADDRESS}/32", "dev", "lo")
         namespaces.relay(components.SERVICE_ADDRESS, 443, namespaces.port)
 
-    def _write(self, group: str, kubelet_settings: Mapping[str, Any]) -> None:
+    def _write(self, group: str, kubelet_settings: Mapping[str, Any], runc: Path) -> None:
         (self.home / "cni").mkdir()
-        runc = programs.runc(self.cluster.programs)
         (self.home / "containerd.toml").write_text(node_settings.containerd(self.home, self.socket, runc))
         (self.home / "cni" / "10-pods.conflist").write_text(
             node_settings.network(self.home, f"10.244.{self._number}.0/24")

@@ -46,7 +46,7 @@ BUILT = (
     Program("ctr", f"{_CONTAINERD}/cmd/ctr"),
 )
 # Debian's serves as well and costs nothing; built where it is not installed, with pkg-config and the headers of libseccomp,
-# for containerd asks for its filters.
+# for containerd asks for its filters. Pods with users of their own need one from 1.2 on, which Debian 12 has not.
 RUNC = Program("runc", "github.com/opencontainers/runc", tags_c=",seccomp")
 
 
@@ -113,6 +113,28 @@ def runc(programs: Path) -> Path:
     return Path(installed) if installed else programs / RUNC.name
 
 
+def runc_for_users(programs: Path) -> Path | None:
+    """One that can give a pod users of its own, which runc does since 1.2; None where there is none."""
+    return next((path for path in (runc(programs), programs / RUNC.name) if _maps_users(path)), None)
+
+
+def _maps_users(path: Path) -> bool:
+    if not path.exists():
+        return False
+    told = subprocess.run([str(path), "features"], capture_output=True, check=False)
+    try:
+        features = json.loads(told.stdout)
+    except ValueError:
+        return False
+    return bool(features.get("linux", {}).get("mountExtensions", {}).get("idmap", {}).get("enabled"))
+
+
+def _can_build_runc() -> bool:
+    if shutil.which("pkg-config") is None:
+        return False
+    return subprocess.run(["pkg-config", "--exists", "libseccomp"], check=False).returncode == 0
+
+
 def build() -> Path:
     """Builds what is missing; a second builder waits for the first and finds its work done."""
     where = directory()
@@ -125,6 +147,10 @@ def build() -> Path:
                     _step(program.name, where, program, flags)
             _links(where)
         _forget_old(where)
+    if runc_for_users(where) is None and _can_build_runc():
+        with _locked(where / "lock"):
+            if not (where / RUNC.name).exists():
+                _step(RUNC.name, where, RUNC, _linker_flags())
     return where
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.contract.nvidia_programs import BUILD_S, built
+from tests.kube import programs
 from tests.kube.cluster import Cluster
-from tests.kube.gpu_node import MIB, PODS, GpuNode, sliced
+from tests.kube.gpu_node import CUDA, DISTROLESS, MIB, PODS, GpuNode, sliced
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.simnode import simctl
@@ -25,7 +26,8 @@ HOLD = "sleep 1000"
 def gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     need(node=True)
     with Cluster(lifecycle=True) as cluster:
-        yield GpuNode(RealNode(cluster), tmp_path_factory.mktemp("gpu_node"))
+        runc = programs.runc_for_users(cluster.programs)
+        yield GpuNode(RealNode(cluster, runc=runc), tmp_path_factory.mktemp("gpu_node"))
 
 
 @pytest.fixture(autouse=True)
@@ -100,13 +102,55 @@ def test_a_container_that_is_started_again_has_the_same(gpu_node: GpuNode) -> No
 
 def test_a_user_without_rights_on_a_root_file_system_for_reading_has_the_same(gpu_node: GpuNode) -> None:
     device = gpu_node.devices()[0]
-    security = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True}
+    security = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
     plan = [sliced("main", memory_mib=700, devices=[device])]
-    name = gpu_node.run(plan, {"main": f"id -u; {FILL}"}, more={"securityContext": security})
+    main = {"name": "main", "image": CUDA, "command": ["sh", "-c", f"id -u; touch /tmp/x || echo closed; {FILL}"]}
+    main |= {"resources": {"limits": {GPUS: "1"}}, "securityContext": security}
+    name = gpu_node.run(plan, {}, more={"containers": [main]})
     assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
     assert gpu_node.log(name).split()[0] == "1000"
+    assert "closed" in gpu_node.log(name)
     assert within(got_mib(gpu_node.log(name)), 700)
     gpu_node.delete(name)
+
+
+def strict(image: str, *command: str) -> dict[str, Any]:
+    """A container with no rights, whose root file system is for reading; it has a slice where it is ``main``."""
+    return {
+        "image": image,
+        "args": list(command),
+        "securityContext": {
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def test_an_image_without_a_shell_or_anything_else_has_the_same(gpu_node: GpuNode) -> None:
+    plan = [sliced("main", memory_mib=700, devices=gpu_node.devices()[:1])]
+    main = {"name": "main", "resources": {"limits": {GPUS: "1"}}, **strict(DISTROLESS, "fill", "2")}
+    name = gpu_node.run(plan, {}, more={"containers": [main]})
+    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+    assert within(got_mib(gpu_node.log(name)), 700)
+
+
+def test_a_pod_with_users_of_its_own_has_the_same(gpu_node: GpuNode) -> None:
+    if programs.runc_for_users(gpu_node.cluster.programs) is None:
+        pytest.skip(
+            "runc knows user namespaces since 1.2; hint: libseccomp-dev and pkg-config, then tools/bootstrap --tests"
+        )
+    plan = [sliced("main", memory_mib=700, devices=gpu_node.devices()[:1])]
+    main = {"name": "main", "resources": {"limits": {GPUS: "1"}}, **strict(DISTROLESS, "fill", "2")}
+    who = {"name": "who", **strict(CUDA, "cat", "/proc/self/uid_map")}
+    name = gpu_node.run(plan, {}, more={"containers": [main, who], "hostUsers": False})
+    assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
+    first, outside, _ = gpu_node.log(name, "who").split()[:3]
+    assert first == "0"
+    assert int(outside) > 0, "its root is nobody out here"
+    assert within(got_mib(gpu_node.log(name)), 700)
 
 
 def test_root_in_a_container_cannot_change_its_limits(gpu_node: GpuNode) -> None:
