@@ -104,7 +104,11 @@ def test_a_user_without_rights_on_a_root_file_system_for_reading_has_the_same(gp
     device = gpu_node.devices()[0]
     security = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
     plan = [sliced("main", memory_mib=700, devices=[device])]
-    main = {"name": "main", "image": CUDA, "command": ["sh", "-c", f"id -u; touch /tmp/x || echo closed; {FILL}"]}
+    main: dict[str, Any] = {
+        "name": "main",
+        "image": CUDA,
+        "command": ["sh", "-c", f"id -u; touch /tmp/x || echo closed; {FILL}"],
+    }
     main |= {"resources": {"limits": {GPUS: "1"}}, "securityContext": security}
     name = gpu_node.run(plan, {}, more={"containers": [main]})
     assert gpu_node.wait(name, "Succeeded", "Failed") == "Succeeded", gpu_node.log(name)
