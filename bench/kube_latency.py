@@ -146,7 +146,8 @@ def tell(report: Report, plain: list[Times], sliced: list[Times]) -> None:
         report.add(f"create to {what}, plain, p99", late(theirs), "ms")
         report.add(f"create to {what}, slice, p50", middle(ours), "ms")
         report.add(f"create to {what}, slice, p99", late(ours), "ms")
-        report.add(f"create to {what}, added, p50", middle(ours) - middle(theirs), "ms", at_most=goal)
+        added = [mine - its for mine, its in zip(ours, theirs, strict=True)]
+        report.add(f"create to {what}, added, p50", middle(added), "ms", at_most=goal, detail="of neighbours in time")
         report.add(f"create to {what}, added, p99", late(ours) - late(theirs), "ms")
     for what, first, last, of_plain in (
         ("admission, in the request that makes the pod", "asked", "made", "asked"),
