@@ -14,7 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import calabash
@@ -51,22 +53,21 @@ def cache() -> Path:
 def build(out: Path) -> Built:
     """Makes the image in ``out``. Raises PackagesError."""
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="calabash-image-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="calabash-image-") as scratch, ThreadPoolExecutor(3) as several:
         base, libraries, product = (Path(scratch) / name for name in ("base", "libraries", "product"))
+        built = several.submit(wheel, Path(scratch))
         packages = debian.fetch(PACKAGES, cache())
-        debian.unpack(packages, base)
-        _complete(base)
-        _install(wheel(Path(scratch)), python_of(packages), libraries)
+        unpacked = several.submit(_unpack, packages, base)
+        _install(built.result(), python_of(packages), libraries)
+        unpacked.result()
         bill = _bill(packages, base, libraries)
         _separate(libraries, product)
-        for tree in (base, libraries, product):
-            _compile(base, tree)
         _scripts(product)
         (product / "usr/share/calabash").mkdir(parents=True)
         (product / "usr/share/calabash/sbom.cdx.json").write_text(bill)
         image = oci.Image(
             REFERENCE,
-            tuple(oci.packed(oci.layer_of(tree)) for tree in (base, libraries, product)),
+            tuple(several.map(partial(_layer, base), (base, libraries, product))),
             {
                 "User": f"{USER}:{USER}",
                 "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"],
@@ -99,8 +100,9 @@ def python_of(packages: list[DebianPackage]) -> str:
     return version
 
 
-def _complete(base: Path) -> None:
-    """What packages' scripts would have made."""
+def _unpack(packages: list[DebianPackage], base: Path) -> None:
+    """The packages' files, and what their scripts would have made."""
+    debian.unpack(packages, base)
     for path, text in {"etc/passwd": _USERS, "etc/group": _GROUPS}.items():
         (base / path).write_text(text)
     for directory in ("run", "proc", "sys", "dev", "etc/calabash", "tmp"):
@@ -153,6 +155,11 @@ def _compile(base: Path, tree: Path) -> None:
             "PATH": os.defpath,
         },
     )
+
+
+def _layer(base: Path, tree: Path) -> bytes:
+    _compile(base, tree)
+    return oci.packed(oci.layer_of(tree))
 
 
 def _scripts(product: Path) -> None:

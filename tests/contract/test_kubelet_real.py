@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -16,7 +17,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits, write_spec
 from calabash.seams.kube import HttpKubeClient, load_client
 from calabash.seams.kube.objects import EVENT, NODE, POD, Pod
-from calabash.seams.kubelet import Allocated, Checkpoint, DevicePluginServer, PluginDevice, PodResources
+from calabash.seams.kubelet import Allocated, Checkpoint, DevicePluginServer, PluginDevice, PodResources, TokenOwner
 
 RESOURCE = "slots.example.dev/token"
 KIND = "example.dev/slot"
@@ -114,10 +115,13 @@ class World:
         pod = self.kube.get(POD, name, "default")
         return "" if pod is None else pod.status.phase
 
+    def ended(self, name: str) -> bool:
+        return self.phase(name) in {"Succeeded", "Failed"}
+
     def ends_well(self, name: str, *, init: bool = False) -> None:
         """The pod runs to its end and each container saw its own name."""
         uid = self.run(name, init=init).metadata.uid
-        until(lambda: self.phase(name) in {"Succeeded", "Failed"})
+        until(partial(self.ended, name))
         for container in ("first", "main") if init else ("main",):
             assert self.node.cluster.kubectl("logs", name, "-c", container) == f"{uid}/{container}\n"
         self.kube.delete(POD, name, "default")
@@ -146,6 +150,15 @@ def test_containers_see_what_was_bound_to_their_token_at_their_start(world: Worl
     assert world.errors == []
 
 
+def test_twelve_pods_at_once_each_see_their_own(world: World, server: DevicePluginServer) -> None:
+    """Four tokens for twelve pods: each token is used again and again, and no pod ever sees what was another's."""
+    uids = {name: world.run(name).metadata.uid for name in (f"many-{number}" for number in range(12))}
+    for name, uid in uids.items():
+        until(partial(world.ended, name))
+        assert world.node.cluster.kubectl("logs", name) == f"{uid}/main\n"
+        world.kube.delete(POD, name, "default")
+
+
 def test_a_refused_start_is_told_verbatim_in_the_pods_event(world: World, server: DevicePluginServer) -> None:
     world.handler.refusal = CalabashError("8 GiB of 4 are free", reason=Reason.NO_MEMORY, hint="ask for less")
     world.run("refused")
@@ -164,10 +177,19 @@ def test_a_refused_start_is_told_verbatim_in_the_pods_event(world: World, server
     world.kube.delete(POD, "refused", "default")
 
 
-def test_a_restarted_kubelet_has_the_plug_in_again_within_seconds(world: World, server: DevicePluginServer) -> None:
+def test_a_restarted_kubelet_has_the_plug_in_again_within_seconds_and_leaves_containers_alone(
+    world: World, server: DevicePluginServer
+) -> None:
     cluster = world.node.cluster
     before = _birth(world)
     count = server.registrations
+    uid = world.run("lasting", script="sleep 100000").metadata.uid
+    until(lambda: world.phase("lasting") == "Running")
+    owners = world.handler.resources.list(RESOURCE)
+    (held,) = (entry.device_ids for entry in world.handler.checkpoint.read(RESOURCE) if entry.pod_uid == uid)
+    assert (
+        TokenOwner(namespace="default", pod="lasting", container="main", resource=RESOURCE, device_ids=held) in owners
+    )
     cluster.restart(world.node.kubelet)
     until(lambda: _birth(world) not in {(0, 0), before})
     seen = time.monotonic()
@@ -175,6 +197,10 @@ def test_a_restarted_kubelet_has_the_plug_in_again_within_seconds(world: World, 
     assert time.monotonic() - seen < 5
     until(lambda: world.allocatable() == "4")
     world.ends_well("after-restart", init=True)
+    lasting = world.kube.get(POD, "lasting", "default")
+    assert lasting is not None
+    assert (lasting.status.phase, lasting.status.container_statuses[0].restart_count) == ("Running", 0)
+    world.kube.delete(POD, "lasting", "default")
 
 
 def _birth(world: World) -> tuple[int, int]:

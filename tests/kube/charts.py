@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
+import json
 import os
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +106,13 @@ def helm(*words: str, values: Manifest | None = None, kubeconfig: Path | None = 
 
 def render(values: Manifest | None = None) -> list[Manifest]:
     """All objects of the chart with these values, its definitions included."""
-    text = helm("template", "calabash", str(CHART), "--include-crds", values=values or {})
-    return [document for document in yaml.safe_load_all(text) if document]
+    return copy.deepcopy(_rendered(json.dumps(values or {}, sort_keys=True)))
+
+
+@cache
+def _rendered(values: str) -> list[Manifest]:
+    text = helm("template", "calabash", str(CHART), "--include-crds", values=json.loads(values))
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
