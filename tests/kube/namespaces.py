@@ -88,14 +88,15 @@ class Namespaces:
         """The command line that runs ``argv`` inside, from out here; it dies with its caller."""
         line = ["nsenter", "-t", str(self.pid), *_ENTER, "--", "setpriv", "--pdeathsig", "KILL"]
         if beside is not None:
-            line += ["nsenter", "-t", str(self._number(beside)), "--mount", "--"]
+            line += ["nsenter", "-t", str(self.number(beside)), "--mount", "--"]
         return [*line, *argv]
 
     def mounts_of(self, name: str) -> str:
         """The mount namespace of a program, as ``processes_in`` takes it."""
-        return os.readlink(f"/proc/{self.pid}/root/proc/{self._number(name)}/ns/mnt")
+        return os.readlink(f"/proc/{self.pid}/root/proc/{self.number(name)}/ns/mnt")
 
-    def _number(self, name: str) -> int:
+    def number(self, name: str) -> int:
+        """The process of a program, by its number inside."""
         return int(self._ask({"do": "list"})[name]["pid"])
 
     def listen(self, port: int, address: str = "127.0.0.1") -> socket.socket:

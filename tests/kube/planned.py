@@ -155,6 +155,12 @@ class Planned:
         )
         return self.bound(namespace)
 
+    def clear(self, namespace: str) -> None:
+        """All of them are gone at once."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        self.api.delete(path, {"gracePeriodSeconds": 0})
+        self.cluster.wait_for(lambda: not self.pods(namespace), f"the end of {namespace}")
+
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ def test_40_pods_whose_planned_nodes_are_full_are_bound_elsewhere_as_the_planner
 
 def remove(planned: Planned, *namespaces: str) -> None:
     for namespace in namespaces:
-        planned.api.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
+        planned.clear(namespace)
 
 
 def test_a_gang_is_bound_as_a_whole_though_the_planner_is_killed_while_it_releases_it(planned: Planned) -> None:

@@ -1,0 +1,293 @@
+"""What breaks around a planner, and the judge of what came of it: a stream of pods, lines that are cut, two replicas."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.kube.api import Json, RefusedError
+from tests.kube.cluster import Cluster
+from tests.kube.planned import Planned
+
+from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+
+MEMORY_MIB = 40960  # of every invented device
+FRONT = 7069  # where kube-scheduler asks, of two planners
+
+
+def plan_of(pod: Json) -> PodPlan | None:
+    text = pod["metadata"].get("annotations", {}).get(PLAN)
+    return read_plan(text) if text is not None else None
+
+
+def over_committed(pods: Sequence[Json]) -> list[str]:
+    """Everything that must not be, of all pods there are: a pod bound elsewhere than its plan says, or by the plan of
+    another pod; a device of which bound pods have more than there is."""
+    wrong: list[str] = []
+    cores: dict[tuple[str, str], int] = {}
+    memory: dict[tuple[str, str], int] = {}
+    for pod in pods:
+        name, node, plan = pod["metadata"]["name"], pod["spec"].get("nodeName"), plan_of(pod)
+        if not node:
+            continue
+        if plan is None or plan.node != node or plan.pod_uid != pod["metadata"]["uid"]:
+            wrong.append(f"{name} is on {node}, its plan is {plan}")
+            continue
+        for container in plan.containers:
+            for part in container.slices:
+                key = (node, part.device)
+                cores[key] = cores.get(key, 0) + part.core_percent
+                memory[key] = memory.get(key, 0) + (part.memory_mib or MEMORY_MIB)
+    wrong += [f"{key}: {percent} % of a device" for key, percent in cores.items() if percent > 100]
+    wrong += [f"{key}: {mib} MiB of {MEMORY_MIB}" for key, mib in memory.items() if mib > MEMORY_MIB]
+    return wrong
+
+
+class Stream:
+    """Creates pods at a rate until it is left, whatever the API server does; a pod whose creation got no answer is tried
+    again under the same name, so every one of them is there in the end."""
+
+    def __init__(self, planned: Planned, namespace: str, pod: Callable[[int], Json], *, per_s: float) -> None:
+        planned.make_namespace(namespace)
+        self._api, self._path = planned.api, f"/api/v1/namespaces/{namespace}/pods"
+        self._pod, self._pause_s = pod, 1 / per_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.count = 0
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._create(self._pod(self.count))
+            self.count += 1
+            self._ended.wait(self._pause_s)
+
+    def _create(self, pod: Json) -> None:
+        while True:
+            try:
+                self._api.create(self._path, pod)
+            except RefusedError as refused:
+                if refused.status == 409:
+                    return
+            except OSError:
+                pass
+            except Exception as error:  # of the HTTP client: half an answer
+                if not type(error).__module__.startswith(("http", "json")):
+                    raise
+            else:
+                return
+            time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(60)
+
+
+def patiently(act: Callable[[], Any], timeout_s: float = 60) -> Any:
+    """What it returns once the API server answers."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            return act()
+        except (OSError, RefusedError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def first_after(planned: Planned, namespace: str, what: Callable[[Json], bool], timeout_s: float = 60) -> float:
+    """Seconds from now until one more pod of the namespace is so than are now. Some pod must be waiting for it."""
+    began = time.monotonic()
+
+    def so() -> set[str]:
+        found: dict[str, Json] = patiently(lambda: planned.pods(namespace))
+        return {pod["metadata"]["name"] for pod in found.values() if what(pod)}
+
+    before = so()
+    while not so() - before:
+        if time.monotonic() > began + timeout_s:
+            raise TimeoutError(f"nothing happened in {timeout_s:.0f} s")
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def has_plan(pod: Json) -> bool:
+    return PLAN in pod["metadata"].get("annotations", {})
+
+
+def is_bound(pod: Json) -> bool:
+    return "nodeName" in pod["spec"]
+
+
+class Lines:
+    """Passes connections to a port of the cluster's network on to what ``target`` connects to; all can be cut at once."""
+
+    def __init__(self, cluster: Cluster, port: int, target: Callable[[], socket.socket | None]) -> None:
+        self._listener = cluster.listen(port)
+        self._target = target
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._ended = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> int:
+        """End every connection; how many there were."""
+        with self._lock:
+            found = list(self._open)
+        for one in found:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        return len(found) // 2
+
+    def close(self) -> None:
+        self._ended = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while not self._ended:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        with near:
+            try:
+                far = self._target()
+            except OSError:
+                return
+            if far is None:
+                return
+            with far:
+                for end in (near, far):
+                    end.settimeout(None)
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with self._lock:
+                    self._open |= {near, far}
+                back = threading.Thread(target=_pump, args=(far, near), daemon=True)
+                back.start()
+                _pump(near, far)
+                back.join()
+                with self._lock:
+                    self._open -= {near, far}
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    except OSError:
+        pass
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+def through(cluster: Cluster, port: int) -> Path:
+    """A kubeconfig of the administrator that goes by another port of the cluster's network."""
+    content = json.loads(cluster.kubeconfig.read_text())
+    content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    path = cluster.secrets.directory / f"by-{port}.kubeconfig"
+    path.write_text(json.dumps(content))
+    return path
+
+
+_REPLICA = """
+import sys
+from calabash.kubernetes.planner.run import run_planner
+from calabash.kubernetes.planner.service import PlannerSettings
+from calabash.seams.kube import load_client
+path, port, name, term_s = sys.argv[1:]
+run_planner(load_client(path, connections=140), PlannerSettings(port=int(port), identity=name, term_s=float(term_s)))
+"""
+
+
+class Replicas:
+    """Two planners that agree by a lease, and one kube-scheduler that asks whichever leads, as a Service would have it.
+
+    Args:
+        term_s: of the lease.
+    """
+
+    def __init__(self, cluster: Cluster, *, term_s: float) -> None:
+        self.cluster = cluster
+        self.ports = {"first": 7071, "second": 7072}
+        for name, port in self.ports.items():
+            words = [str(cluster.kubeconfig), str(port), name, str(term_s)]
+            cluster.start_program(name, [sys.executable, "-c", _REPLICA, *words])
+        self.leader = ""
+        self._ended = threading.Event()
+        self._lines = Lines(cluster, FRONT, self._to_leader)
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        cluster.add_scheduler("replicas-scheduler", scheduler_configuration(f"http://127.0.0.1:{FRONT}"))
+
+    def wait_for_leader(self, other_than: str = "", timeout_s: float = 60) -> str:
+        """Who leads, and is not this one."""
+        self.cluster.wait_for(lambda: self.leader not in ("", other_than), "a leader", timeout_s)
+        return self.leader
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(20)
+        self._lines.close()
+        for name in ("replicas-scheduler", *self.ports):
+            with suppress(RuntimeError, TimeoutError):
+                self.cluster.kill(name)
+
+    def _to_leader(self) -> socket.socket | None:
+        port = self.ports.get(self.leader)
+        return self.cluster.namespaces.connect(port) if port else None
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.1):
+            now = next((name for name, port in self.ports.items() if self._leads(port)), "")
+            if now != self.leader:
+                self.leader = now
+                self._lines.cut()
+
+    def _leads(self, port: int) -> bool:
+        try:
+            with self.cluster.namespaces.connect(port) as line:
+                line.settimeout(0.5)
+                line.sendall(b"GET /readyz HTTP/1.1\r\nHost: planner\r\nConnection: close\r\n\r\n")
+                return line.recv(4096).startswith(b"HTTP/1.1 200")
+        except OSError:
+            return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def status_of(cluster: Cluster, program: str) -> Mapping[str, str]:
+    """What the kernel says of a program of the cluster: ``VmRSS`` and the like."""
+    text = cluster.exec_inside("cat", f"/proc/{cluster.namespaces.number(program)}/status")
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def resident_mib(cluster: Cluster, program: str) -> float:
+    return int(status_of(cluster, program)["VmRSS"].split()[0]) / 1024

@@ -1,0 +1,140 @@
+"""The planner while everything around it breaks: no device is given twice, no pod is lost, and it goes on soon after."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.kube.api import Json
+from tests.kube.cluster import Cluster
+from tests.kube.endured import (
+    Lines,
+    Replicas,
+    Stream,
+    first_after,
+    has_plan,
+    is_bound,
+    over_committed,
+    patiently,
+    plan_of,
+    through,
+)
+from tests.kube.planned import Planned, planned_pod
+
+from calabash.model.request import GpuRequest
+
+LINES = 7443
+SOON_S = 5.0  # the promise, after whatever it was is well again
+KINDS = (
+    GpuRequest(memory_mib=8192, core_percent=25),
+    GpuRequest(),
+    GpuRequest(memory_mib=20000, core_percent=50),
+    GpuRequest(count=2, memory_mib=4096, core_percent=20),
+)
+
+
+@pytest.fixture(scope="module")
+def planned(own_control_plane: Cluster) -> Iterator[Planned]:
+    cluster = own_control_plane
+    lines = Lines(cluster, LINES, lambda: cluster.namespaces.connect(cluster.namespaces.port))
+    options = {"--identity": "only", "--kubeconfig": str(through(cluster, LINES))}
+    with Planned(cluster, 100, 4, prefix="endures", planner=options) as found:
+        found.lines = lines  # type: ignore[attr-defined]
+        yield found
+    lines.close()
+
+
+def pod(number: int) -> Json:
+    return planned_pod(f"p{number:04}", KINDS[number % len(KINDS)])
+
+
+def judge(planned: Planned, namespace: str, count: int) -> None:
+    """All are bound in the end, and never were two given the same."""
+    planned.cluster.wait_for(
+        lambda: len([1 for found in patiently(lambda: planned.pods(namespace)).values() if is_bound(found)]) >= count,
+        f"{count} pods bound",
+    )
+    found = planned.pods(namespace)
+    assert len(found) == count
+    assert over_committed(list(found.values())) == []
+    planned.clear(namespace)
+
+
+@pytest.mark.parametrize("component", ["apiserver", "etcd"])
+def test_no_device_is_given_twice_while_the_api_server_or_etcd_is_killed_in_a_stream_of_pods(
+    planned: Planned, component: str
+) -> None:
+    space = f"stream-{component}"
+    with Stream(planned, space, pod, per_s=30) as stream:
+        planned.wait_bound(space, 20)
+        planned.cluster.kill(component)
+        time.sleep(1)  # it is away for a while
+        planned.cluster.start(component)
+        decided_s = first_after(planned, space, has_plan)
+    print(f"first decision {decided_s:.2f} s after the {component} answered again")
+    judge(planned, space, stream.count)
+    assert decided_s < 2 * SOON_S
+
+
+def test_no_device_is_given_twice_while_every_connection_of_the_planner_is_broken_100_times(planned: Planned) -> None:
+    lines: Lines = planned.lines  # type: ignore[attr-defined]
+    random.seed(7)
+    broken = 0
+    with Stream(planned, "broken", pod, per_s=30) as stream:
+        for _ in range(100):
+            time.sleep(random.uniform(0.0, 0.15))
+            broken += lines.cut()
+    print(f"{broken} connections were broken")
+    judge(planned, "broken", stream.count)
+
+
+def test_a_planner_that_hangs_stops_nobody_else_and_ours_go_on_soon_after_it_wakes_up(planned: Planned) -> None:
+    cluster = planned.cluster
+    gang = [planned_pod(f"g{i:02}", GpuRequest(gang="g", gang_size=16, core_percent=50)) for i in range(16)]
+    planned.create("hangs", gang[:-1])
+    cluster.namespaces.signal("planner", signal.SIGSTOP)
+    planned.create("hangs", [gang[-1], *[pod(i) for i in range(10)]])
+    plain = {"name": "main", "image": "localhost/busybox:1"}
+    planned.create("others", [{"metadata": {"name": "other"}, "spec": {"containers": [plain]}}])
+    planned.wait_bound("others", 1, timeout_s=SOON_S)
+    time.sleep(3)
+    cluster.namespaces.signal("planner", signal.SIGCONT)
+    began = time.monotonic()
+    planned.wait_bound("hangs", 26)
+    took_s = time.monotonic() - began
+    print(f"all were bound {took_s:.2f} s after the planner went on")
+    judge(planned, "hangs", 26)
+    assert took_s < 2 * SOON_S
+
+
+def test_a_gang_is_bound_once_and_whole_though_its_leader_is_stopped_amid_it_and_wakes_up_when_another_leads(
+    planned: Planned,
+) -> None:
+    cluster = planned.cluster
+    planned.close()
+    with Replicas(cluster, term_s=4.0) as replicas:
+        first = replicas.wait_for_leader()
+        gang = GpuRequest(gang="g", gang_size=48, core_percent=50, memory_mib=1024)
+        planned.create("gang", [planned_pod(f"g{i:02}", gang) for i in range(48)])
+        cluster.wait_for(lambda: any(map(has_plan, planned.pods("gang").values())), "a plan", every_s=0.0)
+        cluster.namespaces.signal(first, signal.SIGSTOP)
+        began = time.monotonic()
+        planned.create("after", [pod(i) for i in range(60)])
+        second = replicas.wait_for_leader(other_than=first)
+        cluster.wait_for(lambda: any(map(has_plan, planned.pods("after").values())), "a decision")
+        print(f"{second} decided {time.monotonic() - began:.2f} s after {first} was stopped")
+        cluster.namespaces.signal(first, signal.SIGCONT)
+        planned.wait_bound("gang", 48)
+        planned.wait_bound("after", 60)
+        cluster.kill(second)
+        began = time.monotonic()
+        planned.create("last", [pod(i) for i in range(20)])
+        planned.wait_bound("last", 20)
+        print(f"{first} had bound 20 pods {time.monotonic() - began:.2f} s after {second} was killed")
+        pods = [found for space in ("gang", "after", "last") for found in planned.pods(space).values()]
+        assert over_committed(pods) == []
+        nodes = {plan.node for found in pods if (plan := plan_of(found)) is not None}
+        assert len(nodes) <= len(planned.nodes)
