@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -12,6 +11,8 @@ import structlog
 from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.names import SCHEDULER
 from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.group_mirrors import GroupMirrors
+from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
 from calabash.kubernetes.planner.reading import (
     budget_facts,
     gpu_node_facts,
@@ -22,19 +23,12 @@ from calabash.kubernetes.planner.reading import (
     pod_facts,
     queue_facts,
 )
-from calabash.model.errors import CalabashError
-from calabash.seams.kube import Kind, KubeClient, Mirror, MirrorChange
-from calabash.seams.kube.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP, MemberGroup, PodGroup
+from calabash.seams.kube import KubeClient, Mirror, MirrorChange
+from calabash.seams.kube.groups import MemberGroup, PodGroup
 from calabash.seams.kube.objects import NAMESPACE, NODE, PDB, POD, Namespace, Node, Pod, PodDisruptionBudget
 from calabash.seams.kube.resources import GPU_NODE, QUEUE, GpuNode, KubeQueue
 
 log = structlog.get_logger(__name__)
-
-GROUPS: tuple[tuple[GangSource, Kind[Any]], ...] = (
-    (GangSource.WORKLOAD, POD_GROUP),
-    (GangSource.COSCHEDULING, COSCHEDULING_GROUP),
-    (GangSource.VOLCANO, VOLCANO_GROUP),
-)
 
 
 class Mirrors:
@@ -61,37 +55,41 @@ class Mirrors:
         self._term = 0
         self.telling = False  # whether anybody leads here: else nothing need be read
         ours = f"spec.schedulerName={SCHEDULER}"
-        self.pods: Mirror[Pod] = Mirror(client, POD, on_change=self._pod, on_error=_lost, field_selector=ours)
+        self._keep_pod = PodKeeping()
+        self.pods: Mirror[Pod] = Mirror(
+            client, POD, on_change=self._pod, on_error=_lost, keep=self._keep_pod, field_selector=ours
+        )
         self._others: Mirror[Pod] | None = None
-        self._nodes: Mirror[Node] = Mirror(client, NODE, on_change=self._node, on_error=_lost)
-        self._gpu_nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_change=self._gpu_node, on_error=_lost)
+        self._nodes: Mirror[Node] = Mirror(client, NODE, on_change=self._node, on_error=_lost, keep=keep_node)
+        self._gpu_nodes: Mirror[GpuNode] = Mirror(
+            client, GPU_NODE, on_change=self._gpu_node, on_error=_lost, keep=GpuNodeKeeping()
+        )
         self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue, on_error=_lost)
         self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, on_change=self._namespace, on_error=_lost)
         self._budgets: Mirror[PodDisruptionBudget] = Mirror(client, PDB, on_change=self._budget, on_error=_lost)
-        self._groups: dict[GangSource, Mirror[Any]] = {}
+        self._groups = GroupMirrors(client, self._group, _lost)
 
     def watch_others(self, *, unbound: bool) -> None:
         """Before ``start``: pods of other schedulers that use devices as well; without ``unbound`` only those with a node."""
         theirs = f"spec.schedulerName!={SCHEDULER}" + ("" if unbound else ",spec.nodeName!=")
         self._others = Mirror(
-            self._client, POD, on_change=self._pod, on_error=_lost, only=may_concern_us, field_selector=theirs
+            self._client,
+            POD,
+            on_change=self._pod,
+            on_error=_lost,
+            keep=self._keep_pod,
+            only=may_concern_us,
+            field_selector=theirs,
         )
 
     def start(self) -> None:
-        """Watch; kinds of groups that are not installed are left out."""
-        for source, kind in GROUPS:
-            try:
-                served = self._client.serves(kind)
-            except CalabashError as error:
-                log.warning("cannot ask for a kind of group", kind=kind.plural, error=error.message)
-                served = False
-            if served:
-                told = partial(self._group, source)
-                self._groups[source] = Mirror(self._client, kind, on_change=told, on_error=_lost)
+        """Watch; kinds of groups from when they are installed."""
         for mirror in self._all():
             mirror.start()
+        self._groups.start()
 
     def stop(self) -> None:
+        self._groups.stop()
         for mirror in self._all():
             mirror.stop()
 
@@ -101,7 +99,8 @@ class Mirrors:
 
     def synced(self) -> bool:
         """Whether everything has been told, of pods all that was written before the last ``renew``."""
-        return all(mirror.renewed() for mirror in self._pods()) and all(mirror.synced() for mirror in self._all())
+        told = self._groups.synced() and all(mirror.synced() for mirror in self._all())
+        return told and all(mirror.renewed() for mirror in self._pods())
 
     def renew(self, term: int) -> None:
         """Another may have led before this term: what it wrote to pods must be known before anything is decided."""
@@ -112,7 +111,7 @@ class Mirrors:
 
     def hurry(self) -> None:
         """The API server answers again."""
-        for mirror in self._all():
+        for mirror in (*self._all(), *self._groups.mirrors()):
             mirror.hurry()
 
     def tell_all(self, core: Core) -> None:
@@ -121,9 +120,8 @@ class Mirrors:
         for namespace in self._namespaces.snapshot().values():
             core.namespace(namespace_facts(namespace))
         core.set_queues([queue_facts(queue) for queue in self._queues.snapshot().values()])
-        for source, mirror in self._groups.items():
-            for group in mirror.snapshot().values():
-                core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
+        for source, group in self._groups.snapshot():
+            core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
         for budget in self._budgets.snapshot().values():
             core.budget(budget_facts(budget))
         for node in self._nodes.snapshot().values():
@@ -141,7 +139,7 @@ class Mirrors:
         return [self.pods] if self._others is None else [self.pods, self._others]
 
     def _all(self) -> list[Mirror[Any]]:
-        ours: list[Mirror[Any]] = [
+        return [
             *self._pods(),
             self._nodes,
             self._gpu_nodes,
@@ -149,7 +147,6 @@ class Mirrors:
             self._namespaces,
             self._budgets,
         ]
-        return [*ours, *self._groups.values()]
 
     def _tell(self, event: Callable[[Core], object]) -> None:
         with self._lock:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import lru_cache
+from typing import cast
 
 import msgspec
 
@@ -100,11 +102,14 @@ def plan_in(pod: Pod) -> PodPlan | None:
     return plan if plan.pod_uid == pod.metadata.uid else None
 
 
+_read_request = lru_cache(maxsize=4096)(read_request)  # those of one job are the same
+
+
 def _request(pod: Pod) -> PodRequest | None:
     """What it asks for: as admission wrote it, else as its words mean."""
     text = pod.metadata.annotations.get(REQUEST)
     if text is not None:
-        return read_request(text)
+        return _read_request(text)
     try:
         asking = msgspec.convert(msgspec.to_builtins(pod), AskingPod)
     except msgspec.ValidationError as error:
@@ -160,6 +165,11 @@ def node_facts(node: Node) -> NodeSeen:
     )
 
 
+@lru_cache(maxsize=256)
+def _modes(names: tuple[str, ...]) -> frozenset[ModeName]:
+    return frozenset(ModeName(name) for name in names)
+
+
 def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
     devices = tuple(
         NodeDevice(
@@ -171,10 +181,10 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
                 memory_mib=d.memory_mib,
                 pci_bus_id=d.pci_bus_id,
                 numa_node=d.numa_node,
-                nvlink_peers=tuple(DeviceUuid(peer) for peer in d.nvlink_peers),
+                nvlink_peers=cast(tuple[DeviceUuid, ...], d.nvlink_peers),
                 health=Health.HEALTHY if d.health == Health.HEALTHY else Health.LOST,
             ),
-            modes=frozenset(ModeName(mode) for mode in d.modes),
+            modes=_modes(d.modes),
             foreign_mib=d.foreign_mib,
         )
         for d in sorted(node.status.devices, key=lambda d: d.index)

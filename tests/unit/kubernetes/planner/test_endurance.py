@@ -10,12 +10,15 @@ import msgspec
 import pytest
 from tests.unit.kubernetes.planner.world import SETTINGS, World, released, until
 
+from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.names import PLAN_GATE
+from calabash.kubernetes.planner import group_mirrors
 from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.facts import PodName
 from calabash.kubernetes.planner.service import PlannerService
 from calabash.model.errors import CalabashError
 from calabash.model.request import GpuRequest
+from calabash.seams.kube.groups import VOLCANO_GROUP
 from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.objects import POD
 
@@ -54,6 +57,12 @@ def test_who_takes_over_knows_what_the_one_before_wrote_though_its_watch_did_not
     way.late.set()
     body = {"spec": {"schedulingGates": [{"name": PLAN_GATE}]}}
     world.client.patch(POD, "p", "team", body=body)
+
+    def gates() -> int:
+        seen = first.mirrors.pods.get("p", "team")
+        return len(seen.spec.scheduling_gates) if seen is not None else 0
+
+    until(lambda: gates() == 1, "the first knows")
     world.node("a")
     pod = until(lambda: released(world, "p"), "released")
     assert world.bind(first, pod, "a") == (200, {"Error": ""})
@@ -130,3 +139,35 @@ def test_a_binding_is_written_when_the_api_server_is_back(world: World) -> None:
     asking.join(20)
     assert answers == [(200, {"Error": ""})]
     assert world.get("p").spec.node_name == "a"
+
+
+GROUP = {"metadata": {"name": "g", "namespace": "team"}, "spec": {"minMember": 2}}
+
+
+def members(service: PlannerService) -> int | None:
+    """What the core knows of the group."""
+    core = service.mirrors.core
+    return core.pods.wishes.groups.get((GangSource.VOLCANO, "team", "g")) if core is not None else None
+
+
+def test_groups_are_known_though_the_api_server_was_away_when_the_planner_began(world: World) -> None:
+    world.node("a")
+    world.client.create(VOLCANO_GROUP, GROUP, "team")
+    world.client.faults.down = True
+    service = world.start()
+    threading.Event().wait(0.3)
+    world.client.faults.down = False
+    until(service.leads, "leads")
+    assert members(service) == 2
+
+
+def test_a_kind_of_group_that_is_installed_later_is_watched_from_then_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_mirrors, "ASK_EVERY_S", 0.05)
+    world.client.faults.absent.add("podgroups")
+    service = world.start()
+    until(service.leads, "leads")
+    world.client.faults.absent.clear()
+    world.client.create(VOLCANO_GROUP, GROUP, "team")
+    until(lambda: members(service) == 2, "the group is known")

@@ -1,0 +1,105 @@
+"""What of objects the planner holds: what it reads, and once what many of them have in common.
+
+A cluster of 5,000 nodes has 40,000 devices and as many pods; an object as the API server sends it takes twice to four times
+what the planner needs of it.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Any
+
+from msgspec.structs import replace
+
+from calabash.kubernetes.names import GROUP, REQUEST
+from calabash.seams.kube import PodSharing
+from calabash.seams.kube.meta import ObjectMeta
+from calabash.seams.kube.objects import Condition, Node, NodeStatus, Pod, PodStatus
+from calabash.seams.kube.resources import GpuNode, GpuNodeDevice, GpuNodeSlice, GpuNodeStatus
+
+_POOL_MAX = 10_000
+
+
+class PodKeeping:
+    """``keep`` of a mirror of pods. What its containers ask for is read from them only where admission wrote no request."""
+
+    def __init__(self) -> None:
+        self._share = PodSharing()
+
+    def __call__(self, pod: Pod) -> Pod:
+        meta, spec, status = pod.metadata, pod.spec, pod.status
+        if REQUEST in meta.annotations:
+            kept = {intern(name): text for name, text in meta.annotations.items() if name.startswith(GROUP)}
+            kept[REQUEST] = intern(kept[REQUEST])
+            meta = replace(meta, annotations=kept)
+            spec = replace(spec, containers=(), init_containers=(), ephemeral_containers=())
+        owner = meta.controller
+        return self._share(
+            Pod(
+                metadata=replace(
+                    meta, uid=intern(meta.uid), owner_references=(owner,) if owner is not None else (), finalizers=()
+                ),
+                spec=spec,
+                status=PodStatus(
+                    phase=intern(status.phase),
+                    reason=intern(status.reason),
+                    message=status.message if status.reason else "",
+                    nominated_node_name=status.nominated_node_name,
+                    conditions=tuple(_condition(one) for one in status.conditions if one.type == "PodScheduled"),
+                ),
+            )
+        )
+
+
+def keep_node(node: Node) -> Node:
+    """``keep`` of a mirror of nodes: who it is, its labels and taints."""
+    labels = {intern(name): intern(value) for name, value in node.metadata.labels.items()}
+    return Node(metadata=replace(_bare(node.metadata), labels=labels), spec=node.spec, status=NodeStatus())
+
+
+class GpuNodeKeeping:
+    """``keep`` of a mirror of GpuNodes: its devices, and which pods have how much memory of them."""
+
+    def __init__(self) -> None:
+        self._pool: dict[Any, Any] = {}
+
+    def __call__(self, node: GpuNode) -> GpuNode:
+        names = {device.uuid: device.uuid for device in node.status.devices}
+        devices = tuple(self._device(one, names) for one in node.status.devices)
+        return GpuNode(metadata=_bare(node.metadata), spec=node.spec, status=GpuNodeStatus(devices=devices))
+
+    def _device(self, device: GpuNodeDevice, names: dict[str, str]) -> GpuNodeDevice:
+        uuid = device.uuid
+        return GpuNodeDevice(
+            uuid=uuid,
+            index=device.index,
+            model=intern(device.model),
+            memory_mib=device.memory_mib,
+            health=intern(device.health),
+            numa_node=device.numa_node,
+            pci_bus_id=intern(device.pci_bus_id),
+            nvlink_peers=tuple(names.get(peer, peer) for peer in device.nvlink_peers),
+            modes=self._one(device.modes),
+            slices=tuple(_slice(one) for one in device.slices),
+            foreign_mib=device.foreign_mib,
+        )
+
+    def _one(self, modes: tuple[str, ...]) -> tuple[str, ...]:
+        if len(self._pool) >= _POOL_MAX:
+            self._pool.clear()
+        found: tuple[str, ...] = self._pool.setdefault(modes, modes)
+        return found
+
+
+def _bare(meta: ObjectMeta) -> ObjectMeta:
+    return ObjectMeta(name=meta.name, uid=meta.uid, resource_version=meta.resource_version)
+
+
+def _slice(one: GpuNodeSlice) -> GpuNodeSlice:
+    return GpuNodeSlice(
+        pod="", pod_uid=intern(one.pod_uid), container="", mode="", policy="", allocation="", memory_mib=one.memory_mib
+    )
+
+
+def _condition(one: Condition) -> Condition:
+    return Condition(type=intern(one.type), status=intern(one.status), reason=intern(one.reason))

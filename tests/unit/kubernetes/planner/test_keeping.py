@@ -1,0 +1,123 @@
+"""What the planner holds of an object tells it the same as the whole object, and less of it is held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.kubernetes.planner.virtual import asked
+
+from calabash.kubernetes.asked import write_request
+from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.planner.reading import gpu_node_facts, node_facts, pod_facts
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.objects import Node, Pod
+from calabash.seams.kube.resources import GpuNode
+
+PLAN_TEXT = (
+    '{"version":1,"id":"i","pod_uid":"u","node":"n","containers":[{"name":"main","mode":"vgpu",'
+    '"slices":[{"device":"GPU-0","memory_mib":1,"core_percent":1}]}]}'
+)
+
+
+def pod(**annotations: str) -> dict[str, Any]:
+    """With everything that a pod has."""
+    states = {"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    conditions = [{"type": name, "status": "False", "reason": "Unschedulable"} for name in ("Ready", "PodScheduled")]
+    owners = [{"kind": "Set", "name": "s", "uid": "1"}, {"kind": "Job", "name": "j", "uid": "2", "controller": True}]
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "team",
+            "uid": "u",
+            "labels": {"app": "a"},
+            "annotations": {"others.dev/large": "x" * 4096, **annotations},
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "ownerReferences": owners,
+            "finalizers": ["x.dev/hold"],
+        },
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "schedulingGates": [{"name": PLAN_GATE}],
+            "containers": [{"name": "main", "resources": {"limits": {GPUS: "1", "calabash.dev/memory": "1Gi"}}}],
+            "nodeSelector": {"zone": "a"},
+            "tolerations": [{"key": "k", "operator": "Exists"}],
+            "priority": 7,
+        },
+        "status": {
+            "phase": "Failed",
+            "reason": "OutOfcpu",
+            "message": "no room",
+            "nominatedNodeName": "n",
+            "conditions": conditions,
+            "containerStatuses": [states],
+        },
+    }
+
+
+REQUESTED = {REQUEST: write_request(asked(GpuRequest())), PLAN: PLAN_TEXT}
+
+
+@pytest.mark.parametrize("annotations", [REQUESTED, {PLAN: PLAN_TEXT}, {REQUEST: "{"}, {}])
+def test_of_a_pod_the_planner_is_told_the_same(annotations: dict[str, str]) -> None:
+    whole = msgspec.convert(pod(**annotations), Pod)
+    kept = PodKeeping()(whole)
+    assert pod_facts(kept) == pod_facts(whole)
+    assert pod_facts(whole) is not None
+    assert kept.spec.scheduling_gates == whole.spec.scheduling_gates
+    assert kept.status.container_statuses == ()
+
+
+def test_annotations_of_others_and_containers_are_held_only_where_the_request_is_read_from_them() -> None:
+    keep = PodKeeping()
+    kept = keep(msgspec.convert(pod(**REQUESTED), Pod))
+    assert set(kept.metadata.annotations) == {REQUEST, PLAN}
+    assert kept.spec.containers == ()
+    whole = msgspec.convert(pod(), Pod)
+    assert keep(whole).spec.containers == whole.spec.containers
+    assert keep(whole).metadata.annotations == whole.metadata.annotations
+
+
+def test_of_a_node_the_planner_is_told_the_same() -> None:
+    node = msgspec.convert(
+        {
+            "metadata": {"name": "n", "uid": "u", "labels": {"zone": "a"}, "annotations": {"large": "x" * 4096}},
+            "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": True},
+            "status": {"capacity": {"cpu": "64"}},
+        },
+        Node,
+    )
+    kept = keep_node(node)
+    assert node_facts(kept) == node_facts(node)
+    assert (kept.metadata.annotations, kept.status.capacity) == ({}, {})
+
+
+def test_of_the_devices_of_a_node_the_planner_is_told_the_same_and_equal_words_are_held_once() -> None:
+    uuids = [f"GPU-{i}" for i in range(2)]
+    piece = {"pod": "team/p", "podUid": "u", "container": "main", "mode": "vgpu", "policy": "fixed", "allocation": "x"}
+    found = [
+        {
+            "uuid": uuid,
+            "index": i,
+            "model": "A100",
+            "memoryMib": 40960,
+            "health": "healthy",
+            "numaNode": 1,
+            "pciBusId": f"0000:{i:02x}:00.0",
+            "nvlinkPeers": [other for other in uuids if other != uuid] + ["GPU-elsewhere"],
+            "modes": ["exclusive", "vgpu"],
+            "slices": [{**piece, "memoryMib": 512}],
+            "foreignMib": 3,
+        }
+        for i, uuid in enumerate(uuids)
+    ]
+    value = {"metadata": {"name": "n"}, "spec": {"unschedulable": True}, "status": {"devices": found}}
+    node = msgspec.json.decode(msgspec.json.encode(value), type=GpuNode)
+    kept = GpuNodeKeeping()(node)
+    assert gpu_node_facts(kept) == gpu_node_facts(node)
+    first, second = kept.status.devices
+    assert first.model is second.model
+    assert first.modes is second.modes
+    assert first.nvlink_peers[0] is second.uuid
