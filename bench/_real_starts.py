@@ -120,6 +120,7 @@ class RealStarts:
         until = time.monotonic() + START_S + 5 * wanted
         while not all(self.tally.seen(label) >= (1 if self._stop.is_set() else wanted) for label in main):
             if self._not_admitted(name):
+                time.sleep(1)
                 break
             if time.monotonic() > until:
                 self._gave_up(name, [label for label in main if not self.tally.seen(label)])

@@ -67,7 +67,7 @@ def measure_real(report: Report, starts: int, limit_s: float) -> None:
     with Cluster(lifecycle=True) as cluster, tempfile.TemporaryDirectory() as scratch:
         node = RealNode(cluster, kubelet_settings=settings)
         gpu_node = GpuNode(node, Path(scratch), gpus=GPUS, programs_inside=[sees()])
-        real = RealStarts(gpu_node, workers=8, seed=2)
+        real = RealStarts(gpu_node, workers=12, seed=2)
         began = time.monotonic()
         real.run(starts, limit_s, real.faults())
         took_s = time.monotonic() - began
