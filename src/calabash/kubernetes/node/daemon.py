@@ -6,8 +6,6 @@ What cannot start says why in two lines on stderr, ``error [reason]: ...`` and `
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -16,11 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calabash.agent.strangers import StrangerPolicy
+from calabash.kubernetes.node.memory import keep_small
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.model.errors import CalabashError
-
-_M_ARENA_MAX = -8  # malloc.h
-_ARENAS = 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,13 +74,6 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         strangers=StrangerPolicy(read.strangers),
         use_every_s=read.use_every,
     )
-
-
-def keep_small() -> None:
-    """An agent runs on every node: it does without what only people at a terminal need, and with few arenas."""
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it for coloured tracebacks
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def main(words: Sequence[str] | None = None) -> int:

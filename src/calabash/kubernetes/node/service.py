@@ -22,6 +22,7 @@ from calabash.kubernetes.node.giving import Giving
 from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, find_nvml, no_cards, simulated_driver
 from calabash.kubernetes.node.installed import install
+from calabash.kubernetes.node.memory import give_back
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
@@ -141,6 +142,7 @@ class AgentService:
         giving.tell([state.device for state in agent.devices()], plugin.set_devices)
         plugin.start()
         stack.callback(plugin.stop)
+        give_back()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
             pods.synced = mirror.synced()
