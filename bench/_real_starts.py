@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,27 @@ from tests.kube.gpu_node import PODS, GpuNode
 
 from bench._starts import INIT, MAIN, SIDE, START_S, Shaper, Tally
 from bench._starts_left import Left, specs_in, used_bytes
+
+
+class Runs:
+    """The runs of one pod that have ended, by what the kubelet tells at each look: a run is a container of the runtime.
+
+    A kubelet that is killed breaks off what its runtime is just starting; no program of such a container has ever run.
+    """
+
+    def __init__(self) -> None:
+        self.ended: dict[str, set[str]] = {}
+        self.broken_off: set[str] = set()
+        self.told: dict[str, str] = {}
+
+    def look(self, statuses: Sequence[Mapping[str, Any]]) -> None:
+        """The last run is told, and the one before."""
+        for status in statuses:
+            ended = self.ended.setdefault(status["name"], set())
+            self.told[status["name"]] = json.dumps(status)
+            for state in (status["state"], status.get("lastState", {})):
+                if "terminated" in state and (run := state["terminated"].get("containerID")):
+                    (self.broken_off if state["terminated"].get("reason") == "StartError" else ended).add(run)
 
 
 class RealStarts:
@@ -30,6 +52,7 @@ class RealStarts:
         self._log.touch()
         self._heard = 0
         self.refused = 0
+        self.broken_off = 0
 
     def listen(self) -> None:
         """Take in what programs have written since the last time."""
@@ -118,32 +141,32 @@ class RealStarts:
         wanted = shaper.number(2, 10)
         main = [labels[c.name] for c in containers if c.kind == MAIN]
         until = time.monotonic() + START_S + 5 * wanted
+        runs = Runs()
         while not all(self.tally.seen(label) >= (1 if self._stop.is_set() else wanted) for label in main):
-            if self._not_admitted(name):
+            status = self._look(name, runs)
+            if status.get("reason") == "UnexpectedAdmissionError":
+                self.refused += (
+                    1  # a kubelet fails for good what reaches it while the agent is away; owners make others
+                )
                 time.sleep(1)
                 break
             if time.monotonic() > until:
                 self._gave_up(name, [label for label in main if not self.tally.seen(label)])
                 break
             time.sleep(0.2)
-        statuses = self.cluster.api.get(f"{PODS}/{name}")["status"]
-        for status in [*statuses.get("initContainerStatuses", []), *statuses.get("containerStatuses", [])]:
-            self.tally.ran(labels[status["name"]], ended_runs(status))
+        self._look(name, runs)
+        for container, ended in runs.ended.items():
+            self.tally.ran(labels[container], len(ended), runs.told[container])
+        self.broken_off += len(runs.broken_off)
         self.gpu_node.delete(name)
 
-    def _not_admitted(self, name: str) -> bool:
-        """A kubelet fails pods for good that reach it while the agent is away; an owner makes others."""
-        status = self.cluster.api.get(f"{PODS}/{name}")["status"]
-        failed = status.get("phase") == "Failed" and status.get("reason") == "UnexpectedAdmissionError"
-        self.refused += failed
-        return bool(failed)
+    def _look(self, name: str, runs: Runs) -> Mapping[str, Any]:
+        """What the kubelet tells of a pod now."""
+        status: Mapping[str, Any] = self.cluster.api.get(f"{PODS}/{name}")["status"]
+        runs.look([*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])])
+        return status
 
     def _gave_up(self, name: str, labels: Sequence[str]) -> None:
         told = self.cluster.kubectl("describe", "pod", name, check=False)
         for label in labels:
             self.tally.gave_up(label, told[-1500:])
-
-
-def ended_runs(status: Mapping[str, Any]) -> int:
-    """How many runs of a container have ended, by what the kubelet tells at least."""
-    return int(status["restartCount"]) + ("terminated" in status["state"])

@@ -87,6 +87,7 @@ class Tally:
         self._plans: dict[str, PlannedContainer] = {}
         self._seen: Counter[str] = Counter()
         self._ran: Counter[str] = Counter()
+        self._told: dict[str, str] = {}
         self.wrong: list[str] = []
         self.never: list[str] = []
 
@@ -119,10 +120,11 @@ class Tally:
         with self._lock:
             self._ran[label] += 1
 
-    def ran(self, label: str, times: int) -> None:
-        """A container has been run so many times in all, by who runs it."""
+    def ran(self, label: str, times: int, told: str = "") -> None:
+        """A container has been run so many times in all, by who runs it; ``told``: what that one says of it."""
         with self._lock:
             self._ran[label] = times
+            self._told[label] = told
 
     def gave_up(self, label: str, why: str) -> None:
         """A container that should have started never did."""
@@ -143,10 +145,11 @@ class Tally:
     def lost(self) -> list[str]:
         """Everything that nothing was heard of."""
         with self._lock:
-            missed = [f"{label}: {n - self._seen[label]} of {n}" for label, n in self._ran.items()]
-            return [
-                text for text, (label, n) in zip(missed, self._ran.items(), strict=True) if n > self._seen[label]
-            ] + [*self.never]
+            missed = [(label, times) for label, times in self._ran.items() if times > self._seen[label]]
+            told = [
+                f"{label}: {n - self._seen[label]} of {n} {self._told.get(label, '')}".strip() for label, n in missed
+            ]
+            return told + self.never
 
 
 def difference(plan: PlannedContainer, told: Mapping[str, object]) -> str:

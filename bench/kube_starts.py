@@ -76,6 +76,7 @@ def measure_real(report: Report, starts: int, limit_s: float) -> None:
         report.add("real node: container starts", real.tally.starts, "starts", at_least=starts, detail=detail)
         judge(report, "real node", real.tally, left, left_s)
         report.add("real node: pods not admitted, the agent being away", real.refused, "pods")
+        report.add("real node: starts broken off, the kubelet being killed", real.broken_off, "starts")
 
 
 def measure(report: Report) -> None:
@@ -85,7 +86,7 @@ def measure(report: Report) -> None:
         print(f"no real Kubernetes here: {missing}")
         return
     with Cluster() as cluster:
-        measure_driven(report, cluster, 400 if report.quick else 10_000, rounds=1 if report.quick else 10)
+        measure_driven(report, cluster, 300 if report.quick else 10_000, rounds=1 if report.quick else 10)
     if report.quick:
         report.fact("real node", "not in the short form")
     else:

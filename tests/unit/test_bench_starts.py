@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from bench._real_starts import ended_runs
+from bench._real_starts import Runs
 from bench._starts import MIB, Shaper, Tally
 
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
@@ -66,9 +66,16 @@ def test_runs_of_which_nothing_was_heard_are_lost_and_so_is_what_never_started(t
     assert tally.lost() == ["u/main: 2 of 3", "v/main: no plug-in is registered"]
 
 
-def test_a_run_that_goes_on_is_not_counted_as_ended() -> None:
-    assert ended_runs({"restartCount": 2, "state": {"running": {}}}) == 2
-    assert ended_runs({"restartCount": 2, "state": {"terminated": {"exitCode": 0}}}) == 3
+def test_runs_are_counted_once_when_they_have_ended_and_not_when_they_never_began() -> None:
+    def ended(run: str, reason: str = "Completed") -> dict[str, Any]:
+        return {"terminated": {"containerID": run, "reason": reason}}
+
+    runs = Runs()
+    runs.look([{"name": "main", "state": {"running": {}}, "lastState": ended("a")}])
+    runs.look([{"name": "main", "state": ended("b"), "lastState": ended("a")}])
+    runs.look([{"name": "main", "state": ended("c", "StartError"), "lastState": ended("b")}])
+    assert runs.ended == {"main": {"a", "b"}}
+    assert runs.broken_off == {"c"}
 
 
 def test_the_same_seed_makes_the_same_pods() -> None:
