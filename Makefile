@@ -25,7 +25,7 @@ demo: ready ## three tenants on one card for about 20 seconds, every limit check
 
 kube-demo: ## three tenants, a gang and a queue on a real Kubernetes with simulated cards, in a minute; STAY=1 leaves it to you
 	@./tools/bootstrap --kube
-	@$(RUN) python -m tools.kube_demo $(if $(STAY),--stay)
+	@$(RUN) python -m tools.kube_demo $(if $(filter-out 0 no,$(STAY)),--stay)
 
 test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards
 	@./tools/bootstrap --tests

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import pynvml
 import structlog
@@ -335,13 +336,21 @@ def stay(console: Console) -> int:
     with ExitStack() as stack:
         cluster = Demo(console, stack).cluster
         console.print("\nready for pods; in another terminal, as root:", soft_wrap=True)
-        console.print(f"export KUBECONFIG={cluster.kubeconfig} PATH={cluster.programs}:$PATH", soft_wrap=True)
+        programs = f"{cluster.programs}:{Path(sys.executable).parent}"  # kubectl, and its plug-in beside this Python
+        console.print(f"export KUBECONFIG={cluster.kubeconfig} PATH={programs}:$PATH", soft_wrap=True)
         console.print("Ctrl-C here ends it and removes everything")
         try:
             signal.pause()
         except KeyboardInterrupt:
             console.print("ended")
     return 0
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, once: make and uv each pass it on, and what is being removed then is to be removed in peace."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
 
 
 def main() -> int:
@@ -352,7 +361,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(record=options.svg is not None, highlight=False, width=120 if options.svg else None)
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has started it with the former ignored
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupt)
     reason = absent(node=True)
     if reason:
         print(f"error: no Kubernetes can run here: {reason.partition('; hint:')[0]}", file=sys.stderr)

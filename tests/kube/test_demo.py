@@ -71,8 +71,11 @@ def test_the_cluster_can_be_used_as_the_page_says_and_ends_with_ctrl_c(short: Pa
             assert filled is not None, done.stdout
             assert 7400 <= int(filled[1]) >> 20 <= 8000
             assert "calabash.dev/plan" in done.stdout
+            assert re.search(r"^default +slice +Succeeded +node1", done.stdout, re.MULTILINE), "kubectl calabash ps"
         finally:
             demo.send_signal(signal.SIGINT)
+        assert next(line for line in demo.stdout if not line.startswith("Ctrl-C")) == "ended\n"
+        demo.send_signal(signal.SIGINT)  # make and uv pass it on as well
         assert demo.wait(60) == 0
     assert list(short.iterdir()) == []
 

@@ -144,8 +144,9 @@ def holders(client: KubeClient, node: GpuNode) -> list[Pod]:
 
 
 def require_owners(pods: Sequence[Pod]) -> None:
-    """Raises CONFLICT when a pod has nobody who makes it again."""
-    lone = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods if pod.metadata.controller is None]
+    """Raises CONFLICT when a pod has nobody who makes it again; those that leave already do so in any case."""
+    staying = [pod.metadata for pod in pods if not pod.metadata.deletion_timestamp]
+    lone = [f"{meta.namespace}/{meta.name}" for meta in staying if meta.controller is None]
     if lone:
         raise CalabashError(
             f"nobody makes these pods again: {_named(lone)}",

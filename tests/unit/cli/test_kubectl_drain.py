@@ -164,6 +164,23 @@ def test_who_would_be_lost_has_to_be_forced_and_nothing_has_changed_before(
     assert world.client.get(POD, "lone", "default") is None
 
 
+def test_a_drain_that_was_interrupted_goes_on_with_pods_that_leave_already(
+    world: World, clock: Time, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lone = world.pod("lone", node="node1", owner="", annotations=asks())
+    for pod in (lone, world.client.get(POD, "runs", "default")):
+        assert pod is not None
+        world.client.evict("default", pod.metadata.name, pod.metadata.uid)
+
+    def meanwhile() -> None:
+        end(world, "lone")
+        end(world, "runs")
+        give_back(world)
+
+    clock.meanwhile = meanwhile
+    assert run("drain", "node1") == 0
+
+
 def test_a_dry_run_lists_who_would_have_to_leave_and_changes_nothing(
     world: World, clock: Time, capsys: pytest.CaptureFixture[str]
 ) -> None:
