@@ -26,6 +26,8 @@ from tests.native.simnode import simctl
 from tools import image
 from tools.debian import PackagesError
 
+from calabash.kubernetes.names import STARTUP_TAINT
+
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
@@ -46,6 +48,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         node = RealNode(cluster)
         # As on a machine that systemd has started: what the agent mounts is seen by the node.
         cluster.exec_inside("mount", "--make-rshared", "/", beside=node.name)
+        # As a node pool would register it: nothing but the agent comes onto the node until the agent has taken this away.
+        cluster.kubectl("taint", "nodes", node.name, f"{STARTUP_TAINT}:NoSchedule")
         state = node.outside(STATE)
         state.parent.mkdir(parents=True)
         assert simctl("create", state, "--gpus", "2xT4", "--seed", 1).returncode == 0
@@ -180,6 +184,11 @@ def test_no_component_asks_for_what_it_may_not(installed: Cluster) -> None:
         "--selector=app.kubernetes.io/name=calabash",
     ]
     assert [line for line in installed.kubectl(*words).splitlines() if "forbidden" in line.lower()] == []
+
+
+def test_the_agent_has_taken_the_startup_taint_from_its_node(installed: Cluster) -> None:
+    (node,) = installed.api.get("/api/v1/nodes")["items"]
+    assert STARTUP_TAINT not in [taint["key"] for taint in node["spec"].get("taints", [])]
 
 
 def test_who_needs_nothing_of_the_node_runs_as_nobody(installed: Cluster) -> None:

@@ -32,19 +32,11 @@ class ForeignPlugins:
     Args:
         registered: resources that the kubelet knows by its checkpoint.
         offered: those of plug-ins that are there now, with how many healthy devices.
-        own: resources that this agent itself serves.
     """
 
-    def __init__(
-        self,
-        registered: Callable[[], Iterable[str]],
-        offered: Callable[[], Mapping[str, int]],
-        *,
-        own: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, registered: Callable[[], Iterable[str]], offered: Callable[[], Mapping[str, int]]) -> None:
         self._registered = registered
         self._offered = offered
-        self._own = frozenset(own)
         self._found: dict[str, int] = {}
         self._seen_s = 0.0
 
@@ -66,13 +58,10 @@ class ForeignPlugins:
         return foreign_plugin(self._found) if self._found else None
 
     def _there(self) -> dict[str, int]:
-        if not any(self._counts(name) for name in self._registered()):
+        if not any(gives_cards(name) for name in self._registered()):
             return {}
         offered = self._offered()
-        return {name: offered[name] for name in sorted(offered) if self._counts(name)}
-
-    def _counts(self, resource: str) -> bool:
-        return resource not in self._own and gives_cards(resource)
+        return {name: offered[name] for name in sorted(offered) if gives_cards(name)}
 
 
 def foreign_plugin(found: Mapping[str, int]) -> CalabashError:

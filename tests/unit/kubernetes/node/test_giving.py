@@ -213,8 +213,3 @@ def test_the_kubelet_is_not_asked_while_its_checkpoint_names_nobody_else() -> No
     plugins = ForeignPlugins(lambda: {GPUS, "example.com/nic"}, offered)
     assert [plugins.look(float(i)) for i in range(5)] == [None] * 5
     assert not asked
-
-
-def test_what_the_agent_serves_itself_is_nobody_elses() -> None:
-    plugins = ForeignPlugins(lambda: {"nvidia.com/gpu"}, lambda: {"nvidia.com/gpu": 2}, own=("nvidia.com/gpu",))
-    assert plugins.look(0.0) is None
