@@ -25,6 +25,7 @@ BENCHES = (
     "decisions",
     "queues",
     "kube",
+    "kube_endures",
     "kube_latency",
     "kube_starts",
 )

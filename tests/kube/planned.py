@@ -94,7 +94,7 @@ class Planned:
         self._install()
         room = {GPUS: str(gpus * 64)}  # tokens: one for each device of each container
         self.nodes = cluster.fake_nodes(nodes, room, prefix=prefix)
-        self._each(self._devices, self.nodes)
+        self.each(self._devices, self.nodes)
         python = Path(sys.executable)
         options = {"--kubeconfig": str(cluster.kubeconfig), "--listen": f"127.0.0.1:{PORT}", **(planner or {})}
         words = [word for pair in options.items() for word in pair]
@@ -122,7 +122,7 @@ class Planned:
         self.api.create(path, body)
         self.api.patch(f"{path}/{node}/status", {"status": {"devices": devices(self._gpus)}})
 
-    def _each(self, call: Any, things: list[Any]) -> None:
+    def each(self, call: Any, things: list[Any]) -> None:
         with ThreadPoolExecutor(8) as several:
             list(several.map(call, things))
 
@@ -131,7 +131,7 @@ class Planned:
     def create(self, namespace: str, pods: list[Json]) -> None:
         """All of them, from eight threads."""
         self.make_namespace(namespace)
-        self._each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
+        self.each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
 
     def make_namespace(self, namespace: str) -> None:
         if not self.api.exists(f"/api/v1/namespaces/{namespace}"):

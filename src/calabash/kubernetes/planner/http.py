@@ -153,6 +153,7 @@ class SmallServer:
             reply, keep = HttpReply(status=refused.status), False
         if reply is None:
             return False
+        keep = keep and reply.status != HTTPStatus.SERVICE_UNAVAILABLE  # another connection may lead to who leads
         await write_reply(writer, reply, self._bounds, keep=keep)
         return keep
 

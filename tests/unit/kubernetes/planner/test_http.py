@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 
 import pytest
 
@@ -33,6 +34,8 @@ class Handler:
             except asyncio.CancelledError:
                 self.hung_up.set()
                 raise
+        if question.path == "/elsewhere":
+            return HttpReply(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"another leads")
         return HttpReply(body=f"{question.method} {question.path} {len(question.body)}".encode())
 
 
@@ -148,3 +151,12 @@ def test_an_address_that_is_taken_is_an_error_at_once() -> None:
         other = SmallServer(Handler(), host="127.0.0.1", port=server.address[1])
         with pytest.raises(OSError, match="in use"):
             other.start()
+
+
+def test_who_was_told_that_another_leads_comes_back_on_another_connection() -> None:
+    with serving(Handler()) as server:
+        line = http.client.HTTPConnection(*server.address, timeout=10)
+        line.request("POST", "/elsewhere")
+        reply = line.getresponse()
+        assert (reply.status, reply.getheader("Connection"), reply.read()) == (503, "close", b"another leads")
+        line.close()
