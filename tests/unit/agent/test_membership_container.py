@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from calabash.agent.membership_container import ContainerMembership, container_a
 from calabash.agent.slot_names import is_slot_name
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
-from calabash.seams.host.cgroups import Cgroup
+from calabash.seams.host.cgroups import Cgroup, find_hierarchy
 from calabash.seams.host.container_groups import ContainerHierarchy, find_container_hierarchy, pod_groups
 from calabash.seams.host.mounts import Mounted
 from calabash.seams.host.processes import identify
@@ -189,3 +191,47 @@ def test_the_freezer_serves_where_version_1_controllers_are_mounted() -> None:
     assert alone == ContainerHierarchy(directory=unified.directory, controller="")
     assert type(alone.group(Path("/cg/unified/x"))) is Cgroup
     assert find_container_hierarchy([]) is None
+
+
+@pytest.fixture
+def version_2() -> Iterator[Path]:
+    """A real group of version 2, as the top of a hierarchy."""
+    found = find_hierarchy()
+    if os.geteuid() != 0 or found is None:
+        pytest.skip("no hierarchy of version 2 that may be written to")
+    group = Cgroup(found.directory / f"calabash-containers-{os.getpid()}-{secrets.token_hex(4)}")
+    group.create()
+    yield group.directory
+    group.kill()
+    end = time.monotonic() + 60
+    while not group.remove():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_on_a_host_of_version_2_alone_a_container_is_found_stopped_and_ended(
+    version_2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's own files, in groups as the kubelet's systemd driver names them."""
+    scope = version_2 / "kubepods.slice" / f"kubepods-pod{UID.replace('-', '_')}.slice" / "cri-containerd-abc.scope"
+    scope.mkdir(parents=True)
+    main = container_allocation(UID, "main")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        (scope / "cgroup.procs").write_text(str(process.pid))
+        membership = ContainerMembership(ContainerHierarchy(directory=version_2, controller=""), tmp_path)
+        monkeypatch.setattr(
+            membership_container, "mounted_devices", lambda pid: frozenset({7} if pid == process.pid else {1})
+        )
+        monkeypatch.setattr(membership, "_device", {main: 7}.get)
+        monkeypatch.setattr(membership, "_devices", lambda: {main: 7})
+        assert membership.processes(main) == [identify(process.pid)]
+        assert membership.populated(main)
+        assert membership.allocation_of(process.pid) == main
+        membership.freeze(main, True)
+        assert "1" in (scope / "cgroup.freeze").read_text()
+        membership.freeze(main, False)
+        assert not membership.remove(main)
+        membership.kill(main)
+        assert process.wait(60) == -signal.SIGKILL
+    assert not membership.populated(main)
+    assert membership.remove(main)
