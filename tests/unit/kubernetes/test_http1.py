@@ -26,11 +26,11 @@ def read(sent: bytes, *, ended: bool = False) -> tuple[HttpQuestion, bool]:
     ("sent", "question", "keep"),
     [
         (b"GET /a HTTP/1.1\r\n\r\n", HttpQuestion(method="GET", path="/a"), True),
-        (b"GET /a?b=c HTTP/1.0\r\n\r\n", HttpQuestion(method="GET", path="/a"), False),
+        (b"GET /a?b=c HTTP/1.0\r\n\r\n", HttpQuestion(method="GET", path="/a", query="b=c"), False),
         (b"GET /a HTTP/1.1\r\nConnection: Close\r\n\r\n", HttpQuestion(method="GET", path="/a"), False),
         (
             b"POST /a?timeout=5s HTTP/1.1\r\nHost: x:1\r\nCONTENT-LENGTH:  2 \r\n\r\nab",
-            HttpQuestion(method="POST", path="/a", body=b"ab"),
+            HttpQuestion(method="POST", path="/a", body=b"ab", query="timeout=5s"),
             True,
         ),
         (

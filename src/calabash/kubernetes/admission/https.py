@@ -1,7 +1,7 @@
 """A small HTTPS server for one kind of question: a bounded POST that is answered from memory.
 
-Nobody holds more than a connection. The certificate is read from a context that may be loaded again at any time: connections
-that stand are not touched, new ones get the new one.
+Nobody holds more than a connection. The certificate is read from a context that may be loaded again (``between_handshakes``):
+connections that stand are not touched, new ones get the new one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from http import HTTPStatus
 from socket import socket
 from typing import Any
@@ -27,6 +28,7 @@ from calabash.kubernetes.http1 import (
 
 BOUNDS = Bounds(body_bytes=8 << 20)  # twice what an API server takes for one object, for reviews carry two
 HANDSHAKE_S = 5.0
+CHANGED_S = 0.5
 
 Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
 
@@ -82,6 +84,34 @@ class HttpsServer:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(within_s)
+
+    def between_handshakes(self, change: Callable[[], None]) -> None:
+        """Have the context changed by the thread that begins handshakes, so that none sees half of it.
+
+        What ``change`` raises is raised here. Before the start and after the end it is done at once.
+        """
+        done: Future[None] = Future()
+
+        def now() -> None:
+            try:
+                change()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        try:
+            if self._loop is None:
+                now()
+            else:
+                self._loop.call_soon_threadsafe(now)
+        except RuntimeError:  # it has ended
+            now()
+        while not done.done() and self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):
+                done.exception(CHANGED_S)
+        if done.done():
+            done.result()
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()

@@ -101,7 +101,7 @@ class AdmissionProgram:
         else:
             pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:
-            load(self._context, pair)
+            self.server.between_handshakes(lambda: load(self._context, pair))
             first, self._loaded = self._loaded is None, pair
             _log.info("certificate loaded", first=first)
 
@@ -159,7 +159,10 @@ def server_context() -> ssl.SSLContext:
 
 
 def load(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Use this certificate for new connections, also of a context that is in use. Raises ValueError (ssl.SSLError)."""
+    """Use this certificate for new connections. Raises ValueError (ssl.SSLError).
+
+    Not while another thread begins one: the certificate changes before its key, and what is replaced is freed.
+    """
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)  # the file system may be read-only
     try:
         os.write(descriptor, pair.certificate + pair.key)

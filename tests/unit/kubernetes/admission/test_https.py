@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 
 import pytest
 
+from calabash.kubernetes.admission.certificates import KeyPair, make_authority, make_serving
 from calabash.kubernetes.admission.https import BOUNDS, HttpsServer
-from calabash.kubernetes.admission.run import listen
+from calabash.kubernetes.admission.run import listen, load, server_context
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.model.errors import CalabashError
 
@@ -143,6 +147,58 @@ def test_a_question_that_is_being_answered_is_finished_when_the_server_stops() -
     assert connection.getresponse().read() == b"done"
     stopper.join(10)
     assert not stopper.is_alive()
+
+
+def pair(name: str) -> KeyPair:
+    """A certificate that is its own authority."""
+    now = datetime.datetime.now(datetime.UTC)
+    return make_serving(make_authority(now, 10), (name,), now, 5)
+
+
+def test_no_handshake_fails_while_the_certificate_is_replaced_again_and_again() -> None:
+    context, pairs = server_context(), [pair("one"), pair("two")]
+    load(context, pairs[0])
+    server = HttpsServer(listen("127.0.0.1", 0), context, echo)
+    server.start()
+    enough = threading.Event()
+
+    def ask() -> int:
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        count = 0
+        while not enough.is_set():
+            connection = HTTPSConnection("127.0.0.1", server.port, timeout=60, context=trusting)
+            connection.request("GET", "/a")
+            assert connection.getresponse().read() == b"/a"
+            connection.close()
+            count += 1
+        return count
+
+    try:
+        with ThreadPoolExecutor(3) as several:
+            asking = [several.submit(ask) for _ in range(3)]
+            for number in range(100):
+                server.between_handshakes(partial(load, context, pairs[number % 2]))
+            enough.set()
+            assert all(one.result() for one in asking)
+    finally:
+        server.stop()
+
+
+def test_a_change_that_fails_is_told_to_who_asked_for_it_before_the_start_and_afterwards_and_after_the_end() -> None:
+    def fails() -> None:
+        raise ValueError(threading.current_thread().name)
+
+    server = HttpsServer(listen("127.0.0.1", 0), None, echo)
+    here = threading.current_thread().name
+    with pytest.raises(ValueError, match=here):
+        server.between_handshakes(fails)
+    server.start()
+    with pytest.raises(ValueError, match="admission"):
+        server.between_handshakes(fails)
+    server.stop()
+    with pytest.raises(ValueError, match=here):
+        server.between_handshakes(fails)
 
 
 def test_it_listens_on_every_address_when_none_is_named_and_says_when_it_cannot() -> None:
