@@ -99,7 +99,10 @@ class Planned:
         options = {"--kubeconfig": str(cluster.kubeconfig), "--listen": f"127.0.0.1:{PORT}", **(planner or {})}
         words = [word for pair in options.items() for word in pair]
         cluster.start_program("planner", [str(python.with_name("calabash")), "planner", *words])
-        cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PORT}"))
+        self._programs = ["planner"]
+        if options.get("--handshake") != "affinity":  # else the cluster's own scheduler binds, and asks nobody
+            cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PORT}"))
+            self._programs.insert(0, "calabash-scheduler")
 
     def _install(self) -> None:
         for plural, kind in CRDS.items():
@@ -165,7 +168,7 @@ class Planned:
 
     def close(self) -> None:
         """End both programs; the nodes stay, the cluster goes with its module."""
-        for name in ("calabash-scheduler", "planner"):
+        for name in self._programs:
             self.cluster.kill(name)
 
     def __enter__(self) -> Self:

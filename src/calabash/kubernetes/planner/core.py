@@ -74,7 +74,7 @@ class Core:
         for name in list(book.scheduler.nodes):
             self.fleet.recount(name, now_s)
         for entry in list(book.entries.values()):
-            self.late.look(entry)
+            self.late.look(entry, now_s)
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Core:
                     wishes = self.pods.wishes
                     wishes.budgets.check(self.book, entry, lambda e: wishes.evictable(e, now_s))
             if entry is not None and self.book.started:
-                self.late.look(entry)
+                self.late.look(entry, now_s)
 
     def pod_gone(self, uid: str) -> None:
         entry = self.book.entries.get(uid)
@@ -163,6 +163,7 @@ class Core:
         for name in self._stale:
             self.fleet.recount(name, now_s)
         self._stale.clear()
+        self.pods.unshun(now_s)
         wishes = self.pods.wishes
         wishes.budgets.apply(self.book, lambda entry: wishes.evictable(entry, now_s))
         self.late.decide(now_s)

@@ -26,6 +26,7 @@ class PodSeen:
         refused: kube-scheduler tried and found no node.
         finished: it ended. leaving: it is being deleted.
         remade: somebody makes it again when it is deleted.
+        owner: uid of who makes it again; "": nobody.
         own: our kube-scheduler places it, and asks; else somebody does who does not.
         confined: nodes to which its affinity confines it by their names.
         refusal: why its kubelet refused it for good; "" when it did not.
@@ -48,6 +49,7 @@ class PodSeen:
     finished: bool = False
     leaving: bool = False
     remade: bool = False
+    owner: str = ""
     own: bool = True
     confined: tuple[str, ...] = ()
     refusal: str = ""

@@ -30,10 +30,15 @@ class LatePlans:
         self._wishes = wishes
         self._version = -1
         self._writing: dict[str, str] = {}
+        self._refused_at_s: dict[str, float] = {}
 
-    def look(self, entry: Entry) -> None:
+    def look(self, entry: Entry, now_s: float) -> None:
         """A pod is otherwise than it was: it may need a plan, or have its plan written."""
         facts, uid = entry.facts, entry.facts.uid
+        if facts.refused and facts.confined and facts.owner and not (facts.node or facts.leaving):
+            self._refused_at_s.setdefault(uid, now_s)
+        else:
+            self._refused_at_s.pop(uid, None)
         if facts.leaving or entry.bundle is None or facts.gated:
             self._book.late.pop(uid, None)
         elif facts.node:
@@ -45,9 +50,11 @@ class LatePlans:
     def forget(self, uid: str) -> None:
         self._book.late.pop(uid, None)
         self._writing.pop(uid, None)
+        self._refused_at_s.pop(uid, None)
 
     def decide(self, now_s: float) -> None:
         """Try those that wait, when there are new ones or room may have come."""
+        self._give_up_refused(now_s)
         book = self._book
         version = book.scheduler.scheduler.state.version
         if not book.late or (version == self._version and not book.late_news):
@@ -123,6 +130,23 @@ class LatePlans:
             self._book.want(WritePlan(pod=entry.pod, plan=entry.plan))
 
     # ---- confined to a few nodes ----------------------------------------------------------------------------------
+
+    def _give_up_refused(self, now_s: float) -> None:
+        """kube-scheduler has no room on any of the few nodes: whoever makes the pod again has one that is planned elsewhere."""
+        book, shunned = self._book, self._wishes.shunned
+        for uid, since_s in list(self._refused_at_s.items()):
+            entry = book.entries.get(uid)
+            if entry is None or now_s < since_s + shunned.patience_s(entry.facts.owner):
+                continue
+            facts = entry.facts
+            self.forget(uid)
+            shunned.refuse(facts.owner, facts.confined, now_s)
+            book.scheduler.finished(entry.id)
+            book.settle(entry, None)
+            entry.stage = Stage.EVICTED
+            whose = ", ".join(facts.confined)
+            text = f"kube-scheduler has no room on {whose}; its owner makes another, which is planned elsewhere"
+            book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
 
     def _plan_confined(self, entry: Entry, now_s: float) -> None:
         book, facts = self._book, entry.facts

@@ -142,6 +142,14 @@ class Pods:
             if entry.facts.node == "":
                 self.submit(entry)
 
+    def unshun(self, now_s: float) -> None:
+        """Those that waited because some nodes were left out may go there again."""
+        owners = set(self.wishes.shunned.expired(now_s))
+        for entry in list(self._book.entries.values()) if owners else ():
+            if entry.facts.owner in owners and entry.stage is Stage.WAITING and not entry.facts.own:
+                self._book.scheduler.finished(entry.id)
+                self.submit(entry)
+
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _changed(self, entry: Entry, before: PodSeen, now_s: float) -> None:

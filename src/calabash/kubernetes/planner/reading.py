@@ -68,6 +68,7 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         finished=status.phase in _ENDED,
         leaving=meta.deletion_timestamp is not None,
         remade=meta.controller is not None,
+        owner=meta.controller.uid if meta.controller else "",
         own=spec.scheduler_name == SCHEDULER,
         confined=confined_to(pod) if spec.scheduler_name != SCHEDULER else (),
         refusal=refusal_of(pod),

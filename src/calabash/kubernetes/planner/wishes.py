@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from calabash.binder.cluster import BundleRequest
 from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.planner.book import Book, Entry
@@ -9,6 +11,7 @@ from calabash.kubernetes.planner.budgets import Budgets
 from calabash.kubernetes.planner.bundles import bundle_of
 from calabash.kubernetes.planner.facts import PodSeen
 from calabash.kubernetes.planner.queues import KubeQueues
+from calabash.kubernetes.planner.shunning import Shunned
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 
@@ -24,6 +27,7 @@ class Wishes:
     Attributes:
         groups: members that each gang object asks for.
         budgets: whom disruption budgets keep.
+        shunned: nodes that kube-scheduler refused to an owner's pods.
     """
 
     def __init__(self, book: Book, queues: KubeQueues) -> None:
@@ -31,6 +35,7 @@ class Wishes:
         self._queues = queues
         self.groups: dict[GroupName, int] = {}
         self.budgets = Budgets()
+        self.shunned = Shunned()
 
     def describe(self, entry: Entry) -> bool:
         """What it asks for, in the binder's words; False when it was put aside for want of it."""
@@ -79,10 +84,12 @@ class Wishes:
     def request(self, entry: Entry, now_s: float = 0.0) -> BundleRequest:
         facts = entry.facts
         assert entry.bundle is not None
+        shunned = () if facts.own or facts.confined else self.shunned.selector(facts.owner)
+        wish = replace(facts.wish, selector=(*facts.wish.selector, *shunned)) if shunned else facts.wish
         return BundleRequest(
             id=entry.id,
             bundle=entry.bundle,
-            wish=facts.wish,
+            wish=wish,
             submitted_at_s=facts.created_at_s,
             owner=facts.namespace,
             evictable=self.evictable(entry, now_s),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.kubernetes.planner.virtual import Cluster
+from tests.unit.kubernetes.planner.virtual import Cluster, gpu_node
 from tests.unit.kubernetes.planner.world import World, until
 
 from calabash.kubernetes.names import PLAN, PLANNED
@@ -22,6 +22,7 @@ from calabash.kubernetes.planner.facts import (
     WritePlan,
 )
 from calabash.kubernetes.planner.service import Handshake
+from calabash.kubernetes.planner.shunning import PATIENCE_S, SHUN_S, Shunned
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 from calabash.seams.kube.objects import POD, Pod
@@ -252,6 +253,72 @@ def test_50_pods_whose_first_nodes_fill_up_are_all_planned_inside_their_lists() 
     cluster.settle()
     assert missed == 0, "so many others have room that nobody need share one"
     assert all((plan := cluster.pods[uid].plan) is not None and plan.node == cluster.pods[uid].node for uid in pods)
+
+
+def test_who_is_refused_on_all_its_nodes_is_evicted_after_a_while_and_its_heir_is_planned_on_others() -> None:
+    cluster = Affinity({})
+    for name in "abcdefgh":
+        cluster.nodes[name] = (NodeSeen(name=name, labels={"kubernetes.io/hostname": name}), gpu_node(name, 1))
+    cluster.restarted()
+    uid = cluster.create(WHOLE, owner="set")
+    cluster.settle()
+    tried = cluster.pods[uid].confined
+    cluster.set(replace(cluster.pods[uid], refused=True))
+    cluster.settle()
+    assert uid in cluster.pods, "kube-scheduler may find room in a moment"
+    cluster.now_s += PATIENCE_S
+    cluster.decide()
+    (evicted,) = [a for a in cluster.todo if isinstance(a, EvictPod)]
+    assert f"kube-scheduler has no room on {', '.join(tried)}" in evicted.message
+    cluster.settle()
+    assert uid not in cluster.pods
+    heir = cluster.create(WHOLE, owner="set")
+    other = cluster.create(WHOLE, owner="another")
+    cluster.settle()
+    assert set(cluster.pods[heir].confined).isdisjoint(tried)
+    assert not cluster.pods[other].gated
+
+
+def test_when_all_other_nodes_are_taken_the_refused_ones_are_tried_again_after_a_while() -> None:
+    cluster = Affinity({})
+    cluster.nodes["a"] = (NodeSeen(name="a", labels={"kubernetes.io/hostname": "a"}), gpu_node("a", 1))
+    cluster.restarted()
+    uid = cluster.create(WHOLE, owner="set")
+    cluster.settle()
+    cluster.set(replace(cluster.pods[uid], refused=True))
+    cluster.now_s += PATIENCE_S
+    cluster.settle()
+    cluster.now_s += PATIENCE_S
+    cluster.settle()
+    heir = cluster.create(WHOLE, owner="set")
+    cluster.settle()
+    assert cluster.pods[heir].gated
+    cluster.now_s += SHUN_S + 2 * PATIENCE_S
+    cluster.settle()
+    assert cluster.pods[heir].confined == ("a",)
+
+
+def test_one_that_nobody_makes_again_is_left_to_kube_scheduler() -> None:
+    cluster = Affinity({"a": 1})
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    cluster.set(replace(cluster.pods[uid], refused=True))
+    cluster.now_s += 10 * PATIENCE_S
+    cluster.settle()
+    assert uid in cluster.pods
+
+
+def test_each_refusal_is_waited_for_longer() -> None:
+    shunned = Shunned()
+    waits = []
+    for _ in range(9):
+        waits.append(shunned.patience_s("set"))
+        shunned.refuse("set", ["a"], 0.0)
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert shunned.selector("set") == ("kubernetes.io/hostname notin (a)",)
+    assert shunned.selector("other") == ()
+    assert shunned.expired(10_000.0) == ["set"]
+    assert shunned.patience_s("set") == PATIENCE_S
 
 
 # ---- the service ------------------------------------------------------------------------------------------------------
