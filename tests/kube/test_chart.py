@@ -217,6 +217,20 @@ def test_the_planner_is_a_command_of_the_product_and_knows_its_words() -> None:
     assert configuration["leaderElection"]["resourceName"] == read["beside"]
 
 
+def test_where_no_second_scheduler_may_run_there_is_none_and_nobody_has_its_rights() -> None:
+    manifests = render({"planner": {"handshake": "affinity"}})
+    (container,) = one(manifests, "Deployment", "calabash-planner")["spec"]["template"]["spec"]["containers"]
+    read = parsed_by_the_product("planner", container["args"])
+    assert (read["handshake"], read["beside"]) == ("affinity", "")
+    assert "calabash-scheduler" not in {m["metadata"]["name"] for m in manifests}
+    roles = {m["roleRef"]["name"] for m in manifests if m["kind"] == "ClusterRoleBinding"}
+    assert not any(name.startswith("system:") for name in roles)
+    rules = one(manifests, "ClusterRole", "calabash-planner")["rules"]
+    assert not any("pods/binding" in rule["resources"] for rule in rules)
+    settings = yaml.safe_load(one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"])
+    assert settings["second_scheduler"] is False
+
+
 def test_the_planner_answers_its_own_pod_alone() -> None:
     """Whoever reaches it may bind pods, and not every cluster keeps NetworkPolicies."""
     manifests = render({"networkPolicies": {"enabled": False}})

@@ -67,7 +67,9 @@ def filler(name: str, node: str) -> Json:
 
 def remove(planned: Planned, *namespaces: str) -> None:
     for namespace in namespaces:
-        planned.cluster.kubectl("delete", "deployments,pods", "--all", "--force", "--grace-period=0", "-n", namespace)
+        planned.cluster.kubectl(
+            "delete", "deployments,pods", "--all", "--force", "--grace-period=0", "--wait=false", "-n", namespace
+        )
 
 
 def by_hand(name: str, node: str, gpus: int) -> Json:

@@ -80,6 +80,9 @@ topologySpreadConstraints:
 namespace: {{ .Release.Namespace }}
 exempt_namespaces: {{ toJson $admission.exemptNamespaces }}
 port: {{ $admission.port }}
+{{- if ne .Values.planner.handshake "extender" }}
+second_scheduler: false
+{{- end }}
 {{- if $admission.certManager.enabled }}
 certificate_dir: /etc/calabash-certificate
 {{- end }}

@@ -59,7 +59,7 @@ def alternatives(book: Book, entry: Entry, node: str) -> tuple[str, ...]:
     some = random.sample(names, min(len(names), 16 * NODES_MAX))  # chosen without need of a seed: any will do
     some.sort(key=lambda name: book.listed[name])
     found = nodes_with_room(book.scheduler, entry.id, some, NODES_MAX - 1)
-    book.listed.update(found)
+    book.listed.update((node, *found))
     return (node, *found)
 
 
