@@ -10,6 +10,7 @@ import datetime
 import signal
 import socket
 import threading
+from functools import partial
 from typing import Any
 
 import structlog
@@ -114,7 +115,10 @@ class MetricsProgram:
             self.ended.set()
         pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:
-            load(self._context, pair)
+            if self._server is None:
+                load(self._context, pair)
+            else:
+                self._server.between_handshakes(partial(load, self._context, pair))
             self._loaded = pair
 
     def _changed(self, _: Any) -> None:
