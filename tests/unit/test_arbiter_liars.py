@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.arbiter_world import Tenant, World
 
+from calabash.agent.arbiter_accounts import KERNEL_NS_MAX
 from calabash.agent.believed import MS
 
 SECOND = 1_000 * MS
@@ -58,6 +59,25 @@ def test_real_kernels_behind_a_forged_page_cost_the_neighbour_twenty_points_at_m
     start = world.now_ns
     world.run(3 * SECOND)
     assert world.share("honest", start) >= 1 - percent / 100 - KNOWN_RATIO
+
+
+@pytest.mark.parametrize("percent", [30, 50, 80])
+@pytest.mark.parametrize(("duty", "slow_us"), [(0.4, 0), (0.4, 200), (0.4, 400), (0.6, 200), (0.6, 400)])
+def test_an_honest_neighbour_whose_launches_are_late_loses_nothing_to_turns_that_are_asked_for_and_left_unused(
+    duty: float, slow_us: int, percent: int
+) -> None:
+    def wants(now_ns: int) -> bool:
+        return Random(now_ns // (5 * MS) * 7 + 1).random() < duty
+
+    late: Mapping[str, Any] = {"slow_ns": slow_us * 1_000, "very_slow": 0.1}
+    asked: Mapping[str, Any] = {**WAITING, "inflight_ns": _FAR_NS, "kernel_ns": KERNEL_NS_MAX, "demand_ns": _FAR_NS}
+    liar = Tenant(kernel_ns=MS, core_percent=percent, wants=wants, forged=asked, noise=Random(3), **late)
+    honest = Tenant(kernel_ns=MS, core_percent=100 - percent, noise=Random(5), **late)
+    world = World({"liar": liar, "honest": honest})
+    world.run(SECOND)
+    start = world.now_ns
+    world.run(3 * SECOND)
+    assert world.share("honest", start) == pytest.approx(1 - percent / 100, abs=0.02)
 
 
 @pytest.mark.parametrize("shares", [(30, 70), (10, 90)])
