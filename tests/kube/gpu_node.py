@@ -115,6 +115,7 @@ class GpuNode:
                 f"--node={node.name}",
                 f"--home={_HOME}",
                 f"--sim={_STATE}",
+                "--use-every=1",
                 f"--kubeconfig={self.cluster.kubeconfig}",
             ],
             beside=node.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from tests.kube.gpu_node import MIB, GpuNode
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
+
+from calabash.cli.kubectl_drain import Drain
+from calabash.seams.kube import load_client
 
 FILL = "exec load fill 2"
 HOLD = "sleep 1000"
@@ -98,6 +102,31 @@ def test_a_gang_starts_together_or_not_at_all(product: Product) -> None:
         product.wait(TEAM, f"fits{i}", "Running")
     for i in range(3):
         product.delete(TEAM, f"fits{i}")
+
+
+def test_what_a_pod_uses_is_told_and_a_drained_node_is_empty_and_gives_nothing(product: Product) -> None:
+    gpu_node, wait_for = product.gpu_node, product.cluster.wait_for
+    product.create(TEAM, user_pod("busy", native("2Gi", 30), "exec load tenant 300 1000000"))
+
+    def told() -> bool:
+        slices = [part for device in gpu_node.status().get("devices", []) for part in device.get("slices", [])]
+        return any(1500 <= part.get("memoryUsedMib", 0) <= 2048 and "coreUsedPercent" in part for part in slices)
+
+    try:
+        wait_for(told, "what the pod uses")
+    except TimeoutError as error:
+        error.add_note(f"{gpu_node.status()}; {product.log(TEAM, 'busy')}")
+        raise
+    drain = Drain(load_client(product.cluster.kubeconfig), gpu_node.node.name, grace_s=0)
+    drain.cordon()
+    product.create(TEAM, user_pod("later", native("1Gi", 30), FILL))
+    wait_for(lambda: product.condition(TEAM, "later").get("reason") == "Cordoned", "what it waits for")
+    wait_for(lambda: drain.step(time.monotonic()) == [], "the node to be empty")
+    assert gpu_node.slots() == []
+    assert not product.api.exists(f"/api/v1/namespaces/{TEAM}/pods/busy")
+    drain.cordon(on=False)
+    assert filled_mib(product, "later") <= 1024
+    product.delete(TEAM, "later")
 
 
 def test_planner_and_agent_die_and_nothing_is_given_twice(product: Product) -> None:

@@ -60,12 +60,12 @@ class Drain:
         self._grace_s = grace_s
         self._asked_at_s: dict[str, float] = {}
         self._refused: dict[str, str] = {}
-        self._names: dict[str, str] = {}
+        self._evicted: set[str] = set()
 
     @property
     def evicted(self) -> int:
         """Pods that were asked to leave and agreed."""
-        return len(self._names)
+        return len(self._evicted)
 
     def pods(self) -> list[Pod]:
         """Those that hold devices of the node, or are planned to. Raises NOT_FOUND when no agent tells of the node."""
@@ -89,14 +89,11 @@ class Drain:
             )
         there = holders(self._client, node)
         left = [self._ask(pod, now_s) for pod in there]
-        uids = {pod.metadata.uid for pod in there}
-        held = {part.pod_uid for device in node.status.devices for part in device.slices} - uids
-        left += [
-            Left(pod=name, why="is gone, its devices are being given back")
-            for uid, name in self._names.items()
-            if uid in held
-        ]
-        return [one for one in left if one.why]
+        known = {pod.metadata.uid for pod in there}
+        # Of a pod that is gone agents may know no more than its name.
+        parts = [part for device in node.status.devices for part in device.slices if part.pod_uid not in known]
+        gone = dict.fromkeys(part.pod for part in parts)
+        return left + [Left(pod=name, why="is gone, its devices are being given back") for name in gone]
 
     def _ask(self, pod: Pod, now_s: float) -> Left:
         from calabash.seams.kube import EvictedAs  # noqa: PLC0415
@@ -104,7 +101,7 @@ class Drain:
         meta = pod.metadata
         name = f"{meta.namespace}/{meta.name}"
         if meta.deletion_timestamp:
-            self._names.setdefault(meta.uid, name)
+            self._evicted.add(meta.uid)
             grace = format_duration(float(meta.deletion_grace_period_seconds or 0))
             return Left(pod=name, why=f"is ending (grace {grace})")
         if now_s - self._asked_at_s.get(meta.uid, float("-inf")) < ASK_AGAIN_S:
@@ -115,7 +112,7 @@ class Drain:
             self._refused[meta.uid] = f"is kept: {output.printable(answer.message)}"
             return Left(pod=name, why=self._refused[meta.uid])
         self._refused.pop(meta.uid, None)
-        self._names.setdefault(meta.uid, name)
+        self._evicted.add(meta.uid)
         return Left(pod=name, why="was asked to leave")
 
     def _gpu_node(self) -> GpuNode:

@@ -69,6 +69,9 @@ def test_pods_with_devices_leave_and_others_stay_and_nobody_new_is_given_any(
             end(world, "planned")
         elif clock.now_s == 2.0:
             end(world, "runs")
+        elif clock.now_s == 2.5:  # the agent has forgotten the pod before it has the devices back
+            first, second = world.devices()
+            world.tell({"devices": [{**first, "slices": [{**first["slices"][0], "podUid": ""}]}, second]})
         elif clock.now_s == 3.0:
             give_back(world)
 
