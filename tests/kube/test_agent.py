@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +105,36 @@ def test_a_container_that_is_started_again_has_the_same(gpu_node: GpuNode) -> No
 
     assert within(got_mib(gpu_node.cluster.wait_for(second_end, "the end of its second run")), 800)
     gpu_node.delete(name)
+
+
+def test_init_containers_run_again_with_what_is_theirs_when_the_sandbox_is_made_again(gpu_node: GpuNode) -> None:
+    """As after a restart of the machine: the API server still says that they have ended well."""
+    first, second = gpu_node.devices()
+    plan = [sliced("early", memory_mib=600, devices=[first]), sliced("main", memory_mib=500, devices=[second])]
+    name = gpu_node.run(plan, {"early": FILL, "main": f"load fill 2; {HOLD}"}, init=["early"], restart="Always")
+    gpu_node.wait(name, "Running")
+    time.sleep(2)  # what a pod tells of its containers is in whole seconds
+    uid = gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"]
+    (sandbox,) = (int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_sandbox(path.parent, uid))
+    os.kill(sandbox, signal.SIGKILL)
+
+    def again() -> bool:
+        status = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"]
+        (main,) = status["containerStatuses"]
+        return int(main["restartCount"]) >= 1 and "running" in main["state"]
+
+    gpu_node.cluster.wait_for(again, "the pod to run again")
+    assert within(got_mib(gpu_node.log(name, "early")), 600)
+    events = gpu_node.cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}")
+    assert "unresolvable" not in events, events
+    gpu_node.delete(name)
+
+
+def _is_sandbox(process: Path, pod_uid: str) -> bool:
+    try:
+        return (process / "comm").read_text() == "pause\n" and pod_uid in (process / "cgroup").read_text()
+    except OSError:
+        return False
 
 
 def test_a_user_without_rights_on_a_root_file_system_for_reading_has_the_same(gpu_node: GpuNode) -> None:

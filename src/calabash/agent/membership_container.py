@@ -28,7 +28,7 @@ from calabash.seams.host.container_groups import (
     mounted_devices,
     pod_groups,
 )
-from calabash.seams.host.processes import Process
+from calabash.seams.host.processes import Process, began_s, identify
 
 _UID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdef")
@@ -113,6 +113,17 @@ class ContainerMembership(GroupMembership):
         for name in found:
             self.freeze(name, False)  # whoever stopped it is not there to continue it
         return found
+
+    def sandbox_since_s(self, pod_uid: str) -> float:
+        """Since when a pod runs as it does now: the start of its oldest process, in seconds since the epoch; 0: of none.
+
+        A sandbox that is made again, as after a restart of the machine, runs everything anew, init containers too.
+        """
+        pod = self._pod(pod_digits(pod_uid))
+        if pod is None:
+            return 0.0
+        pids = [pid for group in container_groups(pod) for pid in self._hierarchy.group(group).pids()[:_PIDS_LOOKED_AT]]
+        return min((began_s(process) for pid in pids if (process := identify(pid)) is not None), default=0.0)
 
     # -- finding -----------------------------------------------------------------------------------------------------
 

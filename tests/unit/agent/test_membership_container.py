@@ -134,6 +134,22 @@ def test_a_group_that_a_tenant_makes_in_its_container_names_nobody_else(node: No
     assert node.membership.allocation_of(victim.pid) == other
 
 
+def test_a_pod_runs_since_the_start_of_its_oldest_process(node: Node) -> None:
+    assert node.membership.sandbox_since_s(UID) == 0.0
+    node.now_s += 1
+    before_s = time.time()
+    first = node.container(UID, "sandbox")
+    second = node.container(UID, "aaaa")
+    since_s = node.membership.sandbox_since_s(UID)
+    assert abs(since_s - before_s) < 5
+    first.kill()
+    first.wait()
+    assert since_s <= node.membership.sandbox_since_s(UID)
+    second.kill()
+    second.wait()
+    assert node.membership.sandbox_since_s(UID) == 0.0
+
+
 def test_a_process_of_no_pod_belongs_to_nobody(node: Node) -> None:
     node.slot(UID, "main")
     assert node.membership.allocation_of(os.getpid()) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime
 
 from calabash.agent.membership_container import container_allocation, pod_digits
 from calabash.kubernetes.names import PLAN, PLANNED
@@ -114,12 +115,21 @@ def start_order(pod: Pod) -> dict[str, int]:
     return order | {c.name: len(order) for c in pod.spec.containers}
 
 
-def done(pod: Pod, container: str) -> bool:
-    """Whether an init container has ended well, so that it never starts again."""
+def done(pod: Pod, container: str, since_s: float = 0.0) -> bool:
+    """Whether an init container has ended well, so that it never starts again; ``since_s``: in a sandbox of that age."""
     for status in pod.status.init_container_statuses:
-        if status.name == container and status.state.terminated is not None:
-            return status.state.terminated.exit_code == 0
+        ended_now = status.state.terminated
+        if status.name == container and ended_now is not None:
+            return ended_now.exit_code == 0 and is_since(ended_now.finished_at, since_s)
     return False
+
+
+def is_since(when: str | None, since_s: float) -> bool:
+    """Whether a moment that the API server tells, in whole seconds, is not before another; one that is not told is not."""
+    try:
+        return when is None or datetime.fromisoformat(when).timestamp() + 1 >= since_s
+    except ValueError:
+        return True
 
 
 def never_together(pod: Pod, container: str) -> tuple[str, ...]:

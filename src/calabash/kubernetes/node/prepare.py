@@ -33,6 +33,7 @@ class Preparer:
     Args:
         edits: what a container needs to use a grant.
         specs: where those needs are written for the runtime.
+        since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
         refuse: called before anything new is granted; raises CalabashError while the node gives out nothing.
     """
 
@@ -45,6 +46,7 @@ class Preparer:
         *,
         edits: Callable[[Grant], ContainerEdits],
         specs: SlotSpecs,
+        since_s: Callable[[str], float] = lambda _uid: 0.0,
         refuse: Callable[[], None] = lambda: None,
     ) -> None:
         self._agent = agent
@@ -53,6 +55,7 @@ class Preparer:
         self._clock = clock
         self._edits = edits
         self._specs = specs
+        self._since_s = since_s
         self._refuse = refuse
         self._lock = threading.Lock()
 
@@ -78,7 +81,7 @@ class Preparer:
             )
         found = [(self._pods.find_planned(uid=c.pod_uid, name=c.pod), c) for c in claimants]  # may be waited for
         for pod, claimant in found:
-            _require_known(pod, claimant)
+            self._require_known(pod, claimant)
         devices: dict[str, ContainerEdits] = {}
         with self._lock:  # two containers of one pod may be started by one token, one after the other
             for pod, claimant in self._due(found):
@@ -95,12 +98,29 @@ class Preparer:
         ordered = sorted(found, key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
         due = []
         for pod, claimant in ordered:
-            if claimant.container in init_names(pod) and done(pod, claimant.container):
+            if self._is_done(pod, claimant.container):
                 continue
             due.append((pod, claimant))
             if self._agent.record(container_allocation(pod.metadata.uid, claimant.container)) is None:
                 break
         return due or ordered[-1:]
+
+    def _is_done(self, pod: Pod, container: str) -> bool:
+        """Whether it is an init container that has ended well in the sandbox that the pod has now."""
+        return container in init_names(pod) and done(pod, container, self._since_s(pod.metadata.uid))
+
+    def _require_known(self, pod: Pod, claimant: Claimant) -> None:
+        """Pod-resources does not name init containers: while one may still start, it may be the one that is about to."""
+        if claimant.pod_uid:
+            return
+        coming = [name for name in init_names(pod) if not self._is_done(pod, name)]
+        if coming:
+            raise CalabashError(
+                f"init container {coming[0]} of pod {claimant.pod} may use the tokens of container {claimant.container}, and"
+                " the kubelet's checkpoint, which would tell who is about to start, cannot be read",
+                reason=Reason.NOT_FOUND,
+                hint="it is asked again; supported are the kubelets of Kubernetes 1.34 to 1.36",
+            )
 
     def _grant(self, pod: Pod, container: str, tokens: int) -> Grant:
         uid = pod.metadata.uid
@@ -148,18 +168,6 @@ class Preparer:
                 hint="delete the pod; its owner makes it again",
             )
         return planned
-
-
-def _require_known(pod: Pod, claimant: Claimant) -> None:
-    """Pod-resources does not name init containers: while one may still start, it may be the one that is about to."""
-    coming = [name for name in init_names(pod) if not done(pod, name)]
-    if coming and not claimant.pod_uid:
-        raise CalabashError(
-            f"init container {coming[0]} of pod {claimant.pod} may use the tokens of container {claimant.container}, and"
-            " the kubelet's checkpoint, which would tell who is about to start, cannot be read",
-            reason=Reason.NOT_FOUND,
-            hint="it is asked again; supported are the kubelets of Kubernetes 1.34 to 1.36",
-        )
 
 
 def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:

@@ -103,6 +103,7 @@ class AgentService:
         checkpoint = Checkpoint(settings.kubelet / "device-plugins" / "kubelet_internal_checkpoint")
         resources = PodResources(settings.kubelet / "pod-resources" / "kubelet.sock")
         stack.callback(resources.close)
+        membership = ContainerMembership(hierarchy, settings.home / "alloc")
         agent = NodeAgent(
             home=settings.home,
             store=store,
@@ -112,8 +113,8 @@ class AgentService:
             environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
             strangers=settings.strangers,
             node=settings.node,
-            membership=ContainerMembership(hierarchy, settings.home / "alloc"),
-            tenure=PodTenure(pods),
+            membership=membership,
+            tenure=PodTenure(pods, membership.sandbox_since_s),
         )
         agent.start()
         stack.callback(agent.stop)
@@ -130,6 +131,7 @@ class AgentService:
             SystemClock(),
             edits=self._edits(agent, drivers),
             specs=specs,
+            since_s=membership.sandbox_since_s,
             refuse=giving.require,
         )
         plugin = DevicePluginServer(

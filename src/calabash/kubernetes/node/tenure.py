@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from calabash.agent.membership_container import container_allocation
-from calabash.kubernetes.node.pods import NodePods, done, ended, init_names
+from calabash.kubernetes.node.pods import NodePods, done, ended, init_names, is_since
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
 from calabash.seams.kube.objects import Pod
 
 
 class PodTenure:
-    """See ``agent.tenure.Tenure``. Before the pods of the node are known, everything is kept."""
+    """See ``agent.tenure.Tenure``. Before the pods of the node are known, everything is kept.
 
-    def __init__(self, pods: NodePods) -> None:
+    Args:
+        since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
+    """
+
+    def __init__(self, pods: NodePods, since_s: Callable[[str], float] = lambda _uid: 0.0) -> None:
         self._pods = pods
+        self._since_s = since_s
 
     def holds(self, record: AllocationRecord, held_ns: int) -> bool:
         del held_ns
@@ -26,9 +33,11 @@ class PodTenure:
         """Whether it is of an init container that never starts again."""
         for name in init_names(pod):
             if container_allocation(pod.metadata.uid, name) == allocation:
-                return done(pod, name) or _main_runs(pod)
+                since_s = self._since_s(pod.metadata.uid)
+                return done(pod, name, since_s) or _main_runs(pod, since_s)
         return False
 
 
-def _main_runs(pod: Pod) -> bool:
-    return any(s.state.running is not None for s in pod.status.container_statuses)
+def _main_runs(pod: Pod, since_s: float) -> bool:
+    running = (s.state.running for s in pod.status.container_statuses)
+    return any(state is not None and is_since(state.started_at, since_s) for state in running)

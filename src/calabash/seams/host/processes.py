@@ -9,6 +9,7 @@ import pwd
 import signal
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,12 @@ def identify(pid: int) -> Process | None:
     """The live process of that pid, or None."""
     started = start_time(pid) if pid > 0 else 0
     return Process(pid=pid, start_time=started) if started else None
+
+
+def began_s(process: Process) -> float:
+    """When it was started, in seconds since the epoch."""
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return booted_s + process.start_time / os.sysconf("SC_CLK_TCK")
 
 
 def owner(process: Process) -> int:

@@ -47,6 +47,7 @@ def pod(
     phase: str = "Pending",
     ended: tuple[str, ...] = (),
     running: tuple[str, ...] = (),
+    at: str | None = None,
     plan: str | None = None,
 ) -> Pod:
     """A pod with that plan; containers that are neither ``init`` nor ``sidecars`` are main ones."""
@@ -67,10 +68,11 @@ def pod(
         status=PodStatus(
             phase=phase,
             init_container_statuses=tuple(
-                ContainerStatus(name=n, state=ContainerState(terminated=StateTerminated(exit_code=0))) for n in ended
+                ContainerStatus(name=n, state=ContainerState(terminated=StateTerminated(exit_code=0, finished_at=at)))
+                for n in ended
             ),
             container_statuses=tuple(
-                ContainerStatus(name=n, state=ContainerState(running=StateRunning())) for n in running
+                ContainerStatus(name=n, state=ContainerState(running=StateRunning(started_at=at))) for n in running
             ),
         ),
     )

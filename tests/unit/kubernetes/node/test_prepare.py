@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ class Kubelet:
         self.entries: list[CheckpointEntry] = []
         self.owners: list[TokenOwner] = []
         self.unreadable = False
+        self.since_s = 0.0
         self.refusal: CalabashError | None = None
         self.agent = Agent()
         self.pods = NodePods(lambda namespace, name: None, plan_wait_s=0.0)
@@ -44,6 +46,7 @@ class Kubelet:
             VirtualClock(),
             edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
             specs=SlotSpecs(specs, self.checkpoint),
+            since_s=lambda _uid: self.since_s,
             refuse=self.refuse,
         )
 
@@ -150,6 +153,16 @@ def test_an_init_container_that_has_ended_well_is_prepared_no_more(kubelet: Kube
     kubelet.preparer.pre_start(("slot-0001",))
     assert kubelet.injected(name) == container_allocation(UID, "main")
     assert set(kubelet.agent.held) == {container_allocation(UID, "main")}
+
+
+def test_an_init_container_is_prepared_again_in_a_sandbox_that_was_made_again(kubelet: Kubelet) -> None:
+    both = (planned("first"), planned("main"))
+    kubelet.add(pod(*both, init=("first",), ended=("first",), at="2026-11-22T03:00:00Z"))
+    name = kubelet.admit(UID, "first", "slot-0001")
+    kubelet.admit(UID, "main", "slot-0001")
+    kubelet.since_s = datetime.fromisoformat("2026-11-22T03:00:30Z").timestamp()
+    kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.injected(name) == container_allocation(UID, "first")
 
 
 def test_a_sidecar_counts_beside_the_main_container(kubelet: Kubelet) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from tests.unit.kubernetes.node.node_world import OTHER, UID, planned, pod
 
 from calabash.agent.membership_container import container_allocation
@@ -17,7 +19,8 @@ from calabash.seams.kube.objects import Pod
 class World:
     def __init__(self, *known: Pod) -> None:
         self.pods = NodePods(lambda namespace, name: None)
-        self.tenure = PodTenure(self.pods)
+        self.since_s = 0.0
+        self.tenure = PodTenure(self.pods, lambda _uid: self.since_s)
         for one in known:
             self.see(one)
         self.pods.synced = True
@@ -79,3 +82,12 @@ def test_a_pod_may_start_until_it_has_ended_or_is_gone_and_as_long_as_it_is_not_
     world.pods.synced = True
     world.see(pod(planned("main"), phase="Succeeded"))
     assert not world.pods.may_start(UID)
+
+
+def test_an_init_container_of_an_earlier_sandbox_runs_again_and_keeps_what_it_has() -> None:
+    both = (planned("first"), planned("main"))
+    world = World(pod(*both, init=("first",), ended=("first",), running=("main",), at="2026-11-22T03:00:00Z"))
+    world.since_s = datetime.fromisoformat("2026-11-22T02:59:59Z").timestamp()
+    assert not world.holds("first")
+    world.since_s = datetime.fromisoformat("2026-11-22T03:00:30Z").timestamp()
+    assert world.holds("first")
