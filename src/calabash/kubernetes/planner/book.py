@@ -17,6 +17,7 @@ are not known.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class Stage(StrEnum):
     EVICTED = "evicted"
 
 
+REPORT_AFTER_S = 1.0  # who waits shorter than that is not told about
+REPORT_AGAIN_S = 10.0  # so often the numbers of one reason are renewed
 UNBOUND = frozenset((Stage.PLACED, Stage.RELEASING, Stage.RELEASED))
 SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 
@@ -51,7 +54,8 @@ SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 @dataclass(slots=True)
 class Entry:
     """One pod. ``written`` is the id of the plan that its annotation holds, as far as is known; ``releases`` are the ids of
-    the plans that were to take its gate off."""
+    the plans that were to take its gate off. ``told`` is why it waits (None: it does not), ``said`` what people were last
+    told of that."""
 
     facts: PodSeen
     stage: Stage = Stage.ASIDE
@@ -62,6 +66,7 @@ class Entry:
     after: set[str] = field(default_factory=set)
     gang: GangName | None = None
     told: tuple[Reason | None, str] = (None, "")
+    said: Reason | None = None
     protected_until_s: float = 0.0
     stale_refused: bool = False
 
@@ -112,6 +117,8 @@ class Book:
         self.late: dict[str, None] = {}  # whose node others chose, without a plan; see ``late``
         self.late_news = False
         self.listed: Counter[str] = Counter()  # how often a node was given to choose
+        self.unready: set[str] = set()  # nodes whose kubelet offers no devices
+        self._unsaid: dict[str, float] = {}  # who is to be told about, and when
         self.started = False
         self._actions: list[Action] = []
 
@@ -145,6 +152,7 @@ class Book:
         self.aside.pop(entry.facts.uid, None)
         self.placed.pop(entry.facts.uid, None)
         self.late.pop(entry.facts.uid, None)
+        self._unsaid.pop(entry.facts.uid, None)
         if entry.gang is not None:
             self.permits.leave(entry.facts.uid, entry.gang)
         self.entries.pop(entry.facts.uid, None)
@@ -174,13 +182,29 @@ class Book:
         self.newcomers[entry.id] = None
 
     def tell(self, entry: Entry, reason: Reason | None, message: str) -> None:
-        """Report it, unless that has been said."""
+        """Have it reported, unless that has been said; ``say`` does it when it has been so for a while."""
         if entry.told != (reason, message):
-            was_waiting = entry.told[0] is not None
             entry.told = (reason, message)
-            if reason is not None or was_waiting:
-                bound = bool(entry.facts.node)
-                self.want(Report(pod=entry.pod, reason=reason, message=message, bound=bound))
+            if reason is not None or entry.said is not None:
+                self._unsaid.setdefault(entry.facts.uid, math.inf)
+            else:
+                self._unsaid.pop(entry.facts.uid, None)
+
+    def say(self, now_s: float) -> None:
+        """Report why pods wait that have waited for a while, and of those the end of it: most are planned at once, and a
+        write for each would cost the API server more than their plans."""
+        for uid, before_s in list(self._unsaid.items()):
+            entry = self.entries[uid]
+            reason, message = entry.told
+            if reason is not None:
+                due_s = min(before_s, now_s + (REPORT_AGAIN_S if reason is entry.said else REPORT_AFTER_S))
+                if due_s > now_s:
+                    self._unsaid[uid] = due_s
+                    continue
+            del self._unsaid[uid]
+            entry.said = reason
+            bound = bool(entry.facts.node)
+            self.want(Report(pod=entry.pod, reason=reason, message=message, bound=bound))
 
     def _leave(self, entry: Entry) -> None:
         there = self.on_node.get(entry.node)

@@ -168,6 +168,7 @@ class Core:
         wishes.budgets.apply(self.book, lambda entry: wishes.evictable(entry, now_s))
         self.late.decide(now_s)
         self.decisions.decide(now_s)
+        self.book.say(now_s)
 
     def take_actions(self) -> list[Action]:
         """What is to be done, in order; asked once."""

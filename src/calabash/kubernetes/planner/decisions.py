@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from calabash.binder.cluster import StartBundle
 from calabash.binder.local import Stop, Wait
+from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.planner.affinity import alternatives
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
@@ -49,7 +50,7 @@ class Decisions:
                 self._stopped(entry, decision)
             elif isinstance(decision, Wait):
                 note = self._pods.wishes.budgets.note(book, entry)
-                book.tell(entry, decision.reason, text_of(decision.explanation) + note)
+                book.tell(entry, decision.reason, text_of(decision.explanation) + self._unready() + note)
         self._give_up_halves()
 
     def started(self, entry: Entry, start: StartBundle) -> None:
@@ -176,6 +177,13 @@ class Decisions:
                 book.wait(entry)
         book.broken.clear()
 
+    def _unready(self) -> str:
+        """Why nodes that nobody cordoned take nothing."""
+        names = self._book.unready
+        if not names:
+            return ""
+        return f". The kubelets of {len(names)} nodes, {min(names)} among them, offer no {GPUS} now"
+
     def _unprotect(self, now_s: float) -> None:
         book = self._book
         for uid in list(self._protected):
@@ -200,7 +208,7 @@ def still_wanted(entry: Entry, action: Action) -> bool:
         case Nominate():
             return entry.plan is not None and entry.plan.node == action.node and not entry.facts.node
         case Report():
-            return entry.told == (action.reason, action.message) and not entry.facts.leaving
+            return entry.told[0] is action.reason and not entry.facts.leaving
     return True
 
 

@@ -169,17 +169,14 @@ class Extender:
         permit: asyncio.Future[str] = loop.create_future()
         self._held[pod.uid] = permit
         try:
-            answer = await loop.run_in_executor(self._threads, self._planning.bind, pod, args.node)
+            answer = await loop.run_in_executor(self._threads, self._written, pod, args.node)
             if answer.verdict is BindVerdict.HOLD:
                 refused = await asyncio.wait_for(permit, self._hold_s + 5)
                 if refused:
                     return _bound(refused)
-                answer = await loop.run_in_executor(self._threads, self._planning.bind, pod, args.node)
-            if answer.verdict is BindVerdict.DONE:
-                return _bound("")
-            if answer.verdict is not BindVerdict.GO:
+                answer = await loop.run_in_executor(self._threads, self._written, pod, args.node)
+            if answer.verdict not in (BindVerdict.GO, BindVerdict.DONE):
                 return _bound(answer.text)
-            await asyncio.shield(loop.run_in_executor(self._threads, self._planning.bound, pod, args.node, answer))
         except TimeoutError:
             self._planning.given_up(pod.uid)
             return _bound("its gang was not complete in time")
@@ -192,6 +189,13 @@ class Extender:
             if self._held.get(pod.uid) is permit:
                 del self._held[pod.uid]
         return _bound("")
+
+    def _written(self, pod: PodName, node: str) -> BindAnswer:
+        """The verdict, and the binding written where it says so; in a thread, which ends it whoever hangs up meanwhile."""
+        answer = self._planning.bind(pod, node)
+        if answer.verdict is BindVerdict.GO:
+            self._planning.bound(pod, node, answer)
+        return answer
 
     def _answer(self, uid: str, text: str) -> None:
         permit = self._held.get(uid)

@@ -58,12 +58,13 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen:
-    """A node. ``taints`` are ``key=value:Effect``."""
+    """A node. ``taints`` are ``key=value:Effect``; ``offers``: whether its kubelet has tokens for devices to give."""
 
     name: str
     labels: Mapping[str, str]
     taints: tuple[str, ...] = ()
     schedulable: bool = True
+    offers: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,14 +52,17 @@ class Fleet:
 
     def _described(self, name: str) -> ClusterNode | None:
         node, devices = self._nodes.get(name), self._devices.get(name)
+        self._book.unready.discard(name)
         if node is None or devices is None or not devices.devices:
             return None
+        if not node.offers:  # a pod that were released to it would be refused there, and tried again seconds later
+            self._book.unready.add(name)
         return ClusterNode(
             name=NodeName(name),
             devices=tuple(self._with_strangers(found, devices) for found in devices.devices),
             labels=node.labels,
             taints=node.taints,
-            schedulable=node.schedulable and devices.schedulable,
+            schedulable=node.schedulable and node.offers and devices.schedulable,
         )
 
     def _with_strangers(self, found: NodeDevice, node: GpuNodeSeen) -> NodeDevice:
@@ -112,6 +115,7 @@ class Fleet:
 
     def _take_away(self, name: str) -> None:
         book = self._book
+        book.unready.discard(name)
         if not book.started or NodeName(name) not in book.scheduler.nodes:
             return
         for entry in holders(book, name):

@@ -163,6 +163,7 @@ def node_facts(node: Node) -> NodeSeen:
         labels=node.metadata.labels,
         taints=tuple(f"{t.key}={t.value}:{t.effect}" for t in node.spec.taints),
         schedulable=not node.spec.unschedulable,
+        offers=node.status.allocatable.get(GPUS, "0") != "0",
     )
 
 

@@ -427,19 +427,6 @@ def test_a_tree_that_cannot_be_keeps_the_old_one() -> None:
 # ---- who waits, and why -------------------------------------------------------------------------------------------
 
 
-def test_the_reason_to_wait_is_reported_once_with_numbers() -> None:
-    cluster = Cluster({"a": 1})
-    cluster.create(WHOLE)
-    cluster.settle()
-    uid = cluster.create(WHOLE)
-    cluster.settle()
-    cluster.settle()
-    reports = [r for r in cluster.reports if r.pod.uid == uid]
-    assert len(reports) == 1
-    assert reports[0].reason is Reason.NO_CAPACITY
-    assert "0/1 nodes are available" in reports[0].message
-
-
 def test_a_request_that_no_device_could_serve_waits_for_one_that_can() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(GpuRequest(memory_mib=60_000, core_percent=50))

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import asked
 
 from calabash.kubernetes.asked import write_request
-from calabash.kubernetes.names import PLAN, PLAN_GATE, REQUEST, SCHEDULER
+from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
 from calabash.model.request import GpuRequest
 from calabash.seams.kube.memory import MemoryKube
@@ -43,13 +43,18 @@ class World:
             self.client.create(NAMESPACE, {"metadata": {"name": name}})
         self.services: list[PlannerService] = []
 
-    def node(self, name: str) -> None:
+    def node(self, name: str, *, tokens: int = 128) -> None:
         self.client.create(NODE, {"metadata": {"name": name, "labels": {"pool": name}}})
+        self.tokens(name, tokens)
         devices = [
             {"uuid": f"GPU-{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy"} for i in range(2)
         ]
         self.client.create(GPU_NODE, {"metadata": {"name": name}})
         self.client.patch(GPU_NODE, name, body={"status": {"devices": devices}}, subresource="status")
+
+    def tokens(self, node: str, count: int) -> None:
+        """Its kubelet offers so many."""
+        self.client.patch(NODE, node, body={"status": {"allocatable": {GPUS: str(count)}}}, subresource="status")
 
     def pod(self, name: str, request: GpuRequest | None, *, namespace: str = "team", **spec: Any) -> Pod:
         annotations = {REQUEST: write_request(asked(request))} if request is not None else {}

@@ -1,0 +1,139 @@
+"""Who is told that a pod waits, and when; and nodes that are not ready to take pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.kubernetes.planner.virtual import Cluster
+from tests.unit.kubernetes.planner.world import World, released, until
+
+from calabash.kubernetes.planner.facts import Report
+from calabash.kubernetes.planner.reading import node_facts
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.objects import Node
+
+WHOLE = GpuRequest()
+
+
+def reports(cluster: Cluster, uid: str) -> list[Report]:
+    return [r for r in cluster.reports if r.pod.uid == uid]
+
+
+def pass_s(cluster: Cluster, seconds: float) -> None:
+    """Time goes by, a decision every second as the service has it."""
+    for _ in range(int(seconds)):
+        cluster.now_s += 1.0
+        cluster.settle(2)
+
+
+def test_the_reason_to_wait_is_reported_once_with_numbers_when_it_has_held_for_a_second() -> None:
+    cluster = Cluster({"a": 1})
+    cluster.create(WHOLE)
+    cluster.settle()
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    assert reports(cluster, uid) == []
+    pass_s(cluster, 60)
+    (report,) = reports(cluster, uid)
+    assert report.reason is Reason.NO_CAPACITY
+    assert "0/1 nodes are available" in report.message
+
+
+def test_of_a_pod_that_is_planned_within_a_second_nothing_is_written_but_its_plan() -> None:
+    cluster = Cluster({"a": 1})
+    first = cluster.create(WHOLE)
+    cluster.settle()
+    uid = cluster.create(WHOLE)
+    cluster.settle()
+    cluster.end(first)
+    cluster.settle()
+    assert uid in cluster.bound()
+    pass_s(cluster, 5)
+    assert cluster.reports == []
+
+
+def test_who_was_told_that_a_pod_waits_is_told_the_end_of_it() -> None:
+    cluster = Cluster({"a": 1})
+    first = cluster.create(WHOLE)
+    cluster.settle()
+    uid = cluster.create(WHOLE)
+    pass_s(cluster, 3)
+    cluster.end(first)
+    cluster.settle()
+    waits, planned = reports(cluster, uid)
+    assert (waits.reason, planned.reason, planned.message) == (Reason.NO_CAPACITY, None, "planned on a")
+
+
+def test_numbers_that_change_all_the_time_are_renewed_every_ten_seconds() -> None:
+    cluster = Cluster({"a": 1})
+    cluster.create(WHOLE)
+    cluster.settle()
+    uid = cluster.create(WHOLE)
+    for second in range(30):
+        cluster.core.book.tell(cluster.core.book.entries[uid], Reason.NO_CAPACITY, f"{second} are before it")
+        pass_s(cluster, 1)
+    said = [r.message for r in reports(cluster, uid)]
+    assert said == [f"{second} are before it" for second in (1, 12, 23)]
+    cluster.core.book.tell(cluster.core.book.entries[uid], Reason.QUEUE_OVER_LIMIT, "another reason")
+    pass_s(cluster, 2)
+    assert reports(cluster, uid)[-1].reason is Reason.QUEUE_OVER_LIMIT, "that is told at once"
+
+
+# ---- nodes that are not ready -----------------------------------------------------------------------------------------
+
+
+def offers(cluster: Cluster, name: str, yes: bool) -> None:
+    node, devices = cluster.nodes[name]
+    cluster.nodes[name] = (replace(node, offers=yes), devices)
+    cluster.core.node(cluster.nodes[name][0], cluster.now_s)
+
+
+def test_a_node_whose_kubelet_offers_no_devices_takes_nothing_new_and_keeps_what_it_has() -> None:
+    cluster = Cluster({"a": 2})
+    before = cluster.create(WHOLE)
+    cluster.settle()
+    offers(cluster, "a", False)
+    uid = cluster.create(WHOLE)
+    pass_s(cluster, 3)
+    assert cluster.bound() == {before: "a"}
+    (report,) = reports(cluster, uid)
+    assert "The kubelets of 1 nodes, a among them, offer no calabash.dev/gpus now" in report.message
+    assert cluster.core.book.scheduler.holds(cluster.core.book.entries[before].id)
+    offers(cluster, "a", True)
+    cluster.settle()
+    assert set(cluster.bound()) == {before, uid}
+
+
+def test_a_pod_goes_to_the_node_that_is_ready() -> None:
+    cluster = Cluster({"a": 2, "b": 2})
+    offers(cluster, "a", False)
+    pods = [cluster.create(WHOLE) for _ in range(2)]
+    cluster.settle()
+    assert cluster.bound() == dict.fromkeys(pods, "b")
+    cluster.lose_node("a")
+    cluster.create(WHOLE)
+    cluster.settle()
+    assert cluster.core.book.unready == set()
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "ready"), [({}, False), ({"calabash.dev/gpus": "0"}, False), ({"calabash.dev/gpus": "128"}, True)]
+)
+def test_a_kubelet_offers_devices_when_it_has_tokens_to_allocate(allocatable: dict[str, str], ready: bool) -> None:
+    raw: dict[str, Any] = {"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}
+    assert node_facts(msgspec.convert(raw, Node)).offers is ready
+
+
+def test_a_pod_is_released_when_the_kubelet_begins_to_offer_devices(world: World) -> None:
+    world.node("a", tokens=0)
+    service = world.start()
+    until(service.leads, "leads")
+    world.pod("p", WHOLE)
+    until(lambda: service.mirrors.pods.get("p", "team"), "seen")
+    assert released(world, "p") is None
+    world.tokens("a", 16)
+    until(lambda: released(world, "p"), "released")
