@@ -51,7 +51,7 @@ def test_who_takes_over_knows_what_the_one_before_wrote_though_its_watch_did_not
     second = PlannerService(way, replace(SETTINGS, identity="second"))
     second.start()
     world.services.append(second)
-    world.pod("p", GpuRequest(count=2), gates=[{"name": "example.com/other"}])
+    world.pod("p", GpuRequest(count=2), gates=[{"name": "example.com/other"}], priority=1)
     world.pod("q", GpuRequest(count=2))
     until(lambda: second.mirrors.pods.get("q", "team"), "known to both")
     way.late.set()

@@ -94,6 +94,8 @@ def test_one_without_room_is_told_the_numbers_and_planned_when_room_comes() -> N
         "bound to a by others than the planner: it asks for 1 whole device, a has 0 of 1 devices idle" in entry.told[1]
     )
     assert "hint:" in entry.told[1]
+    cluster.now_s += 2
+    cluster.settle()
     assert [(r.bound, r.reason) for r in cluster.reports if r.pod.uid == uid] == [(True, Reason.NO_CAPACITY)]
     assert uid in cluster.pods, "it is not taken away: somebody meant it"
     cluster.end(first)
