@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from calabash.kubernetes.names import GROUP, REQUEST
+from calabash.kubernetes.names import GPUS, GROUP, REQUEST
 from calabash.seams.kube import PodSharing
 from calabash.seams.kube.meta import ObjectMeta
 from calabash.seams.kube.objects import Condition, Node, NodeStatus, Pod, PodStatus
@@ -52,9 +52,12 @@ class PodKeeping:
 
 
 def keep_node(node: Node) -> Node:
-    """``keep`` of a mirror of nodes: who it is, its labels and taints."""
+    """``keep`` of a mirror of nodes: who it is, its labels and taints, and what its kubelet offers of ours."""
+    offered = {GPUS: intern(count)} if (count := node.status.allocatable.get(GPUS)) is not None else {}
     labels = {intern(name): intern(value) for name, value in node.metadata.labels.items()}
-    return Node(metadata=replace(_bare(node.metadata), labels=labels), spec=node.spec, status=NodeStatus())
+    return Node(
+        metadata=replace(_bare(node.metadata), labels=labels), spec=node.spec, status=NodeStatus(allocatable=offered)
+    )
 
 
 class GpuNodeKeeping:

@@ -85,12 +85,13 @@ def test_of_a_node_the_planner_is_told_the_same() -> None:
         {
             "metadata": {"name": "n", "uid": "u", "labels": {"zone": "a"}, "annotations": {"large": "x" * 4096}},
             "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": True},
-            "status": {"capacity": {"cpu": "64"}},
+            "status": {"capacity": {"cpu": "64"}, "allocatable": {"cpu": "63", "calabash.dev/gpus": "8"}},
         },
         Node,
     )
     kept = keep_node(node)
     assert node_facts(kept) == node_facts(node)
+    assert node_facts(kept).offers
     assert (kept.metadata.annotations, kept.status.capacity) == ({}, {})
 
 
