@@ -107,6 +107,7 @@ def test_a_gang_starts_together_or_not_at_all(product: Product) -> None:
 def test_what_a_pod_uses_is_told_and_a_drained_node_is_empty_and_gives_nothing(product: Product) -> None:
     gpu_node, wait_for = product.gpu_node, product.cluster.wait_for
     product.create(TEAM, user_pod("busy", native("2Gi", 30), "exec load tenant 300 1000000"))
+    product.wait(TEAM, "busy", "Running")
 
     def told() -> bool:
         slices = [part for device in gpu_node.status().get("devices", []) for part in device.get("slices", [])]
