@@ -128,6 +128,7 @@ def test_init_containers_run_again_with_what_is_theirs_when_the_sandbox_is_made_
     events = gpu_node.cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}")
     assert "unresolvable" not in events, events
     gpu_node.delete(name)
+    gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slots to be gone")
 
 
 def _is_sandbox(process: Path, pod_uid: str) -> bool:
