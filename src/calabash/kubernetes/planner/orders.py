@@ -36,13 +36,20 @@ class Orders:
 
     Args:
         nominates: whether pods are nominated before they are released: their node is then tried alone.
+        bind_s: what a binding may take; every other write names the version that it changes, so it may come late.
         may_write: asked before every write; where it says no, LeadsNoLonger is raised instead.
     """
 
     def __init__(
-        self, client: KubeClient, *, nominates: bool = True, may_write: Callable[[], bool] = lambda: True
+        self,
+        client: KubeClient,
+        *,
+        nominates: bool = True,
+        may_write: Callable[[], bool] = lambda: True,
+        bind_s: float = 30.0,
     ) -> None:
         self._client = client
+        self._binding = client.within(bind_s)
         self.nominates = nominates
         self._may_write = may_write
 
@@ -88,7 +95,7 @@ class Orders:
         annotations = {PLAN: write_plan(plan)} if plan is not None else {}
         while True:
             try:
-                self._writing().bind(pod.namespace, pod.name, pod.uid, node, annotations=annotations)
+                self._writing(self._binding).bind(pod.namespace, pod.name, pod.uid, node, annotations=annotations)
             except LeadsNoLonger:
                 raise
             except CalabashError as error:
@@ -140,10 +147,10 @@ class Orders:
             self._writing().patch(POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status")
         self._event(pod, reason, message, now, warning=waits)
 
-    def _writing(self) -> KubeClient:
+    def _writing(self, client: KubeClient | None = None) -> KubeClient:
         if not self._may_write():
             raise LeadsNoLonger
-        return self._client
+        return client or self._client
 
     def _event(self, pod: PodName, reason: str, message: str, now: str, *, warning: bool) -> None:
         digest = blake2b(f"{pod.uid}/{reason}".encode(), digest_size=8).hexdigest()

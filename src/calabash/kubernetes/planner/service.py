@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 DECIDE_EVERY_S = 1.0
 WAIT_FOR_LEAD_S = 0.1
-WRITE_S = MARGIN_S - 0.5  # what was begun while it led is written, or refused, before another leads
+BIND_S = MARGIN_S - 0.5  # what was begun while it led is written, or refused, before another leads
 STUCK_S = 15.0  # so long without a decision, and kube-scheduler is not made to wait for one
 NOBODY = FilterAnswer(node=None, text="this planner does not lead")
 
@@ -90,8 +90,9 @@ class PlannerService(CoreOfTerm):
         lead = Lead(_candidate(client, settings), every_s=settings.renew_every_s, stepped=self._stepped)
         super().__init__(client, lead, clock or SystemClock(), hold_s=settings.hold_s)
         self._stopping = threading.Event()
+        self._away = False
         self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)
-        self._orders = Orders(client.within(WRITE_S), may_write=self._may_write)
+        self._orders = Orders(client, may_write=self._may_write, bind_s=BIND_S)
         self._queues = QueueTeller(client, self._lock, self.mirrors, every_s=settings.status_every_s)
         self._executor = Executor(self._orders, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
@@ -226,9 +227,10 @@ class PlannerService(CoreOfTerm):
                 self._stopping.wait(DECIDE_EVERY_S)
 
     def _stepped(self, answered: bool) -> None:
-        if answered:  # whatever still waits for the API server need not
+        if answered and self._away:  # whatever still waits for the API server need not
             self.mirrors.hurry()
             self._executor.hurry()
+        self._away = not answered
         self._due.set()
 
     def _once(self) -> None:
