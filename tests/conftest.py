@@ -53,3 +53,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         clusters = path.parts[0] == "kube" or not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
         if clusters or path.as_posix() in _ALONE:
             item.add_marker(pytest.mark.alone)
+        if clusters:  # the first test of a module builds what is not cached, and starts it
+            item.add_marker(pytest.mark.timeout(600))

@@ -25,7 +25,7 @@ from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.meta import Kind, ObjectMeta
 from calabash.seams.kube.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, PDB, POD, ConfigMap, Pod
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(params=["memory", "real"])

@@ -68,7 +68,7 @@ class Api:
         """Events of a list's path, from now or from a ``resourceVersion`` of the path's query."""
         return Watch(self._connection(timeout_s=None), path, self._token)
 
-    def _connection(self, timeout_s: float | None = 30) -> http.client.HTTPSConnection:
+    def _connection(self, timeout_s: float | None = 60) -> http.client.HTTPSConnection:
         trust = ssl.create_default_context(cafile=str(self._authority))
         return http.client.HTTPSConnection(self._address, context=trust, timeout=timeout_s)
 

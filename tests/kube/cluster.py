@@ -117,12 +117,12 @@ class Cluster:
     # -- what runs inside, now --------------------------------------------------------------------------------------
 
     def exec_inside(
-        self, *argv: str, beside: str | None = None, text: str | None = None, timeout_s: float = 30, check: bool = True
+        self, *argv: str, beside: str | None = None, text: str | None = None, timeout_s: float = 90, check: bool = True
     ) -> str:
         """Runs a command inside the namespaces (``beside`` a node: with its directories); returns what it printed."""
         return _run(self.namespaces.enter(argv, beside=beside), text, timeout_s, check)
 
-    def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 30, check: bool = True) -> str:
+    def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 90, check: bool = True) -> str:
         """kubectl as the administrator; ``text`` is its standard input."""
         program = [str(self.programs / "kubectl"), f"--kubeconfig={self.kubeconfig}"]
         return _run([*program, *words], text, timeout_s, check)
@@ -136,7 +136,7 @@ class Cluster:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def wait_for(self, check: Callable[[], T], what: str, timeout_s: float = 60, every_s: float = 0.05) -> T:
+    def wait_for(self, check: Callable[[], T], what: str, timeout_s: float = 120, every_s: float = 0.05) -> T:
         """Asks until the answer is true; a component that has ended meanwhile ends the waiting."""
         now = time.monotonic()
         end, look = now + timeout_s, now

@@ -46,7 +46,7 @@ class Namespaces:
             self.pid: int = struct.unpack("3i", peer)[0]
 
     def _wait_for_start(self) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not (self.root / "began").exists():
             if self._warden.poll() is not None or time.monotonic() > end:
                 self.close()
@@ -63,7 +63,7 @@ class Namespaces:
         request = {"do": "start", "name": name, "argv": list(argv), "env": dict(env or {}), "beside": beside}
         return int(self._ask(request)["pid"])
 
-    def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 10) -> int:
+    def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 30) -> int:
         """Sends the signal and waits for the end; returns the exit status, negative for a signal."""
         self.signal(name, number)
         status = self.wait(name, timeout_s=timeout_s)
@@ -121,14 +121,14 @@ class Namespaces:
             assert self._warden.stdout is not None
             self._warden.stdout.close()
 
-    def _asked(self, request: Mapping[str, Any], timeout_s: float = 20) -> socket.socket:
+    def _asked(self, request: Mapping[str, Any], timeout_s: float = 60) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout_s)
         connection.connect(str(self.root / "control.sock"))
         connection.sendall(json.dumps(request).encode() + b"\n")
         return connection
 
-    def _ask(self, request: Mapping[str, Any], timeout_s: float = 20) -> dict[str, Any]:
+    def _ask(self, request: Mapping[str, Any], timeout_s: float = 60) -> dict[str, Any]:
         with self._asked(request, timeout_s) as connection:
             return _told(request, connection.makefile("rb").readline())
 

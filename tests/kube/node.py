@@ -158,7 +158,7 @@ class RealNode:
             "-v=2",
         )
 
-    def _ctr(self, *words: str, timeout_s: float = 30) -> str:
+    def _ctr(self, *words: str, timeout_s: float = 90) -> str:
         program = str(self.cluster.programs / "ctr")
         return self.cluster.exec_inside(program, "-a", str(self.socket), *words, beside=self.name, timeout_s=timeout_s)
 

@@ -152,7 +152,7 @@ class Planned:
             name: pod["spec"]["nodeName"] for name, pod in self.pods(namespace).items() if "nodeName" in pod["spec"]
         }
 
-    def wait_bound(self, namespace: str, count: int, timeout_s: float = 30) -> dict[str, str]:
+    def wait_bound(self, namespace: str, count: int, timeout_s: float = 120) -> dict[str, str]:
         self.cluster.wait_for(
             lambda: len(self.bound(namespace)) >= count, f"{count} pods of {namespace} bound", timeout_s
         )

@@ -81,7 +81,7 @@ class Product:
         """The pod as it is."""
         return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
-    def wait(self, namespace: str, name: str, *phases: str, timeout_s: float = 60) -> str:
+    def wait(self, namespace: str, name: str, *phases: str, timeout_s: float = 120) -> str:
         """Until the pod has one of the phases; which."""
 
         def phase() -> str:
