@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import http.client
 import json
+import select
 import socket
 import ssl
 import threading
@@ -93,11 +94,22 @@ class Api:
         return read
 
     def _once(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
-        if not hasattr(self._of_thread, "connection"):
+        if _closed(getattr(self._of_thread, "connection", None)):
             self._of_thread.connection = self._connection()
         connection: http.client.HTTPSConnection = self._of_thread.connection
         connection.request(method, path, data, headers)
         return connection.getresponse()
+
+
+def _closed(connection: http.client.HTTPSConnection | None) -> bool:
+    """Whether a kept connection has ended: nothing was asked, so what can be read is its end."""
+    if connection is None:
+        return True
+    kept: socket.socket | None = connection.sock
+    if kept is None or not select.select([kept], [], [], 0)[0]:
+        return False
+    connection.close()
+    return True
 
 
 class Watch:

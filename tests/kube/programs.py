@@ -120,12 +120,9 @@ def runc_for_users(programs: Path) -> Path | None:
 
 
 def _maps_users(path: Path) -> bool:
-    if not path.exists():
-        return False
-    told = subprocess.run([str(path), "features"], capture_output=True, check=False)
     try:
-        features = json.loads(told.stdout)
-    except ValueError:
+        features = json.loads(subprocess.run([str(path), "features"], capture_output=True, check=False).stdout)
+    except (OSError, ValueError):
         return False
     return bool(features.get("linux", {}).get("mountExtensions", {}).get("idmap", {}).get("enabled"))
 

@@ -21,6 +21,9 @@ sleep 0.05
 while [ "$1" != -o ]; do shift; done
 echo built > "$2"
 """
+RUNC = """#!/bin/sh
+echo '{"linux": {"mountExtensions": {"idmap": {"enabled": true}}}}'
+"""
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with a stand-in for Go, with runc, and an empty cache; the file with Go's calls."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, script in {"go": GO, "runc": "#!/bin/sh\n"}.items():
+    for name, script in {"go": GO, "runc": RUNC}.items():
         (tools / name).write_text(script)
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
@@ -120,3 +123,14 @@ def test_runc_is_built_where_it_is_not_installed(
     where = programs.build()
     assert programs.runc(where) == where / "runc"
     assert (where / "runc").exists()
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_runc_is_built_beside_one_that_cannot_give_pods_users_of_their_own_where_it_can_be(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: bool
+) -> None:
+    (tmp_path / "tools" / "runc").write_text("#!/bin/sh\n")
+    monkeypatch.setattr(programs, "_can_build_runc", lambda: headers)
+    where = programs.build()
+    assert (where / "runc").exists() is headers
+    assert programs.runc(where) == tmp_path / "tools" / "runc"
