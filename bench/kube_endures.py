@@ -205,9 +205,13 @@ def measure_replicas(report: Report, planned: Planned, term_s: float) -> None:
         cluster.wait_for(lambda: any(map(has_plan, planned.pods("two").values())), "a plan", every_s=0.0)
         cluster.namespaces.signal(first, signal.SIGSTOP)
         stopped = time.monotonic()
-        planned.create("two", [pod(i) for i in range(100)])
+        newcomers = [pod(i) for i in range(100)]
+        planned.create("two", newcomers)
         second = replicas.wait_for_leader(other_than=first)
-        first_after(planned, "two", has_plan)
+        names = {one["metadata"]["name"] for one in newcomers}
+        cluster.wait_for(
+            lambda: any(has_plan(found) for name, found in planned.pods("two").items() if name in names), "a decision"
+        )
         what = f"first decision, leader stopped, term of {term_s:.0f} s"
         report.add(what, time.monotonic() - stopped, "s", at_most=term_s + 5.0)
         cluster.namespaces.signal(first, signal.SIGCONT)
@@ -236,7 +240,7 @@ def measure(report: Report) -> None:
             if not quick:
                 measure_kills(report, planned, 3)
                 measure_hang(report, planned, 20.0)
-            measure_replicas(report, planned, 2.0 if quick else TERM_S)
+            measure_replicas(report, planned, 3.0 if quick else TERM_S)
         lines.close()
 
 

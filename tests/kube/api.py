@@ -106,7 +106,7 @@ def _closed(connection: http.client.HTTPSConnection | None) -> bool:
     if connection is None:
         return True
     kept: socket.socket | None = connection.sock
-    if kept is None or not select.select([kept], [], [], 0)[0]:
+    if kept is None or (kept.fileno() >= 0 and not select.select([kept], [], [], 0)[0]):
         return False
     connection.close()
     return True

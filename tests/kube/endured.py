@@ -213,11 +213,15 @@ def through(cluster: Cluster, port: int) -> Path:
 
 _REPLICA = """
 import sys
+from calabash.kubernetes.planner.lease import RENEW_EVERY_S
 from calabash.kubernetes.planner.run import run_planner
 from calabash.kubernetes.planner.service import PlannerSettings
 from calabash.seams.kube import load_client
 path, port, name, term_s = sys.argv[1:]
-run_planner(load_client(path, connections=140), PlannerSettings(port=int(port), identity=name, term_s=float(term_s)))
+settings = PlannerSettings(
+    port=int(port), identity=name, term_s=float(term_s), renew_every_s=min(RENEW_EVERY_S, float(term_s) / 5)
+)
+run_planner(load_client(path, connections=140), settings)
 """
 
 
