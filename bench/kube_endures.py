@@ -18,13 +18,13 @@ from tests.kube.endured import (
     Lines,
     Replicas,
     Stream,
+    all_bound,
+    behind_lines,
     first_after,
     has_plan,
     is_bound,
     over_committed,
-    patiently,
     status_of,
-    through,
 )
 from tests.kube.needs import absent
 from tests.kube.planned import Planned, crd, planned_pod
@@ -36,7 +36,6 @@ from calabash.kubernetes.planner.lease import TERM_S
 from calabash.model.request import GpuRequest
 
 GPUS = 8
-LINES = 7443
 SHARE = GpuRequest(memory_mib=8192, core_percent=20)
 KINDS = (
     SHARE,
@@ -135,10 +134,7 @@ def pod(number: int) -> Json:
 
 def judged(report: Report, planned: Planned, space: str, count: int, what: str) -> None:
     """All are bound in the end; what was given twice, and what was lost."""
-    planned.cluster.wait_for(
-        lambda: sum(map(is_bound, patiently(lambda: planned.pods(space)).values())) >= count, f"{count} pods", 120
-    )
-    found = list(planned.pods(space).values())
+    found = all_bound(planned, space, count)
     report.add(f"double placements, {what}", len(over_committed(found)), "", at_most=0, detail=f"{count} pods")
     report.add(f"lost pods, {what}", count - sum(map(is_bound, found)), "", at_most=0)
     planned.clear(space)
@@ -232,16 +228,12 @@ def measure(report: Report) -> None:
     random.seed(7)
     quick = report.quick
     measure_size(report, *((100, 200) if quick else (5000, 3000)))
-    with Cluster() as cluster:
-        lines = Lines(cluster, LINES, lambda: cluster.namespaces.connect(cluster.namespaces.port))
-        options = {"--identity": "only", "--kubeconfig": str(through(cluster, LINES))}
-        with Planned(cluster, 100, GPUS, prefix="bench", planner=options) as planned:
-            measure_lines(report, planned, lines, 20 if quick else 100)
-            if not quick:
-                measure_kills(report, planned, 3)
-                measure_hang(report, planned, 20.0)
-            measure_replicas(report, planned, 3.0 if quick else TERM_S)
-        lines.close()
+    with Cluster() as cluster, behind_lines(cluster, GPUS, prefix="bench") as (planned, lines):
+        measure_lines(report, planned, lines, 20 if quick else 100)
+        if not quick:
+            measure_kills(report, planned, 3)
+            measure_hang(report, planned, 20.0)
+        measure_replicas(report, planned, 3.0 if quick else TERM_S)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
 
 MEMORY_MIB = 40960  # of every invented device
 FRONT = 7069  # where kube-scheduler asks, of two planners
+LINES = 7443  # of a planner to the API server
 
 
 def plan_of(pod: Json) -> PodPlan | None:
@@ -132,6 +133,24 @@ def has_plan(pod: Json) -> bool:
 
 def is_bound(pod: Json) -> bool:
     return "nodeName" in pod["spec"]
+
+
+def all_bound(planned: Planned, namespace: str, count: int) -> list[Json]:
+    """The pods of a namespace, once so many of them are bound."""
+    planned.cluster.wait_for(
+        lambda: sum(map(is_bound, patiently(lambda: planned.pods(namespace)).values())) >= count, f"{count} pods bound"
+    )
+    return list(planned.pods(namespace).values())
+
+
+@contextmanager
+def behind_lines(cluster: Cluster, gpus: int, *, prefix: str) -> Iterator[tuple[Planned, Lines]]:
+    """A planner of 100 nodes that reaches the API server by lines that can be cut."""
+    lines = Lines(cluster, LINES, lambda: cluster.namespaces.connect(cluster.namespaces.port))
+    options = {"--identity": "only", "--kubeconfig": str(through(cluster, LINES))}
+    with Planned(cluster, 100, gpus, prefix=prefix, planner=options) as planned:
+        yield planned, lines
+    lines.close()
 
 
 class Lines:

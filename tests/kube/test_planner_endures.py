@@ -14,19 +14,17 @@ from tests.kube.endured import (
     Lines,
     Replicas,
     Stream,
+    all_bound,
+    behind_lines,
     first_after,
     has_plan,
-    is_bound,
     over_committed,
-    patiently,
     plan_of,
-    through,
 )
 from tests.kube.planned import Planned, planned_pod
 
 from calabash.model.request import GpuRequest
 
-LINES = 7443
 SOON_S = 5.0  # the promise, after whatever it was is well again
 KINDS = (
     GpuRequest(memory_mib=8192, core_percent=25),
@@ -37,14 +35,19 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def planned(own_control_plane: Cluster) -> Iterator[Planned]:
-    cluster = own_control_plane
-    lines = Lines(cluster, LINES, lambda: cluster.namespaces.connect(cluster.namespaces.port))
-    options = {"--identity": "only", "--kubeconfig": str(through(cluster, LINES))}
-    with Planned(cluster, 100, 4, prefix="endures", planner=options) as found:
-        found.lines = lines  # type: ignore[attr-defined]
+def reached(own_control_plane: Cluster) -> Iterator[tuple[Planned, Lines]]:
+    with behind_lines(own_control_plane, 4, prefix="endures") as found:
         yield found
-    lines.close()
+
+
+@pytest.fixture(scope="module")
+def planned(reached: tuple[Planned, Lines]) -> Planned:
+    return reached[0]
+
+
+@pytest.fixture(scope="module")
+def lines(reached: tuple[Planned, Lines]) -> Lines:
+    return reached[1]
 
 
 def pod(number: int) -> Json:
@@ -53,13 +56,9 @@ def pod(number: int) -> Json:
 
 def judge(planned: Planned, namespace: str, count: int) -> None:
     """All are bound in the end, and never were two given the same."""
-    planned.cluster.wait_for(
-        lambda: len([1 for found in patiently(lambda: planned.pods(namespace)).values() if is_bound(found)]) >= count,
-        f"{count} pods bound",
-    )
-    found = planned.pods(namespace)
+    found = all_bound(planned, namespace, count)
     assert len(found) == count
-    assert over_committed(list(found.values())) == []
+    assert over_committed(found) == []
     planned.clear(namespace)
 
 
@@ -79,8 +78,9 @@ def test_no_device_is_given_twice_while_the_api_server_or_etcd_is_killed_in_a_st
     assert decided_s < 2 * SOON_S
 
 
-def test_no_device_is_given_twice_while_every_connection_of_the_planner_is_broken_100_times(planned: Planned) -> None:
-    lines: Lines = planned.lines  # type: ignore[attr-defined]
+def test_no_device_is_given_twice_while_every_connection_of_the_planner_is_broken_100_times(
+    planned: Planned, lines: Lines
+) -> None:
     random.seed(7)
     broken = 0
     with Stream(planned, "broken", pod, per_s=30) as stream:
