@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from calabash.model.mig import MigGeometry
 from calabash.model.units import MIB
 
 DeviceUuid = NewType("DeviceUuid", str)
@@ -26,7 +27,8 @@ class Health(StrEnum):
 class Device:
     """A physical card, as its vendor's driver describes it.
 
-    ``nvlink_peers`` are the UUIDs that it reaches directly; ``numa_node`` is -1 when unknown.
+    ``nvlink_peers`` are the UUIDs that it reaches directly; ``numa_node`` is -1 when unknown. ``mig`` is how MIG could cut
+    it, as its driver says, whether or not it is cut now; None where it cannot.
     """
 
     uuid: DeviceUuid
@@ -40,6 +42,7 @@ class Device:
     numa_node: int = -1
     nvlink_peers: tuple[DeviceUuid, ...] = ()
     mig_enabled: bool = False
+    mig: MigGeometry | None = None
     health: Health = Health.HEALTHY
 
 

@@ -8,6 +8,7 @@ from typing import NewType
 
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
+from calabash.model.mig import is_profile_name
 
 AllocationId = NewType("AllocationId", str)
 ModeName = NewType("ModeName", str)
@@ -58,6 +59,7 @@ class GpuRequest:
             said. At most one of the two.
         core_percent: compute share per device, 1..100.
         mode: name of a sharing mode; "" lets the amounts decide (whole card -> exclusive, else vgpu).
+        mig: name of a MIG profile (``1g.10gb``) instead of amounts; "" lets the amounts decide.
         isolation: least acceptable level.
         priority: larger goes first; 0 is normal.
         gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
@@ -70,6 +72,7 @@ class GpuRequest:
     memory_milli: int | None = None
     core_percent: int = 100
     mode: ModeName = field(default=ModeName(""))
+    mig: str = ""
     isolation: Isolation = Isolation.COOPERATIVE
     policy: ComputePolicy = ComputePolicy.FIXED
     priority: int = 0
@@ -98,6 +101,13 @@ class GpuRequest:
                 f"memory is asked twice: {self.memory_mib} MiB and {self.memory_milli} thousandths of a device",
                 hint="say one of them",
             )
+        if self.mig and not is_profile_name(self.mig):
+            raise CalabashError(f"MIG profile {self.mig[:64]!r} is not one", hint="for example 1g.10gb or 1g.10gb+me")
+        if self.mig and (self.memory_mib is not None or self.memory_milli is not None or self.core_percent != 100):
+            raise CalabashError(
+                f"MIG profile {self.mig} says already how much of a device",
+                hint="leave memory and cores out, or the profile",
+            )
         if not 0 <= self.run_time_s < float("inf"):
             raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
         if not 1 <= self.gang_size <= 100_000:
@@ -106,11 +116,16 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one container has of one device. ``memory_mib`` 0 means not capped."""
+    """What one container has of one device. ``memory_mib`` 0 means not capped.
+
+    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none.
+    """
 
     device: DeviceUuid
     memory_mib: int
     core_percent: int
+    profile: str = ""
+    start: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

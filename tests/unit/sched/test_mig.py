@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.sched.cluster.mig import MigGeometry, MigProfile, MigState, best_start, legal_starts, occupied, vacated
+from calabash.model.mig import MigGeometry, MigProfile, MigState, best_start, legal_starts, occupied, vacated
 from calabash.sched.cluster.mig_tables import GEOMETRIES, geometry_of
 
 SEVEN = GEOMETRIES["H100"]

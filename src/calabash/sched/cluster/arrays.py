@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigGeometry, MigProfile, MigState, legal_starts, occupied, vacated
 from calabash.sched.cluster.columns import MODE_MIG, MODE_UNSET, Columns
-from calabash.sched.cluster.mig import MigGeometry, MigProfile, MigState, legal_starts, occupied, vacated
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from calabash.model.mig import best_start
 from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.fit import Compiled
-from calabash.sched.cluster.mig import best_start
 from calabash.sched.cluster.shape import NodePlacement, Topology
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
-from calabash.sched.cluster.mig import MigGeometry, MigState
+from calabash.model.mig import MigGeometry, MigState
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
 from calabash.sched.cluster.spec import NodeSpec

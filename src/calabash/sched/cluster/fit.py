@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from calabash.model.mig import legal_starts
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import MODE_MIG, Bools, Ints, Rows
-from calabash.sched.cluster.mig import legal_starts
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology, parse_expression, tolerates
 
 

@@ -1,10 +1,10 @@
-"""MIG geometry of the device models that have it, from NVIDIA's MIG user guide; drivers that list their own win."""
+"""MIG geometry by the name of a device model, for simulated clusters only: there is no driver that could be asked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from calabash.sched.cluster.mig import MigGeometry, MigProfile
+from calabash.model.mig import MigGeometry, MigProfile
 
 
 def _seven(sizes: Mapping[str, tuple[str, float]]) -> MigGeometry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from calabash.sched.cluster.mig import MigGeometry
+from calabash.model.mig import MigGeometry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

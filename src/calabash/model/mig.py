@@ -7,24 +7,34 @@ flag. Where several starts are legal, the one is taken that leaves the most valu
 largest profile that still fits is kept first, then the second largest, and so on; the higher start wins a tie, so
 that the big profiles' low starts stay open.
 
-Geometry is data: legal starts and sizes from the MIG user guide; names and memory from the same tables. A node
-may bring its own profiles, as read from its driver, and these then win.
+Geometry is data and comes from the driver of the card. This is the one place where it is reckoned with: the
+scheduler, the sharing mode and the node's executor all ask here, and a test holds it against what NVML accepts.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
+
+_PROFILE_NAME = re.compile(r"(?:[1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[+-][a-z]{2,8}(?:\.[a-z]{2,8})?){0,2}")
+
+
+def is_profile_name(text: str) -> bool:
+    """Whether it is written like the name of a profile: ``1g.10gb``, ``1g.10gb+me``, ``1c.3g.40gb``."""
+    return _PROFILE_NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
     """One way to cut a card.
 
-    ``starts`` are legal first memory slices; ``memory_mib`` is what the tenant may use; ``slices`` and
-    ``compute`` are numbers of slices; ``limit`` the most instances of this profile on one card.
+    ``id`` is the driver's number of it, -1 where no driver was asked. ``starts`` are legal first memory slices;
+    ``memory_mib`` is what the tenant may use; ``slices`` counts memory slices and ``compute`` compute slices;
+    ``limit`` is the most instances of this profile on one card; ``media``: it has the only media engine.
     """
 
+    id: int = -1
     name: str
     compute: int
     slices: int
