@@ -60,7 +60,8 @@ def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
         spec = slot_content.SlotSpec(
             allocation=name, devices=(slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB),)
         )
-        book.grant(_record(name), spec)
+        book.hold(_record(name))
+        book.grant(spec)
         taken = -1
         if number % 2:
             taken = os.open(home / name / "lease", os.O_RDONLY)

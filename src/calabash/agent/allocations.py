@@ -37,6 +37,7 @@ class _Held:
     since_ns: int
     ending: tuple[str, str] | None = None  # reason, explanation
     gently: bool = False  # its programs are not to be ended, only waited for
+    making: bool = False  # its mode is making what it needs; it has no slot yet
     start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
     final_usage: list[UsageRecord] = field(default_factory=list)
 
@@ -100,6 +101,11 @@ class Allocations:
         entry = self._held.get(allocation)
         return entry.record if entry else None
 
+    def making(self, allocation: AllocationId) -> bool:
+        """Whether its mode is still making what it needs."""
+        entry = self._held.get(allocation)
+        return entry is not None and entry.making
+
     def ending(self, allocation: AllocationId) -> bool:
         """Whether its end was asked for."""
         entry = self._held.get(allocation)
@@ -111,23 +117,45 @@ class Allocations:
 
     # -- granting ----------------------------------------------------------------------------------------------
 
-    def grant(self, record: AllocationRecord, spec: SlotSpec) -> AllocationRecord:
-        """Journal, then make the slot. Raises CalabashError and then holds nothing (DISK_FULL, STORE_UNAVAILABLE)."""
+    def hold(self, record: AllocationRecord) -> AllocationRecord:
+        """Journal it: its room is held from now on, and ``grant`` or ``give_up`` follows. Raises CalabashError and then
+        holds nothing (DISK_FULL, STORE_UNAVAILABLE)."""
         record = replace(record, state=AllocationState.GRANTED, slot=str(self._slots.path(record.id)))
         try:
             self._store.grant(record)
-            self._slots.create(spec)
-            self._membership.prepare(record.id)
         except BaseException as error:
-            # Whether the journal has it is not known after a lost connection: close it until that succeeds.
-            self._membership.remove(record.id)
-            self._slots.remove(record.id)
-            cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
-            self._doubtful[record.id] = cause
-            self._close_doubtful(Changes())
+            self._withdraw(record.id, error)
             raise
-        self._held[record.id] = _Held(record, self._clock.monotonic_ns())
+        self._held[record.id] = _Held(record, self._clock.monotonic_ns(), making=True)
         return record
+
+    def grant(self, spec: SlotSpec) -> AllocationRecord:
+        """Make the slot of one that is held. Raises CalabashError and then holds nothing: what the slot could not be
+        made for, or CONFLICT when its end was asked for meanwhile."""
+        entry = self._held[spec.allocation]
+        try:
+            if entry.ending is not None:
+                raise CalabashError(f"allocation {entry.record.id}: {entry.ending[1]}", reason=Reason.CONFLICT)
+            self._slots.create(spec)
+            self._membership.prepare(spec.allocation)
+        except BaseException as error:
+            self.give_up(spec.allocation, error)
+            raise
+        entry.making, entry.since_ns = False, self._clock.monotonic_ns()
+        return entry.record
+
+    def give_up(self, allocation: AllocationId, error: BaseException) -> None:
+        """What it needs could not be made: it is released."""
+        del self._held[allocation]
+        self._withdraw(allocation, error)
+
+    def _withdraw(self, allocation: AllocationId, error: BaseException) -> None:
+        """Whether the journal has it is not known after a lost connection: close it until that succeeds."""
+        self._membership.remove(allocation)
+        self._slots.remove(allocation)
+        cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
+        self._doubtful[allocation] = cause
+        self._close_doubtful(Changes())
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
         """Ask for the end of an allocation; its programs are ended, then it is released. False when not held.
@@ -145,7 +173,7 @@ class Allocations:
     def started(self, allocation: AllocationId, program: Process | None) -> AllocationRecord | None:
         """The program is a member and runs; None when the allocation is not held any more."""
         entry = self._held.get(allocation)
-        if entry is None or entry.ending:
+        if entry is None or entry.ending or entry.making:
             return None
         if program is not None:
             if self._membership.form == "lease":  # the kernel remembers by itself who the program is
@@ -185,6 +213,8 @@ class Allocations:
         return changes
 
     def _settle(self, entry: _Held, changes: Changes) -> None:
+        if entry.making:
+            return  # whoever makes it goes on: grant or give_up follows
         if entry.start_unwritten:
             self._store.start(entry.record.id, at=entry.record.started_at)
             entry.start_unwritten = False

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from calabash.agent import view
 from calabash.agent.membership import Membership
+from calabash.agent.modes.protocol import ModeExecutor
 from calabash.agent.modes.registry import executor_of
 from calabash.agent.parts import build_parts
 from calabash.agent.room import require_room, require_served
-from calabash.agent.slot_content import SlotSpec
+from calabash.agent.slot_content import SlotDevice, SlotSpec
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
@@ -108,7 +109,7 @@ class NodeAgent:
         return self._watching.arbiter_pid
 
     def grant(self, record: AllocationRecord, *, instead_of: Collection[AllocationId] = ()) -> Grant:
-        """Journal it and make its slot, if there is room. Raises CalabashError and then holds nothing.
+        """Journal it, make what it needs and its slot, if there is room. Raises CalabashError and then holds nothing.
 
         One that is held already, with the same placement, is granted again as it is. ``instead_of``: allocations whose
         programs never run at the same time as this one's, so that their room is this one's as well.
@@ -119,29 +120,59 @@ class NodeAgent:
         mode = mode_named(record.placement.mode)
         executor = executor_of(mode.name, self._parts.modes)
         require_served(record, membership=self._parts.membership.form, own_uid=os.geteuid())
-        spec = SlotSpec(
-            allocation=record.id,
-            devices=executor.prepare(record),
-            tenant_uid=record.uid if record.uid >= 0 and os.geteuid() == 0 else None,
-            leaseless=self._parts.membership.form == "kernel",
-        )
+        executor.prepare(record)
         with self._parts.lock:
             known = self._parts.allocations.get(record.id)
             if known is not None:
                 return self._again(known, record)
             require_room(record, view.devices(self._parts), but=instead_of)
-            granted = self._parts.allocations.grant(record, spec)
-            try:
-                executor.enter(granted, self._parts.slots.pages(record.id))
-            except CalabashError as error:
-                executor.leave(granted)
-                self._parts.allocations.end(record.id, reason=error.reason, explanation=error.message)
-                self._watching.record(self._parts.allocations.sweep())
-                raise
+            held = self._parts.allocations.hold(record)
+        devices = self._provided(held, executor)
+        spec = SlotSpec(
+            allocation=record.id,
+            devices=devices,
+            tenant_uid=record.uid if record.uid >= 0 and os.geteuid() == 0 else None,
+            leaseless=self._parts.membership.form == "kernel",
+        )
+        with self._parts.lock:
+            granted = self._granted(held, spec, executor)
+            edits = self._edits(granted)
         self.event("granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices()))
-        return Grant(record=granted, edits=self._edits(granted), warnings=executor.warnings(granted))
+        return Grant(record=granted, edits=edits, warnings=executor.warnings(granted))
+
+    def _provided(self, held: AllocationRecord, executor: ModeExecutor) -> tuple[SlotDevice, ...]:
+        """Without the lock: others are granted and released meanwhile."""
+        try:
+            return executor.provide(held)
+        except BaseException as error:
+            with self._parts.lock:
+                executor.leave(held)
+                self._parts.allocations.give_up(held.id, error)
+            raise
+
+    def _granted(self, held: AllocationRecord, spec: SlotSpec, executor: ModeExecutor) -> AllocationRecord:
+        allocations = self._parts.allocations
+        try:
+            granted = allocations.grant(spec)
+        except BaseException:
+            executor.leave(held)
+            raise
+        try:
+            executor.enter(granted, self._parts.slots.pages(held.id))
+        except CalabashError as error:
+            executor.leave(granted)
+            allocations.end(held.id, reason=error.reason, explanation=error.message)
+            self._watching.record(allocations.sweep())
+            raise
+        return granted
 
     def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
+        if self._parts.allocations.making(known.id):
+            raise CalabashError(
+                f"allocation {known.id} is just being made",
+                reason=Reason.CONFLICT,
+                hint="ask again in a second",
+            )
         if self._parts.allocations.ending(known.id) or known.placement != wanted.placement:
             raise CalabashError(
                 f"allocation {known.id} is still held with another placement, or is just ending",
@@ -153,7 +184,8 @@ class NodeAgent:
     def _edits(self, record: AllocationRecord) -> Edits:
         slot = str(self._parts.slots.path(record.id))
         mode = mode_named(record.placement.mode)
-        return mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
+        everywhere = mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
+        return everywhere.joined(executor_of(mode.name, self._parts.modes).edits(record))
 
     def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
         """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.

@@ -45,10 +45,35 @@ class DeviceDivision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A file or directory of the host that a container sees at ``inside``; programs on the host use ``path``."""
+
+    path: str
+    inside: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What a program or container needs to use its slices."""
+    """What a program or container needs to use its slices.
+
+    Args:
+        environment: variables; of two with one name the later one counts.
+        mounts: for containers, what of the host's files they need.
+        device_nodes: for containers, paths of device nodes on the host beside those of their cards.
+    """
 
     environment: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+
+    def joined(self, more: Edits) -> Edits:
+        """Both; where they say different things, ``more`` counts."""
+        return Edits(
+            environment=tuple((dict(self.environment) | dict(more.environment)).items()),
+            mounts=(*self.mounts, *more.mounts),
+            device_nodes=tuple(dict.fromkeys((*self.device_nodes, *more.device_nodes))),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

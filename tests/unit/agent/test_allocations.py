@@ -176,25 +176,47 @@ class JournalMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self._allocations()
 
-    @rule(crash_in=st.integers(-1, 6), fail_in=st.integers(-1, 3), comes=st.booleans())
-    def ask(self, crash_in: int, fail_in: int, comes: bool) -> None:
+    @rule(
+        crash_in=st.integers(-1, 6),
+        fail_in=st.integers(-1, 3),
+        comes=st.booleans(),
+        meanwhile=st.sampled_from(["nothing", "sweep", "ended", "cannot be made"]),
+    )
+    def ask(self, crash_in: int, fail_in: int, comes: bool, meanwhile: str) -> None:
         allocations = self._allocations()
         self.number += 1
         name = AllocationId(f"a{self.number}")
         self.world.crash_in, self.world.fail_in = crash_in, fail_in
         try:
-            allocations.grant(_record(name), _spec(name))
+            allocations.hold(_record(name))
+            self._while_it_is_made(allocations, name, meanwhile)
+            allocations.grant(_spec(name))
         except Crash:
             self.allocations = None
             return
         except CalabashError:
             assert allocations.get(name) is None
+            assert name not in self.world.slots
             return
         finally:
             self.world.crash_in = self.world.fail_in = -1
         self.answered.add(name)
         if comes:
             self.world.holders[name] = 1
+
+    @staticmethod
+    def _while_it_is_made(allocations: Allocations, name: AllocationId, meanwhile: str) -> None:
+        """Its mode makes what it needs, without the lock."""
+        assert allocations.making(name)
+        if meanwhile == "sweep":
+            allocations.sweep()
+            assert allocations.get(name) is not None  # its room stays held
+        elif meanwhile == "ended":
+            allocations.end(name, reason="released", explanation="its requester has gone")
+        elif meanwhile == "cannot be made":
+            error = CalabashError("no room for the partition", reason=Reason.NO_CAPACITY)
+            allocations.give_up(name, error)
+            raise error
 
     @rule(pick=st.integers(0, 100), crash_in=st.integers(-1, 6))
     def a_program_ends(self, pick: int, crash_in: int) -> None:
@@ -369,7 +391,8 @@ def test_the_last_interval_is_written_with_the_release() -> None:
         occupancy=NothingListed(),
         usage_of=lambda _: [interval],
     )
-    allocations.grant(_record("a1"), _spec("a1"))
+    allocations.hold(_record("a1"))
+    allocations.grant(_spec("a1"))
     allocations.end(AllocationId("a1"), reason="released", explanation="")
     allocations.sweep()
     assert written == [interval]
@@ -386,7 +409,8 @@ def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_lo
 
     allocations = pool()
     name = AllocationId("a1")
-    allocations.grant(_record(name), _spec(name))
+    allocations.hold(_record(name))
+    allocations.grant(_spec(name))
     world.holders[name] = 1
     program = Process(pid=1, start_time=1)
     started = allocations.started(name, program)
@@ -427,7 +451,8 @@ def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go(
 
     name = AllocationId("a1")
     allocations = opened()
-    allocations.grant(_record(name), _spec(name))
+    allocations.hold(_record(name))
+    allocations.grant(_spec(name))
     clock.advance(3600)  # its container waits for something else
     assert allocations.sweep().released == []
     world.holders[name] = 1

@@ -301,7 +301,8 @@ def test_a_pool_killed_before_any_step_of_grant_and_release_ends_clean(slots: Tm
             try:
                 _die_at(step)
                 held = _allocations(TmpfsSlots(slots.root), url)
-                held.grant(_record(name), _spec(name))
+                held.hold(_record(name))
+                held.grant(_spec(name))
                 held.sweep()
                 code = 0
             finally:

@@ -13,6 +13,7 @@ from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import ModeName
+from calabash.sharing.protocol import Edits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,8 @@ class NodeTools:
 
 
 class ModeExecutor(Protocol):
-    """One mode on this node. ``prepare``, ``enter``, ``leave`` and ``recover`` are called under the agent's lock and
-    never wait; ``start``, ``look`` and ``verify`` are called without it and may ask drivers."""
+    """One mode on this node. ``enter``, ``leave``, ``edits`` and ``recover`` are called under the agent's lock and never
+    wait; ``start``, ``prepare``, ``provide``, ``look`` and ``verify`` are called without it and may ask drivers."""
 
     @property
     def name(self) -> ModeName:
@@ -54,8 +55,21 @@ class ModeExecutor(Protocol):
         """What the slot says about each device. Changes nothing. Raises CalabashError when it cannot be enforced."""
         ...
 
+    def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """It is journalled and its room is held: make what it needs on the node, and what the slot then says.
+
+        May take seconds: partitions are cut here, daemons started, drivers bound. Asked again it answers the same. Raises
+        CalabashError; then the allocation is released and ``leave`` is called. After a crash in the middle ``recover``
+        is called without it.
+        """
+        ...
+
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
-        """It is journalled and its slot stands: do what the mode needs. Raises CalabashError; then it is released."""
+        """Its slot stands: do what depends on it. Raises CalabashError; then it is released."""
+        ...
+
+    def edits(self, record: AllocationRecord) -> Edits:
+        """What its program needs of this node, beside what the mode's rule says everywhere."""
         ...
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
@@ -63,7 +77,8 @@ class ModeExecutor(Protocol):
         ...
 
     def leave(self, record: AllocationRecord) -> None:
-        """It is over: undo ``enter``; harmless when there is nothing to undo."""
+        """It is over: undo ``provide`` and ``enter``; harmless when there is nothing to undo. What takes time is left to
+        ``verify``, or to the next ``provide``."""
         ...
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
@@ -93,8 +108,16 @@ class ViewOnly:
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
         return tuple(SlotDevice(uuid=part.device) for part in record.placement.slices)
 
+    def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """Nothing is to be made."""
+        return self.prepare(record)
+
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
         """The slot is all there is."""
+
+    def edits(self, record: AllocationRecord) -> Edits:
+        del record
+        return Edits()
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
         del record

@@ -22,6 +22,7 @@ SHIM_INSIDE = f"{INSIDE}/libcalabash.so"
 SLOT_INSIDE = f"{INSIDE}/slot"
 PRELOAD_INSIDE = "/etc/ld.so.preload"
 SIM_INSIDE = f"{INSIDE}/sim"
+_OTHERWISE_INSIDE = frozenset({"LD_PRELOAD", "CALABASH_SLOT", "NVIDIA_VISIBLE_DEVICES"})
 _READ = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _WRITE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
@@ -43,15 +44,19 @@ class EditsMaker:
 
     def of(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
         """All of it; ``nodes`` are those of the devices of the grant."""
-        uuids = ",".join(s.device for s in grant.record.placement.slices)
         # "void" keeps the runtime of others from adding its own; the shim narrows the view of devices by the slot.
-        env = [("NVIDIA_VISIBLE_DEVICES", "void"), ("CUDA_VISIBLE_DEVICES", uuids)]
+        env = [("NVIDIA_VISIBLE_DEVICES", "void")]
+        env += [(key, value) for key, value in grant.edits.environment if key not in _OTHERWISE_INSIDE]
         slot = Path(grant.record.slot)
         mounts = [
             MountEdit(host_path=str(self._shim), container_path=SHIM_INSIDE, options=_READ),
             MountEdit(host_path=str(self._preload), container_path=PRELOAD_INSIDE, options=_READ),
             MountEdit(host_path=str(slot), container_path=SLOT_INSIDE, options=(*_READ, "noexec")),
             MountEdit(host_path=str(slot / USAGE_FILE), container_path=f"{SLOT_INSIDE}/{USAGE_FILE}", options=_WRITE),
+        ]
+        mounts += [
+            MountEdit(host_path=m.path, container_path=m.inside, options=_READ if m.read_only else _WRITE)
+            for m in grant.edits.mounts
         ]
         mounts += _library_mounts(self._driver.libraries)
         if self._driver.state is not None:
@@ -61,7 +66,7 @@ class EditsMaker:
             )
         devices = tuple(
             DeviceNode(path=f"/dev/{node.name}", host_path=str(node)) for node in (*self._driver.nodes, *nodes)
-        )
+        ) + tuple(DeviceNode(path=path) for path in grant.edits.device_nodes)
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=devices)
 
 

@@ -20,9 +20,13 @@ from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.seams.cdi import ContainerEdits, MountEdit
 from calabash.sharing.protocol import Edits as ModeEdits
+from calabash.sharing.protocol import Mount
+from calabash.sharing.registry import mode_named
 
 
-def _edits(tmp_path: Path, driver: HostDriver, nodes: tuple[Path, ...] = ()) -> ContainerEdits:
+def _edits(
+    tmp_path: Path, driver: HostDriver, nodes: tuple[Path, ...] = (), more: ModeEdits | None = None
+) -> ContainerEdits:
     slices = tuple(Slice(device=DeviceUuid(f"GPU-{i}"), memory_mib=1, core_percent=1) for i in range(2))
     record = AllocationRecord(
         id=AllocationId("a1"),
@@ -32,7 +36,8 @@ def _edits(tmp_path: Path, driver: HostDriver, nodes: tuple[Path, ...] = ()) -> 
         slot="/var/lib/calabash/alloc/a1",
     )
     maker = EditsMaker(shim=Path("/opt/libcalabash.so"), preload=tmp_path / "ld.so.preload", driver=driver)
-    return maker.of(Grant(record=record, edits=ModeEdits()), nodes)
+    mode = mode_named("vgpu").container_edits(slices, library="/opt/libcalabash.so", slot=record.slot)
+    return maker.of(Grant(record=record, edits=mode.joined(more or ModeEdits())), nodes)
 
 
 def _at(edits: ContainerEdits, path: str) -> MountEdit:
@@ -64,6 +69,22 @@ def test_the_devices_are_named_and_other_runtimes_are_told_to_stay_away(tmp_path
         "NVIDIA_VISIBLE_DEVICES": "void",
         "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1",
     }
+
+
+def test_what_a_mode_has_made_on_its_node_goes_into_the_container(tmp_path: Path) -> None:
+    more = ModeEdits(
+        environment=(("CUDA_VISIBLE_DEVICES", "MIG-1"),),
+        mounts=(
+            Mount(path="/var/lib/calabash/pipe", inside="/run/calabash/pipe", read_only=False),
+            Mount(path="/var/lib/calabash/facts", inside="/run/calabash/facts"),
+        ),
+        device_nodes=("/dev/vfio/7",),
+    )
+    edits = _edits(tmp_path, HostDriver(), more=more)
+    assert dict(edits.env)["CUDA_VISIBLE_DEVICES"] == "MIG-1"
+    assert "rw" in _at(edits, "/run/calabash/pipe").options
+    assert "ro" in _at(edits, "/run/calabash/facts").options
+    assert [node.path for node in edits.device_nodes] == ["/dev/vfio/7"]
 
 
 @pytest.mark.parametrize("directory", ["usr/lib64", "usr/lib/x86_64-linux-gnu"])

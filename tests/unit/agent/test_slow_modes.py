@@ -1,0 +1,185 @@
+"""A mode may take seconds to make what an allocation needs: its room is held, and nobody else waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from calabash.agent import parts
+from calabash.agent.membership_lease import LeaseMembership
+from calabash.agent.modes.protocol import NodeTools, ViewOnly
+from calabash.agent.node import Grant, NodeAgent
+from calabash.agent.slot_content import SlotDevice
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.seams.clock import VirtualClock
+from calabash.seams.store import Store, open_store
+from calabash.sharing.protocol import Edits
+
+CARDS = tuple(
+    Device(uuid=DeviceUuid(f"GPU-{i}"), index=i, vendor="nvidia", model="A100", memory_mib=40_000) for i in range(2)
+)
+SLOW, QUICK = CARDS
+EXCLUSIVE = ModeName("exclusive")
+BOUND_S = 30.0
+
+
+class Driver:
+    """Cards that answer."""
+
+    vendor = "nvidia"
+
+    def devices(self) -> tuple[Device, ...]:
+        return CARDS
+
+    def read(self, uuid: DeviceUuid) -> DeviceReading:
+        return DeviceReading(uuid=uuid, memory_used_mib=0, utilization_percent=0, temperature_c=30, power_w=50.0)
+
+
+class Slow(ViewOnly):
+    """Cuts the first card for as long as the test says."""
+
+    name = EXCLUSIVE
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.fails = False
+        self.left: list[str] = []
+
+    def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        if record.placement.slices[0].device == SLOW.uuid:
+            self.begun.set()
+            assert self.go_on.wait(BOUND_S)
+        if self.fails:
+            raise CalabashError("the driver refuses", reason=Reason.NO_CAPACITY)
+        return tuple(SlotDevice(uuid=DeviceUuid(f"MIG-{part.device}")) for part in record.placement.slices)
+
+    def edits(self, record: AllocationRecord) -> Edits:
+        return Edits(environment=(("CUDA_VISIBLE_DEVICES", f"MIG-{record.placement.slices[0].device}"),))
+
+    def leave(self, record: AllocationRecord) -> None:
+        self.left.append(record.id)
+
+
+def _record(name: str, card: Device) -> AllocationRecord:
+    part = Slice(device=card.uuid, memory_mib=card.memory_mib, core_percent=100)
+    return AllocationRecord(
+        id=AllocationId(name),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(mode=EXCLUSIVE),
+        placement=Placement(node=NodeName("n"), mode=EXCLUSIVE, slices=(part,)),
+    )
+
+
+class Node:
+    """An agent that does not watch, on two cards."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def modes(tools: NodeTools) -> Mapping[ModeName, Slow]:
+            mode = Slow(tools)
+            self.modes.append(mode)
+            return {EXCLUSIVE: mode}
+
+        self.modes: list[Slow] = []
+        monkeypatch.setattr(parts, "open_modes", modes)
+        self.store: Store = open_store(f"sqlite:///{home}/journal.db")
+        self.agent = NodeAgent(
+            home=home,
+            store=self.store,
+            clock=VirtualClock(),
+            drivers=[cast("Any", Driver())],
+            library=home / "libcalabash.so",
+            node="n",
+            membership=LeaseMembership(lambda allocation: home / "alloc" / allocation / "lease"),
+        )
+        self.mode = self.modes[0]
+        self.answers: list[Grant | CalabashError] = []
+        self.thread = threading.Thread(target=self._ask)
+
+    def _ask(self) -> None:
+        try:
+            self.answers.append(self.agent.grant(_record("slow", SLOW)))
+        except CalabashError as error:
+            self.answers.append(error)
+
+    def begin(self) -> None:
+        self.thread.start()
+        assert self.mode.begun.wait(BOUND_S)
+
+    def end(self) -> Grant | CalabashError:
+        self.mode.go_on.set()
+        self.thread.join(BOUND_S)
+        return self.answers[0]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    made = Node(tmp_path, monkeypatch)
+    made.begin()
+    yield made
+    made.end()
+    made.store.close()
+
+
+def test_while_it_is_made_its_room_is_held_and_others_are_granted(node: Node) -> None:
+    assert [r.id for r in node.store.allocations()] == ["slow"]
+    with pytest.raises(CalabashError) as refused:
+        node.agent.grant(_record("another", SLOW))
+    assert refused.value.reason is Reason.NO_CAPACITY
+    assert node.agent.grant(_record("beside", QUICK)).record.id == "beside"
+    answer = node.end()
+    assert isinstance(answer, Grant)
+    assert dict(answer.edits.environment)["CUDA_VISIBLE_DEVICES"] == "MIG-GPU-0"
+    assert b"MIG-GPU-0" in (Path(answer.record.slot) / "limits").read_bytes()
+
+
+def test_who_asks_again_while_it_is_made_is_told_so(node: Node) -> None:
+    with pytest.raises(CalabashError, match="just being made") as refused:
+        node.agent.grant(_record("slow", SLOW))
+    assert refused.value.reason is Reason.CONFLICT
+    assert isinstance(node.end(), Grant)
+    assert node.agent.grant(_record("slow", SLOW)).record.id == "slow"
+
+
+def test_what_cannot_be_made_holds_nothing(node: Node) -> None:
+    node.mode.fails = True
+    answer = node.end()
+    assert isinstance(answer, CalabashError)
+    assert answer.message == "the driver refuses"
+    assert node.agent.records() == []
+    assert list(node.store.allocations()) == []
+    assert node.mode.left == ["slow"]
+    node.mode.fails = False
+    assert node.agent.grant(_record("after", SLOW)).record.id == "after"
+
+
+def test_whose_end_is_asked_for_meanwhile_gets_nothing(node: Node) -> None:
+    assert node.agent.end(AllocationId("slow"), reason="released", explanation="nobody wants it any more")
+    answer = node.end()
+    assert isinstance(answer, CalabashError)
+    assert "nobody wants it any more" in answer.message
+    assert node.agent.records() == []
+    assert node.mode.left == ["slow"]
+
+
+def test_what_was_being_made_when_the_pool_died_is_closed_by_the_next(node: Node) -> None:
+    again = NodeAgent(
+        home=Path(node.agent._parts.slots.root).parent,
+        store=node.store,
+        clock=VirtualClock(),
+        drivers=[cast("Any", Driver())],
+        library=Path("/nowhere"),
+        node="n",
+        membership=LeaseMembership(lambda allocation: Path("/nowhere") / allocation),
+    )
+    with again._parts.lock:
+        released = again._parts.allocations.recover().released
+    assert [r.id for r in released] == ["slow"]
+    assert again.records() == []
