@@ -7,6 +7,7 @@
 #include "sim/ctl/create.h"
 #include "sim/ctl/inject.h"
 #include "sim/ctl/open.h"
+#include "sim/ctl/part.h"
 #include "sim/ctl/root.h"
 #include "sim/ctl/show.h"
 #include "sim/ctl/show_json.h"
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 static void destroy(const char *path, int force)
@@ -58,6 +60,7 @@ static _Noreturn void usage(int code)
             "       calabash-simctl show NODE [--all|--json]\n"
             "       calabash-simctl inject NODE --gpu N|UUID|all WHAT [VALUE]\n"
             "       calabash-simctl unserved NODE\n"
+            "       calabash-simctl reboot NODE\n"
             "       calabash-simctl destroy NODE [--force]\n"
             "       calabash-simctl models\n"
             "NODE is a name, as `calabash sim` knows it, or the path of a state file\n"
@@ -115,6 +118,10 @@ static void inject(const char *path, const struct arguments *a)
     struct sim s;
 
     simctl_open(&s, path);
+    if (strncasecmp(a->gpu, "MIG-", 4) == 0) {
+        simctl_inject_part(&s, a->gpu, a->words[2], a->count > 3 ? a->words[3] : NULL);
+        return;
+    }
     uint32_t device = simctl_device(&s, a->gpu);
 
     for (uint32_t i = 0; i < s.node->device_count; i++)
@@ -155,6 +162,8 @@ int main(int argc, char **argv)
         return simctl_unserved(&s);
     } else if (strcmp(verb, "inject") == 0 && a.gpu != NULL && (a.count == 3 || a.count == 4)) {
         inject(path, &a);
+    } else if (strcmp(verb, "reboot") == 0 && a.count == 2) {
+        simctl_reboot(path);
     } else if (strcmp(verb, "destroy") == 0 && a.count == 2) {
         destroy(path, a.force);
     } else {

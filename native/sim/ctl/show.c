@@ -15,7 +15,7 @@ void simctl_refresh(struct sim *s)
     sim_sweep(s, 0);
     for (uint32_t i = 0; i < s->node->device_count; i++) {
         sim_lock_device(s, i);
-        engine_advance(s, i, sim_now());
+        engine_advance_all(s, i, sim_now());
         sim_unlock_device(s, i);
     }
 }

@@ -74,6 +74,16 @@ static void put_mig(const struct sim_device *d)
                comma, g->id, g->slice_start, g->memory_slices, g->memory_bytes, g->used_bytes);
         comma = ",";
     }
+    printf("],\"compute_instances\":[");
+    comma = "";
+    for (uint32_t i = 0; i < SIM_CI_MAX; i++) {
+        const struct sim_ci *c = &d->mig.ci[i];
+
+        if (!c->used) continue;
+        printf("%s{\"uuid\":\"%s\",\"gpu_instance\":%u,\"id\":%u,\"start\":%u,\"size\":%u}", comma, c->uuid,
+               c->gi_id, c->id, c->slice_start, c->slice_count);
+        comma = ",";
+    }
     printf("],");
 }
 

@@ -3,7 +3,6 @@
  */
 #include "sim/cuda/call.h"
 #include "sim/cuda/process.h"
-#include "sim/node/mig.h"
 
 static int shared_bytes_of_multiprocessor(const struct sim_profile *p)
 {
@@ -45,14 +44,13 @@ static int threads_of_multiprocessor(const struct sim_profile *p)
 /* The figures of the profile that an attribute repeats, in the attribute's unit. */
 static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
 {
-    const struct sim_profile *p = &d->shared->profile;
-    uint32_t sms = d->ci ? sim_ci_sm_count(d->shared, d->ci) : p->sm_count;
+    const struct sim_profile *p = d->profile;
     uint32_t clock_mhz = p->sm_clock_max_mhz ? p->sm_clock_max_mhz : p->sm_clock_mhz;
     const struct {
         CUdevice_attribute attribute;
         int64_t value;
     } rows[] = {
-        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, sms},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, p->sm_count},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, p->compute_major},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, p->compute_minor},
         {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, (int64_t)clock_mhz * 1000},
@@ -79,7 +77,7 @@ static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
 /* What follows from the generation of the card. */
 static bool derived(const struct device *d, CUdevice_attribute a, int *out)
 {
-    const struct sim_profile *p = &d->shared->profile;
+    const struct sim_profile *p = d->profile;
     if (repeated(d, a, out)) return true;
     switch (a) {
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
@@ -245,8 +243,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevic
     /* What MIG or a setting changes is not the profile's to say. */
     bool changes = attrib == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ||
                    attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE || attrib == CU_DEVICE_ATTRIBUTE_ECC_ENABLED;
-    int32_t stated =
-        attrib < (int)SIM_ATTRIBUTES_MAX ? d->shared->profile.attribute[attrib] : SIM_ATTRIBUTE_NONE;
+    int32_t stated = attrib < (int)SIM_ATTRIBUTES_MAX ? d->profile->attribute[attrib] : SIM_ATTRIBUTE_NONE;
     if (stated != SIM_ATTRIBUTE_NONE && stated != 0 && !changes) {
         *pi = stated;
         return CUDA_SUCCESS;

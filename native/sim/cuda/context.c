@@ -66,6 +66,7 @@ CUresult context_health(struct context *c)
     if (__atomic_load_n(&f->lost, __ATOMIC_RELAXED)) return CUDA_ERROR_UNKNOWN;
     if (__atomic_load_n(&f->fatal_epoch, __ATOMIC_RELAXED) != c->fatal_epoch)
         return f->fatal_result ? (CUresult)f->fatal_result : CUDA_ERROR_ECC_UNCORRECTABLE;
+    if (device_instance_epoch(c->device) != c->instance_epoch) return CUDA_ERROR_ECC_UNCORRECTABLE;
     return CUDA_SUCCESS;
 }
 

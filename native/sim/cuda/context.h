@@ -20,7 +20,7 @@ struct context {
     bool primary;
     bool active; /* a primary context is an address before and after it is a context */
     int queue;
-    uint32_t fatal_epoch;
+    uint32_t fatal_epoch, instance_epoch;
     CUresult sticky;
     pthread_mutex_t lock; /* streams, events and the posting of work */
     pthread_cond_t changed;

@@ -35,7 +35,9 @@ static bool admitted(const struct device *d)
     sim_sweep(&process.sim, 0);
     for (int i = 0; i < (int)sim_procs_used(process.sim.node); i++) {
         const struct sim_proc *p = &process.sim.node->proc[i];
-        if (i != process.sim.slot && p->state == SIM_SLOT_LIVE && p->device[d->index].context_count)
+        const struct sim_proc_device *own = &process.sim.node->proc[process.sim.slot].device[d->index];
+        if (i != process.sim.slot && p->state == SIM_SLOT_LIVE && p->device[d->index].context_count &&
+            p->device[d->index].mig_line == own->mig_line)
             return false;
     }
     return true;
@@ -47,7 +49,8 @@ static CUresult activate(struct context *c)
     if (__atomic_load_n(&d->shared->faults.lost, __ATOMIC_RELAXED)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!admitted(d)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!sim_charge(&process.sim, d->index, d->shared->profile.context_bytes, true))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return sim_has_place(&process.sim, d->index) ? CUDA_ERROR_OUT_OF_MEMORY
+                                                     : CUDA_ERROR_DEVICE_UNAVAILABLE;
     struct event **marks = calloc(SIM_QUEUE_ENTRIES, sizeof *marks);
     int queue = marks ? queue_open(&process.sim, d->index, 0) : -1;
     if (queue < 0) {
@@ -67,6 +70,7 @@ static CUresult activate(struct context *c)
     c->last_blocking = 0;
     c->peers = 0;
     c->fatal_epoch = d->shared->faults.fatal_epoch;
+    c->instance_epoch = device_instance_epoch(d);
     c->id = __atomic_add_fetch(&process.next_id, 1, __ATOMIC_RELAXED);
     set_limits(c);
     pthread_mutex_lock(&process.lock);

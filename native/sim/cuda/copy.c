@@ -47,7 +47,7 @@ static struct device *device_of(uint64_t address)
 
 uint64_t copy_time(struct context *c, uint64_t to, uint64_t from, uint64_t bytes)
 {
-    const struct sim_profile *p = &c->device->shared->profile;
+    const struct sim_profile *p = c->device->profile;
     struct device *a = device_of(to), *b = device_of(from);
     uint64_t bandwidth = p->host_bandwidth_bps;
     if (a && a == b)

@@ -45,9 +45,13 @@ EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
+/* The first version knows cards only. */
 EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
-    return cuDeviceGetUuid_v2(uuid, dev);
+    DEVICE_OR_RETURN(d, dev);
+    if (!uuid) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(uuid->bytes, d->shared->profile.uuid_bytes, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice dev)

@@ -43,7 +43,7 @@ static CUresult prepare(struct context *c, struct fill *f, struct work *w)
     if (f->width > 1ull << 46 || f->height > 1ull << 32 || f->base % f->element)
         return CUDA_ERROR_INVALID_VALUE;
     if (f->height > 1 && f->pitch < f->width * f->element) return CUDA_ERROR_INVALID_VALUE;
-    const struct sim_profile *p = &c->device->shared->profile;
+    const struct sim_profile *p = c->device->profile;
     uint64_t bytes = f->width * f->element * f->height;
     *w = (struct work){.kind = WORK_TIMED,
                        .engine = SIM_WORK_COPY,

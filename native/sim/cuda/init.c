@@ -6,6 +6,7 @@
 #include "sim/cuda/memory.h"
 #include "sim/cuda/pool.h"
 #include "sim/cuda/process.h"
+#include "sim/node/mig.h"
 #include "sim/node/slot.h"
 #include "sim/node/state.h"
 
@@ -73,6 +74,14 @@ static bool choose_whole(uint32_t index, struct choice *c)
     return false;
 }
 
+/* "MIG-GPU-<uuid>/<GPU instance>/<compute instance>", as drivers before R470 named them. */
+static bool is_old_name(const char *text, size_t length, const struct sim_device *d, const struct sim_ci *ci)
+{
+    char name[96];
+    int size = snprintf(name, sizeof name, "MIG-%s/%u/%u", d->profile.uuid, ci->gi_id, ci->id);
+    return size == (int)length && strncasecmp(name, text, length) == 0;
+}
+
 static bool choose_by_uuid(const char *text, size_t length, const uint32_t *order, uint32_t count,
                            struct choice *c)
 {
@@ -82,11 +91,33 @@ static bool choose_by_uuid(const char *text, size_t length, const uint32_t *orde
             return choose_whole(order[i], c);
         for (uint32_t k = 0; k < SIM_CI_MAX && strncasecmp(text, "MIG-", 4) == 0; k++) {
             const struct sim_ci *ci = &d->mig.ci[k];
-            if (ci->used && strncasecmp(ci->uuid, text, length) == 0)
+            if (ci->used && (strncasecmp(ci->uuid, text, length) == 0 || is_old_name(text, length, d, ci)))
                 return !d->faults.lost && choose_instance(order[i], ci, c);
         }
     }
     return false;
+}
+
+/* The next name of CUDA_VISIBLE_DEVICES; false when it names nothing. */
+static bool choose_named(const char *text, size_t length, const uint32_t *order, uint32_t count,
+                         struct choice *c)
+{
+    if (length && isdigit((unsigned char)*text)) {
+        unsigned long i = strtoul(text, NULL, 10);
+        return i < count && choose_whole(order[i], c);
+    }
+    return length > 4 && choose_by_uuid(text, length, order, count, c);
+}
+
+/* A process has one MIG device, and no whole card beside it: the first of those that were chosen. */
+static int only_one_part(struct choice *out, int chosen)
+{
+    for (int i = 0; i < chosen; i++) {
+        if (!out[i].ci) continue;
+        out[0] = out[i];
+        return 1;
+    }
+    return chosen;
 }
 
 /* Devices in the order of CUDA_DEVICE_ORDER, cut to CUDA_VISIBLE_DEVICES; the first bad name ends the list.
@@ -103,7 +134,7 @@ static int choose_devices(struct choice *out)
     if (!text) {
         for (uint32_t i = 0; i < count; i++)
             chosen += choose_whole(order[i], &out[chosen]);
-        return chosen;
+        return only_one_part(out, chosen);
     }
     while (*text && chosen < (int)SIM_DEVICES_MAX) {
         size_t length = strcspn(text, ",");
@@ -112,13 +143,7 @@ static int choose_devices(struct choice *out)
             length--;
         }
         struct choice c;
-        bool ok;
-        if (length && isdigit((unsigned char)*text)) {
-            unsigned long i = strtoul(text, NULL, 10);
-            ok = i < count && choose_whole(order[i], &c);
-        } else {
-            ok = length > 4 && choose_by_uuid(text, length, order, count, &c);
-        }
+        bool ok = choose_named(text, length, order, count, &c);
         for (int i = 0; ok && i < chosen; i++) {
             if (out[i].index == c.index && out[i].ci == c.ci) return 0; /* named twice: none at all */
         }
@@ -127,7 +152,7 @@ static int choose_devices(struct choice *out)
         text += length;
         if (*text == ',') text++;
     }
-    return chosen;
+    return only_one_part(out, chosen);
 }
 
 /* The bytes of a "MIG-xxxxxxxx-xxxx-..." text. */
@@ -150,6 +175,7 @@ static void set_device(int ordinal, const struct choice *c)
     d->ordinal = ordinal;
     d->index = c->index;
     d->shared = &process.sim.node->device[c->index];
+    d->profile = &d->shared->profile;
     d->instance = c->instance;
     d->ci = c->ci;
     d->primary = context_of_primary(d);
@@ -159,6 +185,10 @@ static void set_device(int ordinal, const struct choice *c)
         p->mig_used = 1;
         p->mig_gi_id = (uint32_t)c->instance;
         p->mig_ci_id = c->ci->id;
+        p->mig_line = 1 + (uint32_t)(c->ci - d->shared->mig.ci);
+        p->mig_born = c->ci->born;
+        sim_ci_profile(d->shared, c->ci, &d->part);
+        d->profile = &d->part;
         read_uuid(c->ci->uuid, d->uuid.bytes);
     }
 }

@@ -142,7 +142,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (sharedMemBytes > 232448u) return CUDA_ERROR_INVALID_VALUE;
     const unsigned int grid[3] = {gridDimX, gridDimY, gridDimZ}, block[3] = {blockDimX, blockDimY, blockDimZ};
-    const struct sim_profile *profile = &s->context->device->shared->profile;
+    const struct sim_profile *profile = s->context->device->profile;
     result = launch_prepare(function, grid, block, kernelParams, extra, profile, &w, buffer);
     if (result != CUDA_SUCCESS) return result;
     if (s->capture || s->legacy) {

@@ -17,6 +17,17 @@ struct device *device_get(CUdevice device)
     return process.ready && device >= 0 && device < process.device_count ? &process.device[device] : NULL;
 }
 
+uint32_t device_place(const struct device *d)
+{
+    return d->ci ? (uint32_t)(d->ci - d->shared->mig.ci) : SIM_NO_INSTANCE;
+}
+
+uint32_t device_instance_epoch(const struct device *d)
+{
+    return d->instance >= 0 ? __atomic_load_n(&d->shared->mig.gi[d->instance].fatal_epoch, __ATOMIC_RELAXED)
+                            : 0;
+}
+
 CUresult device_total(const struct device *d, size_t *bytes)
 {
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;

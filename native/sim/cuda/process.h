@@ -12,6 +12,8 @@ struct device { /* a device as this process sees it */
     int ordinal;
     uint32_t index; /* in the node file */
     struct sim_device *shared;
+    const struct sim_profile *profile; /* the card's, or what its compute instance has of it */
+    struct sim_profile part;
     int instance;            /* MIG: place of its GPU instance in the node file, or -1 */
     const struct sim_ci *ci; /* MIG: its compute instance */
     struct context *primary; /* from cuInit on; active while it is retained */
@@ -40,6 +42,10 @@ extern struct process process;
 extern __thread int per_thread_default;
 
 struct device *device_get(CUdevice device);
+/* Where its compute instance stands; SIM_NO_INSTANCE for a whole card. */
+uint32_t device_place(const struct device *d);
+/* How often an error was contained in its GPU instance; 0 for a whole card. */
+uint32_t device_instance_epoch(const struct device *d);
 CUresult device_total(const struct device *d, size_t *bytes);
 
 #define DEVICE_OR_RETURN(d, dev)                           \

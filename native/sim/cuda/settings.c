@@ -84,7 +84,7 @@ EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecA
     if (!pExecAffinity) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     pExecAffinity->type = type;
-    pExecAffinity->param.smCount.val = c->device->shared->profile.sm_count;
+    pExecAffinity->param.smCount.val = c->device->profile->sm_count;
     return CUDA_SUCCESS;
 }
 

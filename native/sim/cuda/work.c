@@ -52,8 +52,8 @@ static void run_effect(struct context *c, const struct work *w)
     if (result != CUDA_SUCCESS && c->sticky == CUDA_SUCCESS) {
         c->sticky = result;
         if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
-            sim_inject_xid(&process.sim, c->device->index, 31,
-                           (uint32_t)getpid()); /* GPU memory page fault */
+            sim_inject_xid_at(&process.sim, c->device->index, device_place(c->device), 31,
+                              (uint32_t)getpid()); /* GPU memory page fault */
     }
 }
 

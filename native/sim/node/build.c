@@ -178,7 +178,8 @@ static const char *check_device(const struct sim_device *d)
         p->memory_reserved_bytes >= p->memory_total_bytes || p->sm_count != card_of(d)->sm_count ||
         p->pci_bus > 0xFF)
         return "a device's figures are not its model's";
-    if (d->engine.active_count > SIM_QUEUES_MAX) return "a device's queue count is out of range";
+    for (uint32_t i = 0; i < SIM_LINES_MAX; i++)
+        if (d->engine.line[i].active_count > SIM_QUEUES_MAX) return "a device's queue count is out of range";
     return NULL;
 }
 

@@ -33,12 +33,29 @@ static void see_peaks(struct sim *s, uint32_t device)
     if (alloc > d->alloc_peak_bytes) d->alloc_peak_bytes = alloc;
 }
 
+/* Whether the compute instance that this process began with stands still; it is gone for good once it was destroyed. */
+static bool has_place(const struct sim_device *d, const struct sim_proc_device *p)
+{
+    if (!p->mig_used) return !d->mig.mode;
+    const struct sim_ci *c = &d->mig.ci[(p->mig_line - 1) % SIM_CI_MAX];
+    return p->mig_line > 0 && c->used && c->born == p->mig_born;
+}
+
+bool sim_has_place(struct sim *s, uint32_t device)
+{
+    sim_lock_device(s, device);
+    bool has = has_place(&s->node->device[device], &s->node->proc[s->slot].device[device]);
+    sim_unlock_device(s, device);
+    return has;
+}
+
 static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
 {
     struct sim_device *d = &s->node->device[device];
     struct sim_proc_device *p = &s->node->proc[s->slot].device[device];
     struct sim_gi *g = p->mig_used && p->mig_gi_id < SIM_GI_MAX ? &d->mig.gi[p->mig_gi_id] : NULL;
     uint64_t total = sim_device_total(d);
+    if (!has_place(d, p)) return false;
     if (d->used_bytes > total || bytes > total - d->used_bytes) return false;
     if (g && (g->used_bytes > g->memory_bytes || bytes > g->memory_bytes - g->used_bytes)) return false;
     if (g) g->used_bytes += bytes;

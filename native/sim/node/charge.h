@@ -9,4 +9,7 @@
 bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context);
 void sim_refund(struct sim *s, uint32_t device, uint64_t bytes, bool context);
 
+/* False when the compute instance that this process began with has been destroyed, or its card divided since. */
+bool sim_has_place(struct sim *s, uint32_t device);
+
 #endif

@@ -1,7 +1,7 @@
 /*
  * The discrete-event server of engine.h.
  *
- * Theory of operation. A look at the card copies the heads of the device's queues into lanes, serves the
+ * Theory of operation. A look at the card copies the heads of a line's queues into lanes, serves the
  * lanes from the time of the last look to the present, and writes back what was completed. The same loop,
  * without writing, predicts when an entry will be complete if nothing else is posted; a waiter sleeps until
  * then and looks again.
@@ -12,6 +12,8 @@
  * on a real card.
  */
 #include "sim/node/engine.h"
+
+#include "sim/node/mig.h"
 
 #include <string.h>
 
@@ -29,6 +31,7 @@ struct lane {
 struct run {
     struct sim *sim;
     struct sim_device *device;
+    uint32_t share, shares; /* the multiprocessors of this line, of those of the card */
     bool commit;
     uint64_t time_ns, slice_end_ns;
     uint32_t current, count;
@@ -48,12 +51,17 @@ static uint64_t min64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static void load(struct run *r, struct sim *s, uint32_t device, bool commit)
+static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, bool commit)
 {
     struct sim_device *d = &s->node->device[device];
-    const struct sim_engine *e = &d->engine;
+    const struct sim_line *e = &d->engine.line[line % SIM_LINES_MAX];
     r->sim = s;
     r->device = d;
+    r->share = r->shares = 1;
+    if (line > 0 && d->profile.sm_count > 0) {
+        r->share = sim_ci_sm_count(d, &d->mig.ci[(line - 1) % SIM_CI_MAX]);
+        r->shares = d->profile.sm_count;
+    }
     r->commit = commit;
     r->time_ns = e->time_ns;
     r->slice_end_ns = e->slice_end_ns;
@@ -72,23 +80,25 @@ static void load(struct run *r, struct sim *s, uint32_t device, bool commit)
     }
 }
 
+/* A line may lag behind the others, so the history may have gone on: what is older than it keeps is left out. */
 static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy)
 {
     struct sim_engine *e = &r->device->engine;
     struct sim_proc_device *p =
         &r->sim->node->proc[l->queue->proc % SIM_PROCS_MAX].device[l->queue->device % SIM_DEVICES_MAX];
-    *(copy ? &e->copy_ns : &e->busy_ns) += to_ns - from_ns;
+    *(copy ? &e->copy_ns : &e->busy_ns) += (to_ns - from_ns) * r->share / r->shares;
     *(copy ? &p->copy_ns : &p->busy_ns) += to_ns - from_ns;
     for (uint64_t t = max64(
              from_ns, to_ns > SIM_HISTORY_TICKS * SIM_TICK_NS ? to_ns - SIM_HISTORY_TICKS * SIM_TICK_NS : 0);
          t < to_ns;) {
         uint64_t tick = t / SIM_TICK_NS, end = min64(to_ns, (tick + 1) * SIM_TICK_NS),
                  i = tick % SIM_HISTORY_TICKS;
-        if (e->history.tick[i] != tick) {
+        if (e->history.tick[i] < tick) {
             e->history.tick[i] = tick;
             e->history.busy_ns[i] = e->history.copy_ns[i] = 0;
         }
-        *(copy ? &e->history.copy_ns[i] : &e->history.busy_ns[i]) += end - t;
+        if (e->history.tick[i] == tick)
+            *(copy ? &e->history.copy_ns[i] : &e->history.busy_ns[i]) += (end - t) * r->share / r->shares;
         t = end;
     }
     if (copy) return;
@@ -224,15 +234,15 @@ static void serve(struct run *r, uint64_t now_ns)
 /* Too large for a stack that the program chose. */
 static __thread struct run scratch;
 
-void engine_advance(struct sim *s, uint32_t device, uint64_t now_ns)
+void engine_advance(struct sim *s, uint32_t device, uint32_t line, uint64_t now_ns)
 {
-    struct sim_engine *e = &s->node->device[device].engine;
+    struct sim_line *e = &s->node->device[device].engine.line[line % SIM_LINES_MAX];
     if (now_ns <= e->time_ns) return;
     if (e->active_count == 0) {
         e->time_ns = now_ns;
         return;
     }
-    load(&scratch, s, device, true);
+    load(&scratch, s, device, line, true);
     serve(&scratch, now_ns);
     for (uint32_t i = 0; i < scratch.count; i++) {
         struct lane *l = &scratch.lane[i];
@@ -244,9 +254,15 @@ void engine_advance(struct sim *s, uint32_t device, uint64_t now_ns)
     e->current = scratch.current;
 }
 
+void engine_advance_all(struct sim *s, uint32_t device, uint64_t now_ns)
+{
+    for (uint32_t line = 0; line < SIM_LINES_MAX; line++)
+        engine_advance(s, device, line, now_ns);
+}
+
 uint64_t engine_predict(struct sim *s, uint32_t device, const struct sim_queue *q, uint64_t number)
 {
-    load(&scratch, s, device, false);
+    load(&scratch, s, device, q->line, false);
     scratch.target = q;
     scratch.target_number = number;
     uint64_t horizon = scratch.time_ns + HORIZON_NS;
@@ -258,7 +274,7 @@ void engine_drop(struct sim *s, uint32_t index)
 {
     struct sim_queue *q = &s->node->queue[index];
     uint32_t device = q->device % SIM_DEVICES_MAX;
-    struct sim_engine *e = &s->node->device[device].engine;
+    struct sim_line *e = &s->node->device[device].engine.line[q->line % SIM_LINES_MAX];
     sim_lock_device(s, device);
     for (uint32_t i = 0; i < e->active_count; i++) {
         if (e->active[i] != index) continue;

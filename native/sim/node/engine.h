@@ -7,14 +7,20 @@
  * contexts; a context that is alone runs without pause. Work starts at the exact end of its predecessor when
  * it was posted before that, not when some thread woke up. Copies run beside kernels on an engine of their
  * own and are not contended.
+ *
+ * A card that MIG has divided serves each compute instance by itself, in a line of its own: instances have
+ * multiprocessors of their own and never wait for each other.
  */
 #ifndef CALABASH_SIM_ENGINE_H
 #define CALABASH_SIM_ENGINE_H
 
 #include "sim/node/state.h"
 
-/* Serve `device` up to `now_ns`. The caller holds the device's lock. */
-void engine_advance(struct sim *s, uint32_t device, uint64_t now_ns);
+/* Serve one line of `device` up to `now_ns`. The caller holds the device's lock. */
+void engine_advance(struct sim *s, uint32_t device, uint32_t line, uint64_t now_ns);
+
+/* All of its lines, likewise. */
+void engine_advance_all(struct sim *s, uint32_t device, uint64_t now_ns);
 
 /* When entry `number` of a queue will be complete if nothing else is posted; never later than a bound ahead.
  * The caller holds the device's lock and has advanced it. */

@@ -9,6 +9,13 @@
 bool sim_ci_name(const struct sim_device *d, const struct sim_ci *ci, char *out, size_t size);
 
 /* Its share of the multiprocessors of its GPU instance. */
-uint32_t sim_ci_sm_count(const struct sim_device *d, const struct sim_ci *ci);
+static inline uint32_t sim_ci_sm_count(const struct sim_device *d, const struct sim_ci *ci)
+{
+    const struct sim_gi *g = &d->mig.gi[ci->gi_id % SIM_GI_MAX];
+    return g->slice_count ? g->sm_count * ci->slice_count / g->slice_count : 0;
+}
+
+/* What a program on it sees of its card: the same profile with the rates and sizes that it has a part of. */
+void sim_ci_profile(const struct sim_device *d, const struct sim_ci *ci, struct sim_profile *out);
 
 #endif

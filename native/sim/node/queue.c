@@ -36,12 +36,13 @@ int queue_open(struct sim *s, uint32_t device, uint32_t priority)
             q->proc = (uint32_t)s->slot;
             q->proc_generation = n->proc[s->slot].generation;
             q->priority = priority;
+            q->line = n->proc[s->slot].device[device].mig_line % SIM_LINES_MAX;
             if ((uint32_t)found >= n->queue_high)
                 __atomic_store_n(&n->queue_high, (uint32_t)found + 1, __ATOMIC_RELEASE);
             q->state = SIM_SLOT_LIVE;
             sim_lock_device(s, device);
-            struct sim_engine *e = &n->device[device].engine;
-            engine_advance(s, device, sim_now());
+            struct sim_line *e = &n->device[device].engine.line[q->line];
+            engine_advance(s, device, q->line, sim_now());
             bool listed = false; /* it may have been relisted after the death of another */
             for (uint32_t i = 0; i < e->active_count; i++)
                 listed = listed || e->active[i] == found;
@@ -58,7 +59,7 @@ void queue_close(struct sim *s, int queue)
     if (queue < 0) return;
     uint32_t device = s->node->queue[queue].device;
     sim_lock_device(s, device);
-    engine_advance(s, device, sim_now());
+    engine_advance(s, device, s->node->queue[queue].line, sim_now());
     sim_unlock_device(s, device);
     sim_lock_node(s);
     engine_drop(s, (uint32_t)queue);
@@ -89,7 +90,7 @@ bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns)
     struct sim_queue *q = &s->node->queue[queue];
     if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
         sim_lock_device(s, q->device);
-        engine_advance(s, q->device, sim_now());
+        engine_advance(s, q->device, q->line, sim_now());
         sim_unlock_device(s, q->device);
         if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) return false;
     }
@@ -102,9 +103,9 @@ void queue_wait(struct sim *s, int queue, uint64_t number)
     struct sim_queue *q = &s->node->queue[queue];
     while (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
         sim_lock_device(s, q->device);
-        engine_advance(s, q->device, sim_now());
+        engine_advance(s, q->device, q->line, sim_now());
         bool done = q->done > number;
-        bool shared = s->node->device[q->device].engine.active_count > 1;
+        bool shared = s->node->device[q->device].engine.line[q->line % SIM_LINES_MAX].active_count > 1;
         uint64_t at = done ? 0 : engine_predict(s, q->device, q, number);
         bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
         sim_unlock_device(s, q->device);

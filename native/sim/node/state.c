@@ -16,6 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define SIM_XID_DOUBLE_BIT 48u
+#define SIM_XID_CONTAINED  94u
+#define MIG_FORGOTTEN_FROM 9u /* compute capability from which the mode of MIG does not outlive a reboot */
+
 uint64_t sim_realtime(void)
 {
     struct timespec t;
@@ -53,9 +57,13 @@ static void reset_dynamic(struct sim_node *n)
         struct sim_device *d = &n->device[i];
         init_mutex(&d->lock);
         d->used_bytes = d->alloc_bytes = d->alloc_peak_bytes = d->used_peak_bytes = 0;
-        d->engine.time_ns = d->engine.slice_end_ns = 0;
-        d->engine.current = d->engine.active_count = 0;
+        memset(d->engine.line, 0, sizeof d->engine.line);
         memset(&d->engine.history, 0, sizeof d->engine.history);
+        memset(d->mig.gi, 0, sizeof d->mig.gi); /* on Ampere the mode outlives a reboot, instances never do */
+        memset(d->mig.ci, 0, sizeof d->mig.ci);
+        d->mig.mode = d->mig.mode_pending =
+            d->mig.mode_pending && d->profile.compute_major < MIG_FORGOTTEN_FROM;
+        d->mig.generation++;
     }
     for (uint32_t i = 0; i < sim_procs_used(n); i++) {
         if (n->proc[i].state != SIM_SLOT_FREE) memset(&n->proc[i], 0, sizeof n->proc[i]);
@@ -162,25 +170,32 @@ int sim_open(struct sim *s, const char *path)
 /* Totals are sums over the process table. */
 void sim_recount(struct sim_node *n, uint32_t device)
 {
-    uint64_t alloc = 0, context = 0;
+    uint64_t alloc = 0, context = 0, instance[SIM_GI_MAX] = {0};
     for (uint32_t i = 0; i < sim_procs_used(n); i++) {
+        const struct sim_proc_device *p = &n->proc[i].device[device];
         if (n->proc[i].state != SIM_SLOT_LIVE) continue;
-        alloc += n->proc[i].device[device].alloc_bytes;
-        context += n->proc[i].device[device].context_bytes;
+        alloc += p->alloc_bytes;
+        context += p->context_bytes;
+        if (p->mig_used && p->mig_gi_id < SIM_GI_MAX)
+            instance[p->mig_gi_id] += p->alloc_bytes + p->context_bytes;
     }
     struct sim_device *d = &n->device[device];
+    for (uint32_t i = 0; i < SIM_GI_MAX; i++)
+        d->mig.gi[i].used_bytes = instance[i];
     d->alloc_bytes = alloc;
     d->used_bytes = alloc + context;
 }
 
-/* The list of a device's queues, from the queues themselves: its writer may have died half-way. */
+/* The lists of a device's queues, from the queues themselves: their writer may have died half-way. */
 static void relist(struct sim_node *n, uint32_t device)
 {
     struct sim_engine *e = &n->device[device].engine;
-    e->active_count = e->current = 0;
+    for (uint32_t i = 0; i < SIM_LINES_MAX; i++)
+        e->line[i].active_count = e->line[i].current = 0;
     for (uint32_t i = 0; i < sim_queues_used(n); i++) {
-        if (n->queue[i].state == SIM_SLOT_LIVE && n->queue[i].device == device)
-            e->active[e->active_count++] = (uint16_t)i;
+        if (n->queue[i].state != SIM_SLOT_LIVE || n->queue[i].device != device) continue;
+        struct sim_line *l = &e->line[n->queue[i].line % SIM_LINES_MAX];
+        l->active[l->active_count++] = (uint16_t)i;
     }
 }
 
@@ -234,29 +249,51 @@ void sim_count_unserved(struct sim *s, const char *name, bool kernel)
     sim_unlock_node(s);
 }
 
-void sim_inject_xid(struct sim *s, uint32_t device, uint32_t xid, uint32_t pid)
+void sim_inject_xid_at(struct sim *s, uint32_t device, uint32_t place, uint32_t xid, uint32_t pid)
 {
-    struct sim_faults *f = &s->node->device[device].faults;
+    struct sim_device *d = &s->node->device[device];
+    struct sim_faults *f = &d->faults;
     sim_lock_device(s, device);
-    f->xid[f->xid_count % SIM_XIDS_MAX] = (struct sim_xid){.time_ns = sim_realtime(), .xid = xid, .pid = pid};
+    const struct sim_ci *c = place < SIM_CI_MAX && d->mig.ci[place].used ? &d->mig.ci[place] : NULL;
+    f->xid[f->xid_count % SIM_XIDS_MAX] = (struct sim_xid){.time_ns = sim_realtime(),
+                                                           .xid = xid,
+                                                           .pid = pid,
+                                                           .gi = c ? c->gi_id : SIM_NO_INSTANCE,
+                                                           .ci = c ? c->id : SIM_NO_INSTANCE};
     __atomic_store_n(&f->xid_count, f->xid_count + 1, __ATOMIC_RELEASE);
     if (xid == 79) f->lost = 1; /* "GPU has fallen off the bus" */
     sim_unlock_device(s, device);
 }
 
-void sim_inject_ecc(struct sim *s, uint32_t device, bool uncorrectable)
+void sim_inject_xid(struct sim *s, uint32_t device, uint32_t xid, uint32_t pid)
 {
-    struct sim_faults *f = &s->node->device[device].faults;
+    sim_inject_xid_at(s, device, SIM_NO_INSTANCE, xid, pid);
+}
+
+void sim_inject_ecc_at(struct sim *s, uint32_t device, uint32_t place, bool uncorrectable)
+{
+    struct sim_device *d = &s->node->device[device];
+    struct sim_faults *f = &d->faults;
     sim_lock_device(s, device);
-    if (uncorrectable) {
-        f->ecc_volatile_dbe++;
-        f->ecc_aggregate_dbe++;
-        f->fatal_result = 0;
-        f->fatal_epoch++;
-    } else {
+    const struct sim_ci *c = place < SIM_CI_MAX && d->mig.ci[place].used ? &d->mig.ci[place] : NULL;
+    if (!uncorrectable) {
         f->ecc_volatile_sbe++;
         f->ecc_aggregate_sbe++;
+    } else {
+        f->ecc_volatile_dbe++;
+        f->ecc_aggregate_dbe++;
+        if (c) {
+            d->mig.gi[c->gi_id % SIM_GI_MAX].fatal_epoch++;
+        } else {
+            f->fatal_result = 0;
+            f->fatal_epoch++;
+        }
     }
     sim_unlock_device(s, device);
-    if (uncorrectable) sim_inject_xid(s, device, 48, 0);
+    if (uncorrectable) sim_inject_xid_at(s, device, place, c ? SIM_XID_CONTAINED : SIM_XID_DOUBLE_BIT, 0);
+}
+
+void sim_inject_ecc(struct sim *s, uint32_t device, bool uncorrectable)
+{
+    sim_inject_ecc_at(s, device, SIM_NO_INSTANCE, uncorrectable);
 }

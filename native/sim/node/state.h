@@ -26,7 +26,7 @@
 #include <time.h>
 
 #define SIM_MAGIC          0x3145444F4E4D4953ull /* "SIMNODE1" */
-#define SIM_VERSION        2u
+#define SIM_VERSION        3u
 #define SIM_DRIVER_VERSION "580.95.05"
 #define SIM_DEVICES_MAX    16u
 #define SIM_PROCS_MAX      1024u
@@ -43,6 +43,7 @@
 #define SIM_DEPARTED_MAX   256u
 #define SIM_GI_MAX         16u
 #define SIM_CI_MAX         16u
+#define SIM_LINES_MAX      (1u + SIM_CI_MAX) /* the card's own, then one for each place of a compute instance */
 #define SIM_SLICE_NS       1000000ull
 
 /* A 64-bit futex-free counter of busy time by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
@@ -95,10 +96,12 @@ struct sim_profile {
     uint64_t spare[32];
 };
 
+#define SIM_NO_INSTANCE UINT32_MAX /* as NVML says "none" */
 struct sim_xid {
     uint64_t time_ns; /* CLOCK_REALTIME */
     uint32_t xid;
     uint32_t pid;
+    uint32_t gi, ci; /* where it was contained; SIM_NO_INSTANCE: the whole card */
 };
 
 struct sim_faults {
@@ -121,13 +124,15 @@ struct sim_faults {
 
 struct sim_ci { /* a compute instance */
     uint32_t used, id, gi_id, profile, eng_profile, slice_start, slice_count;
+    uint32_t born; /* the layout's generation that made it: never the same twice on a card */
     char uuid[48]; /* "MIG-..." */
 };
 
 struct sim_gi { /* a GPU instance */
     uint32_t used, id, profile, slice_start, slice_count, sm_count, memory_slices, media;
     uint64_t memory_bytes;
-    uint64_t used_bytes; /* bytes allocated from it, counted within the device's */
+    uint64_t used_bytes;  /* bytes allocated from it, counted within the device's */
+    uint32_t fatal_epoch; /* as that of the card, for an error that was contained here */
 };
 
 struct sim_mig {
@@ -139,13 +144,19 @@ struct sim_mig {
     uint64_t spare[16];
 };
 
-struct sim_engine {
-    uint64_t time_ns;      /* the card has been served up to here */
+/* Who takes turns with whom: all contexts of a card that is not divided, or those of one compute instance. */
+struct sim_line {
+    uint64_t time_ns;      /* it has been served up to here */
     uint64_t slice_end_ns; /* the current context may run until here when another waits */
     uint32_t current;      /* index into active[] of the context that holds the slice */
     uint32_t active_count;
-    uint16_t active[SIM_QUEUES_MAX]; /* indices of the live queues of this device, in order of creation */
-    uint64_t busy_ns;                /* time in which a kernel ran */
+    uint16_t active[SIM_QUEUES_MAX]; /* indices of its live queues, in order of creation */
+};
+
+struct sim_engine {
+    struct sim_line line[SIM_LINES_MAX];
+    uint64_t
+        busy_ns; /* time in which a kernel ran; on a compute instance its share of the card's multiprocessors */
     uint64_t copy_ns;
     uint64_t kernel_count;
     uint64_t switch_count; /* slices that passed to another context */
@@ -189,6 +200,8 @@ struct sim_proc_device {
     uint32_t context_count;
     uint32_t mig_gi_id, mig_ci_id; /* valid when mig_used */
     uint32_t mig_used;
+    uint32_t mig_line,
+        mig_born; /* its compute instance: 1 + its place, and which of those that stood there */
     struct sim_ticks ticks;
 };
 
@@ -234,6 +247,7 @@ struct sim_queue {
     uint32_t proc_generation;
     uint32_t started; /* the head has been given time */
     uint32_t priority;
+    uint32_t line; /* of its device's engine */
     uint64_t head_left_ns;
     uint64_t last_end_ns; /* completion time of the latest finished entry */
     _Alignas(64) uint64_t posted;
@@ -338,7 +352,7 @@ void sim_unlock_node(struct sim *s);
 void sim_lock_device(struct sim *s, uint32_t device);
 void sim_unlock_device(struct sim *s, uint32_t device);
 
-/* The totals of a device are sums over the process table. The caller holds the device's lock. */
+/* The totals of a device and of its GPU instances are sums over the process table. The caller holds the device's lock. */
 void sim_recount(struct sim_node *n, uint32_t device);
 
 /* CLOCK_REALTIME, in nanoseconds. */
@@ -353,5 +367,9 @@ void sim_count_unserved(struct sim *s, const char *name, bool kernel);
 /* Faults, for simctl and tests. */
 void sim_inject_xid(struct sim *s, uint32_t device, uint32_t xid, uint32_t pid);
 void sim_inject_ecc(struct sim *s, uint32_t device, bool uncorrectable);
+
+/* The same, contained in one compute instance. `place` is where it stands in the table; SIM_NO_INSTANCE: nowhere. */
+void sim_inject_xid_at(struct sim *s, uint32_t device, uint32_t place, uint32_t xid, uint32_t pid);
+void sim_inject_ecc_at(struct sim *s, uint32_t device, uint32_t place, bool uncorrectable);
 
 #endif

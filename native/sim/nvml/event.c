@@ -79,14 +79,17 @@ static bool advance(uint64_t *seen, uint64_t now)
     return true;
 }
 
-static bool next_xid(struct watched *w, const struct sim_faults *f, unsigned long long *xid)
+static bool next_xid(struct watched *w, const struct sim_faults *f, nvmlEventData_t *data)
 {
     uint64_t count = __atomic_load_n(&f->xid_count, __ATOMIC_ACQUIRE);
 
     if (count > w->xid_count + SIM_XIDS_MAX)
         w->xid_count = count - SIM_XIDS_MAX; /* the rest is overwritten */
     if (!advance(&w->xid_count, count)) return false;
-    *xid = f->xid[(w->xid_count - 1) % SIM_XIDS_MAX].xid;
+    const struct sim_xid *x = &f->xid[(w->xid_count - 1) % SIM_XIDS_MAX];
+    data->eventData = x->xid;
+    data->gpuInstanceId = x->gi;
+    data->computeInstanceId = x->ci;
     return true;
 }
 
@@ -94,6 +97,7 @@ static bool next_xid(struct watched *w, const struct sim_faults *f, unsigned lon
 static bool take(struct watched *w, const struct sim_faults *f, nvmlEventData_t *data)
 {
     data->eventData = 0;
+    data->gpuInstanceId = data->computeInstanceId = NVML_NO_INSTANCE;
     if (advance(&w->single, f->ecc_volatile_sbe) && (w->types & nvmlEventTypeSingleBitEccError)) {
         data->eventType = nvmlEventTypeSingleBitEccError;
         return true;
@@ -102,7 +106,7 @@ static bool take(struct watched *w, const struct sim_faults *f, nvmlEventData_t 
         data->eventType = nvmlEventTypeDoubleBitEccError;
         return true;
     }
-    if (next_xid(w, f, &data->eventData) && (w->types & nvmlEventTypeXidCriticalError)) {
+    if (next_xid(w, f, data) && (w->types & nvmlEventTypeXidCriticalError)) {
         data->eventType = nvmlEventTypeXidCriticalError;
         return true;
     }
@@ -132,7 +136,7 @@ NVML_API nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned
     NV_NEED(data);
     uint64_t until = sim_now() + (uint64_t)timeout_ms * 1000000;
 
-    *data = (nvmlEventData_t){.gpuInstanceId = NVML_NO_INSTANCE, .computeInstanceId = NVML_NO_INSTANCE};
+    *data = (nvmlEventData_t){0};
     while (!look(s, set, data)) {
         uint64_t now = sim_now();
 

@@ -21,7 +21,7 @@ void nv_refresh(const struct nv_target *t)
 {
     sim_sweep(t->sim, 0);
     sim_lock_device(t->sim, t->index);
-    engine_advance(t->sim, t->index, sim_now());
+    engine_advance_all(t->sim, t->index, sim_now());
     sim_unlock_device(t->sim, t->index);
 }
 
@@ -37,7 +37,7 @@ static double weigh(const struct nv_target *t, uint64_t window_ns, double decay,
     sim_lock_device(t->sim, t->index);
     uint64_t now = sim_now();
 
-    engine_advance(t->sim, t->index, now);
+    engine_advance_all(t->sim, t->index, now);
     for (uint64_t age = 1; age <= ticks && age <= now / SIM_TICK_NS; age++, weight *= decay) {
         uint64_t tick = now / SIM_TICK_NS - age, i = tick % SIM_HISTORY_TICKS;
 

@@ -184,6 +184,7 @@ static nvmlReturn_t create(const struct nv_target *t, unsigned int profile, uint
                        .slice_count = slices};
 
     m->generation++;
+    c.born = m->generation;
     name_ci(t, &c);
     m->ci[place] = c;
     __atomic_store_n(&m->ci[place].used, 1, __ATOMIC_RELEASE);
