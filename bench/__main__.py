@@ -28,6 +28,7 @@ BENCHES = (
     "kube_endures",
     "kube_latency",
     "kube_starts",
+    "modes",
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
-from calabash.model.mig import MigGeometry
+from calabash.model.mig import MigGeometry, MigInstance
 from calabash.model.units import MIB
 
 DeviceUuid = NewType("DeviceUuid", str)
@@ -28,7 +28,8 @@ class Device:
     """A physical card, as its vendor's driver describes it.
 
     ``nvlink_peers`` are the UUIDs that it reaches directly; ``numa_node`` is -1 when unknown. ``mig`` is how MIG could cut
-    it, as its driver says, whether or not it is cut now; None where it cannot.
+    it, as its driver says, whether or not it is cut now; None where it cannot. ``mig_instances`` are those that stand on it.
+    ``pinned`` is the one sharing mode that its operator leaves to it; "" follows demand.
     """
 
     uuid: DeviceUuid
@@ -43,6 +44,8 @@ class Device:
     nvlink_peers: tuple[DeviceUuid, ...] = ()
     mig_enabled: bool = False
     mig: MigGeometry | None = None
+    mig_instances: tuple[MigInstance, ...] = ()
+    pinned: str = ""
     health: Health = Health.HEALTHY
 
 

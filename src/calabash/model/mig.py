@@ -14,6 +14,7 @@ scheduler, the sharing mode and the node's executor all ask here, and a test hol
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -66,21 +67,52 @@ class MigState:
     media: bool = False
 
 
-def _run(profile: MigProfile, start: int) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """A GPU instance that stands on a card, whoever has it.
+
+    ``fixed``: it was found on the card, or a layout that somebody wrote has it: it is given out, and never destroyed
+    for another shape. ``foreign``: processes without a slice are in it. ``uuid`` is its first MIG device's.
+    """
+
+    profile: str
+    start: int
+    uuid: str = ""
+    fixed: bool = False
+    foreign: bool = False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its profile and first memory slice."""
+        return self.profile, self.start
+
+
+def run_of(profile: MigProfile, start: int) -> int:
+    """The memory slices of an instance, as a mask."""
     return ((1 << profile.slices) - 1) << start
+
+
+def state_of(geometry: MigGeometry, places: Iterable[tuple[str, int]]) -> MigState:
+    """What instances at these places take; profiles that the card does not have take nothing."""
+    state = MigState()
+    for name, start in places:
+        profile = geometry.profile(name)
+        if profile is not None:
+            state = occupied(state, profile, start)
+    return state
 
 
 def legal_starts(geometry: MigGeometry, profile: MigProfile, state: MigState) -> tuple[int, ...]:
     """Starts at which one more instance fits now."""
     if state.compute + profile.compute > geometry.compute or (profile.media and state.media):
         return ()
-    return tuple(start for start in profile.starts if not state.mask & _run(profile, start))
+    return tuple(start for start in profile.starts if not state.mask & run_of(profile, start))
 
 
 def occupied(state: MigState, profile: MigProfile, start: int) -> MigState:
     """The state after an instance is created at ``start``."""
     return MigState(
-        mask=state.mask | _run(profile, start),
+        mask=state.mask | run_of(profile, start),
         compute=state.compute + profile.compute,
         media=state.media or profile.media,
     )
@@ -89,14 +121,15 @@ def occupied(state: MigState, profile: MigProfile, start: int) -> MigState:
 def vacated(state: MigState, profile: MigProfile, start: int) -> MigState:
     """The state after the instance at ``start`` is destroyed; the exact reverse of ``occupied``."""
     return MigState(
-        mask=state.mask & ~_run(profile, start),
+        mask=state.mask & ~run_of(profile, start),
         compute=state.compute - profile.compute,
         media=state.media and not profile.media,
     )
 
 
-def _open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
-    """Numbers of starts left for each profile, largest profile first."""
+@lru_cache(maxsize=65536)
+def open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
+    """How open a card is for what comes: the larger, the larger are the profiles that can still be made."""
     largest_first = sorted(geometry.profiles, key=lambda profile: (-profile.slices, -profile.compute))
     return tuple(len(legal_starts(geometry, profile, state)) for profile in largest_first)
 
@@ -108,7 +141,7 @@ def best_start(geometry: MigGeometry, name: str, state: MigState) -> tuple[int, 
     if profile is None:
         return None
     choices = [
-        (_open_profiles(geometry, occupied(state, profile, start)), start)
+        (open_profiles(geometry, occupied(state, profile, start)), start)
         for start in legal_starts(geometry, profile, state)
     ]
     if not choices:

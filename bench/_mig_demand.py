@@ -1,0 +1,108 @@
+"""Random demand for MIG instances, and an exhaustive search of what could be placed of it: the planner's yardstick.
+
+One card. In each step some tenants leave, whose instances stay idle (one in ten of them fixed), and some requests come;
+what finds no place waits. The exhaustive search looks at the same card and the same waiting line, and tries every start
+for every request: most of the line, those who stand first before those behind them, with the fewest instances destroyed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, occupied, run_of, state_of
+from calabash.model.mig_plan import plan, taken
+
+STEPS = 12
+LINE_MAX = 6
+
+
+@dataclass(slots=True)
+class Quality:
+    """Sums over sequences: what the planner placed and destroyed, what the search did, and the time of each decision."""
+
+    asked: int = 0
+    placed: int = 0
+    placed_best: int = 0
+    destroyed: int = 0
+    destroyed_best: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+
+def follow(geometry: MigGeometry, dice: random.Random, quality: Quality) -> None:
+    """One demand sequence: the planner decides, the search says what was possible."""
+    names = [p.name for p in geometry.profiles]
+    weights = [1 if p.media else 5 - p.slices // 2 for p in geometry.profiles]
+    held: list[tuple[str, int]] = []
+    idle: tuple[MigInstance, ...] = ()
+    line: list[str] = []
+    _fewest.cache_clear()  # a collector of garbage that walks through all of it would count as the planner's time
+    for _ in range(STEPS):
+        for place in [place for place in held if dice.random() < 0.3]:
+            held.remove(place)
+            idle += (MigInstance(profile=place[0], start=place[1], fixed=dice.random() < 0.1),)
+        came = dice.choices(names, weights, k=dice.randint(0, 4))
+        line = (line + came)[:LINE_MAX]
+        state = state_of(geometry, held)
+        began = time.thread_time()
+        choices = plan(geometry, state, idle, line)
+        quality.seconds.append(time.thread_time() - began)
+        placed, destroyed = exhaustive(geometry, state, idle, line)
+        quality.asked += len(came)
+        quality.placed_best += placed
+        quality.destroyed_best += destroyed
+        for choice in choices:
+            if choice is not None:
+                quality.placed += 1
+                quality.destroyed += len(choice.destroyed)
+                state, idle = taken(geometry, state, idle, choice)
+                held.append((choice.profile, choice.start))
+        line = [name for name, choice in zip(line, choices, strict=True) if choice is None]
+
+
+def exhaustive(
+    geometry: MigGeometry, state: MigState, idle: tuple[MigInstance, ...], line: list[str]
+) -> tuple[int, int]:
+    """How many of the line any search could place, in its order, and how few instances that destroys."""
+    kept: tuple[str, ...] = ()
+    destroyed = 0
+    for name in line:
+        fewest = _fewest(geometry, state, frozenset(idle), (*kept, name))
+        if fewest is not None:
+            kept, destroyed = (*kept, name), fewest
+    return len(kept), destroyed
+
+
+@lru_cache(maxsize=200_000)
+def _fewest(geometry: MigGeometry, state: MigState, idle: frozenset[MigInstance], names: tuple[str, ...]) -> int | None:
+    """Every start of the first, and the same for the rest."""
+    if not names:
+        return 0
+    profile = geometry.profile(names[0])
+    assert profile is not None
+    found: list[int] = []
+    for start in legal_starts(geometry, profile, state):
+        same = frozenset(i for i in idle if i.place == (profile.name, start))
+        gone = frozenset() if same else frozenset(i for i in idle if _conflicts(geometry, i, profile.name, start))
+        left = idle - gone - same
+        compute = state.compute + profile.compute + sum(_compute(geometry, i) for i in left)
+        if any(i.fixed for i in gone) or compute > geometry.compute:
+            continue
+        more = _fewest(geometry, occupied(state, profile, start), left, names[1:])
+        if more is not None:
+            found.append(len(gone) + more)
+    return min(found, default=None)
+
+
+def _conflicts(geometry: MigGeometry, instance: MigInstance, name: str, start: int) -> bool:
+    other, profile = geometry.profile(instance.profile), geometry.profile(name)
+    assert other is not None
+    assert profile is not None
+    return bool(run_of(other, instance.start) & run_of(profile, start)) or (other.media and profile.media)
+
+
+def _compute(geometry: MigGeometry, instance: MigInstance) -> int:
+    profile = geometry.profile(instance.profile)
+    return profile.compute if profile else 0

@@ -1,0 +1,56 @@
+"""Every way to divide a card: what it costs to start and to switch, and how well it keeps its promises.
+
+A section for each mode, with what only that mode has; ``modes_NAME`` modules hold those that are long.
+"""
+
+from __future__ import annotations
+
+import random
+
+from bench._mig_demand import Quality, follow
+from bench._report import Report, run
+from calabash.sched.cluster.mig_tables import GEOMETRIES
+
+PLACED_AT_LEAST = 0.99
+DESTROYED_AT_MOST = 1.1
+DECISION_MS = 10.0
+
+
+def measure_mig_plan(report: Report) -> None:
+    """The planner beside an exhaustive search, over random demand on every kind of card."""
+    quality = Quality()
+    sequences = 200 if report.quick else 1000
+    cards = sorted(GEOMETRIES)
+    for number in range(sequences):
+        follow(GEOMETRIES[cards[number % len(cards)]], random.Random(number), quality)
+    detail = f"{sequences} sequences, {quality.asked} requests, {len(quality.seconds)} decisions"
+    report.add(
+        "mig: placed of what an exhaustive search places",
+        quality.placed / quality.placed_best,
+        "ratio",
+        at_least=PLACED_AT_LEAST,
+        detail=detail,
+    )
+    report.add(
+        "mig: destroyed of the fewest possible",
+        quality.destroyed / max(1, quality.destroyed_best),
+        "ratio",
+        at_most=DESTROYED_AT_MOST,
+        detail=f"{quality.destroyed} of {quality.destroyed_best}",
+    )
+    times = sorted(quality.seconds)
+    report.add("mig: worst decision", times[-1] * 1000, "ms", at_most=DECISION_MS)
+    report.add("mig: median decision", times[len(times) // 2] * 1000, "ms")
+
+
+SECTIONS = (measure_mig_plan,)
+
+
+def measure(report: Report) -> None:
+    """All sections."""
+    for section in SECTIONS:
+        section(report)
+
+
+if __name__ == "__main__":
+    run("modes", "Sharing modes", measure)
