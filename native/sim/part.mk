@@ -1,5 +1,5 @@
 # The simulated driver pair and the keeper of simulated nodes: node/ (the shared state, the engine, the cards),
-# cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), ctl/ (calabash-simctl).
+# cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), mps/ (the multi-process service), ctl/ (calabash-simctl).
 SIM_DIR := $(ROOT)/native/sim
 SIM_OUT := $(OUT)/simgpu
 SIM_BUILD := $(BUILD)/sim
@@ -7,6 +7,8 @@ SIM_OBJECTS = $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(1)))
 SIM_NODE := $(call SIM_OBJECTS,$(SIM_DIR)/node/*.c)
 SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*.c)
 SIM_NVML := $(call SIM_OBJECTS,$(SIM_DIR)/nvml/*.c)
+SIM_MPS := $(call SIM_OBJECTS,$(SIM_DIR)/mps/log.c)
+SIM_MPS_CONTROL := $(filter-out $(SIM_BUILD)/mps/server.o,$(call SIM_OBJECTS,$(SIM_DIR)/mps/*.c))
 SIM_CTL := $(call SIM_OBJECTS,$(SIM_DIR)/ctl/*.c)
 SIM_VERSION := $(shell sed -n 's/^.define SIM_DRIVER_VERSION "\(.*\)"/\1/p' $(SIM_DIR)/node/state.h)
 
@@ -19,6 +21,17 @@ $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 $(SIM_OUT)/calabash-simctl: $(SIM_NODE) $(SIM_CTL) $(API_SIM_CARDS)
 	@mkdir -p $(@D)
 	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $^
+	@mv -f $@.new $@
+
+$(SIM_OUT)/nvidia-cuda-mps-control: $(SIM_NODE) $(SIM_MPS_CONTROL) $(API_SIM_CARDS)
+	@mkdir -p $(@D)
+	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $^
+	@mv -f $@.new $@
+
+$(SIM_OUT)/nvidia-cuda-mps-server: $(SIM_NODE) $(SIM_MPS) $(SIM_BUILD)/mps/server.o $(API_SIM_CARDS) \
+		$(SIM_OUT)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -Wl,-rpath,'$$ORIGIN' -o $@.new $^
 	@mv -f $@.new $@
 
 $(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NODE) $(SIM_NVML) $(API_SIM_CARDS) $(API_SIM_NVML_OBJECTS) $(API_SIM_NVML_MAP)
@@ -41,4 +54,5 @@ $(SIM_OUT)/libcuda.so $(SIM_OUT)/libcuda.so.$(SIM_VERSION): | $(SIM_OUT)/libcuda
 $(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/libnvidia-ml.so.$(SIM_VERSION): | $(SIM_OUT)/libnvidia-ml.so.1
 	ln -sf libnvidia-ml.so.1 $@
 
-TARGETS += $(addprefix $(SIM_OUT)/,calabash-simctl libnvidia-ml.so.1 libcuda.so.1) $(SIM_NAMES)
+TARGETS += $(addprefix $(SIM_OUT)/,calabash-simctl libnvidia-ml.so.1 libcuda.so.1 nvidia-cuda-mps-control \
+	nvidia-cuda-mps-server) $(SIM_NAMES)

@@ -5,6 +5,7 @@
 
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
+#include "sim/node/mps.h"
 
 #define STACK_MAX 64
 
@@ -63,6 +64,8 @@ CUresult context_health(struct context *c)
     if (self->state != SIM_SLOT_LIVE || self->generation != process.generation)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (c->sticky != CUDA_SUCCESS) return c->sticky;
+    uint32_t barred = sim_mps_health(&process.sim);
+    if (barred) return (CUresult)barred;
     if (__atomic_load_n(&f->lost, __ATOMIC_RELAXED)) return CUDA_ERROR_UNKNOWN;
     if (__atomic_load_n(&f->fatal_epoch, __ATOMIC_RELAXED) != c->fatal_epoch)
         return f->fatal_result ? (CUresult)f->fatal_result : CUDA_ERROR_ECC_UNCORRECTABLE;

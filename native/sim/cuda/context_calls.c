@@ -7,11 +7,13 @@
 #include "sim/cuda/event.h"
 #include "sim/cuda/memory_end.h"
 #include "sim/cuda/module.h"
+#include "sim/cuda/mps.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
 #include "sim/cuda/stream_end.h"
 #include "sim/cuda/work.h"
 #include "sim/node/charge.h"
+#include "sim/node/mps.h"
 #include "sim/node/queue.h"
 #include "sim/node/slot.h"
 #include "sim/node/state.h"
@@ -37,25 +39,33 @@ static bool admitted(const struct device *d)
         const struct sim_proc *p = &process.sim.node->proc[i];
         const struct sim_proc_device *own = &process.sim.node->proc[process.sim.slot].device[d->index];
         if (i != process.sim.slot && p->state == SIM_SLOT_LIVE && p->device[d->index].context_count &&
-            p->device[d->index].mig_line == own->mig_line)
+            p->device[d->index].mig_line == own->mig_line && !sim_mps_admits(&process.sim, (uint32_t)i))
             return false;
     }
     return true;
 }
 
+/* The service's own context is small, for programs do not run in it. */
+static uint64_t context_bytes(const struct device *d)
+{
+    return getenv(MPS_SERVER_ENVIRONMENT) ? MPS_SERVER_BYTES : d->shared->profile.context_bytes;
+}
+
 static CUresult activate(struct context *c)
 {
     struct device *d = c->device;
+    uint32_t barred = sim_mps_health(&process.sim);
+    if (barred) return (CUresult)barred;
     if (__atomic_load_n(&d->shared->faults.lost, __ATOMIC_RELAXED)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!admitted(d)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (!sim_charge(&process.sim, d->index, d->shared->profile.context_bytes, true))
+    if (!sim_charge(&process.sim, d->index, context_bytes(d), true))
         return sim_has_place(&process.sim, d->index) ? CUDA_ERROR_OUT_OF_MEMORY
                                                      : CUDA_ERROR_DEVICE_UNAVAILABLE;
     struct event **marks = calloc(SIM_QUEUE_ENTRIES, sizeof *marks);
     int queue = marks ? queue_open(&process.sim, d->index, 0) : -1;
     if (queue < 0) {
         free(marks);
-        sim_refund(&process.sim, d->index, d->shared->profile.context_bytes, true);
+        sim_refund(&process.sim, d->index, context_bytes(d), true);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_condattr_t attributes;
@@ -100,7 +110,7 @@ static void deactivate(struct context *c)
     module_drop_context(c);
     memory_drop_context(c);
     queue_close(&process.sim, c->queue);
-    sim_refund(&process.sim, d->index, d->shared->profile.context_bytes, true);
+    sim_refund(&process.sim, d->index, context_bytes(d), true);
     free(c->marks);
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->changed);

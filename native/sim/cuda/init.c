@@ -4,6 +4,7 @@
 #include "sim/cuda/call.h"
 #include "sim/cuda/context.h"
 #include "sim/cuda/memory.h"
+#include "sim/cuda/mps.h"
 #include "sim/cuda/pool.h"
 #include "sim/cuda/process.h"
 #include "sim/node/mig.h"
@@ -67,9 +68,9 @@ static bool choose_whole(uint32_t index, struct choice *c)
     const struct sim_device *d = &process.sim.node->device[index];
     *c = (struct choice){index, -1, NULL};
     if (d->faults.lost) return false;
-    if (!d->mig.mode) return true;
+    if (!d->mig.mode) return mps_shows(index, 0, false);
     for (uint32_t i = 0; i < SIM_CI_MAX; i++) {
-        if (d->mig.ci[i].used && choose_instance(index, &d->mig.ci[i], c)) return true;
+        if (d->mig.ci[i].used && mps_shows(index, d->mig.ci[i].id, true) && choose_instance(index, &d->mig.ci[i], c)) return true;
     }
     return false;
 }
@@ -92,7 +93,8 @@ static bool choose_by_uuid(const char *text, size_t length, const uint32_t *orde
         for (uint32_t k = 0; k < SIM_CI_MAX && strncasecmp(text, "MIG-", 4) == 0; k++) {
             const struct sim_ci *ci = &d->mig.ci[k];
             if (ci->used && (strncasecmp(ci->uuid, text, length) == 0 || is_old_name(text, length, d, ci)))
-                return !d->faults.lost && choose_instance(order[i], ci, c);
+                return !d->faults.lost && mps_shows(order[i], ci->id, true) &&
+                       choose_instance(order[i], ci, c);
         }
     }
     return false;
@@ -205,6 +207,11 @@ static CUresult start(void)
     }
     if (sim_attach(&process.sim) != 0) return CUDA_ERROR_SYSTEM_NOT_READY;
     process.generation = process.sim.node->proc[process.sim.slot].generation;
+    CUresult joined = mps_connect();
+    if (joined != CUDA_SUCCESS) {
+        sim_detach(&process.sim);
+        return joined;
+    }
     struct choice c[SIM_DEVICES_MAX];
     process.device_count = choose_devices(c);
     if (process.device_count == 0) {

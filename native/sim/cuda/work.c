@@ -14,6 +14,7 @@
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
 #include "sim/cuda/stream.h"
+#include "sim/node/mps.h"
 #include "sim/node/queue.h"
 #include "sim/node/state.h"
 
@@ -51,6 +52,7 @@ static void run_effect(struct context *c, const struct work *w)
     CUresult result = w->effect(c, w->argument);
     if (result != CUDA_SUCCESS && c->sticky == CUDA_SUCCESS) {
         c->sticky = result;
+        sim_mps_fault(&process.sim, c->device->index, (uint32_t)result);
         if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
             sim_inject_xid_at(&process.sim, c->device->index, device_place(c->device), 31,
                               (uint32_t)getpid()); /* GPU memory page fault */

@@ -3,6 +3,7 @@
  */
 #include "sim/node/charge.h"
 
+#include "sim/node/mps.h"
 #include "sim/node/slot.h"
 
 /* An injected allocation failure. The caller holds the device's lock. */
@@ -57,6 +58,7 @@ static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool cont
     uint64_t total = sim_device_total(d);
     if (!has_place(d, p)) return false;
     if (d->used_bytes > total || bytes > total - d->used_bytes) return false;
+    if (!sim_mps_allows(&s->node->proc[s->slot], device, bytes)) return false;
     if (g && (g->used_bytes > g->memory_bytes || bytes > g->memory_bytes - g->used_bytes)) return false;
     if (g) g->used_bytes += bytes;
     if (context) {

@@ -10,14 +10,20 @@
  * head ends or its turn is over while another lane is ready; then the next ready lane in order of creation
  * gets a turn. A lane that is alone renews its turn, so a newcomer waits for the rest of the running turn, as
  * on a real card.
+ *
+ * The lanes of one MPS server's clients are a group: to all others they are one lane, and among themselves those
+ * that are ready run at once, each as fast as its share of the multiprocessors, or less when the shares of those
+ * that are ready come to more than the card.
  */
 #include "sim/node/engine.h"
 
 #include "sim/node/mig.h"
+#include "sim/node/mps.h"
 
 #include <string.h>
 
 #define ENTRY(q, n) (&(q)->entries[(n) % SIM_QUEUE_ENTRIES])
+#define RATE_ONE    65536u
 #define HORIZON_NS  50000000ull /* a waiter looks again at least this often: neighbours come, go and die */
 
 struct lane {
@@ -26,6 +32,10 @@ struct lane {
     uint64_t left_ns;
     uint64_t last_end_ns;
     uint32_t started;
+    uint32_t group; /* 1 + the slot of the server whose client this is; 0: nobody's */
+    uint32_t share; /* of RATE_ONE: how much of the card this client may use */
+    uint32_t rate;  /* of RATE_ONE: how fast it runs now */
+    bool ready;
 };
 
 struct run {
@@ -77,17 +87,21 @@ static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, b
                                    .left_ns = q->head_left_ns,
                                    .last_end_ns = q->last_end_ns,
                                    .started = q->started};
+        r->lane[i].group = sim_mps_group(s->node, q->proc, RATE_ONE, &r->lane[i].share);
     }
 }
 
+/* Whether two lanes run at once. */
+static bool together(const struct lane *a, const struct lane *b)
+{
+    return a->group && a->group == b->group;
+}
+
 /* A line may lag behind the others, so the history may have gone on: what is older than it keeps is left out. */
-static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy)
+static void account_card(struct run *r, uint64_t from_ns, uint64_t to_ns, bool copy)
 {
     struct sim_engine *e = &r->device->engine;
-    struct sim_proc_device *p =
-        &r->sim->node->proc[l->queue->proc % SIM_PROCS_MAX].device[l->queue->device % SIM_DEVICES_MAX];
     *(copy ? &e->copy_ns : &e->busy_ns) += (to_ns - from_ns) * r->share / r->shares;
-    *(copy ? &p->copy_ns : &p->busy_ns) += to_ns - from_ns;
     for (uint64_t t = max64(
              from_ns, to_ns > SIM_HISTORY_TICKS * SIM_TICK_NS ? to_ns - SIM_HISTORY_TICKS * SIM_TICK_NS : 0);
          t < to_ns;) {
@@ -101,6 +115,14 @@ static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to
             *(copy ? &e->history.copy_ns[i] : &e->history.busy_ns[i]) += (end - t) * r->share / r->shares;
         t = end;
     }
+}
+
+/* A process that had the card to `rate` only is charged that much of the time. */
+static void account_process(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy, uint32_t rate)
+{
+    struct sim_proc_device *p =
+        &r->sim->node->proc[l->queue->proc % SIM_PROCS_MAX].device[l->queue->device % SIM_DEVICES_MAX];
+    *(copy ? &p->copy_ns : &p->busy_ns) += (to_ns - from_ns) * rate / RATE_ONE;
     if (copy) return;
     for (uint64_t t =
              max64(from_ns,
@@ -112,9 +134,15 @@ static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to
             p->ticks.tick[i] = tick;
             p->ticks.busy_ns[i] = 0;
         }
-        p->ticks.busy_ns[i] += end - t;
+        p->ticks.busy_ns[i] += (end - t) * rate / RATE_ONE;
         t = end;
     }
+}
+
+static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy)
+{
+    account_card(r, from_ns, to_ns, copy);
+    account_process(r, l, from_ns, to_ns, copy, RATE_ONE);
 }
 
 static void complete(struct run *r, struct lane *l, uint64_t end_ns)
@@ -162,14 +190,17 @@ static struct choice choose(struct run *r, uint64_t now_ns)
 {
     struct choice c = {.lane = r->count, .ready_ns = UINT64_MAX};
     bool current_ready = false;
+    uint32_t holder = r->current; /* of the turn: the current lane, or one that runs with it */
     for (uint32_t k = 0; k < r->count; k++) {
         uint32_t i = r->current + k < r->count ? r->current + k : r->current + k - r->count;
         uint64_t ready = settle(r, &r->lane[i], now_ns);
+        r->lane[i].ready = ready <= r->time_ns;
         if (ready > r->time_ns) {
             c.ready_ns = min64(c.ready_ns, ready);
             continue;
         }
-        if (k == 0) {
+        if (k == 0 || together(&r->lane[r->current], &r->lane[i])) {
+            if (!current_ready) holder = i;
             current_ready = true;
         } else if (c.lane == r->count) {
             c.lane = i;
@@ -179,7 +210,7 @@ static struct choice choose(struct run *r, uint64_t now_ns)
     }
     bool another = c.lane != r->count;
     if (current_ready && (!another || r->time_ns < r->slice_end_ns)) {
-        c.lane = r->current;
+        c.lane = holder;
         c.contended = another;
     } else if (current_ready) {
         c.contended = true;
@@ -187,24 +218,87 @@ static struct choice choose(struct run *r, uint64_t now_ns)
     return c;
 }
 
+static void take_turn(struct run *r, uint32_t lane)
+{
+    bool passed = lane != r->current && !together(&r->lane[lane], &r->lane[r->current]);
+    if (passed || r->time_ns >= r->slice_end_ns) r->slice_end_ns = r->time_ns + SIM_SLICE_NS;
+    if (r->commit && passed) r->device->engine.switch_count++;
+    r->current = lane;
+}
+
+static void begin(struct run *r, struct lane *l)
+{
+    struct sim_entry *e = ENTRY(l->queue, l->head);
+    if (l->started) return;
+    l->started = 1;
+    l->left_ns = e->duration_ns;
+    if (r->commit) {
+        e->start_ns = r->time_ns;
+        r->device->engine.kernel_count++;
+    }
+}
+
+/* A lane that runs to the end of its turn unseen begins the next one where that would have been. */
+static void renew_turn(struct run *r, const struct choice *c, uint64_t until)
+{
+    if (!c->contended && r->slice_end_ns < until)
+        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, SIM_SLICE_NS);
+}
+
+/* How fast each ready lane of a group runs: contexts of one client divide its share, and all together have one card. */
+static void set_rates(struct run *r, const struct lane *of)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct lane *l = &r->lane[i];
+        uint32_t siblings = 0;
+        if (!l->ready || !together(l, of)) continue;
+        for (uint32_t k = 0; k < r->count; k++)
+            siblings += r->lane[k].ready && r->lane[k].queue->proc == l->queue->proc;
+        l->rate = l->share / siblings ? l->share / siblings : 1;
+        sum += l->rate;
+    }
+    for (uint32_t i = 0; i < r->count && sum > RATE_ONE; i++) {
+        struct lane *l = &r->lane[i];
+        if (l->ready && together(l, of)) l->rate = (uint32_t)max64((uint64_t)l->rate * RATE_ONE / sum, 1);
+    }
+}
+
+/* Give the card to all ready lanes of the chosen one's group until one of their heads ends, somebody comes, their turn
+ * is over, or the present. */
+static void occupy_together(struct run *r, const struct choice *c, uint64_t now_ns)
+{
+    const struct lane *of = &r->lane[c->lane];
+    uint64_t until = min64(now_ns, c->ready_ns);
+    take_turn(r, c->lane);
+    if (c->contended) until = min64(until, r->slice_end_ns);
+    set_rates(r, of);
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct lane *l = &r->lane[i];
+        if (!l->ready || !together(l, of)) continue;
+        begin(r, l);
+        until = min64(until, r->time_ns + (l->left_ns * RATE_ONE + l->rate - 1) / l->rate);
+    }
+    uint64_t from = r->time_ns;
+    if (r->commit) account_card(r, from, until, false);
+    r->time_ns = until;
+    renew_turn(r, c, until);
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct lane *l = &r->lane[i];
+        if (!l->ready || !together(l, of)) continue;
+        uint64_t progress = ((until - from) * l->rate + RATE_ONE - 1) / RATE_ONE;
+        if (r->commit) account_process(r, l, from, until, false, l->rate);
+        l->left_ns -= min64(progress, l->left_ns);
+        if (l->left_ns == 0) complete(r, l, until);
+    }
+}
+
 /* Give the chosen lane the card until its head ends, its turn is over, or the present. */
 static void occupy(struct run *r, const struct choice *c, uint64_t now_ns)
 {
     struct lane *l = &r->lane[c->lane];
-    struct sim_entry *e = ENTRY(l->queue, l->head);
-    if (c->lane != r->current || r->time_ns >= r->slice_end_ns) {
-        if (r->commit && c->lane != r->current) r->device->engine.switch_count++;
-        r->current = c->lane;
-        r->slice_end_ns = r->time_ns + SIM_SLICE_NS;
-    }
-    if (!l->started) {
-        l->started = 1;
-        l->left_ns = e->duration_ns;
-        if (r->commit) {
-            e->start_ns = r->time_ns;
-            r->device->engine.kernel_count++;
-        }
-    }
+    take_turn(r, c->lane);
+    begin(r, l);
     uint64_t until = min64(now_ns, r->time_ns + l->left_ns);
     if (c->contended)
         until = min64(until, r->slice_end_ns);
@@ -213,8 +307,7 @@ static void occupy(struct run *r, const struct choice *c, uint64_t now_ns)
     if (r->commit) account(r, l, r->time_ns, until, false);
     l->left_ns -= until - r->time_ns;
     r->time_ns = until;
-    if (!c->contended && r->slice_end_ns < until)
-        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, SIM_SLICE_NS);
+    renew_turn(r, c, until);
     if (l->left_ns == 0) complete(r, l, until);
 }
 
@@ -226,6 +319,8 @@ static void serve(struct run *r, uint64_t now_ns)
         if (r->target_end_ns || r->time_ns >= now_ns) return;
         if (c.lane == r->count)
             r->time_ns = min64(now_ns, c.ready_ns);
+        else if (r->lane[c.lane].group)
+            occupy_together(r, &c, now_ns);
         else
             occupy(r, &c, now_ns);
     }

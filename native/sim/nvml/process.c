@@ -2,6 +2,7 @@
  * Who uses a card. A process of the node is listed by the PID that the caller's own namespace gives it; one
  * that is not visible there is left out, as the real driver does in containers.
  */
+#include "sim/node/mps.h"
 #include "sim/node/slot.h"
 #include "sim/nvml/core.h"
 #include "sim/nvml/load.h"
@@ -54,7 +55,7 @@ static unsigned int visible_pid(const struct nv_target *t, uint32_t slot)
     return (unsigned int)sim_process_pid(t->sim, slot);
 }
 
-static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *array, put_process put)
+static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *array, put_process put, bool clients)
 {
     NV_TARGET(t, device, NV_CARD | NV_MIG);
     NV_NEED(count);
@@ -64,7 +65,7 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *array, 
     for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
         unsigned int pid = visible_pid(&t, i);
 
-        if (pid == 0) continue;
+        if (pid == 0 || (clients && !sim_mps_is_client(t.sim->node, i, UINT32_MAX))) continue;
         if (used < room) put(array, used, pid, &t.sim->node->proc[i].device[t.index]);
         used++;
     }
@@ -83,22 +84,22 @@ static nvmlReturn_t list_none(nvmlDevice_t device, unsigned int *count)
 NVML_API nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                               nvmlProcessInfo_v1_t *infos)
 {
-    return list(device, count, infos, put_v1);
+    return list(device, count, infos, put_v1, false);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                  nvmlProcessInfo_v2_t *infos)
 {
-    return list(device, count, infos, put_v2);
+    return list(device, count, infos, put_v2, false);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                  nvmlProcessInfo_t *infos)
 {
-    return list(device, count, infos, put_v2);
+    return list(device, count, infos, put_v2, false);
 }
 
-/* No simulated process draws, and no MPS daemon runs. */
+/* No simulated process draws. */
 NVML_API nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                nvmlProcessInfo_v1_t *infos)
 {
@@ -120,31 +121,31 @@ NVML_API nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned 
     return list_none(device, count);
 }
 
+/* The clients of the multi-process service stand in both lists ("M+C"), its server in that of all alone ("C"). */
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                  nvmlProcessInfo_v1_t *infos)
 {
-    (void)infos;
-    return list_none(device, count);
+    return list(device, count, infos, put_v1, true);
 }
 
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                     nvmlProcessInfo_v2_t *infos)
 {
-    (void)infos;
-    return list_none(device, count);
+    return list(device, count, infos, put_v2, true);
 }
 
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                     nvmlProcessInfo_t *infos)
 {
-    (void)infos;
-    return list_none(device, count);
+    return list(device, count, infos, put_v2, true);
 }
 
 NVML_API nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *result)
 {
     NV_NEED(result);
     if (result->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (result->mode == 2)
+        return list(device, &result->numProcArrayEntries, result->procArray, put_detail, true);
     if (result->mode != 0) return list_none(device, &result->numProcArrayEntries);
-    return list(device, &result->numProcArrayEntries, result->procArray, put_detail);
+    return list(device, &result->numProcArrayEntries, result->procArray, put_detail, false);
 }

@@ -1,0 +1,18 @@
+/* This process as a client of the multi-process service. */
+#ifndef CALABASH_SIM_CUDA_MPS_H
+#define CALABASH_SIM_CUDA_MPS_H
+
+#include "sim/cuda/call.h"
+
+/* What the environment of a server, and of nobody else, says. */
+#define MPS_SERVER_ENVIRONMENT "CALABASH_SIM_MPS_SERVER"
+#define MPS_SERVER_BYTES       (30ull << 20) /* of a server's context */
+
+/* Join the server that the control daemon of the pipe directory names; without a daemon all is as without the service.
+ * Waits as long as the daemon lets it wait. */
+CUresult mps_connect(void);
+
+/* Whether a client may see a device of the node: its server has it. `ci`: the compute instance, NULL for a whole card. */
+bool mps_shows(uint32_t index, uint32_t ci_id, bool divided);
+
+#endif
