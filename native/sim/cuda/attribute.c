@@ -47,7 +47,8 @@ static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
 {
     const struct sim_profile *p = d->profile;
     const struct sim_mps *mps = &process.sim.node->proc[process.sim.slot].mps;
-    uint32_t sms = mps->role == SIM_MPS_CLIENT ? sim_mps_multiprocessors(p->sm_count, mps->permille) : p->sm_count;
+    uint32_t sms =
+        mps->role == SIM_MPS_CLIENT ? sim_mps_multiprocessors(p->sm_count, mps->permille) : p->sm_count;
     uint32_t clock_mhz = p->sm_clock_max_mhz ? p->sm_clock_max_mhz : p->sm_clock_mhz;
     const struct {
         CUdevice_attribute attribute;

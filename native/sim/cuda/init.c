@@ -70,7 +70,9 @@ static bool choose_whole(uint32_t index, struct choice *c)
     if (d->faults.lost) return false;
     if (!d->mig.mode) return mps_shows(index, 0, false);
     for (uint32_t i = 0; i < SIM_CI_MAX; i++) {
-        if (d->mig.ci[i].used && mps_shows(index, d->mig.ci[i].id, true) && choose_instance(index, &d->mig.ci[i], c)) return true;
+        if (d->mig.ci[i].used && mps_shows(index, d->mig.ci[i].id, true) &&
+            choose_instance(index, &d->mig.ci[i], c))
+            return true;
     }
     return false;
 }

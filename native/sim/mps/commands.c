@@ -35,8 +35,7 @@ static bool number(const char *text, unsigned long most, unsigned long *out)
 static struct server *named(struct call *c, int word)
 {
     unsigned long pid = 0;
-    struct server *v =
-        number(c->word[word], INT32_MAX, &pid) ? server_of(c->daemon, (pid_t)pid) : NULL;
+    struct server *v = number(c->word[word], INT32_MAX, &pid) ? server_of(c->daemon, (pid_t)pid) : NULL;
     if (!v || !server_state(c->daemon, v)) {
         fprintf(c->out, "Failed to find server %s\n", c->word[word]);
         return NULL;
@@ -74,7 +73,8 @@ static void print_limit(struct call *c, uint64_t bytes)
 static bool get_server_list(struct call *c)
 {
     for (uint32_t i = 0; i < SERVERS_MAX; i++) {
-        if (server_state(c->daemon, &c->daemon->server[i])) fprintf(c->out, "%d\n", (int)c->daemon->server[i].pid);
+        if (server_state(c->daemon, &c->daemon->server[i]))
+            fprintf(c->out, "%d\n", (int)c->daemon->server[i].pid);
     }
     return true;
 }
@@ -202,7 +202,8 @@ static bool set_default_limit(struct call *c)
         fprintf(c->out, "Invalid limit %s: a whole number and G or M\n", c->word[1]);
         return true;
     }
-    struct limit *l = strlen(c->word[0]) < sizeof l->device ? default_limit(c->daemon, c->word[0], true) : NULL;
+    struct limit *l =
+        strlen(c->word[0]) < sizeof l->device ? default_limit(c->daemon, c->word[0], true) : NULL;
     if (l)
         snprintf(l->value, sizeof l->value, "%s", c->word[1]);
     else
@@ -272,9 +273,9 @@ static void list_processes(struct call *c, const struct server *v)
         if (!sim_mps_is_client(n, i, (uint32_t)v->slot)) continue;
         for (uint32_t k = 0; k < n->device_count; k++) {
             if (p->device[k].context_count)
-                fprintf(c->out, "%-8d %-4u %-8d %.22s %-10llu %.200s\n", (int)sim_process_pid(&c->daemon->sim, i),
-                        p->mps.id, (int)v->pid, n->device[k].profile.uuid, (unsigned long long)p->pid_namespace,
-                        p->name);
+                fprintf(c->out, "%-8d %-4u %-8d %.22s %-10llu %.200s\n",
+                        (int)sim_process_pid(&c->daemon->sim, i), p->mps.id, (int)v->pid,
+                        n->device[k].profile.uuid, (unsigned long long)p->pid_namespace, p->name);
         }
     }
 }

@@ -125,7 +125,8 @@ static void hear(struct daemon *d, int fd)
         struct waiter w = {.fd = fd, .waits = WAITS_FOR_SERVER, .uid = (uint32_t)peer.uid};
         const struct server *v = server_for(d, w.uid);
         log_line("NEW CLIENT %d from user %u: %s", (int)peer.pid, w.uid,
-                 v && v->slot >= 0 ? "Server already exists" : "Server is not ready, push client to pending list");
+                 v && v->slot >= 0 ? "Server already exists"
+                                   : "Server is not ready, push client to pending list");
         if (!waiter_add(d, &w)) close(fd);
         return;
     }

@@ -18,8 +18,8 @@
 struct server {
     pid_t pid; /* 0: this place is free */
     uint32_t uid;
-    int pipe;  /* closed: the server is an orphan */
-    int slot;  /* -1: not yet in the node */
+    int pipe; /* closed: the server is an orphan */
+    int slot; /* -1: not yet in the node */
     bool leaving;
 };
 

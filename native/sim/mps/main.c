@@ -16,12 +16,13 @@
 
 #define PIPE_DIRECTORY "/tmp/nvidia-mps"
 
-static const char usage[] = "usage: nvidia-cuda-mps-control [-d | -f] [-M] [-v]\n"
-                            "  -d  start the daemon in the background\n"
-                            "  -f  start the daemon in the foreground\n"
-                            "  -M, --multiuser-server  one server for all users\n"
-                            "  -v  version\n"
-                            "Without -d or -f: commands on the standard input, for a daemon that runs; see help.\n";
+static const char usage[] =
+    "usage: nvidia-cuda-mps-control [-d | -f] [-M] [-v]\n"
+    "  -d  start the daemon in the background\n"
+    "  -f  start the daemon in the foreground\n"
+    "  -M, --multiuser-server  one server for all users\n"
+    "  -v  version\n"
+    "Without -d or -f: commands on the standard input, for a daemon that runs; see help.\n";
 
 static struct daemon control;
 
@@ -31,7 +32,8 @@ static bool find_directory(void)
     if (!directory || !*directory) directory = PIPE_DIRECTORY;
     int length = snprintf(control.directory, sizeof control.directory, "%s", directory);
     if (length < (int)sizeof control.directory) return true;
-    fprintf(stderr, "The name of the pipe directory is longer than %zu bytes\n", sizeof control.directory - 1);
+    fprintf(stderr, "The name of the pipe directory is longer than %zu bytes\n",
+            sizeof control.directory - 1);
     return false;
 }
 

@@ -51,7 +51,8 @@ static int own_slot(void)
     uint64_t here = stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
     for (uint32_t i = 0; i < sim_procs_used(sim.node); i++) {
         const struct sim_proc *p = &sim.node->proc[i];
-        if (p->state == SIM_SLOT_LIVE && p->pid == (uint64_t)getpid() && p->pid_namespace == here) return (int)i;
+        if (p->state == SIM_SLOT_LIVE && p->pid == (uint64_t)getpid() && p->pid_namespace == here)
+            return (int)i;
     }
     return -1;
 }

@@ -112,7 +112,8 @@ int device_named(struct daemon *d, const struct sim_mps *m, const char *word)
     if (*word >= '0' && *word <= '9' && !*end) return ordinal < m->visible_count ? m->visible[ordinal] : -1;
     size_t length = strlen(word);
     for (uint32_t i = 0; i < m->visible_count && length > 4; i++) {
-        if (strncasecmp(d->sim.node->device[m->visible[i]].profile.uuid, word, length) == 0) return m->visible[i];
+        if (strncasecmp(d->sim.node->device[m->visible[i]].profile.uuid, word, length) == 0)
+            return m->visible[i];
     }
     return -1;
 }

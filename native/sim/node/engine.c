@@ -118,7 +118,8 @@ static void account_card(struct run *r, uint64_t from_ns, uint64_t to_ns, bool c
 }
 
 /* A process that had the card to `rate` only is charged that much of the time. */
-static void account_process(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy, uint32_t rate)
+static void account_process(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy,
+                            uint32_t rate)
 {
     struct sim_proc_device *p =
         &r->sim->node->proc[l->queue->proc % SIM_PROCS_MAX].device[l->queue->device % SIM_DEVICES_MAX];

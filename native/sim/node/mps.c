@@ -20,8 +20,7 @@ bool sim_mps_is_client(const struct sim_node *n, uint32_t slot, uint32_t server)
     if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) != SIM_SLOT_LIVE || p->mps.role != SIM_MPS_CLIENT)
         return false;
     if (server == UINT32_MAX) return true;
-    return p->mps.server == server &&
-           p->mps.server_generation == n->proc[server % SIM_PROCS_MAX].generation;
+    return p->mps.server == server && p->mps.server_generation == n->proc[server % SIM_PROCS_MAX].generation;
 }
 
 uint32_t sim_mps_clients(const struct sim_node *n, uint32_t server)

@@ -219,16 +219,17 @@ enum sim_mps_role { SIM_MPS_NONE = 0, SIM_MPS_CLIENT = 1, SIM_MPS_SERVER = 2 };
 enum sim_mps_status { SIM_MPS_INITIALIZING = 0, SIM_MPS_ACTIVE = 1, SIM_MPS_FAULT = 2 };
 
 struct sim_mps {
-    uint32_t role;                          /* enum sim_mps_role */
-    uint32_t permille;                      /* of the multiprocessors: a client's, or what a server gives to new clients */
+    uint32_t role;     /* enum sim_mps_role */
+    uint32_t permille; /* of the multiprocessors: a client's, or what a server gives to new clients */
     uint64_t memory_bytes[SIM_DEVICES_MAX]; /* the most that a client may hold, likewise; 0: all */
     uint32_t server, server_generation;     /* a client's */
-    uint32_t result;                        /* a client's: the CUresult that every call answers from now on; 0: none */
-    uint32_t id;                            /* a client's number at its server; a server's next one */
-    uint32_t status;                        /* a server's: enum sim_mps_status */
-    uint32_t uid;                           /* a server's: whom it serves */
+    uint32_t result; /* a client's: the CUresult that every call answers from now on; 0: none */
+    uint32_t id;     /* a client's number at its server; a server's next one */
+    uint32_t status; /* a server's: enum sim_mps_status */
+    uint32_t uid;    /* a server's: whom it serves */
     uint32_t clients_max;
-    uint32_t fault_slot, fault_device, fault_count; /* a server's: who made the last fatal fault, where; faults ever */
+    uint32_t fault_slot, fault_device,
+        fault_count; /* a server's: who made the last fatal fault, where; faults ever */
     uint32_t visible_count;
     uint8_t visible[SIM_DEVICES_MAX]; /* a server's devices, in its order */
     uint64_t spare[8];
