@@ -51,10 +51,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process that holds memory of a device; ``pid`` is in the reader's namespace."""
+    """A process that holds memory of a device; ``pid`` is in the reader's namespace.
+
+    ``part`` is the MIG device that it is on; "" for the whole card.
+    """
 
     pid: int
     used_bytes: int
+    part: str = ""
 
     @property
     def used_mib(self) -> int:

@@ -24,6 +24,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import nvml_cards as cards
 from calabash.seams.gpu.deadline import DeadlineThread
 from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
+from calabash.seams.gpu.nvidia_mig import NvidiaPartitioning
 from calabash.seams.gpu.nvml_errors import translated
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
 
@@ -138,6 +139,8 @@ class NvidiaDriver:
         self._event_set: tuple[object, dict[int, DeviceUuid]] | None = None
         self._seen: dict[int, Device] = {}
         self._closed = False
+        self._parts: dict[DeviceUuid, DeviceUuid] = {}  # cards of MIG devices: one thread asks about both
+        self.partitioning = NvidiaPartitioning(self._ask, self._parts)
         try:
             self._ask("starting the driver", lambda: _library.open(options))
         except CalabashError:
@@ -153,6 +156,7 @@ class NvidiaDriver:
             raise translated(what, error) from error
 
     def _thread(self, of: str) -> DeadlineThread:
+        of = self._parts.get(DeviceUuid(of), of)
         with self._calls_lock:
             if of not in self._calls and len(self._calls) > _CARD_THREADS_MAX:
                 of = _NODE  # uuids of cards that are not there

@@ -11,6 +11,7 @@ import pynvml
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, ProcessUtilization
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB
+from calabash.seams.gpu import nvml_mig as mig
 from calabash.seams.gpu.protocol import DeviceEvent, EventKind
 
 VENDOR = "nvidia"
@@ -104,7 +105,8 @@ def device_of(index: int, handles: dict[int, object], uuids: dict[int, DeviceUui
         pci_bus_id=pci_bus_id,
         numa_node=_optional(lambda: _numa_node(handle), -1),
         nvlink_peers=tuple(uuids[i] for i, peer in handles.items() if i != index and _linked(handle, peer)),
-        mig_enabled=_optional(lambda: bool(pynvml.nvmlDeviceGetMigMode(handle)[0]), False),
+        mig_enabled=mig.is_enabled(handle),
+        mig=mig.geometry_of(handle),
     )
 
 
@@ -127,7 +129,10 @@ def _linked(handle: object, peer: object) -> bool:
 
 
 def processes_on(handle: object) -> tuple[DeviceProcess, ...]:
-    """A process is listed once, with all that it holds of the card; a figure that NVML withholds counts as 0."""
+    """A process is listed once, with all that it holds of the card; a figure that NVML withholds counts as 0. Those on a
+    card in MIG mode are listed with the MIG device that they are on."""
+    if mig.is_enabled(handle):
+        return mig.processes_on_parts(handle)
     used: dict[int, int] = {}
     for process in (
         *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),

@@ -16,6 +16,7 @@ _REASONS = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Reason.BAD_FILE,
     pynvml.NVML_ERROR_TIMEOUT: Reason.TIMEOUT,
     pynvml.NVML_ERROR_IN_USE: Reason.CONFLICT,
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: Reason.NO_CAPACITY,
 }
 _HINTS = {
     Reason.NO_DEVICES: "install the NVIDIA driver, or try a simulated node: calabash sim create lab --gpus 2xA100-40GB",
