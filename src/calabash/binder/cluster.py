@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from calabash.binder.bundle import Bundle, Layout, mode_of, placed
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
@@ -306,8 +307,13 @@ def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str]) -> Choic
     for choice in kinds.choices(request.bundle, wish):
         models = choice.shape.models
         if choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):
-            return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
+            return _anywhere(choice)
     raise CalabashError(f"{len(held)} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
+
+
+@lru_cache(maxsize=4096)
+def _anywhere(choice: Choice) -> Choice:
+    return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
 
 
 def _because(node: ClusterNode, devices: Sequence[int], tenancy: Tenancy, policy: str) -> str:

@@ -8,6 +8,7 @@ not at all, members beyond that are elastic: they come and go one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import intern
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import NodePlacement, Shape
@@ -62,7 +63,8 @@ class Request:
     @property
     def gang_key(self) -> GangKey:
         """Names the gang: members have one owner, tenant and queue; a request without a gang is a gang of its own."""
-        return (":".join(filter(None, (self.owner, self.tenant))), self.queue, self.gang or "\0" + self.id)
+        behalf = intern(":".join(filter(None, (self.owner, self.tenant))))
+        return (behalf, self.queue, self.gang or "\0" + self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

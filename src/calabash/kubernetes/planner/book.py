@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.binder.bundle import Bundle
@@ -62,8 +62,8 @@ class Entry:
     bundle: Bundle | None = None
     plan: PodPlan | None = None
     written: str = ""
-    releases: list[str] = field(default_factory=list)
-    after: set[str] = field(default_factory=set)
+    releases: tuple[str, ...] = ()
+    after: frozenset[str] = frozenset()
     gang: GangName | None = None
     told: tuple[Reason | None, str] = (None, "")
     said: Reason | None = None
@@ -76,7 +76,7 @@ class Entry:
         for which there was one plan, has that one, whatever has been heard of it here."""
         if self.plan is None:
             return False
-        return self.written == self.plan.id or (self.facts.gated and self.releases == [self.plan.id])
+        return self.written == self.plan.id or (self.facts.gated and self.releases == (self.plan.id,))
 
     @property
     def id(self) -> AllocationId:
@@ -160,7 +160,7 @@ class Book:
     def put_aside(self, entry: Entry, reason: Reason, message: str) -> None:
         """It cannot be decided until something else changes."""
         entry.stage = Stage.ASIDE
-        entry.after.clear()
+        entry.after = frozenset()
         self.aside[entry.facts.uid] = None
         if not entry.facts.leaving:
             self.tell(entry, reason, message)
@@ -170,7 +170,7 @@ class Book:
         if entry.gang is not None and entry.stage in UNBOUND:
             self.broken.add(entry.gang)
         self.settle(entry, None)
-        entry.after.clear()
+        entry.after = frozenset()
         if entry.facts.confined and not (entry.facts.own or entry.facts.gated):
             self.scheduler.finished(entry.id)  # nobody chooses any node for it any more
             entry.stage = Stage.ASIDE

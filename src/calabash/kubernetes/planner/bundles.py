@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from calabash.binder.bundle import Bundle, Part
 from calabash.kubernetes.asked import ContainerKind, PodRequest
 
 
+@lru_cache(maxsize=256)
 def phases_of(kinds: tuple[ContainerKind, ...]) -> tuple[tuple[int, ...], ...]:
     """Each init container runs with the sidecars before it; all main ones with all sidecars."""
     phases: list[tuple[int, ...]] = []
@@ -25,6 +27,7 @@ def phases_of(kinds: tuple[ContainerKind, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(phases)
 
 
+@lru_cache(maxsize=4096)  # pods of one job ask for the same
 def bundle_of(asked: PodRequest, *, tenant: str, queue: str, priority: int, gang_size: int) -> Bundle:
     """The bundle of a pod, with all that its own words do not decide. Raises CalabashError when the parts disagree."""
     parts = tuple(

@@ -78,7 +78,7 @@ class Decisions:
         """Somebody is gone; who waited for no one else goes on."""
         for name in list(self._book.placed):
             entry = self._book.entries[name]
-            entry.after.discard(uid)
+            entry.after -= {uid}
             if entry.stage is not Stage.PLACED:
                 del self._book.placed[name]
             elif not entry.after:
@@ -121,7 +121,7 @@ class Decisions:
     def _release(self, entry: Entry) -> None:
         assert entry.plan is not None
         entry.stage = Stage.RELEASING
-        entry.releases.append(entry.plan.id)
+        entry.releases += (entry.plan.id,)
         self._book.want(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._choices(entry, entry.plan)))
         self._book.tell(entry, None, f"planned on {entry.plan.node}")
 
@@ -134,13 +134,13 @@ class Decisions:
         book = self._book
         devices = devices_of(plan)
         leaving = [book.entries[uid] for uid in book.on_node.get(plan.node, ())]
-        entry.after = {
+        entry.after = frozenset(
             other.facts.uid
             for other in leaving
             if other.stage is Stage.EVICTED
             and other.plan is not None
             and not devices.isdisjoint(devices_of(other.plan))
-        }
+        )
         if not entry.after:
             return False
         entry.stage = Stage.PLACED

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 from calabash.binder.cluster import ClusterNode, same_devices
 from calabash.binder.kinds import NodeDevice
-from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, devices_of
+from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Stage, devices_of
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
 from calabash.kubernetes.planner.pods import Pods, holders
 from calabash.model.device import Health, NodeName
 
 
 class Fleet:
-    """Events of nodes. A slice whose pod the book does not count is memory that somebody unknown holds."""
+    """Events of nodes. A slice whose pod the book does not count is memory that somebody unknown holds: whoever the book
+    can count is therefore counted first, else it would find its own memory held by a stranger."""
 
     def __init__(self, book: Book, pods: Pods) -> None:
         self._book = book
@@ -40,8 +41,8 @@ class Fleet:
         self._take_away(name)
 
     def nodes(self) -> list[ClusterNode]:
-        """All nodes that take part, as they are now."""
-        return [found for name in self._nodes if (found := self._described(name)) is not None]
+        """All nodes that take part, as they are now, and nothing on them; ``recount`` each once pods hold what is theirs."""
+        return [found for name in self._nodes if (found := self._described(name, empty=True)) is not None]
 
     def recount(self, name: str, now_s: float) -> None:
         """Who is counted on a node has changed."""
@@ -50,7 +51,7 @@ class Fleet:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _described(self, name: str) -> ClusterNode | None:
+    def _described(self, name: str, *, empty: bool = False) -> ClusterNode | None:
         node, devices = self._nodes.get(name), self._devices.get(name)
         self._book.unready.discard(name)
         if node is None or devices is None or not devices.devices:
@@ -59,7 +60,7 @@ class Fleet:
             self._book.unready.add(name)
         return ClusterNode(
             name=NodeName(name),
-            devices=tuple(self._with_strangers(found, devices) for found in devices.devices),
+            devices=devices.devices if empty else tuple(self._with_strangers(one, devices) for one in devices.devices),
             labels=node.labels,
             taints=node.taints,
             schedulable=node.schedulable and node.offers and devices.schedulable,
@@ -79,28 +80,25 @@ class Fleet:
         book = self._book
         if not book.started:
             return
-        now = self._described(name)
-        if now is None:
+        empty = self._described(name, empty=True)
+        if empty is None:
             self._take_away(name)
             return
-        before = book.scheduler.nodes.get(now.name)
-        anew = before is None or not same_devices(before, now)
+        before = book.scheduler.nodes.get(empty.name)
+        anew = before is None or not same_devices(before, empty)
         if anew and before is not None:
             self._take_away(name)
-        book.scheduler.put_node(now)
-        if anew:
-            self._come_back(name, now_s)
-        else:
-            self._leave_ill_devices(now)
-
-    def _come_back(self, name: str, now_s: float) -> None:
-        """What is bound there holds its devices again."""
-        for entry in holders(self._book, name):
-            if entry.stage in SETTLED and not self._book.scheduler.holds(entry.id):
+        back = SETTLED if anew else SETTLED - {Stage.EVICTED}  # whose devices may be another's already
+        uncounted = [e for e in holders(book, name) if e.stage in back and not book.scheduler.holds(e.id)]
+        if uncounted:
+            book.scheduler.put_node(empty)
+            for entry in uncounted:  # what is bound there holds its devices again
                 self._pods.adopt(entry, entry.plan or entry.facts.plan, now_s)
         now = self._described(name)
         if now is not None:
-            self._book.scheduler.put_node(now)  # what was adopted is no stranger's
+            book.scheduler.put_node(now)
+            if not anew:
+                self._leave_ill_devices(now)
 
     def _leave_ill_devices(self, node: ClusterNode) -> None:
         """What has not begun on a device that takes nothing new goes elsewhere. Of a node that Kubernetes itself lets nobody

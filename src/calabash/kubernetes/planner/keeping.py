@@ -67,12 +67,11 @@ class GpuNodeKeeping:
         self._pool: dict[Any, Any] = {}
 
     def __call__(self, node: GpuNode) -> GpuNode:
-        names = {device.uuid: device.uuid for device in node.status.devices}
-        devices = tuple(self._device(one, names) for one in node.status.devices)
+        devices = tuple(self._device(one) for one in node.status.devices)
         return GpuNode(metadata=_bare(node.metadata), spec=node.spec, status=GpuNodeStatus(devices=devices))
 
-    def _device(self, device: GpuNodeDevice, names: dict[str, str]) -> GpuNodeDevice:
-        uuid = device.uuid
+    def _device(self, device: GpuNodeDevice) -> GpuNodeDevice:
+        uuid = intern(device.uuid)
         return GpuNodeDevice(
             uuid=uuid,
             index=device.index,
@@ -81,7 +80,7 @@ class GpuNodeKeeping:
             health=intern(device.health),
             numa_node=device.numa_node,
             pci_bus_id=intern(device.pci_bus_id),
-            nvlink_peers=tuple(names.get(peer, peer) for peer in device.nvlink_peers),
+            nvlink_peers=tuple(map(intern, device.nvlink_peers)),
             modes=self._one(device.modes),
             slices=tuple(_slice(one) for one in device.slices),
             foreign_mib=device.foreign_mib,
@@ -95,7 +94,7 @@ class GpuNodeKeeping:
 
 
 def _bare(meta: ObjectMeta) -> ObjectMeta:
-    return ObjectMeta(name=meta.name, uid=meta.uid, resource_version=meta.resource_version)
+    return ObjectMeta(name=intern(meta.name), uid=meta.uid, resource_version=meta.resource_version)
 
 
 def _slice(one: GpuNodeSlice) -> GpuNodeSlice:

@@ -173,6 +173,7 @@ class Pods:
         elif entry.plan is not None:
             if facts.plan is not None and facts.plan.id == entry.plan.id and not facts.gated:
                 entry.written = facts.plan.id
+                entry.plan = facts.plan if facts.plan == entry.plan else entry.plan  # one of the two need be held
                 if entry.stage is Stage.RELEASING:
                     entry.stage = Stage.RELEASED
             if facts.refused and not facts.nominated and before.nominated and entry.stage is Stage.RELEASED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
+from sys import intern
 from typing import cast
 
 import msgspec
@@ -14,7 +15,7 @@ from calabash.kubernetes.asked import PodRequest, read_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
 from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST, SCHEDULER
-from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.kubernetes.plan import PlannedContainer, PodPlan, read_plan
 from calabash.kubernetes.planner.affinity import confined_to
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
 from calabash.kubernetes.planner.facts import (
@@ -100,7 +101,21 @@ def plan_in(pod: Pod) -> PodPlan | None:
         plan = read_plan(text)
     except CalabashError:
         return None
-    return plan if plan.pod_uid == pod.metadata.uid else None
+    return _shared(plan, pod.metadata.uid) if plan.pod_uid == pod.metadata.uid else None
+
+
+def _shared(plan: PodPlan, uid: str) -> PodPlan:
+    """The same, with the names that others have as well held once."""
+    containers = tuple(
+        PlannedContainer(
+            name=intern(c.name),
+            mode=intern(c.mode),
+            policy=c.policy,
+            slices=tuple(msgspec.structs.replace(s, device=intern(s.device)) for s in c.slices),
+        )
+        for c in plan.containers
+    )
+    return PodPlan(id=plan.id, pod_uid=uid, node=intern(plan.node), containers=containers)
 
 
 _read_request = lru_cache(maxsize=4096)(read_request)  # those of one job are the same
@@ -129,7 +144,12 @@ def wish_of(pod: Pod) -> Wish:
     if required is not None and len(required.node_selector_terms) == 1:
         term = required.node_selector_terms[0]
         wanted += [text for one in term.match_expressions if (text := _expression(one))]
-    return Wish(selector=tuple(wanted), tolerations=frozenset(t for one in spec.tolerations for t in _tolerated(one)))
+    return _one_wish(tuple(wanted), frozenset(t for one in spec.tolerations for t in _tolerated(one)))
+
+
+@lru_cache(maxsize=4096)  # those of one job are the same
+def _one_wish(selector: tuple[str, ...], tolerations: frozenset[str]) -> Wish:
+    return Wish(selector=selector, tolerations=tolerations)
 
 
 def _expression(one: SelectorRequirement) -> str:

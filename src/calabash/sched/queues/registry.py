@@ -40,9 +40,10 @@ class GangRegistry:
             raise CalabashError(
                 f"request {request.id} is there already", reason=Reason.CONFLICT, hint="ids are unique while they live"
             )
-        gang = self.gangs.setdefault(
-            request.gang_key, Gang(key=request.gang_key, queue=request.queue, owner=request.behalf)
-        )
+        key = request.gang_key
+        gang = self.gangs.get(key)
+        if gang is None:
+            gang = self.gangs[key] = Gang(key=key, queue=request.queue, owner=request.behalf)
         gang.waiting[request.id] = request
         self.queued[gang.key] = gang
         self._gang_of[request.id] = gang

@@ -17,7 +17,7 @@ from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.book import Stage
 from calabash.kubernetes.planner.facts import NamespaceSeen, NodeSeen, Nominate, QueueSeen, ReleasePod, SliceSeen
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest
+from calabash.model.request import AllocationId, GpuRequest
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=40)
 WHOLE = GpuRequest()
@@ -502,6 +502,47 @@ def test_a_planner_that_takes_over_keeps_every_plan_and_what_is_bound() -> None:
     cluster.check()
 
 
+LARGE = GpuRequest(memory_mib=30_000, core_percent=60)
+
+
+@pytest.mark.parametrize("asked_for", [LARGE, WHOLE])
+def test_what_agents_say_is_given_is_held_by_its_pods_and_not_by_strangers(asked_for: GpuRequest) -> None:
+    cluster = Cluster({"a": 2, "b": 1})
+    pods = [cluster.create(asked_for) for _ in range(3)]
+    cluster.settle()
+    cluster.agents_tell()
+    cluster.restarted()
+    _hold(cluster, pods)
+    node = cluster.nodes["a"]
+    cluster.lose_node("a")
+    cluster.settle()
+    cluster.nodes["a"] = node
+    cluster.core.node(node[0], cluster.now_s)
+    cluster.core.devices(node[1], cluster.now_s)
+    _hold(cluster, pods)
+    beside = cluster.create(GpuRequest(memory_mib=1024, core_percent=50))
+    cluster.settle()
+    assert beside not in cluster.bound(), "no device has 50 % of its compute left"
+
+
+def test_a_slice_that_is_heard_of_before_its_pod_is_that_pods() -> None:
+    cluster = Cluster({"a": 1})
+    pod = cluster.create(LARGE)
+    cluster.settle()
+    cluster.agents_tell()
+    seen = cluster.pods.pop(pod)
+    cluster.restarted()
+    cluster.set(seen)
+    cluster.settle()
+    _hold(cluster, [pod])
+
+
+def _hold(cluster: Cluster, pods: list[str]) -> None:
+    scheduler = cluster.core.book.scheduler
+    assert [uid for uid in pods if not scheduler.holds(AllocationId(uid))] == []
+    assert [d.foreign_mib for node in scheduler.nodes.values() for d in node.devices if d.foreign_mib] == []
+
+
 @pytest.mark.parametrize("written", [1, 3, 4])
 def test_a_gang_that_a_dying_planner_released_in_part_is_planned_together_again(written: int) -> None:
     cluster = Cluster({"a": 2, "b": 2})
@@ -620,6 +661,10 @@ class Life(RuleBasedStateMachine):
         else:
             self.cluster.add_node(name, 1 if name == "b" else 2)
 
+    @rule()
+    def agents_tell(self) -> None:
+        self.cluster.agents_tell()
+
     @rule(pick=st.integers(0, 1000))
     def protect(self, pick: int) -> None:
         bound = list(self.cluster.bound())
@@ -659,6 +704,8 @@ class Life(RuleBasedStateMachine):
                 assert not book.scheduler.holds(entry.id)
             if entry.stage is Stage.ASIDE:
                 assert not book.scheduler.knows(entry.id)
+            if entry.stage is Stage.BOUND and entry.facts.plan is not None and entry.node in book.scheduler.nodes:
+                assert book.scheduler.holds(entry.id)
 
 
 TestLife = Life.TestCase

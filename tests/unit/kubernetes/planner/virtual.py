@@ -21,6 +21,7 @@ from calabash.kubernetes.planner.facts import (
     QueueSeen,
     ReleasePod,
     Report,
+    SliceSeen,
 )
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.request import ComputePolicy, GpuRequest
@@ -114,6 +115,19 @@ class Cluster:
     def end(self, uid: str) -> None:
         if self.pods.pop(uid, None) is not None:
             self.core.pod_gone(uid)
+
+    def agents_tell(self) -> None:
+        """Every agent says what is given of its node's devices."""
+        for name, (node, told) in self.nodes.items():
+            slices = tuple(
+                SliceSeen(pod_uid=pod.uid, device=part.device, memory_mib=part.memory_mib)
+                for pod in self.pods.values()
+                if pod.node == name and pod.plan is not None
+                for container in pod.plan.containers
+                for part in container.slices
+            )
+            self.nodes[name] = (node, replace(told, slices=slices))
+            self.core.devices(self.nodes[name][1], self.now_s)
 
     def lose_node(self, name: str) -> None:
         del self.nodes[name]
