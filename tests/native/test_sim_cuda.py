@@ -25,6 +25,14 @@ MEMORY = {
     "physical memory is shared with a process that gets its descriptor": "descriptor",
     "an IPC handle shows the memory of its owner, who pays": "ipc",
 }
+MANAGED = {
+    "what does not fit is evicted, least recently used first, and comes back at the speed of the link": "evicted",
+    "memory larger than the card passes through it each time": "more_than_the_card",
+    "plain memory takes the place of managed memory and never the reverse": "plain_memory_has_precedence",
+    "a prefetch moves memory before it is touched": "prefetched",
+    "what the host has written is moved, what nobody has written is not": "written_by_the_host",
+    "two processes evict each other's memory, and the dead one's is room": "two_processes",
+}
 ORDER = {
     "the time between events is the modelled time": "exact_time",
     "times stay exact when the queue has long been overwritten": "exact_time_of_long_ago",
@@ -57,6 +65,14 @@ def node(tmp_path: Path) -> Iterator[CudaNode]:
 def test_memory(node: CudaNode, check: str) -> None:
     node.run("sim_cuda_memory", check)
     assert node.device()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("check", MANAGED.values(), ids=list(MANAGED))
+def test_managed_memory_beyond_the_card(tmp_path: Path, check: str) -> None:
+    node = CudaNode(tmp_path / "node.state", "T4")
+    node.run("sim_cuda_managed", check)
+    assert node.device()["used_bytes"] == 0
+    node.close()
 
 
 @pytest.mark.parametrize("check", ORDER.values(), ids=list(ORDER))

@@ -76,6 +76,7 @@ CUresult copy_submit(CUstream hStream, const struct box *b, bool waits)
     uint64_t bytes = b->width * b->height * b->depth;
     if (bytes == 0) return CUDA_SUCCESS;
     struct work w = work_of(s->context, b, bytes);
+    if (memory_is_followed() && !memory_is_ours(b->from.base)) memory_written(s->context, b->to.base, bytes);
     if (!waits && capture_work(s, NODE_MEMCPY, &w, NULL, 0, &result)) return result;
     if (waits && (result = capture_forbids()) != CUDA_SUCCESS) return result;
     return waits ? stream_submit_and_wait(s, &w) : stream_submit(s, &w);

@@ -1,5 +1,5 @@
 /*
- * Fills of device memory by elements of 1, 2 or 4 bytes, and prefetches (which move nothing here).
+ * Fills of device memory by elements of 1, 2 or 4 bytes, and prefetches of managed memory.
  */
 #include "sim/cuda/fill.h"
 
@@ -52,6 +52,7 @@ static CUresult prepare(struct context *c, struct fill *f, struct work *w)
                        .effect = fill_effect,
                        .argument = f,
                        .argument_bytes = sizeof *f};
+    w->touches = memory_touch(c, f->base, bytes, w->touch, 0);
     return CUDA_SUCCESS;
 }
 
@@ -156,21 +157,26 @@ EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsig
     return fill(dstDevice, dstPitch, ui, 4, Width, Height, hStream, false);
 }
 
-static CUresult prefetch(CUdeviceptr devPtr, size_t count, CUstream hStream)
+static CUresult prefetch(CUdeviceptr devPtr, size_t count, bool to_host, CUstream hStream)
 {
     STREAM_OR_RETURN(s, hStream);
-    return count && memory_allows(s->context, devPtr, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!count || !memory_allows(s->context, devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+    struct work w = {.kind = WORK_TIMED, .engine = SIM_WORK_COPY};
+    w.touches = memory_touch(s->context, devPtr, count, w.touch, 0);
+    if (!w.touches || s->capture) return CUDA_SUCCESS;
+    w.touch[0].to_host = to_host;
+    return stream_submit(s, &w);
 }
 
 EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
     if (dstDevice != CU_DEVICE_CPU && !device_get(dstDevice)) return CUDA_ERROR_INVALID_DEVICE;
-    return prefetch(devPtr, count, hStream);
+    return prefetch(devPtr, count, dstDevice == CU_DEVICE_CPU, hStream);
 }
 
 EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
                                       unsigned int flags, CUstream hStream)
 {
-    (void)location;
-    return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, hStream);
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    return prefetch(devPtr, count, location.type != CU_MEM_LOCATION_TYPE_DEVICE, hStream);
 }

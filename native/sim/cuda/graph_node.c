@@ -21,8 +21,7 @@ CUresult node_set_kernel(struct node *n, struct context *c, const CUDA_KERNEL_NO
     if (!f) return CUDA_ERROR_INVALID_VALUE;
     const unsigned int grid[3] = {p->gridDimX, p->gridDimY, p->gridDimZ};
     const unsigned int block[3] = {p->blockDimX, p->blockDimY, p->blockDimZ};
-    CUresult result =
-        launch_prepare(f, grid, block, p->kernelParams, p->extra, c->device->profile, &w, buffer);
+    CUresult result = launch_prepare(f, grid, block, p->kernelParams, p->extra, c, &w, buffer);
     if (result != CUDA_SUCCESS) return result;
     if (!node_set_work(n, &w)) return CUDA_ERROR_OUT_OF_MEMORY;
     n->kernel = *p;

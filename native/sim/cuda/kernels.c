@@ -188,6 +188,13 @@ static CUresult touch(struct context *c, const struct kernel_call *k)
     return CUDA_SUCCESS;
 }
 
+/* sweep(const char *x, size_t n): reads n bytes and nothing more */
+static CUresult sweep(struct context *c, const struct kernel_call *k)
+{
+    REQUIRE(c, pointer(k, 0), pointer(k, 8));
+    return CUDA_SUCCESS;
+}
+
 static void no_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
     (void)k;
@@ -203,6 +210,7 @@ static const struct kernel registry[] = {
     {"iota", "pi", iota_cost, iota},
     {"spin_ns", "l", spin_cost, NULL},
     {"touch", "pl", touch_cost, touch},
+    {"sweep", "pl", touch_cost, sweep},
     {"empty", "", no_cost, NULL},
 };
 

@@ -99,8 +99,22 @@ static CUresult unknown(struct function *f)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+/* What a launch touches of managed memory: behind each of its pointers as much as it moves in all. */
+static void touch(const struct context *c, struct work *w, uint64_t bytes)
+{
+    const struct launch *l = w->argument;
+    struct parameter parameter[PARAMETERS_MAX];
+    uint32_t size, count = kernel_parameters(l->kernel, parameter, &size);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t address;
+        if (l->kernel->signature[i] != 'p') continue;
+        memcpy(&address, l->parameters + parameter[i].offset, sizeof address);
+        w->touches = memory_touch(c, address, bytes, w->touch, w->touches);
+    }
+}
+
 CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsigned int *block,
-                        void **kernelParams, void **extra, const struct sim_profile *profile, struct work *w,
+                        void **kernelParams, void **extra, const struct context *c, struct work *w,
                         unsigned char *buffer)
 {
     struct launch *l = (struct launch *)buffer;
@@ -120,11 +134,12 @@ CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsi
     f->kernel->cost(&call, &cost);
     *w = (struct work){.kind = WORK_TIMED,
                        .engine = SIM_WORK_KERNEL,
-                       .duration_ns = kernel_duration(profile, &cost),
+                       .duration_ns = kernel_duration(c->device->profile, &cost),
                        .heavy = f->kernel->run && (cost.bytes > HEAVY_BYTES || cost.flops > HEAVY_FLOPS),
                        .effect = f->kernel->run ? launch_effect : NULL,
                        .argument = l,
                        .argument_bytes = sizeof *l + bytes};
+    if (memory_is_followed()) touch(c, w, cost.bytes);
     return CUDA_SUCCESS;
 }
 
@@ -142,8 +157,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (sharedMemBytes > 232448u) return CUDA_ERROR_INVALID_VALUE;
     const unsigned int grid[3] = {gridDimX, gridDimY, gridDimZ}, block[3] = {blockDimX, blockDimY, blockDimZ};
-    const struct sim_profile *profile = s->context->device->profile;
-    result = launch_prepare(function, grid, block, kernelParams, extra, profile, &w, buffer);
+    result = launch_prepare(function, grid, block, kernelParams, extra, s->context, &w, buffer);
     if (result != CUDA_SUCCESS) return result;
     if (s->capture || s->legacy) {
         CUDA_KERNEL_NODE_PARAMS params = {.func = f,

@@ -10,6 +10,7 @@
 #include "sim/cuda/registered.h"
 #include "sim/cuda/space.h"
 #include "sim/node/charge.h"
+#include "sim/node/managed.h"
 #include "sim/node/state.h"
 
 #include <sys/mman.h>
@@ -19,6 +20,8 @@ static uint32_t group_of(const struct device *d)
 {
     return d ? (uint32_t)d->ordinal : SIM_DEVICES_MAX;
 }
+
+static bool places_used;
 
 static bool nothing_kept(struct device *d)
 {
@@ -39,7 +42,11 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t charge = d ? sim_charge_bytes(bytes) : 0;
-    if (d && !sim_charge(&process.sim, d->index, charge, false)) {
+    struct sim_touch place = {0};
+    if (d && memory == MEMORY_MANAGED && bytes >= SIM_SMALL_BYTES &&
+        managed_add(&process.sim, d->index, charge, &place))
+        charge = 0; /* it counts where it lies */
+    if (charge && !sim_charge(&process.sim, d->index, charge, false)) {
         if (!full(d) || !sim_charge(&process.sim, d->index, charge, false)) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memory_lock();
@@ -55,10 +62,13 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
         r->device = d;
         r->context = c;
         r->charged = charge;
+        r->place = place;
+        if (place.bytes) __atomic_store_n(&places_used, true, __ATOMIC_RELAXED);
     }
     memory_unlock();
     if (!r) {
-        if (d) sim_refund(&process.sim, d->index, charge, false);
+        if (place.bytes) managed_remove(&process.sim, d->index, &place);
+        if (charge) sim_refund(&process.sim, d->index, charge, false);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *out = r;
@@ -69,6 +79,7 @@ void memory_drop(struct range *r)
 {
     struct device *d = r->device;
     uint64_t charge = r->charged;
+    struct sim_touch place = r->place;
     memory_lock();
     if (!small_give(r, group_of(d))) {
         if (r->file >= 0) {
@@ -82,7 +93,38 @@ void memory_drop(struct range *r)
         range_remove(r);
     }
     memory_unlock();
+    if (place.bytes) managed_remove(&process.sim, d->index, &place);
     if (d && charge) sim_refund(&process.sim, d->index, charge, false);
+}
+
+bool memory_is_followed(void)
+{
+    return __atomic_load_n(&places_used, __ATOMIC_RELAXED);
+}
+
+uint32_t memory_touch(const struct context *c, uint64_t address, uint64_t bytes, struct sim_touch *out,
+                      uint32_t count)
+{
+    if (!memory_is_followed() || count >= SIM_TOUCH_MAX) return count;
+    memory_lock();
+    const struct range *r = range_find(address);
+    struct sim_touch place = r && r->device == c->device ? r->place : (struct sim_touch){0};
+    memory_unlock();
+    if (!place.bytes) return count;
+    if (bytes < place.bytes) place.bytes = bytes;
+    for (uint32_t i = 0; i < count; i++) {
+        if (out[i].place != place.place) continue;
+        if (place.bytes > out[i].bytes) out[i].bytes = place.bytes;
+        return count;
+    }
+    out[count] = place;
+    return count + 1;
+}
+
+void memory_written(const struct context *c, uint64_t address, uint64_t bytes)
+{
+    struct sim_touch place;
+    if (memory_touch(c, address, bytes, &place, 0)) managed_written(&process.sim, c->device->index, &place);
 }
 
 static bool may(const struct context *c, const struct range *r)

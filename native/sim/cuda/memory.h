@@ -18,5 +18,12 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes);
 bool memory_knows(uint64_t address);
 /* As above for either side of a copy: addresses outside our range are the program's own. */
 bool memory_is_ours(uint64_t address);
+/* Whether this process has managed memory whose place is followed. */
+bool memory_is_followed(void);
+/* Adds the managed memory at `address`, if that is what lies there, to what work of `c` touches; the new count. */
+uint32_t memory_touch(const struct context *c, uint64_t address, uint64_t bytes, struct sim_touch *out,
+                      uint32_t count);
+/* The same memory has been written from the host's side. */
+void memory_written(const struct context *c, uint64_t address, uint64_t bytes);
 
 #endif

@@ -3,6 +3,7 @@
 #define CALABASH_SIM_CUDA_SPACE_H
 
 #include "sim/cuda/call.h"
+#include "sim/node/state.h"
 
 struct context;
 struct device;
@@ -37,8 +38,9 @@ struct range {
     uint32_t access; /* VMM: bit per ordinal that may read and write */
     int file;        /* memory file it was moved to for IPC, or -1 */
     uint64_t file_offset;
-    bool pending_free; /* nobody may touch it */
-    bool freeing;      /* its release stands in a stream */
+    struct sim_touch place; /* managed memory whose place is followed: `bytes` is not 0 */
+    bool pending_free;      /* nobody may touch it */
+    bool freeing;           /* its release stands in a stream */
 };
 
 /* Address space: blocks of 2 MiB in one reservation. */

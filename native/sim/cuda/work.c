@@ -27,7 +27,7 @@
 
 /* Post one entry; waits for room. The context's lock is held (and dropped while waiting). Returns 1 + its
  * number. */
-static uint64_t context_post(struct context *c, enum sim_work kind, uint64_t duration_ns)
+static uint64_t context_post(struct context *c, const struct work *w)
 {
     while (queue_room(&process.sim, c->queue) == 0) {
         uint64_t target = QUEUE(c)->posted - LOW_WATER;
@@ -42,7 +42,7 @@ static uint64_t context_post(struct context *c, enum sim_work kind, uint64_t dur
         e->state = EVENT_DONE;
         event_unmark(e);
     }
-    return 1 + queue_post(&process.sim, c->queue, kind, duration_ns);
+    return 1 + queue_post_touching(&process.sim, c->queue, w->engine, w->duration_ns, w->touch, w->touches);
 }
 
 /* Called without the lock. */
@@ -87,7 +87,7 @@ static void perform(struct stream *s, struct work *w)
         pthread_mutex_lock(&c->lock);
         return;
     }
-    if (!w->posted && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w->engine, w->duration_ns));
+    if (!w->posted && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w));
     if (w->kind == WORK_RECORD) {
         struct depend before = {s, s->id, s->finished};
         if (w->event->generation == w->event_generation)
@@ -197,7 +197,7 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
     }
     bool timing_known = timing_is_known(s, depend, depend_count);
     if (w->kind == WORK_HOST || w->kind == WORK_WAIT || w->kind == WORK_RECORD) timing_known = false;
-    if (timing_known && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w->engine, w->duration_ns));
+    if (timing_known && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w));
     if (copy->event) event_hold(copy->event);
     copy->posted = timing_known;
     if (!copy->posted) s->unposted++;
@@ -231,7 +231,7 @@ static CUresult submit(struct stream *s, const struct work *w, bool waits)
     bool outstanding = s->finished < s->pushed || count;
     if (outstanding || w->kind == WORK_HOST || w->kind == WORK_WAIT || (w->heavy && !waits))
         return defer(s, w, depend, count);
-    if (w->kind == WORK_TIMED) stream_posted(s, context_post(c, w->engine, w->duration_ns));
+    if (w->kind == WORK_TIMED) stream_posted(s, context_post(c, w));
     run_effect(c, w);
     if (w->release) w->release(w->argument);
     return CUDA_SUCCESS;

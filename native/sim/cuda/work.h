@@ -8,6 +8,7 @@
 
 #include "sim/cuda/event.h"
 #include "sim/cuda/stream.h"
+#include "sim/node/state.h"
 
 enum work_kind { WORK_TIMED, WORK_EFFECT, WORK_HOST, WORK_RECORD, WORK_WAIT };
 
@@ -25,6 +26,8 @@ struct work {
     struct event *event;
     uint64_t event_generation;
     struct depend after; /* one more thing to follow; stream NULL: none */
+    uint32_t touches;    /* managed memory that it needs, as far as it is followed */
+    struct sim_touch touch[SIM_TOUCH_MAX];
     /* filled when deferred */
     struct work *next;
     bool posted;

@@ -3,6 +3,7 @@
  */
 #include "sim/node/charge.h"
 
+#include "sim/node/managed.h"
 #include "sim/node/mps.h"
 #include "sim/node/slot.h"
 
@@ -50,16 +51,42 @@ bool sim_has_place(struct sim *s, uint32_t device)
     return has;
 }
 
+static struct sim_gi *instance_of(struct sim_device *d, const struct sim_proc_device *p)
+{
+    return p->mig_used && p->mig_gi_id < SIM_GI_MAX ? &d->mig.gi[p->mig_gi_id] : NULL;
+}
+
+uint64_t sim_room(const struct sim *s, uint32_t device, uint32_t proc)
+{
+    struct sim_device *d = &s->node->device[device];
+    const struct sim_gi *g = instance_of(d, &s->node->proc[proc].device[device]);
+    uint64_t total = sim_device_total(d), room = d->used_bytes < total ? total - d->used_bytes : 0;
+    uint64_t within = g && g->used_bytes < g->memory_bytes ? g->memory_bytes - g->used_bytes : 0;
+    return g && within < room ? within : room;
+}
+
+void sim_hold(struct sim *s, uint32_t device, uint32_t proc, int64_t bytes)
+{
+    struct sim_device *d = &s->node->device[device];
+    struct sim_proc_device *p = &s->node->proc[proc].device[device];
+    struct sim_gi *g = instance_of(d, p);
+    if (g) g->used_bytes += (uint64_t)bytes;
+    p->alloc_bytes += (uint64_t)bytes;
+    d->alloc_bytes += (uint64_t)bytes;
+    d->used_bytes += (uint64_t)bytes;
+    if (bytes <= 0) return;
+    if (p->alloc_bytes > p->alloc_peak_bytes) p->alloc_peak_bytes = p->alloc_bytes;
+    see_peaks(s, device);
+}
+
 static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
 {
     struct sim_device *d = &s->node->device[device];
     struct sim_proc_device *p = &s->node->proc[s->slot].device[device];
-    struct sim_gi *g = p->mig_used && p->mig_gi_id < SIM_GI_MAX ? &d->mig.gi[p->mig_gi_id] : NULL;
-    uint64_t total = sim_device_total(d);
+    struct sim_gi *g = instance_of(d, p);
     if (!has_place(d, p)) return false;
-    if (d->used_bytes > total || bytes > total - d->used_bytes) return false;
     if (!sim_mps_allows(&s->node->proc[s->slot], device, bytes)) return false;
-    if (g && (g->used_bytes > g->memory_bytes || bytes > g->memory_bytes - g->used_bytes)) return false;
+    if (bytes > sim_room(s, device, (uint32_t)s->slot)) return false;
     if (g) g->used_bytes += bytes;
     if (context) {
         p->context_bytes += bytes;
@@ -82,9 +109,11 @@ bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
     bool injected = !context && fails_by_injection(d);
     bool ok = !injected && try_charge(s, device, bytes, context);
     sim_unlock_device(s, device);
-    if (!ok && !injected && sim_sweep(s, 0) > 0) {
+    if (!ok && !injected) {
+        (void)sim_sweep(s, 0);
         sim_lock_device(s, device);
         ok = try_charge(s, device, bytes, context);
+        if (!ok && managed_make_room(s, device, bytes)) ok = try_charge(s, device, bytes, context);
         sim_unlock_device(s, device);
     }
     if (!ok) __atomic_fetch_add(&d->denied_count, 1, __ATOMIC_RELAXED);

@@ -17,6 +17,7 @@
  */
 #include "sim/node/engine.h"
 
+#include "sim/node/managed.h"
 #include "sim/node/mig.h"
 #include "sim/node/mps.h"
 
@@ -162,6 +163,18 @@ static void complete(struct run *r, struct lane *l, uint64_t end_ns)
     l->head++;
 }
 
+/* How long the head of a lane takes from `start_ns` on, the managed memory included that it has to wait for. */
+static uint64_t duration(struct run *r, struct lane *l, struct sim_entry *e, uint64_t start_ns)
+{
+    if (e->touches == 0) return e->duration_ns;
+    const struct sim_touch *touch = l->queue->touch[l->head % SIM_QUEUE_ENTRIES];
+    uint64_t moving =
+        managed_touch(r->sim, l->queue->device, touch, e->touches, r->commit ? start_ns : MANAGED_LOOK);
+    if (!r->commit) return e->duration_ns + moving;
+    e->touches = 0;
+    return e->duration_ns += moving;
+}
+
 /* Complete the copies and delays at the head of a lane; they wait for nobody. The time at which its head
  * becomes ready for the card, or UINT64_MAX when there is none (yet). */
 static uint64_t settle(struct run *r, struct lane *l, uint64_t now_ns)
@@ -170,7 +183,8 @@ static uint64_t settle(struct run *r, struct lane *l, uint64_t now_ns)
         struct sim_entry *e = ENTRY(l->queue, l->head);
         uint64_t ready = max64(e->posted_ns, l->last_end_ns);
         if (e->kind == SIM_WORK_KERNEL) return l->started ? 0 : ready;
-        uint64_t end = ready + e->duration_ns;
+        if (ready > now_ns) return UINT64_MAX;
+        uint64_t end = ready + duration(r, l, e, ready);
         if (end > now_ns) return UINT64_MAX;
         if (r->commit) {
             e->start_ns = ready;
@@ -232,7 +246,7 @@ static void begin(struct run *r, struct lane *l)
     struct sim_entry *e = ENTRY(l->queue, l->head);
     if (l->started) return;
     l->started = 1;
-    l->left_ns = e->duration_ns;
+    l->left_ns = duration(r, l, e, r->time_ns);
     if (r->commit) {
         e->start_ns = r->time_ns;
         r->device->engine.kernel_count++;

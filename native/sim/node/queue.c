@@ -74,13 +74,20 @@ uint32_t queue_room(struct sim *s, int queue)
 
 uint64_t queue_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns)
 {
+    return queue_post_touching(s, queue, kind, duration_ns, NULL, 0);
+}
+
+uint64_t queue_post_touching(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns,
+                             const struct sim_touch *touch, uint32_t touches)
+{
     struct sim_queue *q = &s->node->queue[queue];
     uint32_t slow = __atomic_load_n(&s->node->device[q->device].faults.slow_permille, __ATOMIC_RELAXED);
     uint64_t number = q->posted;
     if (duration_ns > DURATION_MAX_NS) duration_ns = DURATION_MAX_NS;
     if (slow && kind != SIM_WORK_DELAY) duration_ns = duration_ns * slow / 1000;
-    *ENTRY(q, number) =
-        (struct sim_entry){.posted_ns = sim_now(), .duration_ns = duration_ns, .kind = (uint32_t)kind};
+    if (touches) memcpy(q->touch[number % SIM_QUEUE_ENTRIES], touch, touches * sizeof *touch);
+    *ENTRY(q, number) = (struct sim_entry){
+        .posted_ns = sim_now(), .duration_ns = duration_ns, .kind = (uint32_t)kind, .touches = touches};
     __atomic_store_n(&q->posted, number + 1, __ATOMIC_RELEASE);
     return number;
 }

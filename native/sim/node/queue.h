@@ -13,6 +13,9 @@ uint32_t queue_room(struct sim *s, int queue);
 
 /* Post work; the caller is the only poster of this queue and has seen room. Returns its number. */
 uint64_t queue_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns);
+/* The same with managed memory that has to be where the work needs it first. */
+uint64_t queue_post_touching(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns,
+                             const struct sim_touch *touch, uint32_t touches);
 
 /* Whether entry `number` is complete by now; its end goes to *end_ns (may be NULL) while it is still in the
  * ring. */

@@ -7,6 +7,7 @@
 #include "sim/node/slot.h"
 
 #include "sim/node/engine.h"
+#include "sim/node/managed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,6 +62,7 @@ static void free_slot(struct sim *s, uint32_t slot)
             g->used_bytes -= held < g->used_bytes ? held : g->used_bytes;
         }
         keep_ticks(n, &n->proc[slot], i);
+        managed_drop_process(s, i, slot);
         memset(p, 0, sizeof *p);
         sim_recount(n, i);
         sim_unlock_device(s, i);

@@ -72,6 +72,10 @@ static void reset_dynamic(struct sim_node *n)
         if (n->queue[i].state != SIM_SLOT_FREE) n->queue[i].state = SIM_SLOT_FREE;
     }
     memset(n->departed, 0, sizeof n->departed);
+    for (uint32_t i = 0; i < n->device_count; i++) {
+        for (uint32_t k = 0; k < n->managed_high[i]; k++)
+            n->managed[i][k].state = SIM_SLOT_FREE;
+    }
     n->swept_ns = 0;
     sim_read_line("/proc/sys/kernel/random/boot_id", n->boot_id, sizeof n->boot_id);
 }

@@ -26,7 +26,7 @@
 #include <time.h>
 
 #define SIM_MAGIC          0x3145444F4E4D4953ull /* "SIMNODE1" */
-#define SIM_VERSION        3u
+#define SIM_VERSION        4u
 #define SIM_DRIVER_VERSION "580.95.05"
 #define SIM_DEVICES_MAX    16u
 #define SIM_PROCS_MAX      1024u
@@ -45,6 +45,8 @@
 #define SIM_CI_MAX         16u
 #define SIM_LINES_MAX      (1u + SIM_CI_MAX) /* the card's own, then one for each place of a compute instance */
 #define SIM_SLICE_NS       1000000ull
+#define SIM_MANAGED_MAX    1024u /* managed allocations whose place is followed, per device */
+#define SIM_TOUCH_MAX      4u    /* of which one piece of work may touch so many */
 
 /* A 64-bit futex-free counter of busy time by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
 struct sim_history {
@@ -256,8 +258,28 @@ struct sim_entry {
     uint64_t duration_ns; /* modelled, already multiplied by the slow factor at the post */
     uint64_t start_ns;    /* stamped by the engine */
     uint64_t end_ns;
-    uint32_t kind; /* enum sim_work */
-    uint32_t tag;
+    uint32_t kind;    /* enum sim_work */
+    uint32_t touches; /* entries of touch[] in the same place that are still to be brought in */
+};
+
+/* Managed memory that work uses: it is brought to the card, or taken to the host, before the work runs. */
+struct sim_touch {
+    uint16_t place; /* index into managed[device] */
+    uint16_t to_host;
+    uint32_t generation;
+    uint64_t bytes; /* at most: of what lies there */
+};
+
+/* One managed allocation, which may lie on the card or not; guarded by the device's lock. */
+struct sim_managed {
+    uint32_t state; /* enum sim_slot */
+    uint32_t generation;
+    uint32_t proc; /* whose it is */
+    uint32_t spare;
+    uint64_t size_bytes;
+    uint64_t resident_bytes; /* charged to its process */
+    uint64_t host_bytes;     /* of the rest, what has content: it has to be moved */
+    uint64_t used_ns;        /* when work last touched it: the least recent is evicted first */
 };
 
 /* One context's work, a ring: `posted` is advanced by its owner alone (release), `done` by the engine under
@@ -275,6 +297,7 @@ struct sim_queue {
     _Alignas(64) uint64_t posted;
     _Alignas(64) uint64_t done;
     struct sim_entry entries[SIM_QUEUE_ENTRIES];
+    struct sim_touch touch[SIM_QUEUE_ENTRIES][SIM_TOUCH_MAX];
 };
 
 struct sim_unserved {
@@ -307,6 +330,8 @@ struct sim_node {
     struct sim_queue queue[SIM_QUEUES_MAX];
     uint64_t departed_count; /* ever; the last SIM_DEPARTED_MAX are kept, as xid of sim_faults */
     struct sim_departed departed[SIM_DEPARTED_MAX];
+    uint32_t managed_high[SIM_DEVICES_MAX];
+    struct sim_managed managed[SIM_DEVICES_MAX][SIM_MANAGED_MAX];
 };
 
 _Static_assert(SIM_QUEUES_MAX <= UINT16_MAX, "active[] holds 16-bit indices");

@@ -1,0 +1,185 @@
+/*
+ * Managed memory and its place; managed.h has the theory.
+ */
+#include "sim/node/managed.h"
+
+#include "sim/node/charge.h"
+
+#define LINK_BPS 12000000000ull /* of a card whose profile does not say */
+
+static struct sim_managed *found(struct sim *s, uint32_t device, const struct sim_touch *at)
+{
+    struct sim_managed *m = at->place < SIM_MANAGED_MAX ? &s->node->managed[device][at->place] : NULL;
+    return m && m->state == SIM_SLOT_LIVE && m->generation == at->generation ? m : NULL;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t link_ns(const struct sim *s, uint32_t device, uint64_t bytes)
+{
+    uint64_t bps = s->node->device[device].profile.host_bandwidth_bps;
+    return (uint64_t)((double)bytes * 1e9 / (double)(bps ? bps : LINK_BPS));
+}
+
+static void bring_in(struct sim *s, uint32_t device, struct sim_managed *m, uint64_t bytes)
+{
+    m->resident_bytes += bytes;
+    sim_hold(s, device, m->proc, (int64_t)bytes);
+}
+
+static void take_out(struct sim *s, uint32_t device, struct sim_managed *m, uint64_t bytes)
+{
+    m->resident_bytes -= bytes;
+    m->host_bytes += bytes;
+    sim_hold(s, device, m->proc, -(int64_t)bytes);
+}
+
+static bool among(const struct sim_node *n, uint32_t device, const struct sim_managed *m,
+                  const struct sim_touch *touch, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (m == &n->managed[device][touch[i].place % SIM_MANAGED_MAX]) return true;
+    }
+    return false;
+}
+
+/* Whether what one process gives up is room for the other: not between two MIG instances. */
+static bool same_memory(const struct sim_node *n, uint32_t device, uint32_t one, uint32_t other)
+{
+    const struct sim_proc_device *a = &n->proc[one].device[device], *b = &n->proc[other].device[device];
+    return a->mig_used == b->mig_used && (!a->mig_used || a->mig_gi_id == b->mig_gi_id);
+}
+
+/* Evict what was used least recently until `proc` has room for `bytes`, but nothing of `touch`; how much it was. */
+static uint64_t evict(struct sim *s, uint32_t device, uint32_t proc, uint64_t bytes,
+                      const struct sim_touch *touch, uint32_t count)
+{
+    struct sim_node *n = s->node;
+    uint64_t evicted = 0;
+    for (uint64_t room; (room = sim_room(s, device, proc)) < bytes;) {
+        struct sim_managed *oldest = NULL;
+        for (uint32_t i = 0; i < n->managed_high[device]; i++) {
+            struct sim_managed *m = &n->managed[device][i];
+            if (m->state != SIM_SLOT_LIVE || m->resident_bytes == 0 || among(n, device, m, touch, count) ||
+                !same_memory(n, device, m->proc, proc))
+                continue;
+            if (!oldest || m->used_ns < oldest->used_ns) oldest = m;
+        }
+        if (!oldest) break;
+        uint64_t some = least(oldest->resident_bytes, bytes - room);
+        take_out(s, device, oldest, some);
+        evicted += some;
+    }
+    return evicted;
+}
+
+bool managed_make_room(struct sim *s, uint32_t device, uint64_t bytes)
+{
+    (void)evict(s, device, (uint32_t)s->slot, bytes, NULL, 0);
+    return sim_room(s, device, (uint32_t)s->slot) >= bytes;
+}
+
+bool managed_add(struct sim *s, uint32_t device, uint64_t bytes, struct sim_touch *out)
+{
+    struct sim_node *n = s->node;
+    sim_lock_device(s, device);
+    uint32_t i = 0;
+    while (i < n->managed_high[device] && n->managed[device][i].state == SIM_SLOT_LIVE)
+        i++;
+    if (i < SIM_MANAGED_MAX) {
+        struct sim_managed *m = &n->managed[device][i];
+        if (i == n->managed_high[device]) n->managed_high[device]++;
+        *m = (struct sim_managed){.state = SIM_SLOT_LIVE,
+                                  .generation = m->generation + 1,
+                                  .proc = (uint32_t)s->slot,
+                                  .size_bytes = bytes,
+                                  .used_ns = sim_now()};
+        *out = (struct sim_touch){.place = (uint16_t)i, .generation = m->generation, .bytes = bytes};
+        bring_in(s, device, m, least(bytes, sim_room(s, device, m->proc)));
+    }
+    sim_unlock_device(s, device);
+    return i < SIM_MANAGED_MAX;
+}
+
+void managed_remove(struct sim *s, uint32_t device, const struct sim_touch *at)
+{
+    sim_lock_device(s, device);
+    struct sim_managed *m = found(s, device, at);
+    if (m) {
+        sim_hold(s, device, m->proc, -(int64_t)m->resident_bytes);
+        m->state = SIM_SLOT_FREE;
+    }
+    sim_unlock_device(s, device);
+}
+
+void managed_written(struct sim *s, uint32_t device, const struct sim_touch *at)
+{
+    sim_lock_device(s, device);
+    struct sim_managed *m = found(s, device, at);
+    if (m) m->host_bytes = least(m->host_bytes + at->bytes, m->size_bytes - m->resident_bytes);
+    sim_unlock_device(s, device);
+}
+
+/* Everything that is to be brought in and does not lie there yet. */
+static uint64_t missing_of(const struct sim_managed *m, uint64_t bytes)
+{
+    uint64_t wanted = least(bytes, m->size_bytes);
+    return wanted > m->resident_bytes ? wanted - m->resident_bytes : 0;
+}
+
+static uint64_t look(struct sim *s, uint32_t device, const struct sim_touch *touch, uint32_t count)
+{
+    uint64_t moved = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct sim_managed *m = found(s, device, &touch[i]);
+        if (m)
+            moved += touch[i].to_host ? least(touch[i].bytes, m->resident_bytes)
+                                      : least(missing_of(m, touch[i].bytes), m->host_bytes);
+    }
+    return link_ns(s, device, moved);
+}
+
+uint64_t managed_touch(struct sim *s, uint32_t device, const struct sim_touch *touch, uint32_t count,
+                       uint64_t now_ns)
+{
+    if (now_ns == MANAGED_LOOK) return look(s, device, touch, count);
+    uint64_t moved = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct sim_managed *m = found(s, device, &touch[i]);
+        if (!m) continue;
+        if (touch[i].to_host) {
+            uint64_t bytes = least(touch[i].bytes, m->resident_bytes);
+            take_out(s, device, m, bytes);
+            moved += bytes;
+            continue;
+        }
+        m->used_ns = now_ns;
+        uint64_t missing = missing_of(m, touch[i].bytes);
+        if (missing == 0) continue;
+        moved += evict(s, device, m->proc, missing, touch, count);
+        uint64_t placed = least(missing, sim_room(s, device, m->proc));
+        if (placed < missing) {
+            /* More than the card can hold: least recently used means that all of it passes through each time. */
+            uint64_t wanted = least(touch[i].bytes, m->size_bytes);
+            moved += m->host_bytes ? 2 * wanted : missing - placed;
+            m->host_bytes = m->size_bytes - m->resident_bytes - placed;
+        } else {
+            uint64_t coming = least(missing, m->host_bytes);
+            moved += coming;
+            m->host_bytes -= coming;
+        }
+        bring_in(s, device, m, placed);
+    }
+    return link_ns(s, device, moved);
+}
+
+void managed_drop_process(struct sim *s, uint32_t device, uint32_t slot)
+{
+    for (uint32_t i = 0; i < s->node->managed_high[device]; i++) {
+        struct sim_managed *m = &s->node->managed[device][i];
+        if (m->state == SIM_SLOT_LIVE && m->proc == slot) m->state = SIM_SLOT_FREE;
+    }
+}
