@@ -58,6 +58,9 @@ class OrchidDriver:
         self._check(uuid)
         self._exclusive = exclusive
 
+    def reset(self, uuid: DeviceUuid) -> None:
+        self._check(uuid)
+
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         self._check()
         time.sleep(timeout_s)

@@ -462,7 +462,7 @@ def test_a_lost_card_takes_no_work_and_comes_back_when_it_answers(world: World) 
     until(lambda: world.devices()[card]["health"] == "healthy", what="the card to come back")
 
 
-def test_a_card_with_a_double_bit_error_is_drained_and_returns_after_a_probe(world: World) -> None:
+def test_a_card_with_a_double_bit_error_is_drained_and_is_reset_and_returns_after_a_test(world: World) -> None:
     program, allocation = world.running(memory_mib=1000)
     card = allocation["slices"][0]["device_index"]
     world.inject(str(card), "ecc-double")
@@ -470,7 +470,7 @@ def test_a_card_with_a_double_bit_error_is_drained_and_returns_after_a_probe(wor
     assert program.alive()
     program.finish()
     until(lambda: world.devices()[card]["health"] == "healthy", what="the card to come back")
-    for story in ("draining -> recovering", "a probe passed"):
+    for story in ("draining -> recovering", "a test passed"):
         until(partial(_happened, world, story), what=f"the event {story!r}")
 
 

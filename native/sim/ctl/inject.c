@@ -2,6 +2,7 @@
 #include "sim/ctl/inject.h"
 
 #include "sim/ctl/open.h"
+#include "sim/ctl/reset.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,12 @@
 #define TEMPERATURE_MAX_C     150u
 #define THROTTLE_SW_POWER_CAP 0x4u
 #define THROTTLE_HW_THERMAL   0x40u
+#define THROTTLE_HW_BRAKE     0x80u
+#define NVLINKS_MAX           18u
 
 const char simctl_inject_help[] =
     "xid N, ecc-single, ecc-double, lost, recover, slow P%, alloc-fail N|P%, temperature C, "
-    "throttle power|thermal|none, row-remap N";
+    "throttle power|power-brake|thermal|none, row-remap N, row-remap-failed, page-retirement, nvlink-down N";
 
 /* A whole number with an optional '%' behind it, or an error. */
 static uint64_t number(const char *what, const char *value, uint64_t least, uint64_t most, int *percent)
@@ -73,15 +76,8 @@ static void inject_recover(struct sim *s, uint32_t device, const char *value)
         f->fatal_epoch++;
     }
     f->lost = 0;
-    f->slow_permille = 0;
-    f->alloc_fail_countdown = 0;
-    f->alloc_fail_permille = 0;
-    f->temperature_c = 0;
-    f->throttle_reasons = 0;
-    f->hang_until_ns = 0;
-    f->ecc_volatile_sbe = f->ecc_volatile_dbe = 0;
-    f->remapped_rows_uncorrectable += f->remapped_rows_pending;
-    f->remapped_rows_pending = 0;
+    f->remap_failed = 0;
+    simctl_clear_faults(f);
     sim_unlock_device(s, device);
 }
 
@@ -127,8 +123,10 @@ static void inject_throttle(struct sim *s, uint32_t device, const char *value)
         reasons = THROTTLE_SW_POWER_CAP;
     else if (value != NULL && strcmp(value, "thermal") == 0)
         reasons = THROTTLE_HW_THERMAL;
+    else if (value != NULL && strcmp(value, "power-brake") == 0)
+        reasons = THROTTLE_HW_BRAKE;
     else if (value == NULL || strcmp(value, "none") != 0)
-        simctl_fail(NULL, "throttle needs power, thermal or none");
+        simctl_fail(NULL, "throttle needs power, power-brake, thermal or none");
     sim_lock_device(s, device);
     s->node->device[device].faults.throttle_reasons = reasons;
     sim_unlock_device(s, device);
@@ -142,6 +140,25 @@ static void inject_row_remap(struct sim *s, uint32_t device, const char *value)
     s->node->device[device].faults.remapped_rows_pending += (uint32_t)n;
     sim_unlock_device(s, device);
     sim_inject_xid(s, device, XID_ROW_REMAP, 0);
+}
+
+static void inject_remap_failed(struct sim *s, uint32_t device, const char *value)
+{
+    (void)value;
+    __atomic_store_n(&s->node->device[device].faults.remap_failed, 1, __ATOMIC_RELAXED);
+}
+
+static void inject_page_retirement(struct sim *s, uint32_t device, const char *value)
+{
+    (void)value;
+    __atomic_store_n(&s->node->device[device].faults.retired_pages_pending, 1, __ATOMIC_RELAXED);
+}
+
+static void inject_nvlink_down(struct sim *s, uint32_t device, const char *value)
+{
+    uint64_t n = number("nvlink-down", value, 0, NVLINKS_MAX, NULL);
+
+    __atomic_store_n(&s->node->device[device].faults.nvlinks_down, (uint32_t)n, __ATOMIC_RELAXED);
 }
 
 static void inject_hang(struct sim *s, uint32_t device, const char *value)
@@ -168,6 +185,9 @@ void simctl_inject(struct sim *s, uint32_t device, const char *what, const char 
         {"throttle", inject_throttle, 1},
         {"alloc-fail", inject_alloc_fail, 1},
         {"row-remap", inject_row_remap, 1},
+        {"row-remap-failed", inject_remap_failed, 0},
+        {"page-retirement", inject_page_retirement, 0},
+        {"nvlink-down", inject_nvlink_down, 1},
         {"temperature", inject_temperature, 1},
         {"hang", inject_hang, 1},
     };

@@ -8,6 +8,7 @@
 #include "sim/ctl/inject.h"
 #include "sim/ctl/open.h"
 #include "sim/ctl/part.h"
+#include "sim/ctl/reset.h"
 #include "sim/ctl/root.h"
 #include "sim/ctl/show.h"
 #include "sim/ctl/show_json.h"
@@ -59,6 +60,7 @@ static _Noreturn void usage(int code)
             "       calabash-simctl root NODE\n"
             "       calabash-simctl show NODE [--all|--json]\n"
             "       calabash-simctl inject NODE --gpu N|UUID|all WHAT [VALUE]\n"
+            "       calabash-simctl reset NODE --gpu N|UUID|all\n"
             "       calabash-simctl unserved NODE\n"
             "       calabash-simctl reboot NODE\n"
             "       calabash-simctl destroy NODE [--force]\n"
@@ -129,6 +131,17 @@ static void inject(const char *path, const struct arguments *a)
             simctl_inject(&s, i, a->words[2], a->count > 3 ? a->words[3] : NULL);
 }
 
+static void reset(const char *path, const struct arguments *a)
+{
+    struct sim s;
+
+    simctl_open(&s, path);
+    uint32_t device = simctl_device(&s, a->gpu);
+
+    for (uint32_t i = 0; i < s.node->device_count; i++)
+        if (device == UINT32_MAX || device == i) simctl_reset(&s, i);
+}
+
 static void list_models(void)
 {
     for (size_t i = 0; i < card_count; i++)
@@ -164,6 +177,8 @@ int main(int argc, char **argv)
         inject(path, &a);
     } else if (strcmp(verb, "reboot") == 0 && a.count == 2) {
         simctl_reboot(path);
+    } else if (strcmp(verb, "reset") == 0 && a.gpu != NULL && a.count == 2) {
+        reset(path, &a);
     } else if (strcmp(verb, "destroy") == 0 && a.count == 2) {
         destroy(path, a.force);
     } else {

@@ -121,7 +121,11 @@ struct sim_faults {
     uint64_t xid_count; /* xids ever; the last SIM_XIDS_MAX are xid[(n - 1) % SIM_XIDS_MAX] */
     struct sim_xid xid[SIM_XIDS_MAX];
     uint64_t hang_until_ns; /* NVML calls on this card do not return before this CLOCK_MONOTONIC time */
-    uint64_t spare[15];
+    uint32_t nvlinks_down;  /* so many of its links, the first ones, are down */
+    uint32_t remap_failed;  /* a row could not be remapped */
+    uint32_t retired_pages_pending;
+    uint32_t reserved;
+    uint64_t spare[13];
 };
 
 struct sim_ci { /* a compute instance */

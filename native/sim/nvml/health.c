@@ -125,7 +125,7 @@ NVML_API nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableS
     NV_TARGET(t, device, NV_CARD);
     NV_NEED(pending);
     if (t.card->remapping) return NVML_ERROR_NOT_SUPPORTED;
-    *pending = NVML_FEATURE_DISABLED;
+    *pending = t.device->faults.retired_pages_pending ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
     return NVML_SUCCESS;
 }
 
@@ -141,7 +141,7 @@ NVML_API nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctabl
     *correctable = t.device->faults.remapped_rows_correctable;
     *uncorrectable = t.device->faults.remapped_rows_uncorrectable;
     *pending = t.device->faults.remapped_rows_pending > 0;
-    *failed = 0;
+    *failed = t.device->faults.remap_failed;
     return NVML_SUCCESS;
 }
 

@@ -40,7 +40,8 @@ NVML_API nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, nvmlEn
 {
     NV_LINK(t, device, link);
     NV_NEED(active);
-    *active = far_end(&t, link) == FAR_NONE ? NVML_FEATURE_DISABLED : NVML_FEATURE_ENABLED;
+    bool down = far_end(&t, link) == FAR_NONE || link < t.device->faults.nvlinks_down;
+    *active = down ? NVML_FEATURE_DISABLED : NVML_FEATURE_ENABLED;
     return NVML_SUCCESS;
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from calabash.agent.inventory import HealthChange
+from calabash.agent.card import HealthChange
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError
 from calabash.seams.clock import Clock

@@ -1,95 +1,200 @@
-"""Health of a device as a table: (state, event) -> (state, actions). Pure; the agent feeds events and acts.
+"""Health of a card, or of a part of one, as facts and what follows from them. Pure; the agent feeds events and acts.
 
-Theory of operation. Only HEALTHY takes new work. What a driver reports falls in three classes: ``APP`` (the program
-that caused it is at fault, the card is fine), ``RESET`` (the card needs to be emptied and probed before it is trusted
-again) and ``FATAL`` (the card does not answer). A card recovers by itself when it answers again, is idle where its
-memory could be damaged, and a probe passes; nobody has to restart anything.
+Theory of operation. What is known is a handful of facts (``Condition``); an event changes facts, and the state follows
+from the facts alone, so that two things wrong at once need no state of their own and none hides the other. Only HEALTHY
+takes new work.
 
-    HEALTHY ── missed ──> SUSPECT ── answered ──> RECOVERING ── probe passed ──> HEALTHY
-       │ reset, ecc          │ missed                ^   │ probe failed: stays, probed again
-       v                     v                       │   v
-    DRAINING ── idle ──> RECOVERING             LOST ┘  (answered)
+    LOST        it does not answer, or it must be replaced
+    DRAINING    it needs a reset and is in use, was drained by an operator, or fails again and again
+    SUSPECT     it missed one question, or something lasts that is no fault of its own: too hot, a link is down
+    RECOVERING  it is being reset, must pass a test, or has to stay well for a while
+    HEALTHY     none of these
 
-XID numbers and their meaning: NVIDIA, "XID errors" (docs.nvidia.com/deploy/xid-errors), classes by our own judgement
-of its "recovery action" column.
+A card comes back by itself as far as its need allows: NOTHING < TEST < RESET < OPERATOR. A reset leads to a test, and
+nobody becomes healthy again without one. What needs an OPERATOR stays out of service until ``UNDRAIN``.
+
+Flapping is damped: each time a card stops being healthy within a window, it has to stay well for twice as long before it
+counts as healthy; after too many times it keeps draining until an operator says otherwise.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
 
 from calabash.model.device import Health
 
 
-class HealthEvent(StrEnum):
-    """What can happen to a device, seen from its agent."""
+class Need(IntEnum):
+    """What has to be done before a card is trusted again; a larger one includes the smaller."""
 
-    APP_FAULT = "app_fault"
+    NOTHING = 0
+    TEST = 1
+    RESET = 2
+    OPERATOR = 3
+
+
+class HealthEvent(StrEnum):
+    """What can happen to a card or a part of one, seen from its agent."""
+
+    APP_FAULT = "app_fault"  # a program on it is at fault; it is fine
     NEEDS_RESET = "needs_reset"
-    ECC_DOUBLE_BIT = "ecc_double_bit"
+    NEEDS_REPLACE = "needs_replace"
     GONE = "gone"
     MISSED = "missed"
     ANSWERED = "answered"
     IDLE = "idle"
-    PROBE_PASSED = "probe_passed"
-    PROBE_FAILED = "probe_failed"
+    IN_USE = "in_use"
+    RESET_DONE = "reset_done"
+    RESET_REFUSED = "reset_refused"
+    TEST_PASSED = "test_passed"
+    TEST_FAILED = "test_failed"
+    HOLD_OVER = "hold_over"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
 
 
-class HealthAction(StrEnum):
-    """What the agent then does."""
+class HealthStep(StrEnum):
+    """What the agent is to do for a card that is to come back."""
 
-    RECORD = "record"  # an event for people, nothing else
-    TELL = "tell"  # tell everybody who runs on it
-    PROBE = "probe"  # try it
-
-
-_FATAL_XIDS = frozenset({79})  # fallen off the bus
-_RESET_XIDS = frozenset(
-    {46, 54, 61, 62, 109, 110, 119, 120, 123, 136, 143}  # stopped processing, power, firmware, start-up
-    | {48, 63, 64, 92, 95, 140}  # memory: double bit, remapping, rate, uncontained, unrecovered
-    | {74, 121, *range(144, 152)}  # links
-    | {154}  # the driver itself asks for a recovery action
-)
+    RESET = "reset"
+    TEST = "test"
 
 
-def xid_event(code: int) -> HealthEvent:
-    """The class of an XID; numbers we do not know are the program's fault until the card stops answering."""
-    if code in _FATAL_XIDS:
-        return HealthEvent.GONE
-    if code in _RESET_XIDS:
-        return HealthEvent.NEEDS_RESET
-    return HealthEvent.APP_FAULT
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flapping:
+    """How often something may stop being healthy within ``window_s``, and how long it must stay well before it counts.
+
+    The first time costs nothing, the second ``hold_s``, then twice as much each time, at most ``hold_max_s``.
+    """
+
+    window_s: float = 3600.0
+    most: int = 5
+    hold_s: float = 10.0
+    hold_max_s: float = 600.0
+
+    def hold(self, times: int) -> float:
+        """How long to stay well after having failed so many times."""
+        if times < 2:
+            return 0.0
+        return min(self.hold_max_s, self.hold_s * 2.0 ** min(times - 2, 60))
 
 
-_Answer = tuple[Health, tuple[HealthAction, ...]]
-_H, _E, _A = Health, HealthEvent, HealthAction
-_TELL = (_A.RECORD, _A.TELL)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """The facts.
 
-_TABLE: dict[tuple[Health, HealthEvent], _Answer] = {
-    (_H.HEALTHY, _E.APP_FAULT): (_H.HEALTHY, (_A.RECORD,)),
-    (_H.HEALTHY, _E.NEEDS_RESET): (_H.DRAINING, _TELL),
-    (_H.HEALTHY, _E.ECC_DOUBLE_BIT): (_H.DRAINING, _TELL),
-    (_H.HEALTHY, _E.GONE): (_H.LOST, _TELL),
-    (_H.HEALTHY, _E.MISSED): (_H.SUSPECT, (_A.RECORD,)),
-    (_H.SUSPECT, _E.NEEDS_RESET): (_H.DRAINING, _TELL),
-    (_H.SUSPECT, _E.ECC_DOUBLE_BIT): (_H.DRAINING, _TELL),
-    (_H.SUSPECT, _E.GONE): (_H.LOST, _TELL),
-    (_H.SUSPECT, _E.MISSED): (_H.LOST, _TELL),
-    (_H.SUSPECT, _E.ANSWERED): (_H.RECOVERING, (_A.PROBE,)),
-    (_H.DRAINING, _E.GONE): (_H.LOST, _TELL),
-    (_H.DRAINING, _E.MISSED): (_H.LOST, _TELL),
-    (_H.DRAINING, _E.IDLE): (_H.RECOVERING, (_A.PROBE,)),
-    (_H.RECOVERING, _E.NEEDS_RESET): (_H.DRAINING, _TELL),
-    (_H.RECOVERING, _E.ECC_DOUBLE_BIT): (_H.DRAINING, _TELL),
-    (_H.RECOVERING, _E.GONE): (_H.LOST, _TELL),
-    (_H.RECOVERING, _E.MISSED): (_H.LOST, _TELL),
-    (_H.RECOVERING, _E.ANSWERED): (_H.RECOVERING, (_A.PROBE,)),
-    (_H.RECOVERING, _E.PROBE_PASSED): (_H.HEALTHY, (_A.RECORD,)),
-    (_H.RECOVERING, _E.PROBE_FAILED): (_H.RECOVERING, ()),
-    (_H.LOST, _E.ANSWERED): (_H.RECOVERING, (_A.RECORD, _A.PROBE)),
+    Args:
+        misses: questions in a row that were not answered, counted up to 2.
+        gone: its driver says that it is not there any more.
+        drained: an operator wants nothing new on it.
+        standing: what lasts and is no fault of its own, by name.
+        idle: nobody is on it; kept only while it needs a reset.
+        refused: a reset was tried and cannot be done now.
+        left_at: when it stopped being healthy by itself, seconds since 1970, within the window.
+        hold_until_s: it has to stay well until then; 0: it need not.
+        latched: it failed too often.
+    """
+
+    misses: int = 0
+    gone: bool = False
+    need: Need = Need.NOTHING
+    drained: bool = False
+    standing: tuple[str, ...] = ()
+    idle: bool = False
+    refused: bool = False
+    left_at: tuple[float, ...] = ()
+    hold_until_s: float = 0.0
+    latched: bool = False
+
+    @property
+    def health(self) -> Health:
+        """The state that follows."""
+        if self.gone or self.misses >= 2 or self.need is Need.OPERATOR:
+            return Health.LOST
+        if self.drained or self.latched:
+            return Health.DRAINING
+        if self.need is Need.RESET:
+            return Health.RECOVERING if self.idle and not self.refused else Health.DRAINING
+        if self.misses or self.standing:
+            return Health.SUSPECT
+        if self.need is Need.TEST or self.hold_until_s:
+            return Health.RECOVERING
+        return Health.HEALTHY
+
+    @property
+    def step(self) -> HealthStep | None:
+        """What would bring it back now. An operator who drains a card may be working on it: nothing is done then."""
+        if self.gone or self.misses or self.drained:
+            return None
+        if self.need is Need.RESET and self.idle:
+            return HealthStep.RESET
+        if self.need is Need.TEST and not self.standing:
+            return HealthStep.TEST
+        return None
+
+
+def decide(before: Condition, event: HealthEvent, *, now_s: float, flapping: Flapping) -> Condition:
+    """The facts after an event."""
+    if event is HealthEvent.TEST_PASSED:
+        if before.need is not Need.TEST:
+            return before
+        hold_s = flapping.hold(len(before.left_at))
+        return replace(before, need=Need.NOTHING, hold_until_s=now_s + hold_s if hold_s else 0.0)
+    return _damped(before, _CHANGES[event](before), now_s, flapping, by_itself=event is not HealthEvent.DRAIN)
+
+
+def stand(before: Condition, standing: tuple[str, ...], *, now_s: float, flapping: Flapping) -> Condition:
+    """The facts when this lasts, and nothing else that is no fault of its own; it is tested when nothing lasts any more."""
+    if standing == before.standing:
+        return before
+    need = before.need if standing else max(before.need, Need.TEST)
+    return _damped(before, replace(before, standing=standing, need=need), now_s, flapping, by_itself=True)
+
+
+def restored(before: Condition) -> Condition:
+    """The facts as a pool finds them that starts again: who is on it and whether it answers is to be seen anew."""
+    need = _tested(before) if before.standing else before.need
+    return replace(before, misses=0, idle=False, refused=False, standing=(), need=need)
+
+
+def _damped(before: Condition, after: Condition, now_s: float, flapping: Flapping, *, by_itself: bool) -> Condition:
+    if not by_itself or before.health is not Health.HEALTHY or after.health is Health.HEALTHY:
+        return after
+    left_at = (*(at for at in before.left_at if now_s - at < flapping.window_s), now_s)[-flapping.most :]
+    return replace(after, left_at=left_at, latched=after.latched or len(left_at) >= flapping.most)
+
+
+def _tested(before: Condition) -> Need:
+    return max(before.need, Need.TEST)
+
+
+def _undrained(before: Condition) -> Condition:
+    """An operator vouches for it: what had to be done is done, and what happened before is forgotten."""
+    if before.health is Health.HEALTHY:
+        return before
+    return replace(before, drained=False, latched=False, need=Need.TEST, refused=False, left_at=(), hold_until_s=0.0)
+
+
+def _reset(before: Condition) -> Condition:
+    need = Need.TEST if before.need is Need.RESET else before.need
+    return replace(before, need=need, refused=False)
+
+
+_CHANGES: dict[HealthEvent, Callable[[Condition], Condition]] = {
+    HealthEvent.APP_FAULT: lambda c: c,
+    HealthEvent.NEEDS_RESET: lambda c: replace(c, need=max(c.need, Need.RESET), refused=False, idle=False),
+    HealthEvent.NEEDS_REPLACE: lambda c: replace(c, need=Need.OPERATOR),
+    HealthEvent.GONE: lambda c: replace(c, gone=True, need=_tested(c)),
+    HealthEvent.MISSED: lambda c: replace(c, misses=min(2, c.misses + 1), need=_tested(c)),
+    HealthEvent.ANSWERED: lambda c: replace(c, misses=0, gone=False),
+    HealthEvent.IDLE: lambda c: replace(c, idle=c.need is Need.RESET),
+    HealthEvent.IN_USE: lambda c: replace(c, idle=False),
+    HealthEvent.RESET_DONE: _reset,
+    HealthEvent.RESET_REFUSED: lambda c: replace(c, refused=c.need is Need.RESET),
+    HealthEvent.TEST_FAILED: lambda c: c,
+    HealthEvent.HOLD_OVER: lambda c: replace(c, hold_until_s=0.0),
+    HealthEvent.DRAIN: lambda c: replace(c, drained=True),
+    HealthEvent.UNDRAIN: _undrained,
 }
-
-
-def decide(state: Health, event: HealthEvent) -> _Answer:
-    """The next state and what to do; an event that means nothing in a state changes nothing."""
-    return _TABLE.get((state, event), (state, ()))

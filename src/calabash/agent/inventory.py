@@ -1,49 +1,35 @@
 """The cards of this machine and what is known of them: figures, last reading, health.
 
-Drivers are asked by one thread; everybody else reads what was last seen. Health is ``health.decide`` fed with what the
-drivers say: events as they come, one answer or miss per reading, the end of a drain, the outcome of a probe.
+Readings are taken by one thread, of all cards at once, and no card can hold up the others; everybody else reads what was
+last seen. Health is ``health.decide`` fed with what the drivers say: events as they come, one answer or miss per reading,
+what a reading shows, who is on a card, the outcome of a test; and with what operators want.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
-from calabash.agent.health import HealthAction, HealthEvent, decide, xid_event
+import msgspec
+
+from calabash.agent.card import Card, HealthChange
+from calabash.agent.health import Condition, HealthEvent, HealthStep, Need, restored
+from calabash.agent.health_book import CardEntry, HealthBook
+from calabash.agent.health_findings import judge
+from calabash.agent.health_policy import EVENT_OF, HealthPolicy
+from calabash.agent.readings import Readings
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.clock import Clock, SystemClock
 from calabash.seams.gpu.protocol import DeviceEvent, EventKind, GpuDriver
 
-PROBE_AGAIN_NS = 10_000_000_000
-
-Probe = Callable[[GpuDriver, Device], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthChange:
-    """Something about a device that people should know; ``tell`` when its tenants should as well."""
-
-    device: DeviceUuid
-    before: Health
-    after: Health
-    cause: str
-    tell: bool
-
-
-@dataclass(slots=True)
-class _Card:
-    device: Device
-    driver: GpuDriver
-    reading: DeviceReading | None = None
-    health: Health = Health.HEALTHY
-    ecc_uncorrected: int = 0
-    cause: str = ""
-    probe_not_before_ns: int = 0
+FIRST_ANSWER_S = 10.0
 
 
 def answers(driver: GpuDriver, device: Device) -> bool:
-    """The least probe: the driver can read the card."""
+    """The least test: the driver can read the card."""
     try:
         driver.read(device.uuid)
     except CalabashError:
@@ -52,24 +38,42 @@ def answers(driver: GpuDriver, device: Device) -> bool:
 
 
 class Inventory:
-    """All cards of all drivers, indexed through. Methods may be called from any thread; ``observe`` from one."""
+    """All cards of all drivers, indexed through. Methods may be called from any thread; ``observe`` from one.
 
-    def __init__(self, drivers: Sequence[GpuDriver], *, probe: Probe = answers) -> None:
-        self._probe = probe
+    Args:
+        policy: how faults are judged.
+        book: where what is known of their health is kept.
+    """
+
+    def __init__(
+        self,
+        drivers: Sequence[GpuDriver],
+        *,
+        policy: HealthPolicy | None = None,
+        book: HealthBook | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.policy = policy or HealthPolicy()
+        self._clock = clock or SystemClock()
+        self._book = book or HealthBook(None)
         self._lock = threading.Lock()
-        self._cards: dict[DeviceUuid, _Card] = {}
+        self._writing = threading.Lock()
+        self._cards: dict[DeviceUuid, Card] = {}
         self.drivers = tuple(drivers)
+        known = self._book.read()
         for driver in drivers:
             for device in driver.devices():
-                health = Health.LOST if device.health is Health.LOST else Health.HEALTHY
                 numbered = replace(device, index=len(self._cards))
-                self._cards[device.uuid] = _Card(device=numbered, driver=driver, health=health)
-        self.observe(now_ns=0, idle=lambda _: True)
+                card = Card(device=numbered, driver=driver, policy=self.policy, entry=_entry(device, known))
+                card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
+                self._cards[device.uuid] = card
+        self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
+        self.observe(now_ns=0, idle=lambda _: True, within_s=FIRST_ANSWER_S)
 
     def devices(self) -> tuple[Device, ...]:
         """Every card with its present health, by index."""
         with self._lock:
-            return tuple(replace(card.device, health=card.health) for card in self._cards.values())
+            return tuple(card.shown for card in self._cards.values())
 
     def reading(self, uuid: DeviceUuid) -> DeviceReading | None:
         """The last reading; None when the card does not answer."""
@@ -81,6 +85,11 @@ class Inventory:
         with self._lock:
             return self._cards[uuid].cause
 
+    def entry(self, uuid: DeviceUuid) -> CardEntry:
+        """What is known of its health."""
+        with self._lock:
+            return self._cards[uuid].entry
+
     def model_of(self, uuid: DeviceUuid) -> str:
         """The model name; "" for a card that is not here."""
         card = self._cards.get(uuid)
@@ -90,76 +99,160 @@ class Inventory:
         """Who speaks to the card."""
         return self._cards[uuid].driver
 
-    def observe(self, *, now_ns: int, idle: Callable[[DeviceUuid], bool]) -> list[HealthChange]:
+    def observe(
+        self, *, now_ns: int, idle: Callable[[DeviceUuid], bool], within_s: float | None = None
+    ) -> list[HealthChange]:
         """Read every card once and let its health follow.
 
         Args:
-            now_ns: monotonic time; a card whose probe failed is not probed again at once.
+            now_ns: monotonic time.
             idle: whether nobody has a slice of the card.
+            within_s: what has not answered by then was missed; None: the policy's.
         """
+        del now_ns
         changes: list[HealthChange] = []
+        answered = self._readings.take(within_s or self.policy.recovery.answer_within_s)
         for uuid, card in self._cards.items():
-            try:
-                reading = card.driver.read(uuid)
-            except CalabashError as error:
-                with self._lock:
-                    card.reading = None
-                self._apply(card, HealthEvent.MISSED, error.message, changes)
-                continue
-            grown = reading.ecc_uncorrected > card.ecc_uncorrected and card.reading is not None
+            reading = answered[uuid]
+            free = card.condition.need is Need.RESET and idle(uuid)
+            now_s = self._clock.now_s()
             with self._lock:
+                if isinstance(reading, CalabashError):
+                    if not card.reserved:  # whoever is resetting it knows
+                        card.reading = None
+                        changes += _one(card.happened(HealthEvent.MISSED, reading.message, now_s=now_s))
+                    continue
                 card.reading = reading
-                card.ecc_uncorrected = reading.ecc_uncorrected
+                changes += _one(card.happened(HealthEvent.ANSWERED, "it answers", now_s=now_s))
+                changes += card.found(*judge(card.watched, reading, self.policy, now_s=now_s), now_s=now_s)
+                event = HealthEvent.IDLE if free else HealthEvent.IN_USE
+                changes += _one(card.happened(event, "nobody is on it" if free else "it is in use", now_s=now_s))
+                if card.condition.hold_until_s and now_s >= card.condition.hold_until_s:
+                    changes += _one(card.happened(HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
+                card.entry = msgspec.structs.replace(card.entry, ecc_uncorrected=reading.ecc_uncorrected)
             if card.device.memory_mib == 0:
                 self._learn(card)
-            if grown:
-                total = reading.ecc_uncorrected
-                self._apply(card, HealthEvent.ECC_DOUBLE_BIT, f"{total} uncorrected memory errors", changes)
-            if card.health is not Health.RECOVERING or now_ns >= card.probe_not_before_ns:
-                self._apply(card, HealthEvent.ANSWERED, "it answers", changes)
-                if card.health is Health.RECOVERING:
-                    card.probe_not_before_ns = now_ns + PROBE_AGAIN_NS
-            if card.health is Health.DRAINING and idle(uuid):
-                self._apply(card, HealthEvent.IDLE, "nobody is on it", changes)
+        if changes:
+            self._keep()
         return changes
 
     def happened(self, event: DeviceEvent) -> list[HealthChange]:
         """What a driver reported by itself."""
-        card = self._cards.get(event.uuid)
-        if card is None:
+        fault, cause = self._judged(event)
+        if fault is None or event.uuid not in self._cards:
             return []
-        changes: list[HealthChange] = []
+        if event.part and fault is not HealthEvent.GONE:
+            return self.part(event.uuid, event.part, fault, cause)
+        return self.apply(event.uuid, fault, cause)
+
+    def _judged(self, event: DeviceEvent) -> tuple[HealthEvent | None, str]:
         if event.kind is EventKind.XID:
-            self._apply(card, xid_event(event.code), f"XID {event.code}", changes)
-        elif event.kind is EventKind.ECC_DOUBLE_BIT:
-            self._apply(card, HealthEvent.ECC_DOUBLE_BIT, "double-bit memory error", changes)
-        elif event.kind is EventKind.LOST:
-            self._apply(card, HealthEvent.GONE, "the driver lost it", changes)
+            return EVENT_OF.get(self.policy.xid.of(event.code)), f"XID {event.code}"
+        if event.kind is EventKind.ECC_DOUBLE_BIT:
+            return (HealthEvent.NEEDS_RESET if self.policy.memory.uncorrected == 1 else None), "double-bit memory error"
+        if event.kind is EventKind.LOST:
+            return HealthEvent.GONE, "the driver lost it"
+        return None, ""
+
+    def apply(self, uuid: DeviceUuid, event: HealthEvent, cause: str) -> list[HealthChange]:
+        """Something happened to a card."""
+        with self._lock:
+            changes = _one(self._cards[uuid].happened(event, cause, now_s=self._clock.now_s()))
+        self._keep()
         return changes
 
-    def _apply(self, card: _Card, event: HealthEvent, cause: str, changes: list[HealthChange]) -> None:
-        before = card.health
-        after, actions = decide(before, event)
+    def part(self, uuid: DeviceUuid, part: str, event: HealthEvent, cause: str) -> list[HealthChange]:
+        """Something happened to a part of a card, such as a MIG instance or a daemon that serves it: only that part is
+        taken out of service, until RESET_DONE and TEST_PASSED, or UNDRAIN, say that it is well again."""
         with self._lock:
-            card.health = after
-            if after is Health.HEALTHY:
-                card.cause = ""
-            elif after is not before and after is not Health.RECOVERING:
-                card.cause = cause
-        if HealthAction.RECORD in actions or HealthAction.TELL in actions or before is not after:
-            tell = HealthAction.TELL in actions
-            changes.append(HealthChange(device=card.device.uuid, before=before, after=after, cause=cause, tell=tell))
-        if HealthAction.PROBE in actions:
-            passed = self._probe(card.driver, card.device)
-            outcome = HealthEvent.PROBE_PASSED if passed else HealthEvent.PROBE_FAILED
-            self._apply(card, outcome, "a probe passed" if passed else "a probe failed", changes)
+            changes = _one(self._cards[uuid].part_happened(part, event, cause, now_s=self._clock.now_s()))
+        self._keep()
+        return changes
 
-    def _learn(self, card: _Card) -> None:
+    def part_health(self, uuid: DeviceUuid, part: str) -> Health:
+        """Health of a part of a card, were the rest of it well."""
+        with self._lock:
+            found = self._cards[uuid].entry.parts.get(part)
+        return found.health if found is not None else Health.HEALTHY
+
+    def note(self, uuid: DeviceUuid, **fields: object) -> None:
+        """Keep something with a card: fields of its ``CardEntry``."""
+        with self._lock:
+            card = self._cards[uuid]
+            card.entry = msgspec.structs.replace(card.entry, **fields)
+        self._keep()
+
+    def due(self, now_ns: int) -> list[tuple[DeviceUuid, HealthStep]]:
+        """What is to be done now so that cards come back."""
+        found = []
+        with self._lock:
+            for uuid, card in self._cards.items():
+                step = card.condition.step
+                if step is HealthStep.RESET and not self.policy.recovery.reset:
+                    continue
+                at_ns = card.test_at_ns if step is HealthStep.TEST else card.reset_at_ns
+                if step is not None and not card.reserved and now_ns >= at_ns:
+                    found.append((uuid, step))
+        return found
+
+    def postpone(self, uuid: DeviceUuid, *, test_at_ns: int | None = None, reset_at_ns: int | None = None) -> None:
+        """Do not try again before then."""
+        with self._lock:
+            card = self._cards[uuid]
+            card.test_at_ns = card.test_at_ns if test_at_ns is None else test_at_ns
+            card.reset_at_ns = card.reset_at_ns if reset_at_ns is None else reset_at_ns
+
+    @contextmanager
+    def reserved(self, uuids: Sequence[DeviceUuid], why: str) -> Iterator[None]:
+        """Meanwhile nobody gets these cards. Raises CONFLICT when something is being done with one of them."""
+        with self._lock:
+            for uuid in uuids:
+                if self._cards[uuid].reserved:
+                    text = f"device {self._cards[uuid].device.index} is {self._cards[uuid].reserved}"
+                    raise CalabashError(text, reason=Reason.CONFLICT, hint="try again in a moment")
+            for uuid in uuids:
+                self._cards[uuid].reserved = why
+        try:
+            yield
+        finally:
+            with self._lock:
+                for uuid in uuids:
+                    self._cards[uuid].reserved = ""
+
+    def _keep(self) -> None:
+        """Write down what is known."""
+        with self._writing:
+            with self._lock:
+                entries = {str(uuid): card.entry for uuid, card in self._cards.items() if card.entry != CardEntry()}
+            self._book.write(entries)
+
+    def _learn(self, card: Card) -> None:
         """The figures of a card that did not answer when the pool started."""
         for device in card.driver.devices():
             if device.uuid == card.device.uuid and device.memory_mib:
                 with self._lock:
                     card.device = replace(device, index=card.device.index)
+
+
+def _entry(device: Device, known: dict[str, CardEntry] | None) -> CardEntry:
+    """What an earlier pool knew of a card; where that is lost, the card must pass a test."""
+    found = CardEntry(condition=Condition(need=Need.TEST), cause="what was known of it is lost")
+    if known is not None:
+        found = known.get(device.uuid, CardEntry())
+        found = msgspec.structs.replace(found, condition=restored(found.condition))
+    if device.health is Health.LOST:
+        gone = replace(found.condition, gone=True, need=max(found.condition.need, Need.TEST))
+        found = msgspec.structs.replace(found, condition=gone, cause=found.cause or "it was lost when the pool started")
+    return found
+
+
+def _counted(device: Device, known: dict[str, CardEntry] | None) -> int | None:
+    """Its memory errors when an earlier pool last looked; None when it never did."""
+    return known[device.uuid].ecc_uncorrected if known and device.uuid in known else None
+
+
+def _one(change: HealthChange | None) -> list[HealthChange]:
+    return [] if change is None else [change]
 
 
 def no_devices() -> CalabashError:

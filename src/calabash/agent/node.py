@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent import view
+from calabash.agent.care import Care
 from calabash.agent.membership import Membership
 from calabash.agent.modes.protocol import ModeExecutor
 from calabash.agent.modes.registry import executor_of
@@ -103,6 +104,11 @@ class NodeAgent:
         self._watching.stop()
         self._parts.events.flush()
         self._parts.membership.close()
+
+    @property
+    def care(self) -> Care:
+        """What operators do with its cards."""
+        return self._watching.care
 
     def arbiter_pid(self) -> int:
         """0 when it is just being started again."""

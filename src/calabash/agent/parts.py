@@ -9,18 +9,18 @@ from pathlib import Path
 
 from calabash.agent.allocations import Allocations, slices_on
 from calabash.agent.events import Events
+from calabash.agent.health_book import HealthBook
+from calabash.agent.health_policy import read_policy
 from calabash.agent.inventory import Inventory
 from calabash.agent.ledgers import Ledgers
 from calabash.agent.membership import Membership, choose_membership
 from calabash.agent.modes.protocol import ModeExecutor, NodeTools
 from calabash.agent.modes.registry import open_modes
 from calabash.agent.occupancy import Occupancy
-from calabash.agent.probe import try_card
 from calabash.agent.slots import Slots, choose_slots
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
 from calabash.agent.truth import Hooks, Truth
-from calabash.model.device import Device
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
@@ -43,6 +43,7 @@ class NodeParts:
     modes: Mapping[ModeName, ModeExecutor]
     events: Events
     truth: Truth
+    environment: Mapping[str, str]
 
 
 def build_parts(
@@ -65,15 +66,11 @@ def build_parts(
         membership: where others make the groups of processes; None: the strongest form that this process may have.
         tenure: how long an allocation is kept that nobody uses.
     """
-
-    def probe(driver: GpuDriver, device: Device) -> bool:
-        return try_card(driver, device, environment).passed
-
     lock = threading.RLock()
     events = Events(store, clock)
     membership = membership or choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
-    inventory = Inventory(drivers, probe=probe)
+    inventory = Inventory(drivers, policy=read_policy(home), book=HealthBook(home), clock=clock)
     ledgers = Ledgers(slots, clock, members=membership.processes)
     occupancy = Occupancy(inventory, membership, clock)
     allocations = Allocations(
@@ -121,6 +118,7 @@ def build_parts(
         modes=open_modes(tools),
         events=events,
         truth=Truth(inventory, membership, clock, hooks, policy=strangers),
+        environment=environment,
     )
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from calabash.agent.inventory import answers
 from calabash.model.device import Device
@@ -30,10 +30,15 @@ _BLOCK_BYTES = 2 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What came out; ``context_bytes`` 0 when it could not be measured."""
+    """What came out; ``context_bytes`` 0 when it could not be measured.
+
+    ``why``: what failed. ``figures``: how long parts of it took on the card, in microseconds, by name.
+    """
 
     passed: bool
     context_bytes: int = 0
+    why: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 def try_card(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:

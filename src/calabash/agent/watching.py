@@ -13,7 +13,8 @@ import structlog
 
 from calabash.agent.allocations import Changes, slices_on
 from calabash.agent.arbiter_process import ArbiterProcess
-from calabash.agent.inventory import HealthChange
+from calabash.agent.card import HealthChange
+from calabash.agent.care import Care
 from calabash.agent.loops import Loops
 from calabash.agent.parts import NodeParts
 from calabash.agent.terminator import Terminator
@@ -25,7 +26,8 @@ from calabash.seams.gpu.protocol import GpuDriver
 
 SWEEP_PERIOD_S = 0.1
 LOOK_PERIOD_S = 0.2
-READ_PERIOD_S = 1.0
+READ_PERIOD_S = 0.8  # with the longest time for an answer, a silent card is found out within two seconds
+RECOVERY_PERIOD_S = 0.2
 EVENT_WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
@@ -40,11 +42,13 @@ class Watching:
         self._terminator = Terminator(parts.membership)
         self._arbiter = ArbiterProcess(home, parts.clock)
         self._next_read_ns = 0
+        self.care = Care(parts, tell=self._health)
         self._loops = Loops(parts.clock, complain=parts.events.complain)
         parts.occupancy.asked = lambda: self._loops.wake("look")
         self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
         self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
         self._loops.add("truth", parts.truth.round, every_s=ROUND_S)
+        self._loops.add("recovery", self.care.round, every_s=RECOVERY_PERIOD_S)
         for driver in parts.inventory.drivers:
             self._loops.add("events", _waiting_for(driver, self._health, parts), every_s=0.0)
 

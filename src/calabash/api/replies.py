@@ -74,6 +74,41 @@ class DeviceList(Reply, kw_only=True, frozen=True):
     items: list[DeviceView]
 
 
+class HappeningView(Reply, kw_only=True, frozen=True):
+    """Something that happened to a device, and the state that it was in then."""
+
+    at: float
+    health: str
+    cause: str
+
+
+class PartView(Reply, kw_only=True, frozen=True):
+    """A part of a device that is out of service by itself: a MIG device by its UUID, or what serves a mode by its name."""
+
+    name: str
+    health: str
+
+
+class DeviceDetail(Reply, kw_only=True, frozen=True):
+    """One device and what is known of its health.
+
+    ``since``: when it stopped being healthy, null when it is. ``needs``: ``test``, ``reset`` or ``operator``; empty when
+    nothing has to be done. ``evict_at``: when whoever is still on it is ended. ``figures``: the best that its tests have
+    measured, in microseconds. ``history``: oldest first.
+    """
+
+    device: DeviceView
+    since: float | None
+    needs: str
+    drained: bool
+    drained_why: str
+    evict_at: float | None
+    hold_until: float | None
+    figures: dict[str, float]
+    parts: list[PartView]
+    history: list[HappeningView]
+
+
 class SliceUseView(Reply, kw_only=True, frozen=True):
     """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device."""
 

@@ -122,6 +122,18 @@ class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     force: Annotated[bool, Meta(description="end running programs first")] = False
 
 
+class Drain(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A device is to take nothing new."""
+
+    reason: Annotated[str, Meta(max_length=200, description="why, for those who ask")] = ""
+    evict: Annotated[bool, Meta(description="end what runs on it")] = False
+    grace_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="how long that may still run")] = 0.0
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """There is nothing to say."""
+
+
 class Page(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Which part of a list, in the query string."""
 

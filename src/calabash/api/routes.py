@@ -31,6 +31,23 @@ class Route:
 ROUTES = (
     Route(method="GET", path="/v1/status", summary="the pool, and whom it serves", reply=replies.Status),
     Route(method="GET", path="/v1/devices", summary="every device with its last reading", reply=replies.DeviceList),
+    Route(method="GET", path="/v1/devices/{id}", summary="a device and its health", reply=replies.DeviceDetail),
+    Route(
+        method="POST",
+        path="/v1/devices/{id}/drain",
+        summary="gives out nothing new of it, restarts included",
+        reply=replies.DeviceDetail,
+        body=requests.Drain,
+        administrators=True,
+    ),
+    Route(
+        method="POST",
+        path="/v1/devices/{id}/undrain",
+        summary="puts it back to work when it passes a test",
+        reply=replies.DeviceDetail,
+        body=requests.Nothing,
+        administrators=True,
+    ),
     Route(
         method="GET",
         path="/v1/allocations",

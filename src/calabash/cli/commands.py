@@ -19,6 +19,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("runhelp:run", "Run a program on a slice of a GPU."),
     "ps": ("view:ps", "List allocations."),
     "smi": ("view:smi", "Show devices, who holds them and how busy they are."),
+    "device": ("device:device", "Show cards, drain, test and reset them."),
     "top": ("top:top", "Watch shares and memory live."),
     "release": ("view:release", "Take a slice back; its programs are ended."),
     "why": ("view:why", "Explain why a request waits, or where it was placed."),

@@ -75,9 +75,17 @@ class ProcessUtilization:
     at_us: int
 
 
+class Throttle(StrEnum):
+    """Why a device runs slower than it could."""
+
+    THERMAL = "thermal"
+    POWER_BRAKE = "power_brake"
+    POWER_CAP = "power_cap"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """A moment's truth about one device, from its driver."""
+    """A moment's truth about one device, from its driver; ``nvlinks_up`` is -1 where links are not told of."""
 
     uuid: DeviceUuid
     memory_used_mib: int
@@ -86,3 +94,8 @@ class DeviceReading:
     power_w: float
     processes: tuple[DeviceProcess, ...] = ()
     ecc_uncorrected: int = 0
+    row_remap_pending: bool = False
+    row_remap_failed: bool = False
+    retired_pages_pending: bool = False
+    throttled: tuple[Throttle, ...] = ()
+    nvlinks_up: int = -1

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     RECLAIM = "reclaim"
     PREEMPT = "preempt"
     OVER_USE = "over_use"
+    DRAINED = "drained"
     # what drivers saw and nobody was given
     STRANGER = "stranger"
     UNDER_REPORTED = "under_reported"

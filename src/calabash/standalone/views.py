@@ -30,6 +30,27 @@ def devices(agent: NodeAgent) -> replies.DeviceList:
     return replies.DeviceList(items=[_device(state) for state in agent.snapshot().devices])
 
 
+def device(agent: NodeAgent, name: str) -> replies.DeviceDetail:
+    """One device, by index or UUID, and its health. Raises NOT_FOUND."""
+    found = agent.care.find(name)
+    state = agent.snapshot().device(found.uuid)
+    assert state is not None, found.uuid
+    entry = agent.care.entry(found)
+    condition = entry.condition
+    return replies.DeviceDetail(
+        device=_device(state),
+        since=entry.since_s or None,
+        needs=condition.need.name.lower() if condition.need else "",
+        drained=condition.drained,
+        drained_why=entry.drained_why,
+        evict_at=entry.evict_at_s or None,
+        hold_until=condition.hold_until_s or None,
+        figures=entry.figures,
+        parts=[replies.PartView(name=part, health=c.health) for part, c in sorted(entry.parts.items())],
+        history=[replies.HappeningView(at=h.at, health=h.health, cause=h.cause) for h in entry.history],
+    )
+
+
 def _device(state: DeviceSnapshot) -> replies.DeviceView:
     device, reading = state.device, state.reading
     mode = SHARING_MODES.get(state.mode) if state.mode else None

@@ -12,7 +12,8 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,8 +22,10 @@ import pynvml
 
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, ProcessUtilization
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu import nvidia_reset
 from calabash.seams.gpu import nvml_cards as cards
 from calabash.seams.gpu.deadline import DeadlineThread
+from calabash.seams.gpu.gate import Gate
 from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
 from calabash.seams.gpu.nvidia_mig import NvidiaPartitioning
 from calabash.seams.gpu.nvml_errors import translated
@@ -30,6 +33,7 @@ from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
 
 _LIBRARY = "libnvidia-ml.so.1"
 _WAIT_MARGIN_S = 5.0
+_QUIET_S = 10.0  # a call that has not come back by then does not come back
 _WAIT_SLICE_S = 0.2  # a closing driver waits no longer than this for its event thread
 _EVENTS_MAX = 256
 _NODE = ""  # the thread of questions that are not about one card
@@ -46,6 +50,19 @@ class _Library:
         self._simulated: bool | None = None  # which library is loaded
         self._node = ""
         self._drivers = 0
+        self.gate = Gate()  # nobody calls NVML while it is shut
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Nobody in this process has the driver open meanwhile; whoever has a question waits. Raises TIMEOUT."""
+        with self.gate.shut(_QUIET_S), self._lock:
+            for _ in range(self._drivers):
+                pynvml.nvmlShutdown()
+            try:
+                yield
+            finally:
+                for _ in range(self._drivers):
+                    _start(self._node, os.environ.get(SIM_ENVIRONMENT))
 
     def open(self, options: DriverOptions) -> None:
         """Loads and starts NVML for the node that is asked for, else for the one that the environment names."""
@@ -126,6 +143,16 @@ def _start(node: str, inherited: str | None) -> None:
 _library = _Library()
 
 
+def _inside(call: Callable[[], T]) -> Callable[[], T]:
+    """The call, while NVML is there."""
+
+    def ask() -> T:
+        with _library.gate.inside():
+            return call()
+
+    return ask
+
+
 class NvidiaDriver:
     """``GpuDriver`` over NVML."""
 
@@ -141,6 +168,8 @@ class NvidiaDriver:
         self._closed = False
         self._parts: dict[DeviceUuid, DeviceUuid] = {}  # cards of MIG devices: one thread asks about both
         self.partitioning = NvidiaPartitioning(self._ask, self._parts)
+        inherited = os.environ.get(SIM_ENVIRONMENT)
+        self._simulated = options.sim_state or (Path(inherited) if inherited else None)
         try:
             self._ask("starting the driver", lambda: _library.open(options))
         except CalabashError:
@@ -150,8 +179,9 @@ class NvidiaDriver:
     def _ask(self, what: str, call: Callable[[], T], *, of: str = _NODE) -> T:
         if self._closed:
             raise CalabashError(f"{what}: the driver is closed", reason=Reason.CONFLICT)
+        _library.gate.wait_open(nvidia_reset.RESET_S)
         try:
-            return self._thread(of).ask(call, what=what, timeout_s=self._timeout_s)
+            return self._thread(of).ask(_inside(call), what=what, timeout_s=self._timeout_s)
         except pynvml.NVMLError as error:
             raise translated(what, error) from error
 
@@ -207,6 +237,15 @@ class NvidiaDriver:
             f"compute mode of {uuid}", lambda: pynvml.nvmlDeviceSetComputeMode(cards.handle_of(uuid), mode), of=uuid
         )
 
+    def reset(self, uuid: DeviceUuid) -> None:
+        self._ask(f"finding {uuid}", lambda: cards.handle_of(uuid), of=uuid)
+        if self._simulated is not None:
+            nvidia_reset.reset_simulated(self._simulated, uuid)
+            return
+        with _library.away():
+            self._event_set = None
+            nvidia_reset.reset_real(uuid)
+
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         if self._closed:
             raise CalabashError("events: the driver is closed", reason=Reason.CONFLICT)
@@ -219,15 +258,12 @@ class NvidiaDriver:
 
     def _wait(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         """Runs in the events' own thread. NVML reports one event at a time: take what there is."""
-        if self._event_set is None:
-            self._event_set = cards.register_events()
-        handle, senders = self._event_set
         found: list[DeviceEvent] = []
         deadline = time.monotonic() + timeout_s
         while len(found) < _EVENTS_MAX and not self._closed:
             left_s = 0.0 if found else min(deadline - time.monotonic(), _WAIT_SLICE_S)
             try:
-                event = cards.event_of(pynvml.nvmlEventSetWait_v2(handle, max(1, int(left_s * 1000))), senders)
+                event = self._next_event(max(1, int(left_s * 1000)))
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
                     raise
@@ -237,6 +273,13 @@ class NvidiaDriver:
             if event is not None:
                 found.append(event)
         return tuple(found)
+
+    def _next_event(self, timeout_ms: int) -> DeviceEvent | None:
+        with _library.gate.inside():
+            if self._event_set is None:
+                self._event_set = cards.register_events()
+            handle, senders = self._event_set
+            return cards.event_of(pynvml.nvmlEventSetWait_v2(handle, timeout_ms), senders)
 
     def close(self) -> None:
         if self._closed:

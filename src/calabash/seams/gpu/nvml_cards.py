@@ -8,7 +8,15 @@ from typing import TypeVar
 
 import pynvml
 
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, ProcessUtilization
+from calabash.model.device import (
+    Device,
+    DeviceProcess,
+    DeviceReading,
+    DeviceUuid,
+    Health,
+    ProcessUtilization,
+    Throttle,
+)
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB
 from calabash.seams.gpu import nvml_mig as mig
@@ -16,12 +24,18 @@ from calabash.seams.gpu.protocol import DeviceEvent, EventKind
 
 VENDOR = "nvidia"
 _XID_LOST = 79
+_NO_INSTANCE = 0xFFFFFFFF
 _NUMA_MASK_WORDS = 4
 _CAPABILITIES_OF_64_CORES = ((6, 0), (7, 0), (7, 2), (7, 5), (8, 0))
 _EVENTS = {
     pynvml.nvmlEventTypeXidCriticalError: EventKind.XID,
     pynvml.nvmlEventTypeSingleBitEccError: EventKind.ECC_SINGLE_BIT,
     pynvml.nvmlEventTypeDoubleBitEccError: EventKind.ECC_DOUBLE_BIT,
+}
+_THROTTLES = {
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: Throttle.THERMAL,
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: Throttle.POWER_BRAKE,
+    pynvml.nvmlClocksThrottleReasonSwPowerCap: Throttle.POWER_CAP,
 }
 _LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA)
@@ -172,7 +186,33 @@ def reading_of(uuid: DeviceUuid) -> DeviceReading:
         power_w=_optional(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000, 0.0),
         processes=processes_on(handle),
         ecc_uncorrected=_optional(lambda: _ecc_uncorrected(handle), 0),
+        retired_pages_pending=_optional(lambda: bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)), False),
+        throttled=tuple(reason for bit, reason in _THROTTLES.items() if _throttles(handle) & bit),
+        nvlinks_up=_nvlinks_up(handle),
+        **_remapping(handle),
     )
+
+
+def _throttles(handle: object) -> int:
+    return _optional(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)), 0)
+
+
+def _remapping(handle: object) -> dict[str, bool]:
+    _, _, pending, failed = _optional(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
+    return {"row_remap_pending": bool(pending), "row_remap_failed": bool(failed)}
+
+
+def _nvlinks_up(handle: object) -> int:
+    """How many links are up; -1 for a card without any."""
+    up = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            up += pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED
+        except pynvml.NVMLError as error:
+            if error.value not in (*_ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+                raise
+            return up if link else -1
+    return up
 
 
 def _ecc_uncorrected(handle: object) -> int:
@@ -210,4 +250,19 @@ def event_of(data: object, senders: dict[int, DeviceUuid]) -> DeviceEvent | None
     if uuid is None or kind is None:
         return None
     code = int(data.eventData) if kind is EventKind.XID else 0  # type: ignore[attr-defined]
-    return DeviceEvent(uuid=uuid, kind=EventKind.LOST if code == _XID_LOST else kind, code=code)
+    instances = int(data.gpuInstanceId), int(data.computeInstanceId)  # type: ignore[attr-defined]
+    part = _part_of(data.device, *instances) if instances[0] != _NO_INSTANCE else ""  # type: ignore[attr-defined]
+    return DeviceEvent(uuid=uuid, kind=EventKind.LOST if code == _XID_LOST else kind, code=code, part=part)
+
+
+def _part_of(handle: object, gpu_instance: int, compute_instance: int) -> str:
+    """UUID of the MIG device of an event; of any in that GPU instance where the event names no compute instance."""
+    for index in range(_optional(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)), 0)):
+        try:
+            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            instance = pynvml.nvmlDeviceGetComputeInstanceId(part)
+            if pynvml.nvmlDeviceGetGpuInstanceId(part) == gpu_instance and compute_instance in (instance, _NO_INSTANCE):
+                return str(pynvml.nvmlDeviceGetUUID(part))
+        except pynvml.NVMLError:
+            continue  # no instance there, or it is just going
+    return f"GPU instance {gpu_instance}"

@@ -29,11 +29,15 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEvent:
-    """Something that happened to a device; ``code`` is the vendor's own number (NVIDIA: the XID), 0 where none."""
+    """Something that happened to a device; ``code`` is the vendor's own number (NVIDIA: the XID), 0 where none.
+
+    ``part``: the UUID of the part of it that it happened to (NVIDIA: a MIG device); "" for all of it.
+    """
 
     uuid: DeviceUuid
     kind: EventKind
     code: int = 0
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,10 @@ class GpuDriver(Protocol):
 
     def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
         """Lets one process at a time use the card (True), or any number (False)."""
+
+    def reset(self, uuid: DeviceUuid) -> None:
+        """Resets a card that nobody uses, and whatever is reset with it. Raises CalabashError: CONFLICT while it is in
+        use, NOT_PERMITTED, or UNHEALTHY when the driver cannot do it. Takes seconds."""
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         """Blocks until something happens to any card, at most ``timeout_s``; () when nothing did."""

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _TOOL_TIMEOUT_S = 30.0
 _HINTS = {
     "create": "for example --gpus 4xA100-40GB,2xT4",
-    "inject": "for example xid 79, ecc-double, lost, recover, slow 300%, alloc-fail 3",
+    "inject": "for example xid 79, ecc-double, lost, recover, slow 300%, throttle thermal, nvlink-down 2",
 }
 STATE_FILE = "node.state"
 
@@ -148,6 +148,8 @@ def _reason(message: str) -> Reason:
         ("No space left", Reason.DISK_FULL),
         ("exists already", Reason.CONFLICT),
         ("still use", Reason.CONFLICT),
+        ("is in use", Reason.CONFLICT),
+        ("off the bus", Reason.UNHEALTHY),
         ("damaged", Reason.BAD_FILE),
         ("not a node file", Reason.BAD_FILE),
         ("no node at", Reason.NOT_FOUND),
@@ -231,6 +233,11 @@ def show_node(node: NodeFile) -> SimNode:
 def inject(node: NodeFile, gpu: str, what: str, value: str | None = None) -> None:
     """Causes a fault on one card (index, UUID or ``all``): ``xid 79``, ``ecc-double``, ``lost``, ``slow 300%``, ..."""
     _run("inject", str(node.state), "--gpu", gpu, "--", what, *(() if value is None else (value,)))
+
+
+def reset_card(state: Path, gpu: str) -> None:
+    """Resets a card as the driver's own tool would. Raises CONFLICT while somebody uses it, UNHEALTHY when it is lost."""
+    _run("reset", str(state), "--gpu", gpu)
 
 
 def destroy_node(node: NodeFile, *, force: bool = False) -> None:

@@ -16,12 +16,13 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
 from calabash.standalone.handlers.asked import Asked, Context
+from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.pool import Pool
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*MACHINE, *ALLOCATIONS, *ADMINISTRATION)
+HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,

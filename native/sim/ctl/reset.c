@@ -1,0 +1,47 @@
+/* A reset is refused while anybody has a context on the card; afterwards pending remappings are in force. */
+#include "sim/ctl/reset.h"
+
+#include "sim/ctl/open.h"
+#include "sim/node/slot.h"
+
+void simctl_clear_faults(struct sim_faults *f)
+{
+    f->slow_permille = 0;
+    f->alloc_fail_countdown = 0;
+    f->alloc_fail_permille = 0;
+    f->temperature_c = 0;
+    f->throttle_reasons = 0;
+    f->hang_until_ns = 0;
+    f->ecc_volatile_sbe = f->ecc_volatile_dbe = 0;
+    f->remapped_rows_uncorrectable += f->remapped_rows_pending;
+    f->remapped_rows_pending = 0;
+    f->retired_pages_pending = 0;
+    f->nvlinks_down = 0;
+}
+
+static uint32_t users_of(const struct sim_node *n, uint32_t device)
+{
+    uint32_t users = 0;
+
+    for (uint32_t i = 0; i < sim_procs_used(n); i++)
+        users += n->proc[i].state == SIM_SLOT_LIVE && n->proc[i].device[device].context_count > 0;
+    return users;
+}
+
+void simctl_reset(struct sim *s, uint32_t device)
+{
+    struct sim_device *d = &s->node->device[device];
+
+    sim_sweep(s, 0);
+    for (uint32_t i = 0; i < s->node->device_count; i++) {
+        uint32_t users = i == device || d->profile.nvlink_peer_mask >> i & 1 ? users_of(s->node, i) : 0;
+
+        if (users > 0)
+            simctl_fail("end them first", "device %u is in use by %u process%s", i, users,
+                        users == 1 ? "" : "es");
+    }
+    if (d->faults.lost) simctl_fail("restart the machine", "device %u has fallen off the bus", device);
+    sim_lock_device(s, device);
+    simctl_clear_faults(&d->faults);
+    sim_unlock_device(s, device);
+}

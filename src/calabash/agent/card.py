@@ -1,0 +1,144 @@
+"""One card as the inventory keeps it: what it is, what was last read of it, and what is known of its health."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from calabash.agent.health import Condition, HealthEvent, Need, decide, stand
+from calabash.agent.health_book import CardEntry, Happening
+from calabash.agent.health_findings import Findings, Watched
+from calabash.agent.health_policy import HealthPolicy
+from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
+from calabash.seams.gpu.protocol import GpuDriver
+
+_TOLD = {Health.DRAINING, Health.LOST}
+_STEPS = {HealthEvent.TEST_PASSED, HealthEvent.RESET_DONE}
+_NEED_OF = {HealthEvent.NEEDS_RESET: Need.RESET, HealthEvent.NEEDS_REPLACE: Need.OPERATOR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthChange:
+    """Something about a device that people should know; ``tell`` when its tenants should as well.
+
+    ``part``: the part of the device that it is about; "" for all of it. ``fault``: it is no doing of an operator.
+    """
+
+    device: DeviceUuid
+    before: Health
+    after: Health
+    cause: str
+    tell: bool
+    part: str = ""
+    fault: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Card:
+    """Used under the inventory's lock.
+
+    Args:
+        reserved: what is just being done with it; nobody gets it meanwhile. "" when nothing is.
+        test_at_ns, reset_at_ns: when that may be tried again, monotonic.
+    """
+
+    device: Device
+    driver: GpuDriver
+    policy: HealthPolicy
+    entry: CardEntry = field(default_factory=CardEntry)
+    reading: DeviceReading | None = None
+    watched: Watched = field(default_factory=Watched)
+    reserved: str = ""
+    test_at_ns: int = 0
+    reset_at_ns: int = 0
+
+    @property
+    def condition(self) -> Condition:
+        return self.entry.condition
+
+    @property
+    def shown(self) -> Device:
+        """With its present health."""
+        health = self.condition.health
+        if self.reserved and health is Health.HEALTHY:
+            health = Health.RECOVERING
+        return replace(self.device, health=health)
+
+    @property
+    def cause(self) -> str:
+        """Why it is not healthy; "" when it is."""
+        if self.condition.health is Health.HEALTHY:
+            return self.reserved
+        return self.entry.cause
+
+    def happened(self, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
+        """Take an event; what people should know of it."""
+        before = self.condition
+        if event in _NEED_OF and before.need >= _NEED_OF[event]:
+            return None  # nothing new has to be done
+        after = decide(before, event, now_s=now_s, flapping=self.policy.damping())
+        return self._became(before, after, cause, now_s=now_s, event=event)
+
+    def found(self, watched: Watched, findings: Findings, *, now_s: float) -> list[HealthChange]:
+        """Take what a reading says."""
+        self.watched = watched
+        changes = [self.happened(event, cause, now_s=now_s) for event, cause in findings.faults]
+        before = self.condition
+        names = tuple(name for name, _ in findings.standing)
+        after = stand(before, names, now_s=now_s, flapping=self.policy.damping())
+        if after != before:
+            cause = "; ".join(cause for _, cause in findings.standing) or "it has passed"
+            changes.append(self._became(before, after, cause, now_s=now_s))
+        return [change for change in changes if change is not None]
+
+    def part_happened(self, part: str, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
+        """Take an event of a part of it; the rest goes on."""
+        before = self.entry.parts.get(part, Condition())
+        after = decide(before, event, now_s=now_s, flapping=self.policy.damping())
+        parts = {name: c for name, c in self.entry.parts.items() if name != part}
+        if after != Condition():
+            parts[part] = after
+        self.entry = msgspec.structs.replace(self.entry, parts=parts)
+        if after.health is before.health and event is not HealthEvent.APP_FAULT:
+            return None
+        self._tell(after.health, f"{part}: {cause}", now_s)
+        told = after.health in _TOLD and after.health is not before.health
+        return HealthChange(
+            device=self.device.uuid, before=before.health, after=after.health, cause=cause, tell=told, part=part
+        )
+
+    def _became(
+        self, before: Condition, after: Condition, cause: str, *, now_s: float, event: HealthEvent | None = None
+    ) -> HealthChange | None:
+        entry = msgspec.structs.replace(self.entry, condition=after)
+        changed = after.health is not before.health
+        if after.health is Health.HEALTHY:
+            entry = msgspec.structs.replace(entry, cause="", since_s=0.0)
+        elif changed and after.health is not Health.RECOVERING:
+            since_s = now_s if before.health is Health.HEALTHY else entry.since_s or now_s
+            entry = msgspec.structs.replace(entry, cause=_latched(before, after, cause), since_s=since_s)
+        self.entry = entry
+        step = event in _STEPS and after != before
+        if not changed and not step and event is not HealthEvent.APP_FAULT:
+            return None
+        cause = _latched(before, after, cause)
+        self._tell(after.health, cause, now_s)
+        tell = changed and (after.health in _TOLD or (after.health is Health.SUSPECT and bool(after.standing)))
+        return HealthChange(
+            device=self.device.uuid,
+            before=before.health,
+            after=after.health,
+            cause=cause,
+            tell=tell,
+            fault=event is not HealthEvent.DRAIN and not (after.drained and after.health is Health.DRAINING),
+        )
+
+    def _tell(self, health: Health, cause: str, now_s: float) -> None:
+        self.entry = self.entry.told(Happening(at=now_s, health=health, cause=cause))
+
+
+def _latched(before: Condition, after: Condition, cause: str) -> str:
+    if after.latched and not before.latched:
+        return f"{cause}; failed {len(after.left_at)} times in a short time, stays out until `calabash device undrain`"
+    return cause

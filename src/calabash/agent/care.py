@@ -1,0 +1,115 @@
+"""What operators do with cards: take them out of service, put them back, test them, reset them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from calabash.agent.allocations import slices_on
+from calabash.agent.card import HealthChange
+from calabash.agent.census import described
+from calabash.agent.health import HealthEvent
+from calabash.agent.health_book import CardEntry
+from calabash.agent.parts import NodeParts
+from calabash.agent.probe import Probed, try_card
+from calabash.agent.recovery import Recovery
+from calabash.model.device import Device, DeviceUuid, Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+
+
+class Care:
+    """The cards of one node, for operators; safe for threads."""
+
+    def __init__(self, parts: NodeParts, *, tell: Callable[[Sequence[HealthChange]], None]) -> None:
+        self._parts = parts
+        self._tell = tell
+        self.recovery = Recovery(
+            parts.inventory,
+            parts.clock,
+            probe=lambda driver, device: try_card(driver, device, parts.environment),
+            in_use=self.in_use,
+            tell=tell,
+        )
+
+    def find(self, name: str) -> Device:
+        """A card by its index, its UUID, or the beginning of it. Raises NOT_FOUND."""
+        devices = self._parts.inventory.devices()
+        found = [d for d in devices if name in {str(d.index), d.uuid}]
+        found = found or [d for d in devices if len(name) >= 4 and d.uuid.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        raise CalabashError(
+            f"there is no device {name[:80]!r}" if not found else f"{len(found)} devices begin with {name!r}",
+            reason=Reason.NOT_FOUND,
+            hint="see `calabash device list`",
+        )
+
+    def entry(self, device: Device) -> CardEntry:
+        """What is known of its health."""
+        return self._parts.inventory.entry(device.uuid)
+
+    def drain(self, device: Device, *, why: str, evict_after_s: float | None) -> None:
+        """Nothing new goes there any more; ``evict_after_s``: whoever is still there by then is ended."""
+        at_s = self._parts.clock.now_s() + evict_after_s if evict_after_s is not None else 0.0
+        self._parts.inventory.note(device.uuid, drained_why=why, evict_at_s=at_s)
+        cause = f"drained: {why}" if why else "drained by an operator"
+        self._tell(self._parts.inventory.apply(device.uuid, HealthEvent.DRAIN, cause))
+        self.evict()
+
+    def undrain(self, device: Device) -> None:
+        """It is well, the operator says: it goes back to work as soon as it passes a test."""
+        inventory = self._parts.inventory
+        inventory.note(device.uuid, drained_why="", evict_at_s=0.0)
+        self._tell(inventory.apply(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
+        for part in inventory.entry(device.uuid).parts:
+            for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
+                self._tell(inventory.part(device.uuid, part, event, "put back by an operator"))
+        inventory.postpone(device.uuid, test_at_ns=0)
+
+    def test(self, device: Device) -> Probed:
+        """Whether it works; an idle card only."""
+        if device.mig_enabled:
+            raise CalabashError(
+                f"device {device.index} is divided by MIG and cannot be tested as a whole",
+                reason=Reason.CONFLICT,
+                hint=f"run a program on an instance, or: calabash device mode {device.index} vgpu",
+            )
+        return self.recovery.test(device.uuid)
+
+    def reset(self, device: Device) -> None:
+        """Reset it; an idle card only. It goes back to work when it passes a test."""
+        inventory = self._parts.inventory
+        self.recovery.reset(device.uuid)
+        if device.health is not Health.HEALTHY:
+            inventory.postpone(device.uuid, test_at_ns=0)
+
+    def round(self) -> None:
+        """Whatever is due now."""
+        self.evict()
+        self.recovery.round()
+
+    def evict(self) -> None:
+        """End whoever is on a card that was to be empty by now."""
+        now_s = self._parts.clock.now_s()
+        for device in self._parts.inventory.devices():
+            entry = self._parts.inventory.entry(device.uuid)
+            if not entry.evict_at_s or now_s < entry.evict_at_s or not entry.condition.drained:
+                continue
+            for allocation in self._on(device.uuid):
+                with self._parts.lock:
+                    if not self._parts.allocations.ending(allocation):
+                        explanation = f"device {device.index} is {entry.cause or 'drained'}"
+                        self._parts.allocations.end(allocation, reason=Reason.DRAINED, explanation=explanation)
+
+    def in_use(self, device: DeviceUuid) -> str:
+        """Who is on a card, for people; "" when nobody is."""
+        held = self._on(device)
+        if held:
+            return ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+        strangers = self._parts.truth.strangers(device)
+        return described(strangers[0]) if strangers else ""
+
+    def _on(self, device: DeviceUuid) -> list[AllocationId]:
+        with self._parts.lock:
+            held = slices_on(self._parts.allocations.records(), device)[1]
+            return [*dict.fromkeys(held), *self._parts.allocations.orphaned(device)]

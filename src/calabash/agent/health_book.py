@@ -1,0 +1,86 @@
+"""What is known of the health of the cards, kept in a file of the home, so that a pool that starts again knows it too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from calabash.agent.health import Condition
+from calabash.model.errors import CalabashError
+from calabash.seams.host.files import write_durably
+
+BOOK_FILE = "health.json"
+HISTORY_MAX = 32
+
+log = structlog.get_logger(__name__)
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a card, and the state that it was in then."""
+
+    at: float
+    health: str
+    cause: str
+
+
+class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one card.
+
+    ``cause`` and ``since_s``: why and since when it is not healthy. ``drained_why``: what the operator said.
+    ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.
+    ``parts``: conditions of parts of it, by name.
+    """
+
+    condition: Condition = Condition()
+    cause: str = ""
+    since_s: float = 0.0
+    drained_why: str = ""
+    evict_at_s: float = 0.0
+    ecc_uncorrected: int = 0
+    history: tuple[Happening, ...] = ()
+    figures: dict[str, float] = {}
+    parts: dict[str, Condition] = {}
+
+    def told(self, happening: Happening) -> CardEntry:
+        """With one more happening; the oldest are forgotten."""
+        return msgspec.structs.replace(self, history=(*self.history, happening)[-HISTORY_MAX:])
+
+
+class HealthBook:
+    """The file. Without a home nothing is kept. Not safe for threads by itself."""
+
+    def __init__(self, home: Path | None) -> None:
+        self._file = home / BOOK_FILE if home is not None else None
+        self._written: bytes | None = None
+
+    def read(self) -> dict[str, CardEntry] | None:
+        """What an earlier pool knew; None when that cannot be read and nothing is known of any card."""
+        if self._file is None:
+            return {}
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, CardEntry])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.error("what was known of the cards' health is lost", file=str(self._file), error=str(error))
+            with contextlib.suppress(OSError):
+                self._file.replace(self._file.with_suffix(".damaged"))
+            return None
+
+    def write(self, entries: Mapping[str, CardEntry]) -> None:
+        """Keep it, if it has changed. A disk that takes nothing delays nobody: it is written with the next change."""
+        if self._file is None:
+            return
+        text = msgspec.json.encode(entries)
+        if text == self._written:
+            return
+        try:
+            write_durably(self._file, text)
+        except (OSError, CalabashError) as error:
+            log.error("the cards' health cannot be kept", file=str(self._file), error=str(error))
+            return
+        self._written = text

@@ -1,0 +1,118 @@
+"""``calabash device``: the cards of this machine, their health, and what operators do with them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.cli.view import strangers
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration, format_mib, parse_duration_s
+from calabash.standalone.client import quoted
+
+TEST_S = 60.0
+RESET_S = 120.0
+
+COLUMNS = (
+    Column(title="GPU", text=lambda r: str(r["index"]), right=True),
+    Column(title="MODEL", text=lambda r: r["model"]),
+    Column(title="HEALTH", text=lambda r: r["health"]),
+    Column(title="MODE", text=lambda r: dash(r.get("mode"))),
+    Column(title="HELD BY", text=lambda r: str(len(r.get("allocations", []))), right=True),
+    Column(title="TEMP", text=lambda r: f"{r.get('temperature_c', 0)}C", right=True, wide=True),
+    Column(title="UUID", text=lambda r: r["uuid"]),
+    Column(title="CAUSE", text=lambda r: dash(r.get("cause"))),
+)
+
+
+def _path(name: str, verb: str = "") -> str:
+    if not name or "/" in name:
+        raise CalabashError(f"there is no device {name!r}", reason=Reason.NOT_FOUND, hint="see `calabash device list`")
+    return f"/v1/devices/{quoted(name)}" + (f"/{verb}" if verb else "")
+
+
+@click.group()
+def device() -> None:
+    """Show cards, take them out of service and put them back, test and reset them.
+
+    ID is a card's number, its UUID, or the beginning of that.
+    """
+
+
+@device.command("list")
+@output.option
+def list_devices(fmt: str) -> None:
+    """List the cards with their health."""
+    output.emit("DeviceList", client().items("/v1/devices"), COLUMNS, fmt, name="uuid")
+
+
+@device.command()
+@click.argument("identifier", metavar="ID")
+@output.option
+def show(identifier: str, fmt: str) -> None:
+    """Show a card: its state, why and since when, what has happened to it and who is on it."""
+    _print(client().get(_path(identifier)), fmt)
+
+
+@device.command()
+@click.argument("identifier", metavar="ID")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask.")
+@click.option("--evict", is_flag=True, help="End what runs on it.")
+@click.option(
+    "--grace", default="0s", show_default=True, metavar="TIME", help="With --evict: how long it may still run."
+)
+@output.option
+def drain(identifier: str, reason: str, evict: bool, grace: str, fmt: str) -> None:
+    """Give out nothing new of a card; what runs on it runs on, unless --evict. Lasts until `undrain`, restarts included."""
+    body = {"reason": reason, "evict": evict, "grace_s": parse_duration_s(grace)}
+    _print(client().post(_path(identifier, "drain"), body), fmt)
+
+
+@device.command()
+@click.argument("identifier", metavar="ID")
+@output.option
+def undrain(identifier: str, fmt: str) -> None:
+    """Put a card back to work, whatever took it out; it must pass a test first."""
+    _print(client().post(_path(identifier, "undrain")), fmt)
+
+
+def _print(body: Any, fmt: str) -> None:
+    """One card, for people line by line."""
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("Device", body, fmt))
+        return
+    if fmt == "name":
+        click.echo(body["device"]["uuid"])
+        return
+    for line in _lines(body):
+        click.echo(output.printable(line))
+
+
+def _lines(body: Any) -> list[str]:
+    card = body["device"]
+    since = f" since {format_duration(max(0.0, time.time() - body['since']))}" if body["since"] else ""
+    cause = f": {card['cause']}" if card["cause"] else ""
+    given = f"{format_mib(card['memory_allocated_mib'])} of {format_mib(card['memory_mib'])} given out"
+    mode = f" in mode {card['mode']}" if card["mode"] else ""
+    lines = [
+        f"GPU {card['index']} {card['model']} {card['uuid']}",
+        f"health {card['health']}{since}{cause}",
+        f"memory {given}, {format_mib(card['memory_used_mib'])} used; {card['temperature_c']} C, {card['power_w']:.0f} W",
+        f"held by {', '.join(card['allocations']) or 'nobody'}{mode}",
+    ]
+    if body["needs"]:
+        lines.append(f"needs {body['needs']}")
+    if body["evict_at"]:
+        lines.append(f"whoever is on it is ended in {format_duration(max(0.0, body['evict_at'] - time.time()))}")
+    lines += [f"part {part['name']} {part['health']}" for part in body["parts"]]
+    lines += [f"test {name} {value:.0f} us" for name, value in sorted(body["figures"].items())]
+    lines += strangers([card])
+    for entry in body["history"]:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
+        lines.append(f"{at} {entry['health']}: {entry['cause']}")
+    return lines

@@ -1,0 +1,54 @@
+"""Routes of one card: shown to everybody, changed by administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from litestar import get, post
+
+from calabash.api import replies, requests
+from calabash.standalone import views
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.pool import Pool
+
+
+@get("/v1/devices/{name:str}")
+async def show_device(request: Asked, name: str) -> replies.DeviceDetail:
+    caller_of(request)
+    return await work(request, views.device, pool_of(request).agent, name)
+
+
+async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> Any:
+    """The answer of a change, which only administrators may ask for."""
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require_administrator(caller.peer, what)
+    return await work(request, change, pool)
+
+
+@post("/v1/devices/{name:str}/drain", status_code=200)
+async def drain(request: Asked, name: str) -> replies.DeviceDetail:
+    body = requests.decode(await body_of(request), requests.Drain)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        care = pool.agent.care
+        care.drain(care.find(name), why=body.reason, evict_after_s=body.grace_s if body.evict else None)
+        return views.device(pool.agent, name)
+
+    detail: replies.DeviceDetail = await _changed(request, "drain devices", change)
+    return detail
+
+
+@post("/v1/devices/{name:str}/undrain", status_code=200)
+async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
+    requests.decode(await body_of(request), requests.Nothing)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        pool.agent.care.undrain(pool.agent.care.find(name))
+        return views.device(pool.agent, name)
+
+    detail: replies.DeviceDetail = await _changed(request, "put devices back", change)
+    return detail
+
+
+DEVICES = (show_device, drain, undrain)
