@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from calabash.agent.census import described
 from calabash.agent.snapshot import DeviceSnapshot
@@ -39,7 +40,8 @@ def require_room(
                 reason=Reason.UNHEALTHY,
                 hint="it takes new work when that process has left it",
             )
-        answer = fits(state.device, *state.beside(but), record.request)
+        request = replace(record.request, mode=record.placement.mode)
+        answer = fits(state.device, *state.beside(but), request, start=part.start)
         if isinstance(answer, Misfit):
             raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
 

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from calabash.binder.beside import ForeignMemory
-from calabash.binder.shapes import amounts, node_of, shapes_of
+from calabash.binder.partitions import Partitions
+from calabash.binder.shapes import node_of, shape_of, shapes_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import Reason
+from calabash.model.mig import MigInstance
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.sched import (
     DEFAULT_POLICY,
@@ -31,10 +33,11 @@ from calabash.sched import (
     Request,
     Scheduler,
     Shape,
+    set_mig_instances,
 )
 from calabash.sharing.foreign import beside_foreign
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_for
+from calabash.sharing.registry import fits, mode_on
 
 _LIST = re.compile(r"\(([^()]+)\)$")
 CYCLE_EVERY_S = 1.0  # what time alone allows, such as the end of a minimum run time, is found this soon
@@ -100,7 +103,10 @@ class LocalScheduler:
         self.scheduler = Scheduler([spec], queues, policy=policy, options=options)
         self._requests: dict[str, GpuRequest] = {}
         self._slices: dict[str, Placement] = {}
+        self._partitions = Partitions(self.scheduler)
         self._cycle_due_s = 0.0
+        for device in self.devices:
+            set_mig_instances(self.scheduler, node, self._number[device.uuid], device.mig_instances)
         self.foreign = ForeignMemory(self.scheduler, self._number)
 
     def submit(
@@ -123,6 +129,7 @@ class LocalScheduler:
         expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
         self.scheduler.submit(_queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner))
         self._requests[allocation] = request
+        self._partitions.submitted(allocation, shape)
 
     def adopt(
         self,
@@ -136,17 +143,10 @@ class LocalScheduler:
         """It runs already, as the journal says. Raises CalabashError when the devices have no such room."""
         devices = tuple(sorted(self._number[s.device] for s in placement.slices))
         answer = placement.slices[0]
-        milli, memory_mib = amounts(placement.mode, answer, request)
-        shape = Shape(
-            gpu_count=len(devices),
-            gpu_milli=milli,
-            gpu_memory_mib=memory_mib,
-            mode=placement.mode,
-            cpu_milli=request.cpu_milli,
-            memory_mib=request.host_memory_mib,
-        )
+        shape = shape_of(placement.mode, answer, request, count=len(devices))
         queued = _queued(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner)
-        self.scheduler.adopt(queued, placement=NodePlacement(node=0, devices=devices), started_at_s=started_at_s)
+        place = NodePlacement(node=0, devices=devices, mig_start=answer.start)
+        self.scheduler.adopt(queued, placement=place, started_at_s=started_at_s)
         self._requests[allocation] = request
         self._slices[allocation] = placement
 
@@ -156,6 +156,7 @@ class LocalScheduler:
             return
         self.scheduler.finished(allocation)
         self._slices.pop(allocation, None)
+        self._partitions.finished(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
         """Its start could not be carried out: it waits again and keeps its place in the order."""
@@ -172,17 +173,24 @@ class LocalScheduler:
         self.devices = tuple(replace(d, health=health) if d.uuid == uuid else d for d in self.devices)
         self.scheduler.set_health(self.node, device, healthy=health is Health.HEALTHY)
 
+    def set_mig_instances(self, uuid: DeviceUuid, instances: tuple[MigInstance, ...]) -> None:
+        """What MIG instances stand on a device now, used or not."""
+        self.devices = tuple(replace(d, mig_instances=instances) if d.uuid == uuid else d for d in self.devices)
+        set_mig_instances(self.scheduler, self.node, self._number[uuid], instances)
+
     def set_queues(self, queues: Iterable[QueueSpec]) -> None:
         self.scheduler.set_queues(queues)
 
     def cycle(self, now_s: float) -> tuple[LocalDecision, ...]:
         """Decide about everything; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
+        self._partitions.look_ahead(self._slices)
         return self._translated(self.scheduler.cycle(now_s))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[LocalDecision, ...]:
         """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
         decided: list[LocalDecision] = []
+        self._partitions.look_ahead(self._slices)
         for name in newcomers:
             due_s = self.scheduler.wake_at_s()
             if now_s >= self._cycle_due_s or (due_s is not None and due_s <= now_s):
@@ -223,29 +231,21 @@ class LocalScheduler:
     def _placed(self, decision: Bind | Move) -> Placement | Misfit:
         """The slices by the sharing mode's own rule, beside what it holds now."""
         request = self._requests[decision.id]
-        mode = mode_for(request).name
+        chosen = [self.devices[i] for i in decision.placement.devices]
         slices = []
-        for device in (self.devices[i] for i in decision.placement.devices):
+        for device in chosen:
             held_mode, held = self._held(device.uuid, but=decision.id)
-            answer = fits(device, held_mode, held, request)
+            answer = fits(device, held_mode, held, request, start=decision.placement.mig_start)
             if isinstance(answer, Misfit):
                 return answer
             slices.append(answer)
-        return Placement(node=self.node, mode=mode, slices=tuple(slices))
+        return Placement(node=self.node, mode=mode_on(chosen[0], request).name, slices=tuple(slices))
 
     def _because(self, name: AllocationId, placement: Placement) -> str:
         """Where it goes and why there, in one line; asked before it holds its place."""
         request = self._requests[name]
-        number = {d.uuid: d.index for d in self.devices}
-        answers = [fits(d, *self._held(d.uuid, but=name), request) for d in self.devices]
-        room = sum(not isinstance(a, Misfit) for a in answers)
-        places = ", ".join(f"device {number[s.device]}" for s in placement.slices)
-        shared = sum(bool(self._held(s.device, but=name)[1]) for s in placement.slices)
-        beside = f"{shared} of them shared with others already" if shared else "idle before"
-        if len(placement.slices) == 1:
-            beside = "shared with others already" if shared else "idle before"
-        choice = "there was no other" if room == len(placement.slices) else f"policy {self.scheduler.policy.name}"
-        return f"{places} ({beside}): {room} of {len(self.devices)} devices had room, asked {request.count}; {choice}"
+        views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
+        return _reason(request, placement, views, self.scheduler.policy.name)
 
     def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[HeldSlice]]:
         mode: ModeName | None = None
@@ -257,6 +257,25 @@ class LocalScheduler:
                     held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
         mode, counted = beside_foreign(uuid, mode, held, self.foreign.memory_mib(uuid))
         return mode, list(counted)
+
+
+def _reason(
+    request: GpuRequest,
+    placement: Placement,
+    views: Sequence[tuple[Device, ModeName | None, Sequence[HeldSlice]]],
+    policy: str,
+) -> str:
+    """``device 1 at 4 (shared with others already): 2 of 4 devices had room, asked 1; policy fgd``."""
+    number = {device.uuid: device.index for device, _, _ in views}
+    busy = {device.uuid for device, _, held in views if held}
+    room = sum(not isinstance(fits(device, mode, held, request), Misfit) for device, mode, held in views)
+    places = ", ".join(f"device {number[s.device]}" + (f" at {s.start}" if s.profile else "") for s in placement.slices)
+    shared = sum(s.device in busy for s in placement.slices)
+    beside = f"{shared} of them shared with others already" if shared else "idle before"
+    if len(placement.slices) == 1:
+        beside = "shared with others already" if shared else "idle before"
+    choice = "there was no other" if room == len(placement.slices) else f"policy {policy}"
+    return f"{places} ({beside}): {room} of {len(views)} devices had room, asked {request.count}; {choice}"
 
 
 def readable(reported: Explanation, devices: Sequence[Device]) -> Explanation:

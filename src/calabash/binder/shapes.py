@@ -15,7 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName, Slice
 from calabash.sched import GpuSpec, NodeSpec, Shape
 from calabash.sharing.protocol import Misfit
-from calabash.sharing.registry import fits, mode_for, mode_named, selected
+from calabash.sharing.registry import fits, mode_named, mode_on, selected
 
 
 def islands_of(devices: Sequence[Device]) -> list[int]:
@@ -45,6 +45,8 @@ def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, me
             island=island,
             numa=device.numa_node,
             healthy=device.health is Health.HEALTHY,
+            mode=device.pinned,
+            geometry=device.mig,
         )
         for device, island in zip(devices, islands_of(devices), strict=True)
     ]
@@ -56,31 +58,23 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
 
     Raises CalabashError: unknown mode, no mode that isolates enough, no device selected, too large for every device.
     """
-    mode = mode_for(request).name
     chosen = [d for d in devices if selected(d, request.selector) is None]
     fitting, misfits = [], []
     for device in chosen:
-        answer = fits(replace(device, health=Health.HEALTHY), None, (), request)
+        answer = fits(replace(device, health=Health.HEALTHY, mig_instances=()), None, (), request)
         if isinstance(answer, Misfit):
             misfits.append(answer)
         else:
             fitting.append((device, answer))
     if not chosen or len(fitting) < request.count:
         raise _impossible(request, devices, chosen, misfits)
-    sizes: dict[tuple[int, int], list[DeviceUuid]] = {}
+    sizes: dict[Shape, list[DeviceUuid]] = {}
     for device, answer in fitting:
-        sizes.setdefault(amounts(mode, answer, request), []).append(device.uuid)
+        shape = shape_of(mode_on(device, request).name, answer, request, count=request.count)
+        sizes.setdefault(shape, []).append(device.uuid)
     shapes = [
-        Shape(
-            gpu_count=request.count,
-            gpu_milli=milli,
-            gpu_memory_mib=memory_mib,
-            models=frozenset(uuids) if len(uuids) < len(devices) else frozenset(),
-            mode=mode,
-            cpu_milli=request.cpu_milli,
-            memory_mib=request.host_memory_mib,
-        )
-        for (milli, memory_mib), uuids in sizes.items()
+        shape if len(uuids) == len(devices) else replace(shape, models=frozenset(uuids))
+        for shape, uuids in sizes.items()
         if len(uuids) >= request.count
     ]
     if not shapes:
@@ -88,10 +82,18 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
     return shapes
 
 
-def amounts(mode: ModeName, slice_: Slice, request: GpuRequest) -> tuple[int, int]:
-    """(milli, MiB) per device in the scheduler's terms."""
-    charge = mode_named(mode).charge(slice_, request.policy)
-    return charge.core_milli, charge.memory_mib
+def shape_of(mode: ModeName, part: Slice, request: GpuRequest, *, count: int) -> Shape:
+    """So many slices like this one, in the scheduler's terms; on any device."""
+    charge = mode_named(mode).charge(part, request.policy)
+    return Shape(
+        gpu_count=count,
+        gpu_milli=0 if part.profile else charge.core_milli,
+        gpu_memory_mib=0 if part.profile else charge.memory_mib,
+        mig_profile=part.profile,
+        mode=mode,
+        cpu_milli=request.cpu_milli,
+        memory_mib=request.host_memory_mib,
+    )
 
 
 def _impossible(

@@ -103,11 +103,13 @@ class Tracker:
             held: what is held now; asked after the devices.
             foreign: what processes without a slice hold of the devices.
         """
-        known = {d.uuid: d.memory_mib for d in self.scheduler.devices}
-        if any(known.get(d.uuid) != d.memory_mib for d in devices):
+        known = {d.uuid: d for d in self.scheduler.devices}
+        if any(_figures(known.get(d.uuid)) != _figures(d) for d in devices):
             self.scheduler = self._build(devices, held())  # a card that was lost when the pool started has been seen
             return False
         for device in devices:
+            if known[device.uuid].mig_instances != device.mig_instances:
+                self.scheduler.set_mig_instances(device.uuid, device.mig_instances)
             if self._health.get(device.uuid) is not device.health:
                 self.scheduler.set_health(device.uuid, device.health)
                 self._health[device.uuid] = device.health
@@ -152,3 +154,8 @@ class Tracker:
     def _submit(self, scheduler: LocalScheduler, waiting: WaitingRequest, submitted_at_s: float) -> None:
         owner = str(waiting.requester.uid)
         scheduler.submit(waiting.id, waiting.request, submitted_at_s=submitted_at_s, owner=owner)
+
+
+def _figures(device: Device | None) -> object:
+    """What the scheduler is built on."""
+    return device and (device.memory_mib, device.mig, device.pinned)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _PROFILE_NAME = re.compile(r"(?:[1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[+-][a-z]{2,8}(?:\.[a-z]{2,8})?){0,2}")
@@ -57,6 +57,12 @@ class MigGeometry:
         """The profile of that name, or None."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
+    def only_at(self, start: int) -> MigGeometry:
+        """The same card as if new instances could begin there only."""
+        return replace(
+            self, profiles=tuple(replace(p, starts=(start,) if start in p.starts else ()) for p in self.profiles)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigState:
@@ -65,6 +71,11 @@ class MigState:
     mask: int = 0
     compute: int = 0
     media: bool = False
+
+    def joined(self, geometry: MigGeometry, name: str, start: int) -> MigState:
+        """With one more instance; a profile that the card does not have takes nothing."""
+        profile = geometry.profile(name)
+        return occupied(self, profile, start) if profile is not None else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +107,7 @@ def state_of(geometry: MigGeometry, places: Iterable[tuple[str, int]]) -> MigSta
     """What instances at these places take; profiles that the card does not have take nothing."""
     state = MigState()
     for name, start in places:
-        profile = geometry.profile(name)
-        if profile is not None:
-            state = occupied(state, profile, start)
+        state = state.joined(geometry, name, start)
     return state
 
 

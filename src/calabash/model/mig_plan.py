@@ -28,7 +28,6 @@ from calabash.model.mig import (
     occupied,
     open_profiles,
     run_of,
-    state_of,
 )
 
 COMING_MAX = 6
@@ -38,7 +37,7 @@ Idle = tuple[tuple[str, int, bool], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class MigChoice:
     """Where one instance goes: ``destroyed`` have to leave first; ``reused``: it stands there already."""
 
     profile: str
@@ -53,7 +52,7 @@ def choose(
     state: MigState,
     idle: Sequence[MigInstance] = (),
     coming: Sequence[str] = (),
-) -> Choice | None:
+) -> MigChoice | None:
     """The best place for one more instance; None where there is none.
 
     Args:
@@ -76,7 +75,7 @@ def choose(
 
     best = max(options, key=merit)
     gone = set(best.gone)
-    return Choice(
+    return MigChoice(
         profile=name,
         start=best.start,
         destroyed=tuple(i for i in idle if (i.profile, i.start, i.fixed) in gone),
@@ -86,10 +85,10 @@ def choose(
 
 def plan(
     geometry: MigGeometry, state: MigState, idle: Sequence[MigInstance], wanted: Sequence[str]
-) -> tuple[Choice | None, ...]:
+) -> tuple[MigChoice | None, ...]:
     """Where all of ``wanted`` go, who stands first before who stands later; None for those that find no place."""
     left = tuple(idle)
-    choices: list[Choice | None] = []
+    choices: list[MigChoice | None] = []
     for number, name in enumerate(wanted):
         choice = choose(geometry, name, state, left, wanted[number + 1 :])
         choices.append(choice)
@@ -99,7 +98,7 @@ def plan(
 
 
 def taken(
-    geometry: MigGeometry, state: MigState, idle: Sequence[MigInstance], choice: Choice
+    geometry: MigGeometry, state: MigState, idle: Sequence[MigInstance], choice: MigChoice
 ) -> tuple[MigState, tuple[MigInstance, ...]]:
     """What is in use and what is idle after a choice was carried out."""
     gone = {i.place for i in choice.destroyed} | ({(choice.profile, choice.start)} if choice.reused else set())
@@ -121,6 +120,34 @@ def making_room(
             gone = set(option.gone)
             return tuple(i for i in idle if (i.profile, i.start, i.fixed) in gone)
     return None
+
+
+def standing(
+    geometry: MigGeometry, used: MigState, instances: Sequence[MigInstance]
+) -> tuple[MigState, tuple[MigInstance, ...]]:
+    """What is in use of a card, strangers included, and what stands on it idle, given what tenants hold."""
+    state = used
+    idle: list[MigInstance] = []
+    for instance in instances:
+        profile = geometry.profile(instance.profile)
+        if profile is None or used.mask & run_of(profile, instance.start):
+            continue  # a tenant's, or it is about to leave for one
+        if instance.foreign:
+            state = occupied(state, profile, instance.start)
+        else:
+            idle.append(instance)
+    return state, tuple(idle)
+
+
+def possible_starts(
+    geometry: MigGeometry, profile: MigProfile, used: MigState, instances: Sequence[MigInstance]
+) -> tuple[int, ...]:
+    """Starts that one more instance can have now."""
+    if not instances:
+        return legal_starts(geometry, profile, used)
+    state, idle = standing(geometry, used, instances)
+    known = tuple((i.profile, i.start, i.fixed) for i in idle)
+    return tuple(option.start for option in _options(geometry, profile, state, known))
 
 
 # ---- inside -------------------------------------------------------------------------------------------------------
@@ -206,13 +233,3 @@ def _cheapest(geometry: MigGeometry, names: tuple[str, ...], state: MigState, id
             if best == 0:
                 break
     return best
-
-
-def idle_of(
-    geometry: MigGeometry, instances: Sequence[MigInstance], held: Sequence[tuple[str, int]]
-) -> tuple[MigState, tuple[MigInstance, ...]]:
-    """What is in use of a card, and what stands on it idle, given the places that tenants hold."""
-    used = set(held)
-    foreign = [i.place for i in instances if i.foreign and i.place not in used]
-    idle = tuple(i for i in instances if not i.foreign and i.place not in used)
-    return state_of(geometry, [*held, *foreign]), idle

@@ -13,6 +13,7 @@ from calabash.model.mig import is_profile_name
 AllocationId = NewType("AllocationId", str)
 ModeName = NewType("ModeName", str)
 
+MIG_MODE = ModeName("mig")  # the one that a profile implies
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 
@@ -59,7 +60,7 @@ class GpuRequest:
             said. At most one of the two.
         core_percent: compute share per device, 1..100.
         mode: name of a sharing mode; "" lets the amounts decide (whole card -> exclusive, else vgpu).
-        mig: name of a MIG profile (``1g.10gb``) instead of amounts; "" lets the amounts decide.
+        mig: name of a MIG profile (``1g.10gb``) instead of amounts, which implies the mode; "" lets the amounts decide.
         isolation: least acceptable level.
         priority: larger goes first; 0 is normal.
         gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
@@ -108,6 +109,12 @@ class GpuRequest:
                 f"MIG profile {self.mig} says already how much of a device",
                 hint="leave memory and cores out, or the profile",
             )
+        if self.mig and self.mode not in ("", MIG_MODE):
+            raise CalabashError(
+                f"MIG profile {self.mig} is asked in mode {self.mode}", hint="leave the mode out with a profile"
+            )
+        if self.mig:
+            object.__setattr__(self, "mode", MIG_MODE)
         if not 0 <= self.run_time_s < float("inf"):
             raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
         if not 1 <= self.gang_size <= 100_000:

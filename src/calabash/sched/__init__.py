@@ -23,7 +23,7 @@ from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
-from calabash.sched.upkeep import rebind, relabel, set_evictable
+from calabash.sched.upkeep import rebind, relabel, set_evictable, set_mig_coming, set_mig_instances
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -55,4 +55,6 @@ __all__ = [
     "relabel",
     "restore",
     "set_evictable",
+    "set_mig_coming",
+    "set_mig_instances",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigInstance
 from calabash.sched.decisions import Bind
 from calabash.sched.scheduler import Scheduler
 
@@ -17,6 +18,25 @@ def relabel(scheduler: Scheduler, name: str, *, labels: Mapping[str, str], taint
     scheduler.cluster.touch(row)
     scheduler.specs[name] = replace(scheduler.specs[name], labels=labels, taints=tuple(taints))
     scheduler.state.freed()
+
+
+def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: Sequence[MigInstance]) -> None:
+    """What MIG instances stand on a device, used or not: places are chosen so that few of them have to leave."""
+    cluster = scheduler.cluster
+    key = (cluster.row(name), device)
+    if cluster.mig_instances.get(key, ()) == tuple(instances):
+        return
+    if instances:
+        cluster.mig_instances[key] = tuple(instances)
+    else:
+        del cluster.mig_instances[key]
+    cluster.touch(key[0])
+    scheduler.state.freed()
+
+
+def set_mig_coming(scheduler: Scheduler, profiles: Iterable[str]) -> None:
+    """The profiles that wait, in their order: who is placed now leaves room for them where it can."""
+    scheduler.cluster.mig_coming = list(profiles)
 
 
 def set_evictable(scheduler: Scheduler, request_id: str, *, evictable: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
 
@@ -51,6 +52,26 @@ def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARIN
 
     Raises CalabashError: UNKNOWN_MODE, or MODE_CONFLICT when the named mode isolates less than was asked.
     """
+    return _modes_for(request, modes)[0]
+
+
+def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
+    """The mode in which this device answers the request: the most natural one that it could serve if it were idle.
+
+    Raises CalabashError as ``mode_for`` does.
+    """
+    candidates = _modes_for(request, modes)
+    if device.pinned:
+        candidates = [m for m in candidates if m.name == device.pinned] or candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    idle = replace(device, mig_instances=()) if device.mig_instances else device
+    able = (mode for mode in candidates if not isinstance(mode.fits(idle, (), request), Misfit))
+    return next(able, candidates[0])
+
+
+def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> list[SharingMode]:
+    """All modes that would answer the request, the most natural one first."""
     if request.mode:
         mode = mode_named(request.mode, modes)
         if mode.isolation < request.isolation:
@@ -60,7 +81,7 @@ def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARIN
                 reason=Reason.MODE_CONFLICT,
                 hint="leave the mode out and it follows from the isolation",
             )
-        return mode
+        return [mode]
     ranked = [
         (rank, mode.name, mode)
         for mode in modes.values()
@@ -72,7 +93,7 @@ def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARIN
             reason=Reason.MODE_CONFLICT,
             hint="ask for whole devices, or for a lower isolation",
         )
-    return min(ranked, key=lambda entry: entry[:2])[2]
+    return [mode for _, _, mode in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 def selected(device: Device, selector: Selector) -> Misfit | None:
@@ -100,18 +121,27 @@ def fits(
     held: Sequence[HeldSlice],
     request: GpuRequest,
     modes: Mapping[ModeName, SharingMode] = SHARING_MODES,
+    *,
+    start: int = -1,
 ) -> Slice | Misfit:
     """What the request would get of this device, or why nothing; every rule that concerns one device is asked here.
 
     Args:
         device_mode: the mode of the slices that are on it; None when idle.
+        start: the first memory slice of a MIG instance, where that is decided already; -1 leaves it to the mode.
     """
-    mode = mode_for(request, modes)
+    mode = mode_on(device, request, modes)
     if device.health is not Health.HEALTHY:
         return Misfit(reason=Reason.UNHEALTHY, message=f"is {device.health}")
     mismatch = selected(device, request.selector)
     if mismatch is not None:
         return mismatch
+    if device.pinned and device.pinned != mode.name:
+        return Misfit(
+            reason=Reason.MODE_CONFLICT, message=f"is kept in mode {device.pinned} by its operator, asked {mode.name}"
+        )
+    if start >= 0 and device.mig is not None:
+        device = replace(device, mig=device.mig.only_at(start))
     if held and device_mode is not None and device_mode != mode.name:
         # A card that could never hold it is the more useful answer than a card that is busy otherwise.
         alone = mode.fits(device, (), request)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model.mig import MigInstance, MigState, legal_starts, occupied, run_of, state_of
-from calabash.model.mig_plan import choose, idle_of, making_room, plan, taken
+from calabash.model.mig_plan import choose, making_room, plan, standing, taken
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
 H100 = GEOMETRIES["H100"]
@@ -63,7 +63,8 @@ def test_a_fixed_instance_is_given_out_and_never_destroyed() -> None:
 
 def test_what_strangers_are_in_counts_as_in_use() -> None:
     foreign = MigInstance(profile="3g.40gb", start=0, foreign=True)
-    state, idle = idle_of(H100, [foreign, stands("1g.10gb", 6), stands("1g.10gb", 5)], [("1g.10gb", 5)])
+    held = state_of(H100, [("1g.10gb", 5)])
+    state, idle = standing(H100, held, [foreign, stands("1g.10gb", 6), stands("1g.10gb", 5)])
     assert idle == (stands("1g.10gb", 6),)
     assert state == state_of(H100, [("3g.40gb", 0), ("1g.10gb", 5)])
 

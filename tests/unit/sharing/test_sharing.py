@@ -197,7 +197,7 @@ def test_the_mode_follows_from_the_amounts_and_from_the_isolation() -> None:
     assert mode_for(GpuRequest()).name == "exclusive"
     assert mode_for(GpuRequest(memory_mib=100)).name == "vgpu"
     assert mode_for(GpuRequest(core_percent=99)).name == "vgpu"
-    assert mode_for(GpuRequest(memory_mib=100, isolation=Isolation.HARDWARE)).name == "exclusive"
+    assert mode_for(GpuRequest(memory_mib=100, isolation=Isolation.HARDWARE)).name == "mig"
     assert mode_for(GpuRequest(mode=ModeName("timeslice"))).name == "timeslice"
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigGeometry, MigProfile, MigState, legal_starts, occupied, vacated
+from calabash.model.mig import MigGeometry, MigProfile, MigState, occupied, vacated
+from calabash.model.mig_plan import possible_starts
 from calabash.sched.cluster.columns import MODE_MIG, MODE_UNSET, Columns
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
@@ -60,6 +61,13 @@ class Cluster(Columns):
     def mig_state(self, row: int, device: int) -> MigState:
         """What MIG instances take of a device."""
         return self.mig_states.get((row, device), MigState())
+
+    def mig_starts(self, row: int, device: int, name: str) -> tuple[int, ...]:
+        """Where one more MIG instance of that profile could begin."""
+        found = self._profile(row, device, name)
+        if found is None:
+            return ()
+        return possible_starts(*found, self.mig_state(row, device), self.mig_instances.get((row, device), ()))
 
     # ---- changes -----------------------------------------------------------------------------------------------------------
     def touch(self, row: int) -> None:
@@ -112,6 +120,8 @@ class Cluster(Columns):
             self.gpu_sum_milli[row] -= total
             if shape.mig_profile:
                 self._cut(shape, placement, occupied)
+                if shape.mig_profile in self.mig_coming:
+                    self.mig_coming.remove(shape.mig_profile)
             self.kind_users[row, shape.kind] += 1
         self.cpu_free_milli[row] -= shape.cpu_milli
         self.memory_free_mib[row] -= shape.memory_mib
@@ -166,7 +176,7 @@ class Cluster(Columns):
             found = self._profile(row, device, shape.mig_profile)
             if found is None:
                 self._refuse(row, f"device {device} has no profile {shape.mig_profile}")
-            if placement.mig_start not in legal_starts(*found, self.mig_state(row, device)):
+            if placement.mig_start not in self.mig_starts(row, device, shape.mig_profile):
                 self._refuse(row, f"device {device} has no room for {shape.mig_profile} at {placement.mig_start}")
         return milli, mib
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from calabash.model.mig import best_start
+from calabash.model.mig import occupied, open_profiles
+from calabash.model.mig_plan import choose as choose_place
+from calabash.model.mig_plan import standing
 from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import NodePlacement, Topology
@@ -58,13 +60,21 @@ def _choose_mig(compiled: Compiled, row: int, free: list[int]) -> NodePlacement 
     """The cards that keep the largest profiles possible; all instances of one request start at the same slice."""
     cluster, shape = compiled.cluster, compiled.shape
     options: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+    coming = list(cluster.mig_coming)
+    if shape.mig_profile in coming:
+        coming.remove(shape.mig_profile)  # the one that is being decided about
     for device in free:
         geometry = cluster.geometries[int(cluster.gpu_geometry[row, device])]
-        state = cluster.mig_state(row, device)
-        found = best_start(geometry, shape.mig_profile, state) if geometry else None
-        if geometry and found:
-            fullest = (-state.mask.bit_count(), *(-count for count in found[1]))
-            options.setdefault(found[0], []).append((fullest, device))
+        if geometry is None:
+            continue
+        instances = cluster.mig_instances.get((row, device), ())
+        state, idle = standing(geometry, cluster.mig_state(row, device), instances)
+        found = choose_place(geometry, shape.mig_profile, state, idle, coming)
+        profile = geometry.profile(shape.mig_profile)
+        if profile is not None and found is not None:
+            left = open_profiles(geometry, occupied(state, profile, found.start))
+            fullest = (-state.mask.bit_count(), len(found.destroyed), *(-count for count in left))
+            options.setdefault(found.start, []).append((fullest, device))
     chosen = [(sorted(found)[: shape.gpu_count], start) for start, found in options.items()]
     full = [(picked, start) for picked, start in chosen if len(picked) == shape.gpu_count]
     if not full:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
-from calabash.model.mig import MigGeometry, MigState
+from calabash.model.mig import MigGeometry, MigInstance, MigState
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
 from calabash.sched.cluster.spec import NodeSpec
@@ -41,6 +41,7 @@ class Columns:
         users [N]: placements on the node.
         names, labels, taints: per row. row_of: name -> row. removed: rows of nodes that are gone.
         log: changed rows, oldest first, starting at position ``log_start``.
+        mig_instances: MIG instances that stand on a device, by (row, device); mig_coming: profiles that wait, in order.
         static_version: changes when labels, taints or the set of nodes change.
     """
 
@@ -64,6 +65,8 @@ class Columns:
         self.racks: dict[str, int] = {"": -1}
         self.geometries: list[MigGeometry | None] = [None]
         self.mig_states: dict[tuple[int, int], MigState] = {}
+        self.mig_instances: dict[tuple[int, int], tuple[MigInstance, ...]] = {}
+        self.mig_coming: list[str] = []
         self.static_version = 0
         self.has_unhealthy = False
         self.has_modes = False
@@ -147,6 +150,8 @@ class Columns:
     def forget(self, row: int) -> None:
         """The node is gone and its name free; another may have the row once nothing uses it."""
         del self.row_of[self.names[row]]
+        for key in [key for key in self.mig_instances if key[0] == row]:
+            del self.mig_instances[key]
         self.removed.add(row)
 
     def relabel(self, row: int, labels: Mapping[str, str], taints: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from calabash.model.mig import legal_starts
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import MODE_MIG, Bools, Ints, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology, parse_expression, tolerates
@@ -109,11 +108,9 @@ class Compiled:
         fits = np.array(known, np.bool_)[cluster.gpu_geometry[rows]]
         fits &= (cluster.gpu_free_milli[rows] == WHOLE_MILLI) | (cluster.gpu_mode[rows] == self.mode)
         for index, device in zip(*np.nonzero(fits), strict=True):
-            state = cluster.mig_states.get((int(rows[index]), int(device)))
-            if state is not None:
-                geometry = cluster.geometries[int(cluster.gpu_geometry[rows[index], device])]
-                profile = geometry.profile(name) if geometry else None
-                fits[index, device] = bool(geometry and profile and legal_starts(geometry, profile, state))
+            row, number = int(rows[index]), int(device)
+            if (row, number) in cluster.mig_states or (row, number) in cluster.mig_instances:
+                fits[index, device] = bool(cluster.mig_starts(row, number, name))
         return fits
 
     def nodes(self, rows: Rows, fits: Bools | None) -> Bools:

@@ -1,0 +1,136 @@
+"""MIG: the card itself is cut; every tenant has memory, multiprocessors and engines of its own.
+
+Theory of operation. A request names a profile, or amounts: then it gets the smallest profile of the card that has as much
+memory and as many compute slices. ``core_percent`` counts compute slices, a part of one is rounded up; whole percents are
+allowed to be a little more than a slice is, so that 15% is one of seven. Profiles with a media engine are given only to
+those who name them. Which start an instance gets, and which idle ones leave for it, is ``model.mig_plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calabash.model.device import Device
+from calabash.model.errors import Reason
+from calabash.model.mig import MigGeometry, MigProfile, MigState
+from calabash.model.mig_plan import choose, plan, standing
+from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
+from calabash.model.units import format_mib
+from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
+
+# Before a whole card, for who asks to be kept apart by hardware and asks for less than one.
+_RANK = 50
+
+
+class Mig:
+    """Hardware partitions."""
+
+    name = ModeName("mig")
+    isolation = Isolation.HARDWARE
+
+    def rank(self, request: GpuRequest) -> int | None:
+        part = request.memory_mib is not None or request.memory_milli not in (None, 1000) or request.core_percent < 100
+        return _RANK if part and request.isolation > Isolation.COOPERATIVE else None
+
+    def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
+        geometry = device.mig
+        if geometry is None:
+            return Misfit(reason=Reason.SELECTOR_MISMATCH, message=f"{device.model} cannot be cut by MIG")
+        profile = wanted_profile(geometry, request)
+        if profile is None:
+            return _no_profile(device, geometry, request)
+        state, idle = standing(geometry, used_by(geometry, held), device.mig_instances)
+        choice = choose(geometry, profile.name, state, idle)
+        if choice is None:
+            return Misfit(reason=Reason.NO_CAPACITY, message=f"has no place for {profile.name}{_beside(device, held)}")
+        return Slice(
+            device=device.uuid,
+            memory_mib=profile.memory_mib,
+            core_percent=max(1, 100 * profile.compute // geometry.compute),
+            profile=profile.name,
+            start=choice.start,
+        )
+
+    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
+        del policy
+        return Charge(core_milli=10 * part.core_percent, memory_mib=part.memory_mib)
+
+    def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
+        memory_mib = sum(h.slice.memory_mib for h in held)
+        core_percent = sum(h.slice.core_percent for h in held)
+        return DeviceDivision(
+            device=device.uuid,
+            mode=self.name,
+            slices=len(held),
+            memory_mib=memory_mib,
+            memory_free_mib=max(0, device.memory_mib - memory_mib),
+            core_percent=core_percent,
+            core_free_percent=max(0, 100 - core_percent),
+            slots_free=_slots_free(device, held),
+        )
+
+    def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
+        return Edits(environment=shim_environment(slices, library=library, slot=slot))
+
+
+def wanted_profile(geometry: MigGeometry, request: GpuRequest) -> MigProfile | None:
+    """The profile that the request names, or the smallest that has what it asks for; None where there is none."""
+    if request.mig:
+        return geometry.profile(request.mig)
+    memory_mib = request.memory_mib or 0
+    slices = -(-geometry.slices * (request.memory_milli or 0) // 1000)
+    compute = 1
+    if request.core_percent < 100:
+        compute = max(1, -(-(request.core_percent - 1) * geometry.compute // 100))
+    elif not (memory_mib or slices):
+        compute = geometry.compute
+    enough = [
+        p
+        for p in geometry.profiles
+        if p.memory_mib >= memory_mib and p.slices >= slices and p.compute >= compute and not p.media
+    ]
+    return min(enough, key=lambda p: (p.slices, p.compute, p.memory_mib), default=None)
+
+
+def used_by(geometry: MigGeometry, held: Sequence[HeldSlice]) -> MigState:
+    """What tenants hold of the card."""
+    state = MigState()
+    for part in (h.slice for h in held):
+        if part.profile:
+            state = state.joined(geometry, part.profile, part.start)
+    return state
+
+
+def _no_profile(device: Device, geometry: MigGeometry, request: GpuRequest) -> Misfit:
+    names = ", ".join(p.name for p in geometry.profiles)
+    if request.mig:
+        return Misfit(
+            reason=Reason.SELECTOR_MISMATCH, message=f"{device.model} has no profile {request.mig}, it has {names}"
+        )
+    largest = max(geometry.profiles, key=lambda p: p.memory_mib)
+    asked = format_mib(request.memory_mib) if request.memory_mib else f"{request.core_percent}% of compute"
+    return Misfit(
+        reason=Reason.TOO_LARGE,
+        message=f"{device.model} has no MIG profile with {asked}, the largest is {largest.name}"
+        f" of {format_mib(largest.memory_mib)}",
+    )
+
+
+def _beside(device: Device, held: Sequence[HeldSlice]) -> str:
+    """`` beside 3g.40gb at 0 and 1g.10gb at 6``: what is in use and what may not be destroyed."""
+    places = [(h.slice.profile, h.slice.start) for h in held if h.slice.profile]
+    places += [i.place for i in device.mig_instances if (i.fixed or i.foreign) and i.place not in places]
+    stand = " and ".join(f"{name} at {start}" for name, start in sorted(places, key=lambda place: place[1]))
+    return f" beside {stand}" if stand else ""
+
+
+def _slots_free(device: Device, held: Sequence[HeldSlice]) -> int:
+    geometry = device.mig
+    if geometry is None:
+        return 0
+    smallest = min(geometry.profiles, key=lambda p: (p.slices, p.compute, p.media))
+    state, idle = standing(geometry, used_by(geometry, held), device.mig_instances)
+    return sum(choice is not None for choice in plan(geometry, state, idle, [smallest.name] * geometry.slices))
+
+
+MODE = Mig()

@@ -1,0 +1,135 @@
+"""MIG on one machine: the scheduler's starts are those of the slices, and cards change mode when they are idle."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from calabash.binder.local import LocalScheduler, Start, Wait
+from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.model.mig import MigInstance, state_of
+from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement
+from calabash.sched import Options, QueueSpec
+from calabash.sched.cluster.mig_tables import GEOMETRIES
+
+
+def card(index: int, kind: str = "H100") -> Device:
+    return Device(
+        uuid=DeviceUuid(f"GPU-{index}"), index=index, vendor="nvidia", model=kind, memory_mib=81_152,
+        mig=GEOMETRIES.get(kind),
+    )  # fmt: skip
+
+
+def machine(*devices: Device) -> LocalScheduler:
+    return LocalScheduler(NodeName("here"), devices, [QueueSpec(name="default")], options=Options(reservations=0))
+
+
+def ask(local: LocalScheduler, name: str, request: GpuRequest) -> Placement | None:
+    local.submit(AllocationId(name), request, submitted_at_s=0.0)
+    for decision in local.decide([AllocationId(name)], 0.0):
+        if isinstance(decision, Start) and decision.id == name:
+            return decision.placement
+    return None
+
+
+def test_seven_small_instances_share_a_card_and_the_eighth_waits() -> None:
+    local = machine(card(0))
+    placed = [ask(local, f"p{n}", GpuRequest(mig="1g.10gb")) for n in range(8)]
+    assert [p is None for p in placed] == [False] * 7 + [True]
+    assert {p.slices[0].start for p in placed if p} == set(range(7))
+    assert {p.mode for p in placed if p} == {"mig"}
+
+
+def test_a_card_changes_its_mode_when_it_is_idle_and_only_then() -> None:
+    local = machine(card(0))
+    assert ask(local, "soft", GpuRequest(memory_mib=1000)) is not None
+    assert ask(local, "hard", GpuRequest(mig="1g.10gb")) is None
+    local.finished(AllocationId("soft"))
+    started = [d for d in local.cycle(1.0) if isinstance(d, Start)]
+    assert [d.placement.slices[0].profile for d in started] == ["1g.10gb"]
+    assert ask(local, "soft again", GpuRequest(memory_mib=1000)) is None
+
+
+def test_hardware_isolation_takes_a_partition_or_a_whole_card_as_the_cards_can() -> None:
+    both = machine(card(0, "T4"), card(1))
+    part = ask(both, "a", GpuRequest(isolation=Isolation.HARDWARE, memory_mib=9000))
+    assert part is not None
+    only = machine(card(0, "T4"))
+    whole = ask(only, "b", GpuRequest(isolation=Isolation.HARDWARE, memory_mib=9000))
+    assert whole is not None
+    assert (whole.mode, whole.slices[0].profile) == ("exclusive", "")
+
+
+def test_what_the_journal_says_is_held_keeps_its_place() -> None:
+    first = machine(card(0))
+    request = GpuRequest(mig="2g.20gb")
+    placement = ask(first, "a", request)
+    assert placement is not None
+    again = machine(card(0))
+    again.adopt(AllocationId("a"), request, placement, started_at_s=0.0)
+    others = [ask(again, f"b{n}", GpuRequest(mig="2g.20gb")) for n in range(2)]
+    starts = {p.slices[0].start for p in [placement, *others] if p}
+    assert starts == {0, 2, 4}
+
+
+def test_an_idle_instance_is_taken_before_another_has_to_leave() -> None:
+    local = machine(card(0))
+    local.set_mig_instances(
+        DeviceUuid("GPU-0"),
+        (*(MigInstance(profile="1g.10gb", start=s) for s in range(4)), MigInstance(profile="3g.40gb", start=4)),
+    )
+    placement = ask(local, "a", GpuRequest(mig="3g.40gb"))
+    assert placement is not None
+    assert placement.slices[0].start == 4
+
+
+def test_nothing_is_placed_over_what_strangers_are_in() -> None:
+    foreign = (MigInstance(profile="4g.40gb", start=0, foreign=True),)
+    local = machine(replace(card(0), mig_instances=foreign))
+    assert ask(local, "a", GpuRequest(mig="4g.40gb")) is None
+    local.set_mig_instances(DeviceUuid("GPU-0"), ())
+    assert any(isinstance(d, Start) for d in local.cycle(1.0))
+
+
+def test_a_card_that_is_kept_in_mig_takes_only_that() -> None:
+    local = machine(replace(card(0), pinned="mig"), card(1))
+    software = ask(local, "a", GpuRequest(memory_mib=1000))
+    hardware = ask(local, "b", GpuRequest(mig="1g.10gb"))
+    assert software is not None
+    assert hardware is not None
+    assert (software.slices[0].device, hardware.slices[0].device) == ("GPU-1", "GPU-0")
+
+
+def test_the_books_and_the_layout_agree_over_random_demand() -> None:
+    dice = random.Random(11)
+    geometry = GEOMETRIES["H100"]
+    local = machine(card(0), card(1))
+    held: dict[str, Placement] = {}
+    started = waited = 0
+    for number in range(600):
+        if held and dice.random() < 0.45:
+            gone = dice.choice(sorted(held))
+            held.pop(gone)
+            local.finished(AllocationId(gone))
+        elif dice.random() < 0.15:
+            local.submit(
+                AllocationId(f"n{number}"), GpuRequest(mode=ModeName("vgpu"), memory_mib=500), submitted_at_s=0
+            )
+        else:
+            profile = dice.choice(geometry.profiles).name
+            local.submit(AllocationId(f"n{number}"), GpuRequest(mig=profile), submitted_at_s=0)
+        for decision in local.cycle(float(number)):
+            if isinstance(decision, Start):
+                held[decision.id] = decision.placement
+                started += 1
+            waited += isinstance(decision, Wait)
+        for uuid in ("GPU-0", "GPU-1"):
+            parts = [(p.mode, p.slices[0]) for p in held.values() if p.slices[0].device == uuid]
+            assert len({mode for mode, _ in parts}) <= 1
+            places = [(part.profile, part.start) for _, part in parts if part.profile]
+            state = state_of(geometry, places)
+            sizes = [p.slices for name, _ in places if (p := geometry.profile(name))]
+            assert state.mask.bit_count() == sum(sizes)
+            assert state.compute <= geometry.compute
+    assert started > 150
+    assert waited > 20

@@ -1,0 +1,131 @@
+"""MIG as a sharing mode: which profile amounts mean, what fits beside what, who gets it without naming it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from calabash.model.device import Device, DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigInstance
+from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
+from calabash.sched.cluster.mig_tables import GEOMETRIES
+from calabash.sharing.mig import MODE
+from calabash.sharing.protocol import HeldSlice, Misfit
+from calabash.sharing.registry import fits, mode_for, mode_on
+
+H100 = Device(
+    uuid=DeviceUuid("GPU-h"), index=0, vendor="nvidia", model="H100", memory_mib=81_000, mig=GEOMETRIES["H100"]
+)
+T4 = Device(uuid=DeviceUuid("GPU-t"), index=1, vendor="nvidia", model="T4", memory_mib=15_000)
+MIG = ModeName("mig")
+
+
+def granted(device: Device, held: list[HeldSlice], request: GpuRequest, start: int = -1) -> Slice:
+    part = fits(device, MIG if held else None, held, request, start=start)
+    assert not isinstance(part, Misfit), part
+    held.append(HeldSlice(slice=part))
+    return part
+
+
+@pytest.mark.parametrize(
+    ("request_", "profile"),
+    [
+        (GpuRequest(mig="1g.10gb+me"), "1g.10gb+me"),
+        (GpuRequest(mode=MIG, memory_mib=9000), "1g.10gb"),
+        (GpuRequest(mode=MIG, memory_mib=10 * 1024), "1g.20gb"),
+        (GpuRequest(mode=MIG, memory_mib=9000, core_percent=15), "1g.10gb"),
+        (GpuRequest(mode=MIG, memory_mib=9000, core_percent=16), "2g.20gb"),
+        (GpuRequest(mode=MIG, core_percent=43), "3g.40gb"),
+        (GpuRequest(mode=MIG, core_percent=57), "4g.40gb"),
+        (GpuRequest(mode=MIG, memory_milli=500), "3g.40gb"),
+        (GpuRequest(mode=MIG), "7g.80gb"),
+        (GpuRequest(isolation=Isolation.HARDWARE, memory_mib=16 * 1024), "1g.20gb"),
+    ],
+)
+def test_amounts_mean_the_smallest_profile_that_has_them(request_: GpuRequest, profile: str) -> None:
+    part = granted(H100, [], request_)
+    assert part.profile == profile
+    assert part.memory_mib >= (request_.memory_mib or 0)
+    assert part.start >= 0
+
+
+def test_instances_stand_side_by_side_until_nothing_has_a_place() -> None:
+    held: list[HeldSlice] = []
+    for profile in ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"):
+        granted(H100, held, GpuRequest(mig=profile))
+    assert len({h.slice.start for h in held}) == 4
+    refused = fits(H100, MIG, held, GpuRequest(mig="2g.20gb"))
+    assert isinstance(refused, Misfit)
+    assert refused.reason is Reason.NO_CAPACITY
+    assert "3g.40gb at" in refused.message
+    division = MODE.division(H100, held)
+    assert (division.slices, division.slots_free) == (4, 0)
+
+
+def test_a_start_that_was_decided_is_kept_or_refused() -> None:
+    held: list[HeldSlice] = []
+    assert granted(H100, held, GpuRequest(mig="1g.10gb"), start=2).start == 2
+    refused = fits(H100, MIG, held, GpuRequest(mig="2g.20gb"), start=2)
+    assert isinstance(refused, Misfit)
+    assert granted(H100, held, GpuRequest(mig="2g.20gb"), start=4).start == 4
+
+
+def test_who_asks_for_hardware_isolation_gets_a_partition_where_a_card_can_do_it_and_else_the_card() -> None:
+    request = GpuRequest(isolation=Isolation.HARDWARE, memory_mib=8 * 1024)
+    assert mode_on(H100, request).name == "mig"
+    assert mode_on(T4, request).name == "exclusive"
+    whole = fits(T4, None, (), request)
+    assert not isinstance(whole, Misfit)
+    assert whole.memory_mib == T4.memory_mib
+    assert mode_for(GpuRequest(isolation=Isolation.HARDWARE)).name == "exclusive"
+
+
+def test_a_card_without_mig_and_an_unknown_profile_are_told_apart() -> None:
+    nowhere = fits(T4, None, (), GpuRequest(mig="1g.10gb"))
+    unknown = fits(H100, None, (), GpuRequest(mig="1g.5gb"))
+    assert isinstance(nowhere, Misfit)
+    assert "cannot be cut" in nowhere.message
+    assert isinstance(unknown, Misfit)
+    assert "1g.10gb" in unknown.message
+
+
+def test_a_card_that_its_operator_keeps_in_one_mode_serves_no_other() -> None:
+    kept = replace(H100, pinned="mig")
+    refused = fits(kept, None, (), GpuRequest(memory_mib=1000))
+    assert isinstance(refused, Misfit)
+    assert "kept in mode mig" in refused.message
+    assert not isinstance(fits(kept, None, (), GpuRequest(mig="1g.10gb")), Misfit)
+    whole = replace(H100, pinned="exclusive")
+    asked = GpuRequest(isolation=Isolation.HARDWARE, memory_mib=1000)
+    assert mode_on(whole, asked).name == "exclusive"
+
+
+def test_what_strangers_are_in_is_given_to_nobody_and_fixed_instances_are_given_out_as_they_are() -> None:
+    cut = replace(
+        H100,
+        mig_instances=(
+            MigInstance(profile="3g.40gb", start=0, foreign=True),
+            MigInstance(profile="3g.40gb", start=4, fixed=True),
+        ),
+    )
+    assert isinstance(fits(cut, None, (), GpuRequest(mig="1g.10gb")), Misfit)
+    assert granted(cut, [], GpuRequest(mig="3g.40gb")).start == 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mig": "1g"}, {"mig": "0g.10gb"}, {"mig": "1g.10gb; rm"}, {"mig": "1g.10gb", "memory_mib": 5},
+        {"mig": "1g.10gb", "core_percent": 5}, {"mig": "1g.10gb", "mode": ModeName("vgpu")}, {"mig": "9" * 4000},
+    ],
+)  # fmt: skip
+def test_what_is_no_profile_or_is_said_twice_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(CalabashError):
+        GpuRequest(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_profile_implies_its_mode() -> None:
+    assert GpuRequest(mig="1g.10gb").mode == "mig"
+    assert mode_for(GpuRequest(mig="1g.10gb")).name == "mig"
