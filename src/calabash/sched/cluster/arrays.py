@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigGeometry, MigProfile, MigState, occupied, vacated
-from calabash.model.mig_plan import possible_starts
+from calabash.model.mig import MigProfile, MigState, occupied, vacated
 from calabash.sched.cluster.columns import MODE_MIG, MODE_UNSET, Columns
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
@@ -58,17 +57,6 @@ class Cluster(Columns):
                 hint="check the name of the node",
             ) from None
 
-    def mig_state(self, row: int, device: int) -> MigState:
-        """What MIG instances take of a device."""
-        return self.mig_states.get((row, device), MigState())
-
-    def mig_starts(self, row: int, device: int, name: str) -> tuple[int, ...]:
-        """Where one more MIG instance of that profile could begin."""
-        found = self._profile(row, device, name)
-        if found is None:
-            return ()
-        return possible_starts(*found, self.mig_state(row, device), self.mig_instances.get((row, device), ()))
-
     # ---- changes -----------------------------------------------------------------------------------------------------------
     def touch(self, row: int) -> None:
         """Note that a row changed."""
@@ -81,7 +69,7 @@ class Cluster(Columns):
     def amounts(self, shape: Shape, row: int, device: int) -> tuple[int, int]:
         """What one device gives to the shape: (milli, MiB)."""
         if shape.mig_profile:
-            found = self._profile(row, device, shape.mig_profile)
+            found = self.mig_profile(row, device, shape.mig_profile)
             if found is None:
                 raise CalabashError(
                     f"device {device} of {self.names[row]} has no MIG profile {shape.mig_profile}",
@@ -173,7 +161,7 @@ class Cluster(Columns):
             if not free and self.gpu_mode[row, device] != mode:
                 self._refuse(row, f"device {device} is in another sharing mode")
         if shape.mig_profile:
-            found = self._profile(row, device, shape.mig_profile)
+            found = self.mig_profile(row, device, shape.mig_profile)
             if found is None:
                 self._refuse(row, f"device {device} has no profile {shape.mig_profile}")
             if placement.mig_start not in self.mig_starts(row, device, shape.mig_profile):
@@ -182,7 +170,7 @@ class Cluster(Columns):
 
     def _cut(self, shape: Shape, placement: NodePlacement, change: MigChange) -> None:
         for device in placement.devices:
-            found = self._profile(placement.node, device, shape.mig_profile)
+            found = self.mig_profile(placement.node, device, shape.mig_profile)
             if found is not None:
                 key = (placement.node, device)
                 state = change(self.mig_state(*key), found[1], placement.mig_start)
@@ -190,11 +178,6 @@ class Cluster(Columns):
                     self.mig_states.pop(key, None)
                 else:
                     self.mig_states[key] = state
-
-    def _profile(self, row: int, device: int, name: str) -> tuple[MigGeometry, MigProfile] | None:
-        geometry = self.geometries[int(self.gpu_geometry[row, device])]
-        profile = geometry.profile(name) if geometry else None
-        return (geometry, profile) if geometry and profile else None
 
     def _refuse(self, row: int, what: str) -> NoReturn:
         raise CalabashError(

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
-from calabash.model.mig import MigGeometry, MigInstance, MigState
+from calabash.model.mig import MigGeometry, MigInstance, MigProfile, MigState
+from calabash.model.mig_plan import possible_starts
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
 from calabash.sched.cluster.spec import NodeSpec
@@ -118,6 +119,23 @@ class Columns:
     def mode_code(self, mode: str) -> int:
         """Stable small number of a sharing mode."""
         return self.modes.setdefault(mode, len(self.modes))
+
+    def mig_state(self, row: int, device: int) -> MigState:
+        """What MIG instances take of a device."""
+        return self.mig_states.get((row, device), MigState())
+
+    def mig_starts(self, row: int, device: int, name: str) -> tuple[int, ...]:
+        """Where one more MIG instance of that profile could begin."""
+        found = self.mig_profile(row, device, name)
+        if found is None:
+            return ()
+        return possible_starts(*found, self.mig_state(row, device), self.mig_instances.get((row, device), ()))
+
+    def mig_profile(self, row: int, device: int, name: str) -> tuple[MigGeometry, MigProfile] | None:
+        """How a device is cut, and its profile of that name."""
+        geometry = self.geometries[int(self.gpu_geometry[row, device])]
+        profile = geometry.profile(name) if geometry else None
+        return (geometry, profile) if geometry and profile else None
 
     def _allocate(self, count: int) -> None:
         """Make all arrays ``count`` rows long, keeping what is there."""
