@@ -48,6 +48,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how often at most the API server is told what is used; 0: never",
     )
+    made.add_argument(
+        "--serve-nvidia-names",
+        action="store_true",
+        help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
+    )
     return made
 
 
@@ -73,6 +78,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         kubeconfig=read.kubeconfig,
         strangers=StrangerPolicy(read.strangers),
         use_every_s=read.use_every,
+        serve_nvidia_names=read.serve_nvidia_names,
     )
 
 

@@ -1,20 +1,25 @@
 """Device plug-ins of others that give out the same cards: a card has one giver, so the agent gives nothing while one is there.
 
 The kubelet's checkpoint says cheaply whether there ever was one since the kubelet knows it; whether it is there now, the
-kubelet is asked only then, for it does not write down that a plug-in has gone.
+kubelet is asked only then, for it does not write down that a plug-in has gone. What the agent itself offers under a name of
+NVIDIA's is known by its tokens.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
+from calabash.kubernetes.node.tokens import is_card_id
 from calabash.model.errors import CalabashError, Reason
 
 # NVIDIA's own names, which device plug-ins of others use as well: whole cards, ``.shared`` ones, parts by MIG.
 _SAME_CARDS = re.compile(r"nvidia\.com/(gpu|gpu\.[a-z0-9.-]+|mig-[a-z0-9.-]+)")
+
+Offer = Mapping[str, Collection[str]]
+"""Resources, and the devices of each."""
 
 QUIET_S = 5.0  # a plug-in is gone when it has not been seen for so long: one that is restarted comes back sooner
 
@@ -30,11 +35,11 @@ class ForeignPlugins:
     """Watches for them.
 
     Args:
-        registered: resources that the kubelet knows by its checkpoint.
-        offered: those of plug-ins that are there now, with how many healthy devices.
+        registered: resources that the kubelet knows by its checkpoint, with their healthy devices.
+        offered: those of plug-ins that are there now.
     """
 
-    def __init__(self, registered: Callable[[], Iterable[str]], offered: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, registered: Callable[[], Offer], offered: Callable[[], Offer]) -> None:
         self._registered = registered
         self._offered = offered
         self._found: dict[str, int] = {}
@@ -57,11 +62,18 @@ class ForeignPlugins:
             self._found = {}
         return foreign_plugin(self._found) if self._found else None
 
+    def offer(self, resource: str) -> bool:
+        """Whether one of them offers this very name, as far as is known."""
+        return resource in self._found
+
     def _there(self) -> dict[str, int]:
-        if not any(gives_cards(name) for name in self._registered()):
-            return {}
-        offered = self._offered()
-        return {name: offered[name] for name in sorted(offered) if gives_cards(name)}
+        return _theirs(self._offered()) if _theirs(self._registered()) else {}
+
+
+def _theirs(offer: Offer) -> dict[str, int]:
+    """How many devices others offer, by resource."""
+    counted = {name: sum(not is_card_id(one) for one in offer[name]) for name in sorted(offer) if gives_cards(name)}
+    return {name: count for name, count in counted.items() if count}
 
 
 def foreign_plugin(found: Mapping[str, int]) -> CalabashError:

@@ -39,7 +39,7 @@ class Claimant:
 
 
 class Owners:
-    """Who holds which tokens.
+    """Who holds which tokens of one resource.
 
     Args:
         checkpoint: the kubelet's entries; raises CalabashError when its form is not known.
@@ -50,7 +50,10 @@ class Owners:
         self,
         checkpoint: Callable[[], Iterable[CheckpointEntry]],
         pod_resources: Callable[[], Iterable[TokenOwner]],
+        *,
+        resource: str = GPUS,
     ) -> None:
+        self.resource = resource
         self._checkpoint = checkpoint
         self._pod_resources = pod_resources
         self._answers: OrderedDict[Tokens, str] = OrderedDict()
@@ -69,7 +72,7 @@ class Owners:
         """All containers with exactly these tokens, in no order: init containers pass theirs on to later ones."""
         key = frozenset(tokens)
         try:
-            found = [e for e in self._checkpoint() if e.resource == GPUS and frozenset(e.device_ids) == key]
+            found = [e for e in self._checkpoint() if e.resource == self.resource and frozenset(e.device_ids) == key]
         except CalabashError as error:
             log.warning("the kubelet's checkpoint cannot be read; asking pod-resources", error=error.message)
             found = []
@@ -90,5 +93,5 @@ class Owners:
         return tuple(
             Claimant(pod=f"{o.namespace}/{o.pod}", container=o.container, names=(name,))
             for o in self._pod_resources()
-            if o.resource == GPUS and frozenset(o.device_ids) == key
+            if o.resource == self.resource and frozenset(o.device_ids) == key
         )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 
 from calabash.agent.membership_container import container_allocation, pod_digits
 from calabash.kubernetes.names import PLAN, PLANNED
+from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.kube import MirrorChange
@@ -53,6 +56,18 @@ class NodePods:
             pod = self._by_digits.get(pod_digits(uid))
         return not self.synced or (pod is not None and not ended(pod))
 
+    def promised(self, *, but: str = "") -> dict[DeviceUuid, str]:
+        """Devices in plans of pods that may still start, each with a pod; ``but``: the UID of one that does not count."""
+        with self._news:
+            pods = [pod for pod in self._by_digits.values() if pod.metadata.uid != but and not ended(pod)]
+        return {
+            DeviceUuid(part.device): f"{pod.metadata.namespace}/{pod.metadata.name}"
+            for pod in pods
+            if (plan := _plan_of(pod)) is not None and plan.node == pod.spec.node_name
+            for container in plan.containers
+            for part in container.slices
+        }
+
     def find_planned(self, *, uid: str = "", name: str = "") -> Pod:
         """The same, waited for a moment longer until it has a plan or is told why it has none: who bound it may not have asked
         the planner."""
@@ -88,6 +103,18 @@ class NodePods:
         namespace, _, pod = name.partition("/")
         found = (p for p in self._by_digits.values() if p.metadata.name == pod and p.metadata.namespace == namespace)
         return max(found, key=lambda p: p.metadata.creation_timestamp or "", default=None)
+
+
+_read_plan = lru_cache(maxsize=1024)(read_plan)
+
+
+def _plan_of(pod: Pod) -> PodPlan | None:
+    text = pod.metadata.annotations.get(PLAN)
+    try:
+        plan = _read_plan(text) if text is not None else None
+    except CalabashError:
+        return None
+    return plan if plan is not None and plan.pod_uid == pod.metadata.uid else None
 
 
 def refusal(pod: Pod) -> str:

@@ -1,4 +1,4 @@
-"""A container is about to be made: its plan is carried out, and what it needs is written where its runtime reads it.
+"""A container is about to be made: it is given its slices, and what it needs is written where its runtime reads it.
 
 Called by the kubelet before every start of a container, again and again until it succeeds, so every step may be repeated.
 What is refused is read by the pod's owner, word for word, in the pod's events.
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 from calabash.agent.membership_container import container_allocation
 from calabash.agent.node import Grant, NodeAgent
-from calabash.kubernetes.names import GPUS, PLAN
 from calabash.kubernetes.node.owners import Claimant, Owners
-from calabash.kubernetes.node.pods import NodePods, done, init_names, never_together, refusal, start_order
+from calabash.kubernetes.node.placing import Placing
+from calabash.kubernetes.node.pods import done, init_names, never_together, start_order
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tokens import new_name, qualified
-from calabash.kubernetes.plan import PlannedContainer, read_plan
+from calabash.kubernetes.plan import PlannedContainer
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName
@@ -28,35 +28,39 @@ from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 
 class Preparer:
-    """Answers the kubelet.
+    """Answers the kubelet for one resource, that of ``owners``.
 
     Args:
+        placing: which slices a container has.
         edits: what a container needs to use a grant.
         specs: where those needs are written for the runtime.
         since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
         refuse: called before anything new is granted; raises CalabashError while the node gives out nothing.
+        prepared: called when a container has what it needs.
     """
 
     def __init__(
         self,
         agent: NodeAgent,
-        pods: NodePods,
         owners: Owners,
         clock: Clock,
         *,
+        placing: Placing,
         edits: Callable[[Grant], ContainerEdits],
         specs: SlotSpecs,
         since_s: Callable[[str], float] = lambda _uid: 0.0,
         refuse: Callable[[], None] = lambda: None,
+        prepared: Callable[[], None] = lambda: None,
     ) -> None:
         self._agent = agent
-        self._pods = pods
         self._owners = owners
         self._clock = clock
+        self._placing = placing
         self._edits = edits
         self._specs = specs
         self._since_s = since_s
         self._refuse = refuse
+        self._prepared = prepared
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
@@ -71,15 +75,15 @@ class Preparer:
         return [*must, *rest][:size]
 
     def pre_start(self, device_ids: tuple[str, ...]) -> None:
-        """Carry out the plan for the container with these tokens. Raises CalabashError; the kubelet asks again."""
+        """Give the container with these tokens its slices. Raises CalabashError; the kubelet asks again."""
         claimants = self._owners.of(device_ids)
         if not claimants:
             raise CalabashError(
-                f"the kubelet names no container for {len(device_ids)} of {GPUS}",
+                f"the kubelet names no container for {len(device_ids)} of {self._owners.resource}",
                 reason=Reason.NOT_FOUND,
                 hint="it is asked again; if this stays, the kubelet's checkpoint is of a version that is not known",
             )
-        found = [(self._pods.find_planned(uid=c.pod_uid, name=c.pod), c) for c in claimants]  # may be waited for
+        found = [(self._placing.pod(c), c) for c in claimants]  # may be waited for
         for pod, claimant in found:
             self._require_known(pod, claimant)
         devices: dict[str, ContainerEdits] = {}
@@ -88,6 +92,7 @@ class Preparer:
                 edits = self._edits(self._grant(pod, claimant.container, len(device_ids)))
                 devices |= dict.fromkeys(claimant.names, edits)
             self._specs.write(device_ids, devices)
+        self._prepared()
 
     def _due(self, found: Sequence[tuple[Pod, Claimant]]) -> list[tuple[Pod, Claimant]]:
         """Those that may be the one that starts now: each that was prepared before, and the first that was not.
@@ -124,7 +129,10 @@ class Preparer:
 
     def _grant(self, pod: Pod, container: str, tokens: int) -> Grant:
         uid = pod.metadata.uid
-        planned = self._planned(pod, container, tokens)
+        others = {container_allocation(uid, other) for other in never_together(pod, container)}
+        if self._agent.record(container_allocation(uid, container)) is None:
+            self._refuse()
+        planned = self._placing.of(pod, container, tokens, others)
         placement = planned.placement(self._agent.node)
         record = AllocationRecord(
             id=container_allocation(uid, container),
@@ -135,39 +143,7 @@ class Preparer:
             command=(container,),
             created_at=self._clock.now_s(),
         )
-        if self._agent.record(record.id) is None:
-            self._refuse()
-        others = {container_allocation(uid, other) for other in never_together(pod, container)}
         return self._agent.grant(record, instead_of=others)
-
-    def _planned(self, pod: Pod, container: str, tokens: int) -> PlannedContainer:
-        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        text = pod.metadata.annotations.get(PLAN)
-        if text is None and (told := refusal(pod)):
-            raise CalabashError(f"pod {name} has no plan: {told}", reason=Reason.NO_CAPACITY)
-        if text is None:
-            raise CalabashError(
-                f"pod {name} has no plan: the planner has not placed it",
-                reason=Reason.BAD_REQUEST,
-                hint="leave out spec.nodeName and spec.schedulerName, so that it goes through admission and the planner",
-            )
-        plan = read_plan(text)
-        if plan.pod_uid != pod.metadata.uid or plan.node != self._agent.node:
-            raise CalabashError(
-                f"the plan of pod {name} is for pod {plan.pod_uid} on node {plan.node}, this is {pod.metadata.uid}"
-                f" on {self._agent.node}",
-                reason=Reason.CONFLICT,
-                hint="delete the pod; its owner makes it again",
-            )
-        planned = plan.container(container)
-        if planned is None or len(planned.slices) != tokens:
-            count = 0 if planned is None else len(planned.slices)
-            raise CalabashError(
-                f"the plan gives container {container} of pod {name} {count} devices, its spec asks for {tokens}",
-                reason=Reason.CONFLICT,
-                hint="delete the pod; its owner makes it again",
-            )
-        return planned
 
 
 def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -15,20 +16,16 @@ import calabash
 from calabash.agent.membership_container import ContainerMembership
 from calabash.agent.node import Grant, NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
-from calabash.kubernetes.names import GPUS
+from calabash.kubernetes.node.cordon import Cordon, bare
 from calabash.kubernetes.node.edits import EditsMaker, device_nodes
-from calabash.kubernetes.node.foreign import ForeignPlugins
-from calabash.kubernetes.node.giving import Giving
 from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, find_nvml, no_cards, simulated_driver
 from calabash.kubernetes.node.installed import install
 from calabash.kubernetes.node.memory import give_back
-from calabash.kubernetes.node.owners import Owners
+from calabash.kubernetes.node.plugins import Plugins
 from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
 from calabash.kubernetes.node.settings import AgentSettings
-from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.node.tenure import PodTenure
 from calabash.kubernetes.node.usage import UseTelling
@@ -43,7 +40,7 @@ from calabash.seams.host.container_groups import find_container_hierarchy
 from calabash.seams.host.files import lock_exclusive
 from calabash.seams.kube import KubeClient, Mirror, load_client
 from calabash.seams.kube.objects import POD, Pod
-from calabash.seams.kubelet import Checkpoint, DevicePluginServer, PodResources
+from calabash.seams.kube.resources import GPU_NODE
 from calabash.seams.store import open_store
 
 TICK_S = 0.5
@@ -59,6 +56,7 @@ class AgentService:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self._stop = threading.Event()
+        self._news = threading.Event()  # something is to be told, or it ends
         self._client: KubeClient = load_client(settings.kubeconfig or "")
         self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
         self._happenings = NodeHappenings(self._client, settings.node)
@@ -67,6 +65,7 @@ class AgentService:
     def stop(self) -> None:
         """From any thread, or a signal's handler."""
         self._stop.set()
+        self._news.set()
 
     def run(self) -> None:
         """Until ``stop``. Raises CalabashError only for what waiting cannot mend: another agent of this node."""
@@ -99,10 +98,7 @@ class AgentService:
         hierarchy = find_container_hierarchy()
         if hierarchy is None:
             raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")
-        pods = NodePods(self._fetch)
-        checkpoint = Checkpoint(settings.kubelet / "device-plugins" / "kubelet_internal_checkpoint")
-        resources = PodResources(settings.kubelet / "pod-resources" / "kubelet.sock")
-        stack.callback(resources.close)
+        pods, cordon = NodePods(self._fetch), Cordon()
         membership = ContainerMembership(hierarchy, settings.home / "alloc")
         agent = NodeAgent(
             home=settings.home,
@@ -118,44 +114,43 @@ class AgentService:
         )
         agent.start()
         stack.callback(agent.stop)
-        mirror = Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={settings.node}")
-        mirror.start()
-        stack.callback(mirror.stop)
-        specs = SlotSpecs(settings.specs, lambda: [e for e in checkpoint.read(GPUS) if pods.may_start(e.pod_uid)])
-        foreign = ForeignPlugins(checkpoint.registered, resources.offered)
-        giving = Giving(foreign, lambda: checkpoint.read(GPUS), agent.record)
-        preparer = Preparer(
+        mirrors = self._mirrors(stack, pods, cordon)
+        plugins = Plugins(
+            settings,
             agent,
             pods,
-            Owners(lambda: checkpoint.read(GPUS), lambda: resources.list(GPUS)),
-            SystemClock(),
+            membership,
             edits=self._edits(agent, drivers),
-            specs=specs,
-            since_s=membership.sandbox_since_s,
-            refuse=giving.require,
+            closed=cordon.why,
+            granted=self._news.set,
         )
-        plugin = DevicePluginServer(
-            GPUS,
-            preparer,
-            directory=settings.kubelet / "device-plugins",
-            on_error=lambda error: log.warning(str(error)),
-        )
-        giving.look(time.monotonic())
-        giving.tell([state.device for state in agent.devices()], plugin.set_devices)
-        plugin.start()
-        stack.callback(plugin.stop)
+        stack.callback(plugins.stop)
+        plugins.start()
         give_back()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
-            pods.synced = mirror.synced()
+            self._news.clear()
+            pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             snapshot = agent.snapshot()
-            refusal = giving.look(time.monotonic())
-            giving.tell([state.device for state in snapshot.devices], plugin.set_devices)
+            refusal = plugins.tend(snapshot)
             self._tell(snapshot, pods, driver=version, error=refusal)
-            if refusal is None and plugin.registered:
-                self._taint.tend(plugin.registrations, time.monotonic())
-            specs.sweep()
-            self._stop.wait(TICK_S)
+            if refusal is None and plugins.registered:
+                self._taint.tend(plugins.registrations, time.monotonic())
+            self._news.wait(TICK_S)
+
+    def _mirrors(self, stack: ExitStack, pods: NodePods, cordon: Cordon) -> list[Mirror[Any]]:
+        """The pods of the node; and its own ``GpuNode``, where the agent decides who has cards."""
+        node = self._settings.node
+        mirrors: list[Mirror[Any]] = [
+            Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={node}")
+        ]
+        if self._settings.serve_nvidia_names:
+            own = f"metadata.name={node}"
+            mirrors.append(Mirror(self._client, GPU_NODE, on_change=cordon.changed, keep=bare, field_selector=own))
+        for mirror in mirrors:
+            mirror.start()
+            stack.callback(mirror.stop)
+        return mirrors
 
     def _edits(self, agent: NodeAgent, drivers: tuple[GpuDriver, ...]) -> Callable[[Grant], ContainerEdits]:
         settings = self._settings

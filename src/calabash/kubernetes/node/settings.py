@@ -23,6 +23,7 @@ class AgentSettings:
         sim_state: state file of a simulated node, in a directory that the host has under the same path.
         kubeconfig: None: as a pod of the cluster.
         strangers: what happens to processes on a card that have no slice of it.
+        serve_nvidia_names: whether pods that admission did not translate are given whole cards as ``nvidia.com/gpu``.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
     """
 
@@ -35,4 +36,5 @@ class AgentSettings:
     sim_state: Path | None = None
     kubeconfig: Path | None = None
     strangers: StrangerPolicy = StrangerPolicy.TELL
+    serve_nvidia_names: bool = False
     use_every_s: float = EVERY_S

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from calabash.kubernetes.names import CDI_KIND
 from calabash.sharing.vgpu import SLICES_MAX
 
 SPEC_PREFIX = "calabash-slot-"
+CARD_PREFIX = "calabash-card-"  # tells our tokens of a name of NVIDIA's from those of its own plug-in
 _NONCE_BYTES = 6
 
 
 def token_ids(devices: int) -> tuple[str, ...]:
     """As many as slices can ever be on so many devices; their names never change their meaning, for they have none."""
     return tuple(f"slot-{number:04}" for number in range(devices * SLICES_MAX))
+
+
+def card_ids() -> Iterator[str]:
+    """Tokens of whole cards under a name that is NVIDIA's, without an end; they mean no more than others do."""
+    return (f"{CARD_PREFIX}{number:04}" for number in itertools.count())
+
+
+def is_card_id(token: str) -> bool:
+    """Whether it is one of ours."""
+    return token.startswith(CARD_PREFIX)
 
 
 def new_name(tokens: Sequence[str]) -> str:

@@ -47,6 +47,7 @@ class Stage(StrEnum):
 
 REPORT_AFTER_S = 1.0  # who waits shorter than that is not told about
 REPORT_AGAIN_S = 10.0  # so often the numbers of one reason are renewed
+GONE_MAX = 4096  # pods that have gone and are remembered for a while
 UNBOUND = frozenset((Stage.PLACED, Stage.RELEASING, Stage.RELEASED))
 SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 
@@ -121,6 +122,7 @@ class Book:
         self._unsaid: dict[str, float] = {}  # who is to be told about, and when
         self.started = False
         self._actions: list[Action] = []
+        self._gone: dict[str, None] = {}
 
     def want(self, action: Action) -> None:
         self._actions.append(action)
@@ -146,7 +148,14 @@ class Book:
         entry.facts = facts
         self._stand(entry)
 
+    def knew(self, uid: str) -> bool:
+        """Whether there is such a pod, or was a while ago: its node may still tell of what it had."""
+        return uid in self.entries or uid in self._gone
+
     def forget(self, entry: Entry) -> None:
+        self._gone[entry.facts.uid] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
         self._leave(entry)
         self.newcomers.pop(entry.id, None)
         self.aside.pop(entry.facts.uid, None)

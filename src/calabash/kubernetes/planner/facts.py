@@ -69,11 +69,12 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceSeen:
-    """A slice that a node's agent has given out. ``memory_mib`` 0 means not capped."""
+    """A slice that a node's agent has given out. ``memory_mib`` 0 means not capped; ``whole``: nobody may be beside it."""
 
     pod_uid: str
     device: str
     memory_mib: int
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

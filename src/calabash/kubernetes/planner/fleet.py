@@ -1,4 +1,8 @@
-"""Nodes that come, change and go: a node takes part once both its Node and its GpuNode are there."""
+"""Nodes that come, change and go: a node takes part once both its Node and its GpuNode are there.
+
+A node's agent may give whole devices to pods that the planner is never told of (``node.wholecards``). It heeds the plans of
+pods that are bound to it; what was planned in the same moment, and has not begun, is planned anew.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +93,14 @@ class Fleet:
         if anew and before is not None:
             self._take_away(name)
         back = SETTLED if anew else SETTLED - {Stage.EVICTED}  # whose devices may be another's already
-        uncounted = [e for e in holders(book, name) if e.stage in back and not book.scheduler.holds(e.id)]
+        late = book.late.keys()  # which are planned anew
+        on_it = [e for e in holders(book, name) if e.stage in back and e.facts.uid not in late]
+        uncounted = [e for e in on_it if not book.scheduler.holds(e.id)]
         if uncounted:
             book.scheduler.put_node(empty)
             for entry in uncounted:  # what is bound there holds its devices again
                 self._pods.adopt(entry, entry.plan or entry.facts.plan, now_s)
+        self._leave_taken_devices(name)  # else the scheduler has no room to count their new holders in
         now = self._described(name)
         if now is not None:
             book.scheduler.put_node(now)
@@ -110,6 +117,21 @@ class Fleet:
         for entry in holders(self._book, node.name):
             if entry.stage in UNBOUND and entry.plan is not None and not ill.isdisjoint(devices_of(entry.plan)):
                 self._pods.drop(entry)
+
+    def _leave_taken_devices(self, name: str) -> None:
+        """What was planned on devices that pods nobody told of have whole, and has not begun, goes elsewhere; on its own
+        node, if it is bound."""
+        slices, book = self._devices[name].slices, self._book
+        taken = {part.device for part in slices if part.whole and part.pod_uid and not book.knew(part.pod_uid)}
+        begun = {part.pod_uid for part in slices}
+        for entry in holders(book, name) if taken else ():
+            plan = entry.plan or entry.facts.plan
+            if plan is None or plan.node != name or taken.isdisjoint(devices_of(plan)):
+                continue
+            if entry.stage in UNBOUND:
+                self._pods.drop(entry)
+            elif entry.stage is Stage.BOUND and entry.facts.uid not in begun:
+                self._pods.displace(entry)
 
     def _take_away(self, name: str) -> None:
         book = self._book

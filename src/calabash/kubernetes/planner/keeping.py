@@ -99,7 +99,13 @@ def _bare(meta: ObjectMeta) -> ObjectMeta:
 
 def _slice(one: GpuNodeSlice) -> GpuNodeSlice:
     return GpuNodeSlice(
-        pod="", pod_uid=intern(one.pod_uid), container="", mode="", policy="", allocation="", memory_mib=one.memory_mib
+        pod="",
+        pod_uid=intern(one.pod_uid),
+        container="",
+        mode=intern(one.mode),
+        policy="",
+        allocation="",
+        memory_mib=one.memory_mib,
     )
 
 

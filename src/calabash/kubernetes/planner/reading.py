@@ -32,6 +32,7 @@ from calabash.model.request import ModeName
 from calabash.seams.kube.groups import MemberGroup, PodGroup
 from calabash.seams.kube.objects import Namespace, Node, Pod, PodDisruptionBudget, SelectorRequirement, Toleration
 from calabash.seams.kube.resources import GpuNode, KubeQueue
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 ALL_QUEUES = "*"
 _ENDED = ("Succeeded", "Failed")
@@ -212,7 +213,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
         for d in sorted(node.status.devices, key=lambda d: d.index)
     )
     slices = tuple(
-        SliceSeen(pod_uid=s.pod_uid, device=d.uuid, memory_mib=s.memory_mib)
+        SliceSeen(pod_uid=s.pod_uid, device=d.uuid, memory_mib=s.memory_mib, whole=s.mode == EXCLUSIVE.name)
         for d in node.status.devices
         for s in d.slices
     )

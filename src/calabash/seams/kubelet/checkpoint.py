@@ -11,6 +11,7 @@ import base64
 import binascii
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -58,17 +59,17 @@ class Checkpoint:
 
     def __init__(self, path: Path = CHECKPOINT) -> None:
         self._path = path
-        self._registered: tuple[tuple[int, ...], frozenset[str]] = ((), frozenset())
+        self._registered: tuple[tuple[int, ...], dict[str, tuple[str, ...]]] = ((), {})
 
-    def registered(self) -> frozenset[str]:
-        """Resources of which a plug-in had healthy devices when the kubelet last wrote the file. It writes when a plug-in
-        tells of its devices, and not when one goes: who is named may have gone since. Raises as ``read``.
+    def registered(self) -> Mapping[str, tuple[str, ...]]:
+        """Resources of which a plug-in had healthy devices when the kubelet last wrote the file, and these. It writes when a
+        plug-in tells of its devices, and not when one goes: who is named may have gone since. Raises as ``read``.
         """
         written = self._signature()
         if not written or written != self._registered[0]:
             body = self._body()
             named = (self._decoded(body).registered_devices or {}) if body is not None else {}
-            self._registered = (written, frozenset(name for name, ids in named.items() if ids))
+            self._registered = (written, {name: tuple(ids) for name, ids in named.items() if ids})
         return self._registered[1]
 
     def _signature(self) -> tuple[int, ...]:
@@ -78,8 +79,8 @@ class Checkpoint:
             return ()
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def read(self, resource: str) -> tuple[CheckpointEntry, ...]:
-        """The containers that hold tokens of ``resource``; none when there is no file yet.
+    def read(self, *resources: str) -> tuple[CheckpointEntry, ...]:
+        """The containers that hold tokens of any of ``resources``; none when there is no file yet.
 
         Raises CalabashError(BAD_FILE) for a file that cannot be read or has another form.
         """
@@ -87,7 +88,7 @@ class Checkpoint:
         if body is None:
             return ()
         entries = self._decoded(body).pod_device_entries or ()
-        return tuple(self._entry(entry) for entry in entries if entry.resource_name == resource)
+        return tuple(self._entry(entry) for entry in entries if entry.resource_name in resources)
 
     def _decoded(self, body: bytes) -> _Data:
         try:

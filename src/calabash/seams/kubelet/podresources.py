@@ -45,13 +45,13 @@ class PodResources:
             if (ids := _tokens(container, resource))
         )
 
-    def offered(self) -> dict[str, int]:
-        """Resources of device plug-ins that are there now, each with how many healthy devices. Raises as ``list``."""
+    def offered(self) -> dict[str, tuple[str, ...]]:
+        """Resources of device plug-ins that are there now, each with its healthy devices. Raises as ``list``."""
         reply = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest(), pb.AllocatableResourcesResponse)
-        found: dict[str, int] = {}
+        found: dict[str, tuple[str, ...]] = {}
         for held in reply.devices:
-            found[held.resource_name] = found.get(held.resource_name, 0) + len(held.device_ids)
-        return {name: count for name, count in found.items() if count}
+            found[held.resource_name] = (*found.get(held.resource_name, ()), *held.device_ids)
+        return {name: ids for name, ids in found.items() if ids}
 
     def _ask(self, method: str, request: _Request, reply: type[R]) -> R:
         call = self._connected().unary_unary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.node.foreign import QUIET_S, ForeignPlugins, gives_cards
 from calabash.kubernetes.node.giving import Giving
 from calabash.kubernetes.node.health import ILL, HeldTokens, token_health
-from calabash.kubernetes.node.tokens import token_ids
+from calabash.kubernetes.node.tokens import card_ids, token_ids
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -26,6 +27,8 @@ from calabash.sharing.vgpu import SLICES_MAX
 CARDS = tuple(
     Device(uuid=DeviceUuid(f"GPU-{i}"), index=i, vendor="nvidia", model="T4", memory_mib=15360) for i in range(3)
 )
+
+THEIRS: dict[str, tuple[str, ...]] = {"nvidia.com/gpu": ("GPU-0", "GPU-1")}
 
 
 def cards(*health: Health) -> tuple[Device, ...]:
@@ -40,15 +43,15 @@ class Kubelet:
     """What a kubelet knows, and an agent that has granted what its checkpoint says."""
 
     def __init__(self) -> None:
-        self.registered = {GPUS}
-        self.offered: dict[str, int] = {}
+        self.registered: dict[str, tuple[str, ...]] = {GPUS: ("slot-0000",)}
+        self.offered: dict[str, tuple[str, ...]] = {}
         self.entries: list[CheckpointEntry] = []
         self.records: dict[AllocationId, AllocationRecord] = {}
         self.down = False
         foreign = ForeignPlugins(lambda: self.registered, self.answer)
         self.giving = Giving(foreign, lambda: self.entries, self.records.get)
 
-    def answer(self) -> dict[str, int]:
+    def answer(self) -> dict[str, tuple[str, ...]]:
         if self.down:
             raise CalabashError("the kubelet is down", reason=Reason.KUBELET_DOWN)
         return self.offered
@@ -168,8 +171,8 @@ def test_plug_ins_that_give_out_nvidias_cards_are_known_by_their_names(resource:
 def test_beside_another_plug_in_nothing_is_given_out_and_what_runs_stays_well() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
-    kubelet.registered.add("nvidia.com/gpu")
-    kubelet.offered = {"nvidia.com/gpu": 2, GPUS: 128}
+    kubelet.registered |= THEIRS
+    kubelet.offered = {**THEIRS, GPUS: tuple(token_ids(2))}
     refusal = kubelet.giving.look(0.0)
     assert refusal is not None
     assert refusal.reason is Reason.FOREIGN_PLUGIN
@@ -180,10 +183,21 @@ def test_beside_another_plug_in_nothing_is_given_out_and_what_runs_stays_well() 
         kubelet.giving.require()
 
 
+def test_what_the_agent_itself_offers_under_nvidias_name_is_no_other_plug_in() -> None:
+    kubelet = Kubelet()
+    own = {GPUS: ("slot-0000",), "nvidia.com/gpu": tuple(itertools.islice(card_ids(), 2))}
+    kubelet.registered = kubelet.offered = own
+    assert kubelet.giving.look(0.0) is None
+    kubelet.registered = kubelet.offered = own | THEIRS
+    refusal = kubelet.giving.look(1.0)
+    assert refusal is not None
+    assert "2 of nvidia.com/gpu" in refusal.message
+
+
 def test_when_the_other_plug_in_has_been_gone_for_a_while_all_is_given_out_again() -> None:
     kubelet = Kubelet()
-    kubelet.registered.add("nvidia.com/gpu")
-    kubelet.offered = {"nvidia.com/gpu": 2}
+    kubelet.registered |= THEIRS
+    kubelet.offered = THEIRS
     assert kubelet.giving.look(0.0) is not None
     kubelet.offered = {}  # its name stays in the checkpoint
     assert kubelet.giving.look(QUIET_S - 1) is not None, "it may just be restarted"
@@ -194,10 +208,10 @@ def test_when_the_other_plug_in_has_been_gone_for_a_while_all_is_given_out_again
 
 def test_while_the_kubelet_does_not_answer_it_stays_as_it_was() -> None:
     kubelet = Kubelet()
-    kubelet.registered.add("nvidia.com/gpu")
+    kubelet.registered |= THEIRS
     kubelet.down = True
     assert kubelet.giving.look(0.0) is None
-    kubelet.down, kubelet.offered = False, {"nvidia.com/gpu": 2}
+    kubelet.down, kubelet.offered = False, THEIRS
     assert kubelet.giving.look(1.0) is not None
     kubelet.down = True
     assert kubelet.giving.look(100.0) is not None
@@ -206,10 +220,10 @@ def test_while_the_kubelet_does_not_answer_it_stays_as_it_was() -> None:
 def test_the_kubelet_is_not_asked_while_its_checkpoint_names_nobody_else() -> None:
     asked: Counter[str] = Counter()
 
-    def offered() -> dict[str, int]:
+    def offered() -> dict[str, tuple[str, ...]]:
         asked["offered"] += 1
         return {}
 
-    plugins = ForeignPlugins(lambda: {GPUS, "example.com/nic"}, offered)
+    plugins = ForeignPlugins(lambda: {GPUS: ("slot-0000",), "example.com/nic": ("0",)}, offered)
     assert [plugins.look(float(i)) for i in range(5)] == [None] * 5
     assert not asked

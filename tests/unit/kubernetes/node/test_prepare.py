@@ -15,6 +15,7 @@ from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, Agent, plann
 from calabash.agent.membership_container import container_allocation
 from calabash.kubernetes.names import GPUS, PLANNED
 from calabash.kubernetes.node.owners import Owners
+from calabash.kubernetes.node.placing import ByPlan
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.specs import SlotSpecs
@@ -41,9 +42,9 @@ class Kubelet:
         self.specs = specs
         self.preparer = Preparer(
             cast("Any", self.agent),
-            self.pods,
             Owners(self.checkpoint, lambda: self.owners),
             VirtualClock(),
+            placing=ByPlan(self.pods, NODE),
             edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
             specs=SlotSpecs(specs, self.checkpoint),
             since_s=lambda _uid: self.since_s,
@@ -238,7 +239,8 @@ def test_a_pod_that_the_planner_refused_where_it_was_bound_is_refused_in_the_pla
 
 def test_a_pod_that_was_bound_before_its_plan_was_written_is_waited_for(kubelet: Kubelet) -> None:
     pods = NodePods(lambda namespace, name: None, plan_wait_s=60.0)
-    kubelet.pods = kubelet.preparer._pods = pods
+    kubelet.pods = pods
+    kubelet.preparer._placing = ByPlan(pods, NODE)
     kubelet.add(pod())
     name = kubelet.admit(UID, "main", "slot-0001")
     later = threading.Timer(0.1, lambda: kubelet.add(pod(planned("main"))))

@@ -15,7 +15,15 @@ from tests.unit.kubernetes.planner.virtual import Cluster, asked, gpu_node
 from calabash.kubernetes.asked import ContainerKind, GangSource
 from calabash.kubernetes.planner.answers import BindVerdict
 from calabash.kubernetes.planner.book import Stage
-from calabash.kubernetes.planner.facts import NamespaceSeen, NodeSeen, Nominate, QueueSeen, ReleasePod, SliceSeen
+from calabash.kubernetes.planner.facts import (
+    NamespaceSeen,
+    NodeSeen,
+    Nominate,
+    QueueSeen,
+    ReleasePod,
+    SliceSeen,
+    WritePlan,
+)
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest
 
@@ -486,6 +494,60 @@ def test_slices_of_pods_that_nobody_planned_are_not_given_again() -> None:
 
 
 # ---- restarts -----------------------------------------------------------------------------------------------------
+
+
+def whole(uid: str, number: int) -> SliceSeen:
+    return SliceSeen(pod_uid=uid, device=f"GPU-{number}", memory_mib=40960, whole=True)
+
+
+def test_what_was_planned_on_a_device_that_an_agent_gave_away_whole_goes_elsewhere() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(GpuRequest())
+    cluster.decide()
+    assert cluster.core.book.entries[uid].node == "a"
+    cluster.add_node("b", 1)
+    cluster.core.devices(gpu_node("a", 1, slices=(whole("untold", 0),)), cluster.now_s)
+    cluster.settle()
+    cluster.try_all()
+    cluster.settle()
+    assert cluster.bound() == {uid: "b"}
+
+
+def test_a_bound_pod_whose_device_was_given_away_before_it_began_is_planned_anew_on_its_node() -> None:
+    cluster = Cluster({"a": 2})
+    uid = cluster.create(GpuRequest())
+    cluster.settle()
+    cluster.try_all()
+    cluster.settle()
+    plan = cluster.core.book.entries[uid].plan
+    assert plan is not None
+    (part,) = plan.containers[0].slices
+    number = int(part.device[-1])
+    cluster.core.devices(gpu_node("a", 2, slices=(whole("untold", number),)), cluster.now_s)
+    cluster.decide()
+    (written,) = [action for action in cluster.todo if isinstance(action, WritePlan)]
+    assert written.plan.containers[0].slices[0].device == f"GPU-{1 - number}"
+    cluster.todo.clear()
+    cluster.core.devices(gpu_node("a", 2, slices=(whole("untold", number), whole(uid, 1 - number))), cluster.now_s)
+    later = cluster.create(GpuRequest(memory_mib=1024, core_percent=1))
+    cluster.settle()
+    assert cluster.core.book.entries[later].plan is None, "both are taken"
+
+
+def test_a_bound_pod_that_has_begun_and_one_whose_forerunner_is_still_told_of_keep_their_devices() -> None:
+    cluster = Cluster({"a": 1, "b": 1})
+    first = cluster.create(GpuRequest())
+    cluster.settle()
+    cluster.try_all()
+    cluster.settle()
+    node = cluster.bound()[first]
+    cluster.core.devices(gpu_node(node, 1, slices=(whole(first, 0),)), cluster.now_s)
+    plan = cluster.core.book.entries[first].plan
+    cluster.core.devices(gpu_node(node, 1, slices=(whole(first, 0), whole("untold", 0))), cluster.now_s)
+    assert cluster.core.book.entries[first].plan == plan
+    cluster.core.devices(gpu_node(node, 1, slices=(whole(first, 0),)), cluster.now_s)
+    cluster.end(first)
+    assert cluster.core.book.knew(first), "its node tells of it for a moment longer"
 
 
 def test_a_planner_that_takes_over_keeps_every_plan_and_what_is_bound() -> None:

@@ -1,0 +1,130 @@
+"""All that faces the kubelet of a node: the plug-in of our tokens and, where it is wanted, that of a name of NVIDIA's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from calabash.agent.membership_container import ContainerMembership
+from calabash.agent.node import Grant, NodeAgent
+from calabash.agent.snapshot import NodeSnapshot
+from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.names import GPUS
+from calabash.kubernetes.node.foreign import ForeignPlugins
+from calabash.kubernetes.node.giving import Giving
+from calabash.kubernetes.node.health import HeldTokens, held_tokens
+from calabash.kubernetes.node.nvidianames import NvidiaNames
+from calabash.kubernetes.node.owners import Owners
+from calabash.kubernetes.node.placing import ByPlan, Placing
+from calabash.kubernetes.node.pods import NodePods
+from calabash.kubernetes.node.prepare import Preparer
+from calabash.kubernetes.node.settings import AgentSettings
+from calabash.kubernetes.node.specs import SlotSpecs
+from calabash.kubernetes.node.wholecards import WholeCards
+from calabash.model.errors import CalabashError
+from calabash.seams.cdi import ContainerEdits
+from calabash.seams.clock import SystemClock
+from calabash.seams.kubelet import Checkpoint, DevicePluginServer, PodResources
+
+log = structlog.get_logger(__name__)
+
+
+class Plugins:
+    """See the module's description.
+
+    Args:
+        edits: what a container needs to use a grant.
+        closed: why no whole card is given under NVIDIA's name; "" when they are.
+        granted: called when something was given that the planner does not know of.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        agent: NodeAgent,
+        pods: NodePods,
+        membership: ContainerMembership,
+        *,
+        edits: Callable[[Grant], ContainerEdits],
+        closed: Callable[[], str],
+        granted: Callable[[], None],
+    ) -> None:
+        self._directory = settings.kubelet / "device-plugins"
+        self._agent = agent
+        self._pods = pods
+        self._since_s = membership.sandbox_since_s
+        self._edits = edits
+        self._checkpoint = Checkpoint(self._directory / "kubelet_internal_checkpoint")
+        self._resources = PodResources(settings.kubelet / "pod-resources" / "kubelet.sock")
+        served = (GPUS, GPU) if settings.serve_nvidia_names else (GPUS,)
+        self._specs = SlotSpecs(
+            settings.specs, lambda: [e for e in self._checkpoint.read(*served) if pods.may_start(e.pod_uid)]
+        )
+        self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
+        self._giving = Giving(self._foreign, lambda: self._checkpoint.read(GPUS), agent.record)
+        by_plan = ByPlan(pods, agent.node)
+        self._plugin = self._server(GPUS, by_plan)
+        self._nvidia: NvidiaNames | None = None
+        if settings.serve_nvidia_names:
+            cards = WholeCards(agent, pods, by_plan, closed=closed)
+            self._nvidia = NvidiaNames(
+                lambda: self._server(GPU, cards, granted), lambda: self._held(GPU), lambda: len(cards.spare())
+            )
+
+    def start(self) -> None:
+        self._giving.look(time.monotonic())
+        self._giving.tell([state.device for state in self._agent.devices()], self._plugin.set_devices)
+        self._plugin.start()
+
+    def stop(self) -> None:
+        """Containers go on."""
+        if self._nvidia is not None:
+            self._nvidia.stop()
+        self._plugin.stop()
+        self._resources.close()
+
+    @property
+    def registered(self) -> bool:
+        """Whether a kubelet follows our tokens now."""
+        return self._plugin.registered
+
+    @property
+    def registrations(self) -> int:
+        return self._plugin.registrations
+
+    def tend(self, snapshot: NodeSnapshot) -> CalabashError | None:
+        """How the node is now; why nothing is given out, None when it is. To be called again and again."""
+        refusal = self._giving.look(time.monotonic())
+        self._giving.tell([state.device for state in snapshot.devices], self._plugin.set_devices)
+        if self._nvidia is not None and self._pods.synced:
+            self._nvidia.tend(snapshot.devices, gives=refusal is None, disputed=self._foreign.offer(GPU))
+        self._specs.sweep()
+        return refusal
+
+    def _server(
+        self, resource: str, placing: Placing, prepared: Callable[[], None] = lambda: None
+    ) -> DevicePluginServer:
+        owners = Owners(
+            lambda: self._checkpoint.read(resource), lambda: self._resources.list(resource), resource=resource
+        )
+        preparer = Preparer(
+            self._agent,
+            owners,
+            SystemClock(),
+            placing=placing,
+            edits=self._edits,
+            specs=self._specs,
+            since_s=self._since_s,
+            refuse=self._giving.require,
+            prepared=prepared,
+        )
+        return DevicePluginServer(
+            resource, preparer, directory=self._directory, on_error=lambda error: log.warning(str(error))
+        )
+
+    def _held(self, resource: str) -> list[HeldTokens]:
+        """Those of pods that may start; the kubelet forgets others only when it admits the next."""
+        entries = [e for e in self._checkpoint.read(resource) if self._pods.may_start(e.pod_uid)]
+        return held_tokens(entries, self._agent.record)
