@@ -90,10 +90,16 @@ def sliced(
 
 
 class GpuNode:
-    """``node`` with cards of a simulated node and our agent beside it."""
+    """``node`` with cards of a simulated node and our agent beside it; ``words`` are more of the agent's."""
 
     def __init__(
-        self, node: RealNode, scratch: Path, *, gpus: str = "2xT4", programs_inside: Sequence[Path] = ()
+        self,
+        node: RealNode,
+        scratch: Path,
+        *,
+        gpus: str = "2xT4",
+        programs_inside: Sequence[Path] = (),
+        words: Sequence[str] = (),
     ) -> None:
         self.node = node
         self.cluster = node.cluster
@@ -117,6 +123,7 @@ class GpuNode:
                 f"--sim={_STATE}",
                 "--use-every=1",
                 f"--kubeconfig={self.cluster.kubeconfig}",
+                *words,
             ],
             beside=node.name,
         )
@@ -126,10 +133,10 @@ class GpuNode:
         """Until the kubelet offers what the agent has."""
         self.cluster.wait_for(lambda: self.tokens() > 0, "tokens of the node")
 
-    def tokens(self) -> int:
-        """How many slices the kubelet believes that it can give out."""
+    def tokens(self, resource: str = GPUS) -> int:
+        """How many slices the kubelet believes that it can give out, or how many of another resource."""
         status = self.cluster.api.get(f"/api/v1/nodes/{self.node.name}")["status"]
-        return int(status.get("allocatable", {}).get(GPUS, "0"))
+        return int(status.get("allocatable", {}).get(resource, "0"))
 
     def status(self) -> dict[str, Any]:
         """What the agent tells of the node; {} when it has told nothing yet."""

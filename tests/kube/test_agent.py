@@ -21,6 +21,7 @@ from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.simnode import simctl
 
+from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.names import GPUS, STARTUP_TAINT
 from calabash.seams.gpu.library import simulated_library_dir
 
@@ -34,7 +35,8 @@ def gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     need(node=True)
     with Cluster(lifecycle=True) as cluster:
         runc = programs.runc_for_users(cluster.programs)
-        yield GpuNode(RealNode(cluster, runc=runc), tmp_path_factory.mktemp("gpu_node"))
+        node = RealNode(cluster, runc=runc)
+        yield GpuNode(node, tmp_path_factory.mktemp("gpu_node"), words=["--serve-nvidia-names"])
 
 
 @pytest.fixture(autouse=True)
@@ -371,6 +373,7 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     before = gpu_node.tokens()
     name = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD})
     gpu_node.wait(name, "Running")
+    cluster.wait_for(lambda: gpu_node.tokens(GPU) == 1, "the other card, which the agent offers under NVIDIA's name")
     environment = [f"CALABASH_SIM={gpu_node.inside_state}", f"LD_LIBRARY_PATH={simulated_library_dir()}"]
     command = [str(built("device-plugin")), "--device-discovery-strategy=nvml"]
     cluster.start_program("nvidia-plugin", ["env", *environment, *command], beside=gpu_node.node.name)
@@ -379,12 +382,14 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     assert "2 of nvidia.com/gpu" in ready(gpu_node)["message"]
     assert {d["health"] for d in gpu_node.status()["devices"]} == {"unhealthy"}
     cluster.wait_for(lambda: gpu_node.tokens() == 1, "the token of the pod that runs alone")
+    assert gpu_node.tokens(GPU) == 2, "the other's, under a name that was ours before"
     assert health_in_status(gpu_node, name) == ["Healthy"]
     events = cluster.kubectl("get", "events", "-n", "default", "--field-selector", "reason=ForeignPlugin", "-o", "name")
     assert len(events.split()) == 1
     cluster.kill("nvidia-plugin")
     cluster.wait_for(lambda: ready(gpu_node)["status"] == "True", "the node to serve again")
     cluster.wait_for(lambda: gpu_node.tokens() == before, "all tokens")
+    cluster.wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card without a slice, under that name again")
     after = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": FILL})
     assert gpu_node.wait(after, "Succeeded", "Failed") == "Succeeded"
     status = cluster.api.get(f"{PODS}/{name}")["status"]

@@ -95,6 +95,7 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"planner": {"replicas": 11}}, "/planner/replicas"),
         ({"metrics": {"enabled": "yes"}}, "/metrics/enabled"),
         ({"agent": {"useEverySeconds": -1}}, "/agent/useEverySeconds"),
+        ({"agent": {"serveNvidiaNames": "yes"}}, "/agent/serveNvidiaNames"),
         ({"scheduler": {"image": {"repository": "no spaces"}}}, "/scheduler/image/repository"),
         ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
         ({"image": {"tag": "two words"}}, "/image/tag"),
@@ -176,6 +177,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
             "strangers": "drain",
             "driverRoot": "/run/nvidia/driver",
             "useEverySeconds": 30,
+            "serveNvidiaNames": True,
         }
     }
     (container,) = (c for c, _ in containers(render(values)) if c["name"] == "agent")
@@ -190,7 +192,17 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         sim_state=Path("/var/lib/sim/lab.state"),
         strangers=StrangerPolicy.DRAIN,
         use_every_s=30.0,
+        serve_nvidia_names=True,
     )
+    reads = [verb for wanted in (values, {}) for verb in gpu_node_verbs(wanted)]
+    assert reads == ["create", "patch", "get", "list", "watch", "create", "patch"]
+
+
+def gpu_node_verbs(values: Manifest) -> list[str]:
+    """What an agent may do with GpuNodes."""
+    rules = one(render(values), "ClusterRole", "calabash-agent")["rules"]
+    (verbs,) = (rule["verbs"] for rule in rules if rule["resources"] == ["gpunodes"])
+    return list(verbs)
 
 
 def test_nvidias_runtime_is_asked_for_the_driver_where_cards_are_real() -> None:

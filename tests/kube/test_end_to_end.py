@@ -13,7 +13,10 @@ from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
 from calabash.cli.kubectl_drain import Drain
+from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.names import GPUS
 from calabash.seams.kube import load_client
+from calabash.seams.kubelet import PodResources
 
 FILL = "exec load fill 2"
 HOLD = "sleep 1000"
@@ -25,7 +28,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     need(node=True)
     with (
         Cluster(lifecycle=True, users=USERS) as cluster,
-        Product(GpuNode(RealNode(cluster), tmp_path_factory.mktemp("product"))) as made,
+        Product(GpuNode(RealNode(cluster), tmp_path_factory.mktemp("product"), words=["--serve-nvidia-names"])) as made,
     ):
         made.namespace(TEAM)
         yield made
@@ -150,3 +153,53 @@ def _planned(product: Product, name: str) -> list[dict[str, str]]:
     plan = json.loads(product.pod(TEAM, name)["metadata"]["annotations"]["calabash.dev/plan"])
     slices: list[dict[str, str]] = plan["containers"][0]["slices"]
     return slices
+
+
+def cards_of(product: Product, pod: str) -> list[tuple[str, str]]:
+    """The cards on which the node tells of a pod, each with its sharing mode."""
+    devices = product.gpu_node.status()["devices"]
+    return [(d["uuid"], part["mode"]) for d in devices for part in d.get("slices", []) if part["pod"] == pod]
+
+
+def test_where_admission_is_not_nvidias_name_is_a_whole_card_and_never_one_with_slices(product: Product) -> None:
+    gpu_node, wait_for = product.gpu_node, product.cluster.wait_for
+    plain = product.namespace("plain", **{"calabash.dev/admission": "off"})
+    wait_for(lambda: gpu_node.tokens(GPU) == 2, "both cards to be offered")
+    product.create(TEAM, user_pod("slice", native("1Gi", 30), HOLD))
+    product.wait(TEAM, "slice", "Running")
+    wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card with a slice to be offered no more")
+    product.create(plain, user_pod("whole", {GPU: "1"}, f"load devices; load fill 2; {HOLD}"))
+    product.wait(plain, "whole", "Running")
+    ((card, mode),) = wait_for(lambda: cards_of(product, f"{plain}/whole"), "the node to tell of it")
+    assert mode == "exclusive"
+    assert (card, "vgpu") not in cards_of(product, f"{TEAM}/slice")
+    said = wait_for(lambda: len(words := product.log(plain, "whole").split()) > 1 and words, "what it sees")
+    assert len(said) == 2, f"one card, and how much it has got: {said}"
+    assert 14000 < int(said[-1]) // MIB <= 15360, "all of one T4"
+    product.create(plain, user_pod("second", {GPU: "1"}, HOLD))
+    wait_for(lambda: f"Insufficient {GPU}" in product.condition(plain, "second").get("message", ""), "why it waits")
+    product.cluster.restart("agent")
+    kubelet = PodResources(gpu_node.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
+    wait_for(lambda: {GPU, GPUS} <= kubelet.offered().keys(), "the new agent to have registered both names")
+    assert len(kubelet.offered()[GPU]) == 1, "the one that is in use"
+    kubelet.close()
+    product.create(TEAM, user_pod("beside", native("1Gi", 30), HOLD))
+    product.wait(TEAM, "beside", "Running")
+    assert {s["device"] for s in _planned(product, "beside")} == {s["device"] for s in _planned(product, "slice")}
+    assert cards_of(product, f"{plain}/whole") == [(card, "exclusive")]
+    status = product.pod(plain, "whole")["status"]
+    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)
+    assert "nodeName" not in product.pod(plain, "second")["spec"]
+    for name in ("slice", "beside"):
+        product.delete(TEAM, name)
+    product.wait(plain, "second", "Running")
+    assert {c for name in ("whole", "second") for c, _ in cards_of(product, f"{plain}/{name}")} <= set(
+        gpu_node.devices()
+    )
+    product.create(TEAM, user_pod("late", native("1Gi", 10), FILL))
+    wait_for(lambda: "0/1" in product.condition(TEAM, "late").get("message", ""), "the planner to see both as taken")
+    for name in ("whole", "second"):
+        product.delete(plain, name)
+    assert filled_mib(product, "late") <= 1024
+    product.delete(TEAM, "late")
+    wait_for(lambda: gpu_node.slots() == [], "the slots to be gone")
