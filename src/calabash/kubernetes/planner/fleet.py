@@ -93,19 +93,25 @@ class Fleet:
         if anew and before is not None:
             self._take_away(name)
         back = SETTLED if anew else SETTLED - {Stage.EVICTED}  # whose devices may be another's already
-        late = book.late.keys()  # which are planned anew
-        on_it = [e for e in holders(book, name) if e.stage in back and e.facts.uid not in late]
+        anew_soon = self._displaced(name)
+        on_it = [e for e in holders(book, name) if e.stage in back and e.facts.uid not in anew_soon]
         uncounted = [e for e in on_it if not book.scheduler.holds(e.id)]
         if uncounted:
             book.scheduler.put_node(empty)
             for entry in uncounted:  # what is bound there holds its devices again
-                self._pods.adopt(entry, entry.plan or entry.facts.plan, now_s)
+                if self._pods.adopt(entry, entry.plan or entry.facts.plan, now_s):
+                    book.late.pop(entry.facts.uid, None)
         self._leave_taken_devices(name)  # else the scheduler has no room to count their new holders in
         now = self._described(name)
         if now is not None:
             book.scheduler.put_node(now)
             if not anew:
                 self._leave_ill_devices(now)
+
+    def _displaced(self, name: str) -> set[str]:
+        """Pods that are to be planned anew and have not begun with the plan that they had."""
+        late = self._book.late
+        return late.keys() - {part.pod_uid for part in self._devices[name].slices} if late else set()
 
     def _leave_ill_devices(self, node: ClusterNode) -> None:
         """What has not begun on a device that takes nothing new goes elsewhere. Of a node that Kubernetes itself lets nobody

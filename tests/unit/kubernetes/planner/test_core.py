@@ -534,6 +534,25 @@ def test_a_bound_pod_whose_device_was_given_away_before_it_began_is_planned_anew
     assert cluster.core.book.entries[later].plan is None, "both are taken"
 
 
+def test_a_pod_that_began_after_all_with_the_plan_that_it_had_keeps_it() -> None:
+    cluster = Cluster({"a": 1})
+    uid = cluster.create(GpuRequest())
+    cluster.settle()
+    cluster.try_all()
+    cluster.settle()
+    entry = cluster.core.book.entries[uid]
+    plan = entry.plan
+    cluster.core.devices(gpu_node("a", 1, slices=(whole("untold", 0),)), cluster.now_s)
+    cluster.settle()
+    assert entry.plan is None, "its device is another's, and there is no other"
+    cluster.core.devices(gpu_node("a", 1, slices=(whole(uid, 0),)), cluster.now_s)
+    cluster.settle()
+    assert entry.plan is not None
+    assert plan is not None
+    assert entry.plan.containers == plan.containers
+    assert not [action for action in cluster.todo if isinstance(action, WritePlan)]
+
+
 def test_a_bound_pod_that_has_begun_and_one_whose_forerunner_is_still_told_of_keep_their_devices() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     first = cluster.create(GpuRequest())
