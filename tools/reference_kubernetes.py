@@ -38,6 +38,8 @@ The first that is found counts.
 * **gang**: annotations `calabash.dev/gang` with `calabash.dev/gang-size`; `spec.schedulingGroup.podGroupName`; label
   `scheduling.x-k8s.io/pod-group` or `pod-group.scheduling.sigs.k8s.io`; Volcano's annotation
   `scheduling.k8s.io/group-name`. Where a PodGroup is named, the size of the gang is the PodGroup's.
+  Whoever makes the pods has to make all of them at once: of a StatefulSet that is
+  `podManagementPolicy: Parallel`. The Jobs of a JobSet are one gang when the templates of all name it.
 * **priority**: `spec.priority`, as the PriorityClass gives it.
 * **mode, policy, isolation, models**: annotations `calabash.dev/mode`, `calabash.dev/policy`, `calabash.dev/isolation`,
   `calabash.dev/models` (with commas).

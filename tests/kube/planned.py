@@ -23,11 +23,13 @@ SYSTEM = "calabash-system"
 CRDS = {"gpunodes": "GpuNode", "queues": "Queue"}
 
 
-def crd(plural: str, kind: str) -> Json:
+def crd(
+    plural: str, kind: str, *, group: str = "calabash.dev", version: str = "v1alpha1", scope: str = "Cluster"
+) -> Json:
     """A definition that takes any object; the chart's own are strict."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1alpha1",
+    form = {
+        "name": version,
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": anything},
@@ -36,12 +38,12 @@ def crd(plural: str, kind: str) -> Json:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.calabash.dev"},
+        "metadata": {"name": f"{plural}.{group}"},
         "spec": {
-            "group": "calabash.dev",
-            "scope": "Cluster",
+            "group": group,
+            "scope": scope,
             "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
-            "versions": [version],
+            "versions": [form],
         },
     }
 

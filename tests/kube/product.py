@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.kube.api import Json
+from tests.kube.cluster import Cluster
 from tests.kube.gpu_node import CUDA, GpuNode
 
 from calabash.kubernetes.admission.run import AdmissionProgram
@@ -35,6 +36,18 @@ def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Jso
     }
 
 
+def start_admission(cluster: Cluster) -> AdmissionProgram:
+    """Admission, in this process, asked by the API server; its namespace is there already."""
+    client = load_client(cluster.kubeconfig)
+    url = f"https://127.0.0.1:{ADMISSION_PORT}"
+    client.create(MUTATING, mutating(SETTINGS, url=url))
+    client.create(VALIDATING, validating(SETTINGS, url=url))
+    listener = cluster.listen(ADMISSION_PORT)
+    admission = AdmissionProgram(client, SETTINGS, listener=listener, names=("127.0.0.1",), refresh_s=0.5)
+    admission.start()
+    return admission
+
+
 class Product:
     """Everything that the chart installs, around one node with cards."""
 
@@ -42,15 +55,8 @@ class Product:
         self.gpu_node = gpu_node
         self.cluster = gpu_node.cluster
         self.api = self.cluster.api
-        client = load_client(self.cluster.kubeconfig)
         self.namespace(SETTINGS.namespace)
-        url = f"https://127.0.0.1:{ADMISSION_PORT}"
-        client.create(MUTATING, mutating(SETTINGS, url=url))
-        client.create(VALIDATING, validating(SETTINGS, url=url))
-        self._admission = AdmissionProgram(
-            client, SETTINGS, listener=self.cluster.listen(ADMISSION_PORT), names=("127.0.0.1",), refresh_s=0.5
-        )
-        self._admission.start()
+        self._admission = start_admission(self.cluster)
         try:
             self._start()
         except BaseException:

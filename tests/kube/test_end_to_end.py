@@ -173,7 +173,12 @@ def test_where_admission_is_not_nvidias_name_is_a_whole_card_and_never_one_with_
     ((card, mode),) = wait_for(lambda: cards_of(product, f"{plain}/whole"), "the node to tell of it")
     assert mode == "exclusive"
     assert (card, "vgpu") not in cards_of(product, f"{TEAM}/slice")
-    said = wait_for(lambda: len(words := product.log(plain, "whole").split()) > 1 and words, "what it sees")
+
+    def sees() -> list[str]:
+        words = product.log(plain, "whole").split()
+        return words if len(words) > 1 else []
+
+    said = wait_for(sees, "what it sees")
     assert len(said) == 2, f"one card, and how much it has got: {said}"
     assert 14000 < int(said[-1]) // MIB <= 15360, "all of one T4"
     product.create(plain, user_pod("second", {GPU: "1"}, HOLD))
