@@ -67,7 +67,7 @@ class Product:
         self.cluster.wait_for(self._admission.ready, "the admission server")
         words = ["--kubeconfig", str(self.cluster.secrets.kubeconfig(PLANNER)), "--listen", f"127.0.0.1:{PLANNER_PORT}"]
         program = str(Path(sys.executable).with_name("calabash"))
-        self.cluster.start_program("planner", [program, "planner", *words])
+        self.cluster.start_program("planner", [program, "planner", "--identity", "its-pod", *words])
         self.cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PLANNER_PORT}"))
 
     def namespace(self, name: str, **labels: str) -> str:

@@ -147,6 +147,26 @@ def test_planner_and_agent_die_and_nothing_is_given_twice(product: Product) -> N
     product.cluster.wait_for(lambda: product.gpu_node.slots() == [], "the slots to be gone")
 
 
+def test_a_planner_that_starts_again_knows_who_has_whole_cards_and_may_still_stop_them(product: Product) -> None:
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
+    product.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
+    for number in range(2):
+        product.create(TEAM, user_pod(f"usual{number}", {"nvidia.com/gpu": "1"}, HOLD))
+        product.wait(TEAM, f"usual{number}", "Running")
+    product.cluster.wait_for(lambda: len(_told(product)) == 2, "the agent to tell of both")
+    product.cluster.restart("planner")
+    product.create(TEAM, user_pod("now", {"nvidia.com/gpu": "1"}, HOLD, priorityClassName="urgent"))
+    product.wait(TEAM, "now", "Running")
+    left = [name for name in ("usual0", "usual1") if product.api.exists(f"/api/v1/namespaces/{TEAM}/pods/{name}")]
+    assert len(left) == 1
+    for name in (*left, "now"):
+        product.delete(TEAM, name)
+
+
+def _told(product: Product) -> list[dict[str, str]]:
+    return [part for device in product.gpu_node.status().get("devices", []) for part in device.get("slices", [])]
+
+
 def _planned(product: Product, name: str) -> list[dict[str, str]]:
     import json
 

@@ -119,6 +119,7 @@ class Plugins:
             since_s=self._since_s,
             refuse=self._giving.require,
             prepared=prepared,
+            leaving=self._pods.any_leaves,
         )
         return DevicePluginServer(
             resource, preparer, directory=self._directory, on_error=lambda error: log.warning(str(error))

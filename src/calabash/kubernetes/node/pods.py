@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
 
@@ -49,6 +49,13 @@ class NodePods:
         """The pod that holds it."""
         with self._news:
             return self._by_digits.get(allocation.partition("-")[0])
+
+    def any_leaves(self, allocations: Iterable[AllocationId]) -> bool:
+        """Whether the pod of any of these is gone or going: its object may end before its processes do."""
+        if not self.synced:
+            return False
+        pods = [self.of_allocation(allocation) for allocation in allocations]
+        return any(pod is None or ended(pod) or pod.metadata.deletion_timestamp is not None for pod in pods)
 
     def may_start(self, uid: str) -> bool:
         """Whether a container of it may still be started; every pod may before the pods of the node are known."""

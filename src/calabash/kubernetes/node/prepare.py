@@ -7,7 +7,8 @@ What is refused is read by the pod's owner, word for word, in the pod's events.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from calabash.agent.membership_container import container_allocation
 from calabash.agent.node import Grant, NodeAgent
@@ -19,12 +20,16 @@ from calabash.kubernetes.node.tokens import new_name, qualified
 from calabash.kubernetes.plan import PlannedContainer
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import GpuRequest, ModeName
+from calabash.model.request import AllocationId, GpuRequest, ModeName
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import Clock
 from calabash.seams.kube.objects import Pod
 from calabash.seams.kubelet.protocol import Allocated
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
+
+LEAVING_S = 6.0  # the kubelet waits 30 s for an answer, and 10 s and longer before it asks again
+_LOOK_AGAIN_S = 0.05
+_TAKEN = frozenset((Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT))
 
 
 class Preparer:
@@ -37,6 +42,8 @@ class Preparer:
         since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
         refuse: called before anything new is granted; raises CalabashError while the node gives out nothing.
         prepared: called when a container has what it needs.
+        leaving: whether the pod of any of these allocations is going; then who finds no room waits a few seconds.
+        pause: sleeps for so many seconds.
     """
 
     def __init__(
@@ -51,6 +58,8 @@ class Preparer:
         since_s: Callable[[str], float] = lambda _uid: 0.0,
         refuse: Callable[[], None] = lambda: None,
         prepared: Callable[[], None] = lambda: None,
+        leaving: Callable[[Iterable[AllocationId]], bool] = lambda _held: False,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._agent = agent
         self._owners = owners
@@ -61,6 +70,8 @@ class Preparer:
         self._since_s = since_s
         self._refuse = refuse
         self._prepared = prepared
+        self._leaving = leaving
+        self._pause = pause
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
@@ -86,6 +97,17 @@ class Preparer:
         found = [(self._placing.pod(c), c) for c in claimants]  # may be waited for
         for pod, claimant in found:
             self._require_known(pod, claimant)
+        until_ns = self._clock.monotonic_ns() + int(LEAVING_S * 1e9)
+        while True:
+            try:
+                return self._prepare(found, device_ids)
+            except CalabashError as error:
+                waits = error.reason in _TAKEN and self._leaving(record.id for record in self._agent.records())
+                if not waits or self._clock.monotonic_ns() >= until_ns:
+                    raise
+            self._pause(_LOOK_AGAIN_S)
+
+    def _prepare(self, found: Sequence[tuple[Pod, Claimant]], device_ids: tuple[str, ...]) -> None:
         devices: dict[str, ContainerEdits] = {}
         with self._lock:  # two containers of one pod may be started by one token, one after the other
             for pod, claimant in self._due(found):

@@ -91,6 +91,9 @@ class Agent:
     def record(self, allocation: AllocationId) -> AllocationRecord | None:
         return self.held.get(allocation)
 
+    def records(self) -> list[AllocationRecord]:
+        return list(self.held.values())
+
     def grant(self, record: AllocationRecord, *, instead_of: set[AllocationId]) -> Grant:
         if self.full:
             raise CalabashError("device 0 512MiB of 16GiB is free, asked 1GiB", reason=Reason.NO_MEMORY)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec import structs
 from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, Agent, planned, pod
 
 from calabash.agent.membership_container import container_allocation
@@ -17,7 +18,7 @@ from calabash.kubernetes.names import GPUS, PLANNED
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.placing import ByPlan
 from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.prepare import Preparer
+from calabash.kubernetes.node.prepare import LEAVING_S, Preparer
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tokens import device_name
 from calabash.model.errors import CalabashError, Reason
@@ -38,18 +39,28 @@ class Kubelet:
         self.since_s = 0.0
         self.refusal: CalabashError | None = None
         self.agent = Agent()
+        self.clock = VirtualClock()
+        self.pauses = self.room_after = 0
         self.pods = NodePods(lambda namespace, name: None, plan_wait_s=0.0)
         self.specs = specs
         self.preparer = Preparer(
             cast("Any", self.agent),
             Owners(self.checkpoint, lambda: self.owners),
-            VirtualClock(),
+            self.clock,
             placing=ByPlan(self.pods, NODE),
             edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
             specs=SlotSpecs(specs, self.checkpoint),
             since_s=lambda _uid: self.since_s,
             refuse=self.refuse,
+            leaving=self.pods.any_leaves,
+            pause=self.pause,
         )
+
+    def pause(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.pauses += 1
+        if self.pauses == self.room_after:
+            self.agent.full = False
 
     def refuse(self) -> None:
         if self.refusal is not None:
@@ -269,6 +280,47 @@ def test_no_room_is_said_and_asked_again(kubelet: Kubelet) -> None:
     kubelet.agent.full = False
     kubelet.preparer.pre_start(("slot-0001",))
     assert kubelet.injected(name) == container_allocation(UID, "main")
+
+
+@pytest.mark.parametrize("going", ["gone", "ended", "being deleted"])
+def test_who_comes_while_another_leaves_waits_for_that_one(kubelet: Kubelet, going: str) -> None:
+    """The kubelet would try again ten seconds later at the soonest."""
+    leaving = pod(planned("main"), uid=OTHER, name="p0")
+    kubelet.add(leaving)
+    kubelet.admit(OTHER, "main", "slot-0001")
+    kubelet.preparer.pre_start(("slot-0001",))
+    if going == "gone":
+        kubelet.pods.changed(MirrorChange(before=leaving, after=None))
+    elif going == "ended":
+        kubelet.add(pod(planned("main"), uid=OTHER, name="p0", phase="Succeeded"))
+    else:
+        meta = structs.replace(leaving.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        kubelet.add(structs.replace(leaving, metadata=meta))
+    kubelet.pods.synced = True
+    kubelet.agent.full, kubelet.room_after = True, 7
+    kubelet.add(pod(planned("main")))
+    name = kubelet.admit(UID, "main", "slot-0002")
+    kubelet.preparer.pre_start(("slot-0002",))
+    assert kubelet.injected(name) == container_allocation(UID, "main")
+    assert kubelet.pauses == 7
+    kubelet.agent.full, kubelet.room_after = True, 0
+    began_ns = kubelet.clock.monotonic_ns()
+    with pytest.raises(CalabashError, match="is free, asked"):
+        kubelet.preparer.pre_start(("slot-0002",))
+    assert LEAVING_S <= (kubelet.clock.monotonic_ns() - began_ns) / 1e9 < LEAVING_S + 1, "it is not waited for for ever"
+
+
+def test_who_stays_is_not_waited_for(kubelet: Kubelet) -> None:
+    kubelet.add(pod(planned("main"), uid=OTHER, name="p0", phase="Running"))
+    kubelet.admit(OTHER, "main", "slot-0001")
+    kubelet.preparer.pre_start(("slot-0001",))
+    kubelet.pods.synced = True
+    kubelet.agent.full = True
+    kubelet.add(pod(planned("main")))
+    kubelet.admit(UID, "main", "slot-0002")
+    with pytest.raises(CalabashError, match="is free, asked"):
+        kubelet.preparer.pre_start(("slot-0002",))
+    assert kubelet.pauses == 0
 
 
 def test_a_pod_is_admitted_while_nothing_is_given_out_and_its_start_says_why_until_it_can(kubelet: Kubelet) -> None:
