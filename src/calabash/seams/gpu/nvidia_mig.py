@@ -12,7 +12,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigGeometry
 from calabash.seams.gpu import nvml_mig as mig
 from calabash.seams.gpu.nvml_cards import handle_of
-from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, Layout
+from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, CardLayout
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class NvidiaPartitioning:
         self._parts = parts  # cards of MIG devices
         self._geometries: dict[DeviceUuid, MigGeometry] = {}
 
-    def layout(self, uuid: DeviceUuid) -> Layout:
+    def layout(self, uuid: DeviceUuid) -> CardLayout:
         found = self._ask(
             f"MIG instances of {uuid}", lambda: mig.layout_of(handle_of(uuid), self._geometry(uuid)), of=uuid
         )

@@ -17,7 +17,7 @@ import pynvml
 from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigGeometry, MigProfile
-from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, Layout
+from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, CardLayout
 
 _PROFILES_MAX = 64
 _INSTANCES_MAX = 32
@@ -109,15 +109,15 @@ def is_enabled(handle: object) -> bool:
         raise
 
 
-def layout_of(handle: object, geometry: MigGeometry) -> Layout:
+def layout_of(handle: object, geometry: MigGeometry) -> CardLayout:
     """What stands on a card of this geometry."""
     if not is_enabled(handle):
-        return Layout(enabled=False)
+        return CardLayout(enabled=False)
     devices = _devices(handle)
     found = [
         _instance(gi, profile, devices) for profile in geometry.profiles for gi in _gpu_instances(handle, profile.id)
     ]
-    return Layout(enabled=True, instances=tuple(sorted(found, key=lambda i: (i.start, i.id))))
+    return CardLayout(enabled=True, instances=tuple(sorted(found, key=lambda i: (i.start, i.id))))
 
 
 def _gpu_instances(handle: object, profile: int) -> list[object]:

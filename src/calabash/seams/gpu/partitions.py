@@ -2,7 +2,7 @@
 
 This is the optional half of ``protocol``: a driver that can do it has an attribute ``partitioning``, and
 ``partitioning_of`` finds it. Which profiles a card has and where they may stand is always the driver's own word
-(``Device.mig``); what stands on it now is a ``Layout``. As in ``protocol`` every method answers from the driver, raises
+(``Device.mig``); what stands on it now is a ``CardLayout``. As in ``protocol`` every method answers from the driver, raises
 ``CalabashError`` when it refuses, and returns within a bounded time.
 """
 
@@ -42,7 +42,7 @@ class GpuInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class CardLayout:
     """How a card is cut now; ``enabled``: whether it can be given out in parts only."""
 
     enabled: bool
@@ -56,7 +56,7 @@ class Layout:
 class Partitioning(Protocol):
     """Cutting the cards of one driver."""
 
-    def layout(self, uuid: DeviceUuid) -> Layout:
+    def layout(self, uuid: DeviceUuid) -> CardLayout:
         """What stands on the card now, and the processes on each part that this process can see."""
         ...
 
