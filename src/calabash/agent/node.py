@@ -149,6 +149,9 @@ class NodeAgent:
     def _provided(self, held: AllocationRecord, executor: ModeExecutor) -> tuple[SlotDevice, ...]:
         """Without the lock: others are granted and released meanwhile."""
         try:
+            for other in self._parts.modes.values():
+                if other is not executor:
+                    other.vacate(held)
             return executor.provide(held)
         except BaseException as error:
             with self._parts.lock:

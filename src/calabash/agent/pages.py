@@ -148,6 +148,14 @@ class LimitsPage:
         """Open the page of a slot directory."""
         return cls(directory / LIMITS_FILE)
 
+    def set_uuid(self, index: int, uuid: DeviceUuid) -> None:
+        """The device was made again under another name; nobody uses the slot."""
+        text = uuid.encode()
+        if not 0 < len(text) < UUID_BYTES:
+            raise CalabashError(f"device name {uuid!r} is {len(text)} bytes long", reason=Reason.BAD_FILE)
+        self._page.device[index].uuid = text
+        self.uuids = (*self.uuids[:index], uuid, *self.uuids[index + 1 :])
+
     def device(self, index: int) -> LimitsDeviceStruct:
         """The live structure of one device, to read from."""
         return self._page.device[index]

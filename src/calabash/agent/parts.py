@@ -104,6 +104,7 @@ def build_parts(
         keepings=ledgers.opened,
         device_root=_device_root(environment),
         one_process=one_process,
+        end=end,
     )
     return NodeParts(
         lock=lock,

@@ -26,6 +26,12 @@ def is_profile_name(text: str) -> bool:
     return _PROFILE_NAME.fullmatch(text) is not None
 
 
+def split_profile(name: str) -> tuple[int, str]:
+    """Compute slices and GPU instance of a name: ``1c.3g.40gb`` is one slice of a ``3g.40gb``, ``3g.40gb`` is 0: all."""
+    slices, dot, profile = name.partition("c.")
+    return (int(slices), profile) if dot and slices.isdigit() else (0, name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
     """One way to cut a card.

@@ -12,7 +12,7 @@ from calabash.agent.reap import Keeping
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
-from calabash.model.request import ModeName
+from calabash.model.request import AllocationId, ModeName
 from calabash.sharing.protocol import Edits
 
 
@@ -27,6 +27,8 @@ class NodeTools:
         keepings: open pages of everything held, also of what only has a view of devices.
         device_root: below which /dev and /proc describe the cards; None: device nodes are left alone.
         one_process: cards that are given out exclusively take one process only.
+        end: ends an allocation that cannot go on: id, reason, explanation. Never called with a lock of an executor's that
+            ``leave`` takes.
     """
 
     home: Path
@@ -36,11 +38,12 @@ class NodeTools:
     keepings: Callable[[], list[Keeping]] = list
     device_root: Path | None = None
     one_process: bool = False
+    end: Callable[[AllocationId, str, str], None] = lambda allocation, reason, explanation: None
 
 
 class ModeExecutor(Protocol):
     """One mode on this node. ``enter``, ``leave``, ``edits`` and ``recover`` are called under the agent's lock and never
-    wait; ``start``, ``prepare``, ``provide``, ``look`` and ``verify`` are called without it and may ask drivers."""
+    wait; ``start``, ``prepare``, ``vacate``, ``provide``, ``look`` and ``verify`` are called without it and may ask drivers."""
 
     @property
     def name(self) -> ModeName:
@@ -70,6 +73,11 @@ class ModeExecutor(Protocol):
 
     def edits(self, record: AllocationRecord) -> Edits:
         """What its program needs of this node, beside what the mode's rule says everywhere."""
+        ...
+
+    def vacate(self, record: AllocationRecord) -> None:
+        """The devices of this allocation are about to change to its mode, which is another one: undo what this mode keeps
+        on them although nobody has a slice. As ``provide`` it may take seconds; raises CalabashError when it cannot."""
         ...
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
@@ -118,6 +126,9 @@ class ViewOnly:
     def edits(self, record: AllocationRecord) -> Edits:
         del record
         return Edits()
+
+    def vacate(self, record: AllocationRecord) -> None:
+        """Nothing is kept on idle devices."""
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
         del record

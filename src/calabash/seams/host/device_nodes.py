@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
+_CAPABILITY = re.compile(r"^DeviceFileMinor:\s*(\d+)\s*$", re.MULTILINE)
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 
 
@@ -22,3 +23,21 @@ def node_of(root: Path, pci_bus_id: str) -> Path | None:
     minor = _MINOR.search(text)
     path = root / "dev" / f"nvidia{minor[1]}" if minor else None
     return path if path is not None and path.exists() else None
+
+
+def mig_nodes_of(root: Path, pci_bus_id: str, instance: int, part: int) -> tuple[Path, ...]:
+    """``/dev/nvidia-caps/nvidia-capN`` of a GPU instance and of a compute instance of it; those that the driver names."""
+    card = node_of(root, pci_bus_id)
+    if card is None:
+        return ()
+    below = root / "proc/driver/nvidia/capabilities" / f"gpu{card.name.removeprefix('nvidia')}" / f"mig/gi{instance}"
+    found = []
+    for access in (below / "access", below / f"ci{part}" / "access"):
+        try:
+            minor = _CAPABILITY.search(access.read_text(errors="replace"))
+        except OSError:
+            continue
+        path = root / "dev/nvidia-caps" / f"nvidia-cap{minor[1]}" if minor else None
+        if path is not None and path.exists():
+            found.append(path)
+    return tuple(found)
