@@ -18,6 +18,7 @@ PERIOD_NS = 400_000_000
 ANCESTORS_MAX = 16
 
 Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
+Views = Mapping[AllocationId, Collection[DeviceUuid]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,9 @@ class Census:
         """Those that are on a device, by pid."""
         return tuple(s for s in self._strangers.get(device, ()) if s.confirmed)
 
-    def tick(self, caps: Caps, now_ns: int) -> None:
-        """One look at all devices, when it is due. ``caps``: how much memory each may hold, where that is limited."""
+    def tick(self, caps: Caps, now_ns: int, *, views: Callable[[], Views] = dict) -> None:
+        """One look at all devices, when it is due. ``caps``: how much memory each may hold, where that is limited;
+        ``views``: what each may see, asked only where a device is cut into parts."""
         if now_ns < self._next_ns:
             return
         self._next_ns = now_ns + PERIOD_NS
@@ -80,7 +82,8 @@ class Census:
                 processes = self._inventory.driver_of(device.uuid).processes(device.uuid)
             except CalabashError:
                 continue  # nothing is known of it now: those that were there count on
-            listed = [self._listed(process) for process in processes]
+            allowed = views() if any(process.part for process in processes) else {}
+            listed = [self._listed(process, allowed) for process in processes]
             pids.update((entry.process.pid, entry.process) for entry in listed)
             self._judge(device.uuid, listed)
             uses += _uses(device.uuid, listed, caps)
@@ -104,7 +107,7 @@ class Census:
         if sum(s.used_mib for s in before) != sum(s.used_mib for s in self.strangers(uuid)):
             self._events.changed()
 
-    def _listed(self, entry: DeviceProcess) -> Listed:
+    def _listed(self, entry: DeviceProcess, allowed: Views) -> Listed:
         """Who it is. One that is just ending is still what it was at the last look."""
         process = identify(entry.pid) or self._pids.get(entry.pid) or Process(pid=entry.pid, start_time=0)
         allocation = self._allocation_of(entry.pid) or self._owners.get(process)
@@ -117,7 +120,14 @@ class Census:
             command=command_name(process),
             allocation=allocation,
             ours=allocation is None and _ours(entry.pid),
+            part=entry.part,
+            elsewhere=allocation is not None and _is_elsewhere(entry.part, allowed.get(allocation)),
         )
+
+
+def _is_elsewhere(part: str, allowed: Collection[DeviceUuid] | None) -> bool:
+    """Whether it is on a part of a device that is not among those of its slice."""
+    return bool(part) and allowed is not None and part not in allowed
 
 
 def _ours(pid: int) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import msgspec
 
 from calabash.agent.card import Card, HealthChange
+from calabash.agent.divisions import Divisions
 from calabash.agent.health import Condition, HealthEvent, HealthStep, Need, restored
 from calabash.agent.health_book import CardEntry, HealthBook
 from calabash.agent.health_findings import judge
@@ -59,6 +60,7 @@ class Inventory:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._cards: dict[DeviceUuid, Card] = {}
+        self.divisions = Divisions()
         self.drivers = tuple(drivers)
         known = self._book.read()
         for driver in drivers:
@@ -73,7 +75,7 @@ class Inventory:
     def devices(self) -> tuple[Device, ...]:
         """Every card with its present health, by index."""
         with self._lock:
-            return tuple(card.shown for card in self._cards.values())
+            return tuple(self.divisions.shown(card.shown) for card in self._cards.values())
 
     def reading(self, uuid: DeviceUuid) -> DeviceReading | None:
         """The last reading; None when the card does not answer."""
@@ -91,13 +93,14 @@ class Inventory:
             return self._cards[uuid].entry
 
     def model_of(self, uuid: DeviceUuid) -> str:
-        """The model name; "" for a card that is not here."""
-        card = self._cards.get(uuid)
+        """The model name of a card or of the card of a part; "" for one that is not here."""
+        card = self._cards.get(uuid) or self._cards.get(self.divisions.card_of(uuid))
         return card.device.model if card else ""
 
     def driver_of(self, uuid: DeviceUuid) -> GpuDriver:
-        """Who speaks to the card."""
-        return self._cards[uuid].driver
+        """Who speaks to the card, or to the card that a part is of."""
+        card = self._cards.get(uuid) or self._cards[self.divisions.card_of(uuid)]
+        return card.driver
 
     def observe(
         self, *, now_ns: int, idle: Callable[[DeviceUuid], bool], within_s: float | None = None

@@ -101,7 +101,10 @@ class Ledgers:
             elapsed_ns, ledger.sampled_at_ns = now_ns - ledger.sampled_at_ns, now_ns
             for index, part in enumerate(record.placement.slices):
                 reading = inventory.reading(part.device)
-                if reading is not None:
+                if reading is not None and part.profile:
+                    uuid = ledger.keeping.limits.uuids[index]
+                    ledger.sampled_mib[index] = sum(p.used_mib for p in reading.processes if p.part == uuid)
+                elif reading is not None:
                     ledger.sampled_mib[index] = reading.memory_used_mib
                     ledger.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
 

@@ -89,6 +89,7 @@ def build_parts(
 
     hooks = Hooks(
         keepings=ledgers.keepings,
+        views=ledgers.opened,
         entitled=lambda device: {*slices_on(allocations.records(), device)[1], *allocations.orphaned(device)},
         tell=lambda kind, reason, allocation, device, message: events.tell(
             kind, reason=reason, allocation=allocation, device=device, message=message

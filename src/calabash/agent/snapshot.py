@@ -54,8 +54,8 @@ class DeviceSnapshot:
 
     @property
     def foreign_mib(self) -> int:
-        """Memory that its strangers hold; at least 1 when there are any."""
-        return sum(max(1, stranger.used_mib) for stranger in self.strangers)
+        """Memory that its strangers hold; at least 1 when there are any. Those on a part keep that part, and nothing else."""
+        return sum(max(1, stranger.used_mib) for stranger in self.strangers if not stranger.part)
 
     @property
     def counted(self) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:

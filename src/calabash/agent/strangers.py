@@ -34,7 +34,10 @@ class StrangerPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A process that a driver lists. ``process.start_time`` 0: the machine does not show it; ``ours``: the pool's."""
+    """A process that a driver lists. ``process.start_time`` 0: the machine does not show it; ``ours``: the pool's.
+
+    ``part``: the part of the device that it is on; "" for all of it. ``elsewhere``: its slice is another part.
+    """
 
     process: Process
     used_mib: int
@@ -42,6 +45,8 @@ class Listed:
     command: str = ""
     allocation: AllocationId | None = None
     ours: bool = False
+    part: str = ""
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,7 @@ class Stranger:
     command: str
     allocation: AllocationId | None = None
     sightings: int = 1
+    part: str = ""
 
     @property
     def confirmed(self) -> bool:
@@ -89,7 +95,8 @@ def judge(
     before = {stranger.process: stranger for stranger in known}
     present: list[Stranger] = []
     for entry in listed:
-        if entry.ours or (entry.allocation is not None and entry.allocation in entitled):
+        at_home = entry.allocation is not None and entry.allocation in entitled and not entry.elsewhere
+        if entry.ours or at_home:
             continue
         last = before.get(entry.process)
         present.append(
@@ -101,6 +108,7 @@ def judge(
                 command=entry.command,
                 allocation=entry.allocation,
                 sightings=last.sightings + 1 if last else 1,
+                part=entry.part,
             )
         )
     confirmed = [s for s in present if s.confirmed]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from calabash.agent.auditor import Auditor
-from calabash.agent.census import Caps, Census, CensusListener, described
+from calabash.agent.census import Caps, Census, CensusListener, Views, described
 from calabash.agent.inventory import Inventory
 from calabash.agent.membership import Membership
 from calabash.agent.reap import Keeping
@@ -28,6 +28,7 @@ class Hooks:
 
     Args:
         keepings: the pages of all allocations that are limited.
+        views: those of all allocations: what devices, and parts of devices, each may see.
         entitled: the allocations that may be on a device.
         tell: an event: kind, reason, allocation, device, message.
         end: ends an allocation: id, reason, explanation.
@@ -35,6 +36,7 @@ class Hooks:
     """
 
     keepings: Callable[[], Sequence[Keeping]]
+    views: Callable[[], Sequence[Keeping]]
     entitled: Callable[[DeviceUuid], Collection[AllocationId]]
     tell: Callable[[str, str, str, str, str], None]
     end: Callable[[AllocationId, str, str], None]
@@ -87,7 +89,7 @@ class Truth:
         self._asking_since_ns = now_ns
         try:
             self._auditor.tick(keepings, now_ns)
-            self._census.tick(_caps(keepings), now_ns)
+            self._census.tick(_caps(keepings), now_ns, views=lambda: _views(self._hooks.views()))
         finally:
             self._asking_since_ns = 0
         now_ns = self._clock.monotonic_ns()
@@ -133,6 +135,10 @@ class Truth:
             " that its usage page does not tell; they are charged"
         )
         self._hooks.tell("under_reported", Reason.UNDER_REPORTED, allocation, uuid, message)
+
+
+def _views(keepings: Sequence[Keeping]) -> Views:
+    return {keeping.limits.allocation: keeping.limits.uuids for keeping in keepings}
 
 
 def _caps(keepings: Sequence[Keeping]) -> Caps:

@@ -16,6 +16,10 @@ from calabash.model.request import AllocationId, ModeName
 from calabash.sharing.protocol import Edits
 
 
+def _ends_nothing(allocation: AllocationId, reason: str, explanation: str) -> None:
+    del allocation, reason, explanation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTools:
     """What executors share.
@@ -38,7 +42,7 @@ class NodeTools:
     keepings: Callable[[], list[Keeping]] = list
     device_root: Path | None = None
     one_process: bool = False
-    end: Callable[[AllocationId, str, str], None] = lambda allocation, reason, explanation: None
+    end: Callable[[AllocationId, str, str], None] = _ends_nothing
 
 
 class ModeExecutor(Protocol):

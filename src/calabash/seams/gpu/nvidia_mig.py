@@ -12,7 +12,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigGeometry
 from calabash.seams.gpu import nvml_mig as mig
 from calabash.seams.gpu.nvml_cards import handle_of
-from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, CardLayout
+from calabash.seams.gpu.partitions import CardLayout, ComputeInstance, GpuInstance
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import pynvml
 from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigGeometry, MigProfile
-from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, CardLayout
+from calabash.seams.gpu.partitions import CardLayout, ComputeInstance, GpuInstance
 
 _PROFILES_MAX = 64
 _INSTANCES_MAX = 32

@@ -1,0 +1,231 @@
+"""MIG on this node: instances are made when they are granted, kept for reuse when their tenant leaves, and given back to
+the card when another shape or another mode needs their room.
+
+Who holds what follows from the journal and the slots; which instances are ours from ``mig_book``. Instances are gone when
+the machine was restarted: what a held allocation had is made again at the same place, and its slot then names the new MIG
+device; where that cannot be, the allocation ends with a reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from calabash.agent.modes.mig_book import MigBook
+from calabash.agent.modes.mig_card import MigCard
+from calabash.agent.modes.protocol import NodeTools, ViewOnly
+from calabash.agent.slot_content import SlotDevice
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, ModeName, Slice
+from calabash.seams.gpu.partitions import partitioning_of
+from calabash.seams.host.device_nodes import mig_nodes_of
+from calabash.sharing.protocol import Edits
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one slice of an allocation has: a MIG device, and the numbers of its instances, -1 when not known."""
+
+    uuid: DeviceUuid
+    instance: int = -1
+    part: int = -1
+
+
+class MigExecutor(ViewOnly):
+    """A view of MIG devices, which are made for it."""
+
+    name = ModeName("mig")
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self._book = MigBook(tools.home / "mig.json")
+        self._cards: dict[DeviceUuid, MigCard] = {}
+        self._cards_lock = threading.Lock()
+        self._held: dict[AllocationId, tuple[_Part, ...]] = {}
+
+    def start(self) -> None:
+        """What stands on the cards, and what layouts of operators say should."""
+        for card in self._all_cards():
+            with card.lock:
+                try:
+                    card.learn()
+                    card.restore()
+                except CalabashError as error:
+                    log.warning("a card's MIG instances are not known", device=card.device.uuid, error=error.message)
+            self._publish(card)
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        for part in record.placement.slices:
+            card = self._card(part.device)
+            if not part.profile or part.start < 0:
+                raise CalabashError(
+                    f"device {card.device.index}: the slice names no MIG profile and place", reason=Reason.BAD_REQUEST
+                )
+        return super().prepare(record)
+
+    def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        found: list[_Part] = []
+        for index, part in enumerate(record.placement.slices):
+            card = self._card(part.device)
+            with card.lock:
+                found.append(self._known(record, index, card) or self._provided(card, part))
+                self._held[record.id] = tuple(found)  # at once: the next one on this card must see it
+            self._publish(card)
+        return tuple(SlotDevice(uuid=part.uuid) for part in found)
+
+    def edits(self, record: AllocationRecord) -> Edits:
+        parts = self._held.get(record.id, ())
+        uuids = ",".join(part.uuid for part in parts)
+        if not uuids:
+            return Edits()
+        nodes = [
+            str(node)
+            for slice_, part in zip(record.placement.slices, parts, strict=False)
+            for node in self._nodes(slice_, part)
+        ]
+        names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+        return Edits(environment=tuple((name, uuids) for name in names), device_nodes=tuple(nodes))
+
+    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+        """CUDA shows a process one MIG device, however many it was given."""
+        count = len(record.placement.slices)
+        return (f"a process sees one of its {count} MIG devices: start one for each",) if count > 1 else ()
+
+    def leave(self, record: AllocationRecord) -> None:
+        """The instances stay where they are, idle."""
+        self._held.pop(record.id, None)
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        """Slots say which MIG devices; whether they still stand is seen to by ``verify``."""
+        slots = {keeping.limits.allocation: keeping.limits.uuids for keeping in self._tools.keepings()}
+        for record in held:
+            uuids = slots.get(record.id, ())
+            self._held[record.id] = tuple(_Part(uuid=uuid) for uuid in uuids)
+
+    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+        told: list[str] = []
+        for card in self._all_cards():
+            if not card.lock.acquire(blocking=False):
+                continue  # something is being made on it
+            try:
+                told += card.look()
+                for record in held:
+                    for index, part in enumerate(record.placement.slices):
+                        if part.device == card.device.uuid:
+                            told += self._kept(card, record, index)
+            except CalabashError as error:
+                log.debug("a card's MIG instances are not known", device=card.device.uuid, error=error.message)
+            finally:
+                card.lock.release()
+            self._publish(card)
+        return told
+
+    def vacate(self, record: AllocationRecord) -> None:
+        for part in record.placement.slices:
+            card = self._cards.get(part.device)
+            if card is None or not card.layout.enabled:
+                continue
+            with card.lock:
+                card.vacate(self._uuids())
+            self._publish(card)
+
+    def arrange(self, device: DeviceUuid, places: Sequence[tuple[str, int]]) -> None:
+        """Cut a card as an operator wants it: these instances (profile, first memory slice) stand from now on, also after
+        a restart, and are given out as they are. Raises CalabashError; CONFLICT where others are in the way."""
+        card = self._card(device)
+        with card.lock:
+            card.arrange(places, self._uuids())
+        self._publish(card)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _all_cards(self) -> list[MigCard]:
+        """Cards that can be cut; one that did not answer at first is found later."""
+        with self._cards_lock:
+            for device in self._tools.inventory.devices():
+                if device.mig is not None and device.uuid not in self._cards:
+                    driver = partitioning_of(self._tools.inventory.driver_of(device.uuid))
+                    if driver is not None:
+                        self._cards[device.uuid] = MigCard(device, driver, self._book)
+            return list(self._cards.values())
+
+    def _card(self, uuid: DeviceUuid) -> MigCard:
+        self._all_cards()
+        card = self._cards.get(uuid)
+        if card is None:
+            raise CalabashError(f"device {uuid} cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH)
+        return card
+
+    def _uuids(self) -> set[DeviceUuid]:
+        return {part.uuid for parts in list(self._held.values()) for part in parts}
+
+    def _known(self, record: AllocationRecord, index: int, card: MigCard) -> _Part | None:
+        """What it has already, when it is asked again."""
+        parts = self._held.get(record.id, ())
+        if index >= len(parts):
+            return None
+        standing = {part.uuid for instance in card.layout.instances for part in instance.parts}
+        return parts[index] if parts[index].uuid in standing else None
+
+    def _provided(self, card: MigCard, part: Slice) -> _Part:
+        instance, made = card.provide(part.profile, part.start, self._uuids())
+        return _Part(uuid=made.uuid, instance=instance.id, part=made.id)
+
+    def _publish(self, card: MigCard) -> None:
+        """What schedulers and the census see of the card."""
+        parts = [part.uuid for instance in card.layout.instances for part in instance.parts]
+        self._tools.inventory.divisions.set(
+            card.device.uuid, enabled=card.layout.enabled, instances=card.instances(self._uuids()), parts=parts
+        )
+
+    def _kept(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
+        """What a held allocation has still stands, or stands again."""
+        parts = self._held.get(record.id, ())
+        if index >= len(parts):
+            return []  # it is just being made, or has no slot
+        for instance in card.layout.instances:
+            for part in instance.parts:
+                if part.uuid == parts[index].uuid:
+                    self._set(record.id, index, _Part(uuid=part.uuid, instance=instance.id, part=part.id))
+                    return []
+        return self._made_again(card, record, index)
+
+    def _made_again(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
+        slice_ = record.placement.slices[index]
+        place = f"{slice_.profile} at {slice_.start} of device {card.device.index}"
+        try:
+            part = self._provided(card, slice_)
+        except CalabashError as error:
+            why = f"its {place} is gone and cannot be made again: {error.message}"
+            self._tools.end(record.id, error.reason, why)
+            return []
+        self._set(record.id, index, part)
+        for keeping in self._tools.keepings():
+            if keeping.limits.allocation == record.id:
+                keeping.limits.set_uuid(index, part.uuid)
+        return [f"the {place} of allocation {record.id} was gone and stands again"]
+
+    def _set(self, allocation: AllocationId, index: int, part: _Part) -> None:
+        parts = self._held.get(allocation)
+        if parts is not None:
+            self._held[allocation] = (*parts[:index], part, *parts[index + 1 :])
+
+    def _nodes(self, slice_: Slice, part: _Part) -> tuple[Path, ...]:
+        """The capabilities that open a MIG device; nodes of simulated cards are none."""
+        root, card = self._tools.device_root, self._cards.get(slice_.device)
+        if root is None or card is None or self._tools.environment or part.instance < 0:
+            return ()
+        return mig_nodes_of(root, card.device.pci_bus_id, part.instance, part.part)
+
+
+def open_mode(tools: NodeTools) -> MigExecutor:
+    """The executor of this mode."""
+    return MigExecutor(tools)
