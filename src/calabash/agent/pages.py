@@ -22,6 +22,7 @@ from calabash.agent.pages_layout import (
     LIMITS_MAGIC,
     PAGE_VERSION,
     PROCS_MAX,
+    UUID_BYTES,
     Gate,
     LimitsDeviceStruct,
     LimitsStruct,
