@@ -1,0 +1,498 @@
+"""The node side of MIG against what the driver says stands on the cards: made, reused, cut again, adopted, made again."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.native.simnode import simctl
+
+from calabash.agent.inventory import Inventory
+from calabash.agent.modes.mig import MigExecutor
+from calabash.agent.modes.protocol import NodeTools
+from calabash.agent.reap import Keeping
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.seams.gpu import sim, vendors
+from calabash.seams.gpu.partitions import CardLayout, Partitioning, partitioning_of
+from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
+from calabash.sharing.mig import MODE
+from calabash.sharing.protocol import HeldSlice, Misfit
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cutting cards needs root, as on a real one")
+
+HOLD = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class Killed(BaseException):
+    """The pool is gone from one moment to the next."""
+
+
+class Mortal:
+    """The driver's other half, through which a pool may be killed at any call that changes something."""
+
+    def __init__(self, real: Partitioning) -> None:
+        self._real = real
+        self.calls_left = -1
+
+    def layout(self, uuid: DeviceUuid) -> CardLayout:
+        return self._real.layout(uuid)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            if self.calls_left == 0:
+                raise Killed
+            self.calls_left -= 1
+            return getattr(self._real, name)(*arguments)
+
+        return call
+
+
+@dataclass
+class World:
+    """Cards, a pool's memory of them on disk, and the slots of what is held."""
+
+    home: Path
+    node: sim.NodeFile
+    driver: GpuDriver
+    cut: Partitioning
+    mortal: Mortal
+    ended: list[tuple[str, str]] = field(default_factory=list)
+    held: dict[str, AllocationRecord] = field(default_factory=dict)
+    slots: dict[str, Any] = field(default_factory=dict)
+    executor: MigExecutor = field(init=False)
+    inventory: Inventory = field(init=False)
+
+    def start(self) -> None:
+        """A pool starts, another one before it may have died."""
+        mortal = SimpleNamespace(
+            **{n: getattr(self.driver, n) for n in ("devices", "read", "processes", "vendor")}, partitioning=self.mortal
+        )
+        self.inventory = Inventory([cast("GpuDriver", mortal)])
+        tools = NodeTools(
+            home=self.home,
+            inventory=self.inventory,
+            library=self.home / "none",
+            environment={},
+            keepings=lambda: [cast("Keeping", SimpleNamespace(limits=limits)) for limits in self.slots.values()],
+            end=lambda allocation, reason, _: self.ended.append((allocation, reason)),
+        )
+        self.executor = MigExecutor(tools)
+        self.executor.start()
+        self.executor.recover(list(self.held.values()))
+
+    @property
+    def cards(self) -> tuple[Device, ...]:
+        return self.inventory.devices()
+
+    def on(self, device: Device) -> list[HeldSlice]:
+        parts = (part for record in self.held.values() for part in record.placement.slices)
+        return [HeldSlice(slice=part) for part in parts if part.device == device.uuid]
+
+    def grant(self, name: str, profile: str, start: int, card: int = 0) -> DeviceUuid:
+        """As the agent does: journalled, provided, slot written."""
+        device = self.cards[card]
+        part = Slice(device=device.uuid, memory_mib=1, core_percent=1, profile=profile, start=start)
+        record = AllocationRecord(
+            id=AllocationId(name),
+            state=AllocationState.GRANTED,
+            request=GpuRequest(mig=profile),
+            placement=Placement(node=NodeName("n"), mode=ModeName("mig"), slices=(part,)),
+        )
+        self.executor.prepare(record)
+        try:
+            (slot,) = self.executor.provide(record)
+        except CalabashError:
+            self.executor.leave(record)
+            raise
+        self.held[name] = record
+        limits = SimpleNamespace(allocation=record.id, uuids=(slot.uuid,))
+        limits.set_uuid = lambda index, uuid: setattr(limits, "uuids", (uuid,))
+        self.slots[name] = limits
+        return slot.uuid
+
+    def leave(self, name: str) -> None:
+        del self.slots[name]
+        self.executor.leave(self.held.pop(name))
+
+    def verify(self) -> list[str]:
+        return self.executor.verify(list(self.held.values()))
+
+    def places(self, card: int = 0) -> list[tuple[str, int]]:
+        return [(i.profile, i.start) for i in self.cut.layout(self.cards[card].uuid).instances]
+
+
+@contextmanager
+def world_at(home: Path, gpus: str = "2xA100-80GB,T4") -> Iterator[World]:
+    home.mkdir(parents=True, exist_ok=True)
+    node = sim.create_node(home, "lab", gpus, seed=1)
+    driver = vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))
+    cut = partitioning_of(driver)
+    assert cut is not None
+    world = World(home=home, node=node, driver=driver, cut=cut, mortal=Mortal(cut))
+    world.start()
+    yield world
+    driver.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with world_at(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def programs() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def hold(world: World, uuid: str, programs: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    environment = os.environ | sim.environment(world.node) | {"CUDA_VISIBLE_DEVICES": uuid}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    programs.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def refused(world: World, *arguments: Any) -> CalabashError:
+    with pytest.raises(CalabashError) as caught:
+        world.grant(*arguments)
+    return caught.value
+
+
+def test_an_instance_is_made_where_the_slice_says_and_its_slot_names_the_mig_device(world: World) -> None:
+    uuid = world.grant("a", "3g.40gb", 4)
+    (instance,) = world.cut.layout(world.cards[0].uuid).instances
+    assert (instance.profile, instance.start, [p.uuid for p in instance.parts]) == ("3g.40gb", 4, [uuid])
+    assert uuid.startswith("MIG-")
+    shown = world.cards[0]
+    assert shown.mig_enabled
+    assert [(i.profile, i.start, i.uuid, i.fixed, i.foreign) for i in shown.mig_instances] == [
+        ("3g.40gb", 4, uuid, False, False)
+    ]
+    environment = dict(world.executor.edits(world.held["a"]).environment)
+    assert environment == {"CUDA_VISIBLE_DEVICES": uuid, "NVIDIA_VISIBLE_DEVICES": uuid}
+    assert world.inventory.driver_of(uuid) is world.inventory.driver_of(shown.uuid)
+
+
+def test_it_is_answered_the_same_when_it_is_asked_again(world: World) -> None:
+    uuid = world.grant("a", "1g.10gb", 3)
+    assert world.executor.provide(world.held["a"])[0].uuid == uuid
+    assert world.places() == [("1g.10gb", 3)]
+
+
+def test_what_a_tenant_has_left_is_kept_and_given_to_the_next(world: World) -> None:
+    uuid = world.grant("a", "2g.20gb", 2)
+    world.leave("a")
+    assert world.places() == [("2g.20gb", 2)]
+    assert world.grant("b", "2g.20gb", 2) == uuid
+
+
+def test_idle_instances_leave_for_another_shape_and_no_more_of_them_than_must(world: World) -> None:
+    for number in range(4):
+        world.grant(str(number), "1g.10gb", number)
+    for number in (0, 1, 3):
+        world.leave(str(number))
+    kept = world.slots["2"].uuids
+    world.grant("b", "2g.20gb", 0)
+    assert world.places() == [("2g.20gb", 0), ("1g.10gb", 2), ("1g.10gb", 3)]
+    assert refused(world, "c", "4g.40gb", 0).reason is Reason.NO_CAPACITY
+    assert world.slots["2"].uuids == kept
+    assert world.verify() == []
+
+
+def test_what_was_there_before_us_is_given_out_and_never_destroyed(world: World) -> None:
+    card = world.cards[0].uuid
+    world.cut.enable(card, True)
+    found = world.cut.create(card, "3g.40gb", 0)
+    part = world.cut.create_part(card, found.id, 3)
+    world.start()
+    assert [(i.place, i.fixed) for i in world.cards[0].mig_instances] == [(("3g.40gb", 0), True)]
+    assert refused(world, "a", "1g.10gb", 0).reason is Reason.NO_CAPACITY
+    assert world.grant("b", "3g.40gb", 0) == part.uuid
+    world.leave("b")
+    other = replace_mode(world, "exclusive")
+    with pytest.raises(CalabashError) as caught:
+        world.executor.vacate(other)
+    assert caught.value.reason is Reason.MODE_CONFLICT
+    assert world.places() == [("3g.40gb", 0)]
+
+
+def replace_mode(world: World, mode: str) -> AllocationRecord:
+    part = Slice(device=world.cards[0].uuid, memory_mib=1, core_percent=100)
+    return AllocationRecord(
+        id=AllocationId("other"),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(),
+        placement=Placement(node=NodeName("n"), mode=ModeName(mode), slices=(part,)),
+    )
+
+
+def test_a_card_is_one_card_again_for_another_mode_when_it_is_idle_and_only_then(world: World) -> None:
+    world.grant("a", "1g.10gb", 0)
+    with pytest.raises(CalabashError) as caught:
+        world.executor.vacate(replace_mode(world, "vgpu"))
+    assert caught.value.reason is Reason.MODE_CONFLICT
+    world.leave("a")
+    world.executor.vacate(replace_mode(world, "vgpu"))
+    assert (world.cards[0].mig_enabled, world.cards[0].mig_instances) == (False, ())
+    assert not world.cut.layout(world.cards[0].uuid).enabled
+
+
+def test_processes_without_a_slice_keep_their_instance_from_everybody(
+    world: World, programs: list[subprocess.Popen[str]]
+) -> None:
+    uuid = world.grant("a", "1g.10gb", 0)
+    world.leave("a")
+    stranger = hold(world, uuid, programs)
+    world.verify()
+    assert [(i.place, i.foreign) for i in world.cards[0].mig_instances] == [(("1g.10gb", 0), True)]
+    assert refused(world, "b", "1g.10gb", 0).reason is Reason.NO_CAPACITY
+    assert refused(world, "c", "7g.80gb", 0).reason is Reason.NO_CAPACITY
+    stranger.kill()
+    stranger.wait()
+    world.verify()
+    assert world.grant("b", "1g.10gb", 0) == uuid
+
+
+def test_small_tenants_share_a_gpu_instance_by_its_compute_slices(world: World) -> None:
+    uuids = {world.grant(name, "1c.3g.40gb", 0) for name in "abc"}
+    assert len(uuids) == 3
+    assert world.places() == [("3g.40gb", 0)]
+    assert "0 of 3 compute slices free" in refused(world, "d", "1c.3g.40gb", 0).message
+    assert refused(world, "d", "3g.40gb", 0).reason is Reason.NO_CAPACITY
+    world.leave("a")
+    world.leave("b")
+    assert world.grant("e", "2c.3g.40gb", 0) not in uuids
+    world.leave("e")
+    world.leave("c")
+    whole = world.grant("f", "3g.40gb", 0)
+    (instance,) = world.cut.layout(world.cards[0].uuid).instances
+    assert [(p.uuid, p.compute) for p in instance.parts] == [(whole, 3)]
+
+
+def test_a_card_that_cannot_be_cut_and_a_profile_that_it_has_not_are_refused(world: World) -> None:
+    assert refused(world, "a", "1g.10gb", 0, 2).reason is Reason.SELECTOR_MISMATCH
+    assert refused(world, "a", "5g.50gb", 0).reason is Reason.SELECTOR_MISMATCH
+    assert refused(world, "a", "3g.40gb", 1).reason is Reason.NO_CAPACITY
+
+
+def test_a_pool_that_starts_again_takes_up_what_is_held_and_knows_what_is_its_own(world: World) -> None:
+    uuid = world.grant("a", "1g.10gb", 6)
+    world.grant("b", "2g.20gb", 0)
+    world.leave("b")
+    world.start()
+    assert world.verify() == []
+    assert world.slots["a"].uuids == (uuid,)
+    world.grant("c", "4g.40gb", 0)
+    assert world.places() == [("4g.40gb", 0), ("1g.10gb", 6)]
+
+
+def test_after_a_reboot_what_is_held_stands_again_at_the_same_place(world: World) -> None:
+    uuid = world.grant("a", "3g.40gb", 4)
+    world.grant("b", "1g.10gb", 0)
+    world.leave("b")
+    assert simctl("reboot", world.node.state).returncode == 0
+    world.start()
+    assert world.places() == []
+    assert world.verify() == ["the 3g.40gb at 4 of device 0 of allocation a was gone and stands again"]
+    assert world.places() == [("3g.40gb", 4)]
+    (again,) = world.slots["a"].uuids
+    assert again != uuid
+    assert dict(world.executor.edits(world.held["a"]).environment)["CUDA_VISIBLE_DEVICES"] == again
+    assert world.verify() == []
+
+
+def test_what_cannot_be_made_again_ends_with_a_reason(world: World) -> None:
+    world.grant("a", "3g.40gb", 4)
+    assert simctl("reboot", world.node.state).returncode == 0
+    card = world.cards[0].uuid
+    world.cut.enable(card, True)
+    world.cut.create(card, "7g.80gb", 0)
+    world.start()
+    world.verify()
+    assert world.ended == [("a", Reason.NO_CAPACITY)]
+
+
+def test_changes_behind_our_back_are_told(world: World) -> None:
+    world.grant("a", "1g.10gb", 0)
+    card = world.cards[0].uuid
+    made = world.cut.create(card, "2g.20gb", 4)
+    assert world.verify() == ["somebody has made a 2g.20gb at 4 on device 0"]
+    assert [(i.place, i.fixed) for i in world.cards[0].mig_instances][1] == (("2g.20gb", 4), True)
+    world.cut.destroy(card, made.id)
+    assert world.verify() == ["somebody has destroyed a 2g.20gb at 4 on device 0"]
+    assert world.verify() == []
+
+
+def test_a_layout_of_an_operator_is_kept_and_comes_back_after_a_reboot(world: World) -> None:
+    card = world.cards[0].uuid
+    world.grant("a", "1g.10gb", 6)
+    world.leave("a")
+    places = [("3g.40gb", 4), ("2g.20gb", 0)]
+    world.executor.arrange(card, places)
+    assert sorted(world.places()) == sorted(places)
+    assert refused(world, "b", "4g.40gb", 0).reason is Reason.NO_CAPACITY
+    assert all(i.fixed and i.uuid for i in world.cards[0].mig_instances)
+    assert simctl("reboot", world.node.state).returncode == 0
+    world.start()
+    assert sorted(world.places()) == sorted(places)
+    world.grant("c", "2g.20gb", 0)
+    with pytest.raises(CalabashError) as caught:
+        world.executor.arrange(card, [("7g.80gb", 0)])
+    assert caught.value.reason is Reason.CONFLICT
+    world.leave("c")
+    world.executor.arrange(card, [])
+    assert world.places() == []
+    world.grant("d", "4g.40gb", 0)
+
+
+def test_a_book_that_is_lost_makes_everything_somebody_elses(world: World) -> None:
+    world.grant("a", "1g.10gb", 0)
+    world.leave("a")
+    (world.home / "mig.json").write_text("{")
+    world.start()
+    assert [i.fixed for i in world.cards[0].mig_instances] == [True]
+
+
+# -- property --------------------------------------------------------------------------------------------------------
+
+STEPS = ("grant", "grant", "grant", "leave", "leave", "restart", "crash", "foreign", "vacate", "reboot", "verify")
+
+
+class Walk:
+    """Random steps of a pool on two cards, and what must be true after each."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.others: set[tuple[DeviceUuid, str, int]] = set()
+        self.number = 0
+
+    def step(self, what: str, dice: random.Random) -> None:
+        getattr(self, what)(dice)
+        self.check(settled=what == "verify")
+
+    def grant(self, dice: random.Random) -> None:
+        world = self.world
+        card = dice.randrange(2)
+        device = world.cards[card]
+        assert device.mig is not None
+        profile = dice.choice(device.mig.profiles).name
+        answer = MODE.fits(device, world.on(device), GpuRequest(mig=profile))
+        if isinstance(answer, Misfit):
+            return
+        self.number += 1
+        world.grant(f"a{self.number}", profile, answer.start, card)  # what the planner grants, the driver has room for
+
+    def leave(self, dice: random.Random) -> None:
+        if self.world.held:
+            self.world.leave(dice.choice(sorted(self.world.held)))
+
+    def restart(self, dice: random.Random) -> None:
+        del dice
+        self.world.start()
+        self.world.verify()
+
+    def crash(self, dice: random.Random) -> None:
+        """Killed in the middle of a grant: it was journalled, has no slot, and its entry is closed at the next start."""
+        self.world.mortal.calls_left = dice.randrange(4)
+        with suppress(Killed):
+            self.grant(dice)
+        self.world.mortal.calls_left = -1
+        self.restart(dice)
+
+    def foreign(self, dice: random.Random) -> None:
+        """Somebody makes an instance past the pool, where the driver lets them."""
+        card = self.world.cards[dice.randrange(2)]
+        assert card.mig is not None
+        if not self.world.cut.layout(card.uuid).enabled:
+            return
+        one = next(p for p in card.mig.profiles if p.compute == 1)
+        start = dice.choice(one.starts)
+        try:
+            made = self.world.cut.create(card.uuid, one.name, start)
+        except CalabashError:
+            return
+        self.world.cut.create_part(card.uuid, made.id, 1)
+        self.others.add((card.uuid, one.name, start))
+        self.world.verify()
+
+    def vacate(self, dice: random.Random) -> None:
+        card = self.world.cards[dice.randrange(2)]
+        part = Slice(device=card.uuid, memory_mib=1, core_percent=100)
+        record = replace_mode(self.world, "exclusive")
+        record = replace(record, placement=replace(record.placement, slices=(part,)))
+        busy = bool(self.world.on(card)) or any(key[0] == card.uuid for key in self.others)
+        if busy:
+            with pytest.raises(CalabashError):
+                self.world.executor.vacate(record)
+        else:
+            self.world.executor.vacate(record)
+            assert not self.world.cut.layout(card.uuid).enabled
+
+    def reboot(self, dice: random.Random) -> None:
+        assert simctl("reboot", self.world.node.state).returncode == 0
+        self.others.clear()
+        self.restart(dice)
+
+    def verify(self, dice: random.Random) -> None:
+        del dice
+        self.world.verify()
+
+    def check(self, *, settled: bool) -> None:
+        world = self.world
+        assert world.ended == []
+        standing: dict[str, tuple[DeviceUuid, str, int]] = {}
+        for card in world.cards[:2]:
+            layout = world.cut.layout(card.uuid)
+            for instance in layout.instances:
+                for part in instance.parts:
+                    standing[part.uuid] = (card.uuid, instance.profile, instance.start)
+            shown = [i.place for i in card.mig_instances]
+            assert settled is False or shown == [(i.profile, i.start) for i in layout.instances]
+        uuids = [uuid for limits in world.slots.values() for uuid in limits.uuids]
+        assert len(uuids) == len(set(uuids))
+        for name, record in world.held.items():
+            (has,) = record.placement.slices
+            assert standing[world.slots[name].uuids[0]] == (has.device, has.profile, has.start)
+        for key in self.others:
+            assert key in standing.values(), "what is not ours was destroyed"
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=10, max_size=60))
+def test_whatever_happens_tenants_keep_what_they_have_and_others_keep_theirs(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, steps: Sequence[str]
+) -> None:
+    dice = random.Random(seed)
+    with world_at(tmp_path_factory.mktemp("walk") / "home") as world:
+        walk = Walk(world)
+        for what in steps:
+            walk.step(what, dice)
