@@ -63,6 +63,7 @@ class BundleRequest:
     Args:
         owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
         evictable: whether it may be stopped for others.
+        movable: whether it may be stopped to start elsewhere; see ``cluster_moves.set_movable``.
     """
 
     id: AllocationId
@@ -71,6 +72,7 @@ class BundleRequest:
     submitted_at_s: float
     owner: str = ""
     evictable: bool = True
+    movable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,15 @@ class StartBundle:
     because: str = ""
 
 
-ClusterDecision = StartBundle | Stop | Wait
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveBundle:
+    """Stop it: its place is on another node, or on other devices, to make room for ``by``. See ``cluster_moves``."""
+
+    id: AllocationId
+    by: AllocationId
+
+
+ClusterDecision = StartBundle | MoveBundle | Stop | Wait
 
 
 @dataclass(slots=True)
@@ -119,7 +129,7 @@ class ClusterScheduler:
             [_spec(node) for node in nodes], queues, policy=policy, options=options, gpus_per_node_max=width
         )
         self._occupied = ForeignInCluster(self.scheduler)
-        self._tenancy = Tenancy()
+        self.tenancy = Tenancy()
         self.known: dict[AllocationId, KnownBundle] = {}
         self._cycle_due_s = 0.0
         for node in nodes:
@@ -152,25 +162,25 @@ class ClusterScheduler:
             started_at_s=started_at_s,
         )
         self.known[request.id] = KnownBundle(request, (choice,), choice)
-        self._tenancy.take(request.id, request.bundle, enumerate(placements))
+        self.tenancy.take(request.id, request.bundle, enumerate(placements))
 
     def finished(self, allocation: AllocationId) -> None:
         """It ended, or was cancelled while it waited; nothing when it is not known."""
         if self.known.pop(allocation, None) is not None:
             self.scheduler.finished(allocation)
-            self._tenancy.drop(allocation)
+            self.tenancy.drop(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
         """Its start could not be carried out: it waits again and keeps its place in the order."""
         self.scheduler.unbind(allocation)
-        self._tenancy.drop(allocation)
+        self.tenancy.drop(allocation)
 
     def knows(self, allocation: AllocationId) -> bool:
         return allocation in self.known
 
     def holds(self, allocation: AllocationId) -> bool:
         """Whether it has its place."""
-        return allocation in self._tenancy
+        return allocation in self.tenancy
 
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
@@ -223,7 +233,7 @@ class ClusterScheduler:
 
     def rebind(self, allocation: AllocationId, nodes: Iterable[str], now_s: float) -> StartBundle | None:
         """What holds a place and has not begun goes to the best of these nodes; None: it waits again."""
-        self._tenancy.drop(allocation)
+        self.tenancy.drop(allocation)
         again = rebind(self.scheduler, allocation, nodes, now_s)
         if again is None:
             return None
@@ -257,17 +267,26 @@ class ClusterScheduler:
 
     def translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
         """Decisions of the scheduler in model nouns, each checked by its sharing mode."""
+        decisions = tuple(decisions)
+        leaving: set[str] = set()  # for whom all that are moved were taken off their old places
         for decision in decisions:
             name = AllocationId(decision.id)
-            if isinstance(decision, Bind | Move):
+            if isinstance(decision, Bind):
                 yield self._started(name, decision)
+            elif isinstance(decision, Move):
+                if decision.by not in leaving:
+                    leaving.add(decision.by)
+                    for other in decisions:
+                        if isinstance(other, Move) and other.by == decision.by:
+                            self.tenancy.drop(AllocationId(other.id))
+                yield self._moved(name, decision)
             elif isinstance(decision, Evict):
-                self._tenancy.drop(name)
+                self.tenancy.drop(name)
                 yield Stop(id=name, reason=decision.reason, by=AllocationId(decision.by))
             elif isinstance(decision, Defer):
                 yield Wait(id=name, reason=decision.reason, explanation=decision.explanation)
 
-    def _started(self, name: AllocationId, decision: Bind | Move) -> StartBundle | Wait:
+    def _started(self, name: AllocationId, decision: Bind) -> StartBundle | Wait:
         known = self.known[name]
         bundle = known.request.bundle
         answer = self._placed(bundle, known.choice.layout, decision)
@@ -276,17 +295,26 @@ class ClusterScheduler:
             reported = Explanation(reason=answer.reason, summary=answer.message)
             return Wait(id=name, reason=answer.reason, explanation=reported)
         node = self.nodes[NodeName(decision.node)]
-        because = _because(node, decision.placement.devices, self._tenancy, self.scheduler.policy.name)
-        self._tenancy.take(name, bundle, enumerate(answer))
-        after = tuple(AllocationId(a) for a in decision.after) if isinstance(decision, Bind) else ()
+        because = _because(node, decision.placement.devices, self.tenancy, self.scheduler.policy.name)
+        self.tenancy.take(name, bundle, enumerate(answer))
+        after = tuple(AllocationId(a) for a in decision.after)
         return StartBundle(id=name, node=node.name, placements=tuple(answer), after=after, because=because)
+
+    def _moved(self, name: AllocationId, decision: Move) -> MoveBundle | Stop:
+        known, by = self.known[name], AllocationId(decision.by)
+        answer = self._placed(known.request.bundle, known.choice.layout, decision)
+        if isinstance(answer, Misfit):  # it leaves nevertheless: its old place is another's already
+            self.scheduler.unbind(name)
+            return Stop(id=name, reason=Reason.MOVED, by=by)
+        self.tenancy.take(name, known.request.bundle, enumerate(answer))
+        return MoveBundle(id=name, by=by)
 
     def _placed(self, bundle: Bundle, found: Layout, decision: Bind | Move) -> list[Placement] | Misfit:
         """The slices by the sharing modes' own rules, beside what is held there now."""
         node = self.nodes[NodeName(decision.node)]
         chosen = [node.devices[i] for i in decision.placement.devices]
         devices: list[Device] = [d.device for d in chosen]
-        held = [self._tenancy.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
+        held = [self.tenancy.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
         answer = placed(bundle, found.columns, devices, held)
         if isinstance(answer, Misfit):
             return answer
@@ -367,6 +395,6 @@ def queued(request: BundleRequest, choice: Choice) -> Request:
         owner=request.owner,
         gang=asked.gang,
         min_member=asked.gang_size if asked.gang else 1,
-        movable=False,
+        movable=request.movable,
         evictable=request.evictable,
     )

@@ -40,6 +40,14 @@ class Tenancy:
             if not there:
                 del self._on[place]
 
+    def rename(self, holder: AllocationId, name: AllocationId) -> None:
+        """What one has is another's."""
+        places = self._places.pop(holder, ())
+        for place in places:
+            there = self._on[place]
+            there[name] = there.pop(holder)
+        self._places[name] = places
+
     def __contains__(self, holder: AllocationId) -> bool:
         return holder in self._places
 

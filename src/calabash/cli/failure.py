@@ -48,6 +48,7 @@ _PENDING = {
     Reason.QUEUE_OVER_LIMIT,
     Reason.QUEUE_OVER_DESERVED,
     Reason.RESERVED,
+    Reason.WAITS_FOR_MOVE,
 }
 
 

@@ -44,8 +44,42 @@ _PORT = 7070
     show_default=True,
     help="Who gives pods their nodes: a kube-scheduler that asks here, or any, within a few nodes that are named to it.",
 )
+@click.option(
+    "--moves",
+    type=click.IntRange(0, 1000),
+    default=8,
+    show_default=True,
+    metavar="PODS",
+    help="Pods that may be on the move at a time to make room for others, of those that say they are movable; 0: none.",
+)
+@click.option(
+    "--move-after",
+    type=click.FloatRange(0, 86_400),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Others are moved only for a pod that has waited this long.",
+)
+@click.option(
+    "--move-rest",
+    type=click.FloatRange(0, 86_400 * 30),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="No pod is moved that has not been where it is this long.",
+)
 def planner(
-    *, kubeconfig: str, listen: str, namespace: str, identity: str, nominate_from: int, beside: str, handshake: str
+    *,
+    kubeconfig: str,
+    listen: str,
+    namespace: str,
+    identity: str,
+    nominate_from: int,
+    beside: str,
+    handshake: str,
+    moves: int,
+    move_after: float,
+    move_rest: float,
 ) -> None:
     """Plan a cluster's devices and answer its kube-scheduler.
 
@@ -73,6 +107,9 @@ def planner(
         nominate_nodes_min=nominate_from,
         scheduler_lease=beside,
         handshake=Handshake(handshake),
+        moves_at_once=moves,
+        move_after_s=move_after,
+        move_rest_s=move_rest,
     )
     run_planner(load_client(kubeconfig, connections=2 * settings.workers + 8, agent="calabash-planner"), settings)
 

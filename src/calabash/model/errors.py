@@ -43,11 +43,13 @@ class Reason(StrEnum):
     QUEUE_OVER_LIMIT = "queue_over_limit"
     QUEUE_OVER_DESERVED = "queue_over_deserved"
     RESERVED = "reserved"
+    WAITS_FOR_MOVE = "waits_for_move"
     TIMEOUT = "timeout"
     CORDONED = "cordoned"
     # why a running request is stopped
     RECLAIM = "reclaim"
     PREEMPT = "preempt"
+    MOVED = "moved"
     OVER_USE = "over_use"
     DRAINED = "drained"
     # what drivers saw and nobody was given

@@ -62,6 +62,8 @@ OPTION_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "reservation_hold": ("reservation_hold_s", parse_duration_s),
     "reservation_pause": ("reservation_pause_s", parse_duration_s),
     "moves": ("defragment_moves_max", int),
+    "move_after": ("defragment_wait_s", parse_duration_s),
+    "move_rest": ("defragment_rest_s", parse_duration_s),
     "move_gpus_max": ("defragment_cost_max_milli", lambda v: int(float(v) * WHOLE_MILLI)),
 }
 

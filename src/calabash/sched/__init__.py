@@ -23,7 +23,7 @@ from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
-from calabash.sched.upkeep import rebind, relabel, set_evictable, set_mig_coming, set_mig_instances
+from calabash.sched.upkeep import rebind, relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -57,4 +57,5 @@ __all__ = [
     "set_evictable",
     "set_mig_coming",
     "set_mig_instances",
+    "set_movable",
 ]

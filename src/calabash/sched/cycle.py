@@ -190,6 +190,7 @@ class Cycle:
         self._evicted.extend(gone)
         for running, placement in plan.moved:
             node = state.move(running, placement)
+            state.moves_left -= 1
             self._evict.touch(running.request.queue)  # it is to be evicted from where it is now
             self._decisions.append(Move(id=running.request.id, node=node, placement=placement, by=by.id))
             gone.append(running.request.id)

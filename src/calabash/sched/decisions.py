@@ -30,7 +30,7 @@ class Request:
         run_time_s: estimate of how long it will run; None when unknown.
         submitted_at_s: when it joined its queue, on the caller's clock.
         gang, min_member: name of its gang and how many members must start together; "" stands alone.
-        movable: may be placed elsewhere while it runs (defragmentation).
+        movable: may be placed elsewhere while it runs (defragmentation), as long as it is evictable.
         evictable: may be evicted for others; False for what must never stop.
     """
 
@@ -168,6 +168,8 @@ class Options:
         defragment_cost_max_milli: most occupied device milli that is moved for one request.
         move_cost_milli: cost of a move beside the milli it occupies.
         defragment_gpu_count_min: only requests for at least that many whole devices defragment.
+        defragment_wait_s: only what has waited this long defragments: room may come by itself.
+        defragment_rest_s: nobody is moved before it has been where it is this long.
         fraction_memory_mib: card memory at which a memory-only slice counts as a whole device in quotas; 0 takes the
             smallest card of the cluster.
     """
@@ -186,6 +188,8 @@ class Options:
     defragment_cost_max_milli: int = 16_000
     move_cost_milli: int = 200
     defragment_gpu_count_min: int = 1
+    defragment_wait_s: float = 0.0
+    defragment_rest_s: float = 0.0
     fraction_memory_mib: int = 0
 
 

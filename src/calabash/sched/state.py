@@ -7,6 +7,7 @@ or gone; ``unsettled`` is set when something was freed since everything that wai
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -36,6 +37,7 @@ class SchedulerState:
         reservations: promises of the last cycle. passed: gangs whose promise lapsed, until when others may pass them.
         reported: the reason that each waiting request was told last.
         verdicts: what the nodes say about a shape, until the version changes.
+        moves_left: how many may still be moved; whoever carries moves out says when there may be more.
         refused: kinds of portions that were refused since the version changed; see ``cycle``.
     """
 
@@ -62,6 +64,7 @@ class SchedulerState:
         self.refused: dict[tuple[object, ...], Reason] = {}
         self.verdicts: dict[Shape, tuple[NodeVerdict, tuple[str, ...]]] = {}
         self._shapes: dict[Shape, Shape] = {}
+        self.moves_left = sys.maxsize
         self.now_s = 0.0
         self.version = 0
         self.unsettled = True

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigInstance
+from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Bind
 from calabash.sched.scheduler import Scheduler
 
@@ -50,6 +51,20 @@ def set_evictable(scheduler: Scheduler, request_id: str, *, evictable: bool) -> 
         state.freed()  # who waits may have its place now
     else:
         state.changed()
+
+
+def set_movable(scheduler: Scheduler, request_id: str, *, shape: Shape | None = None) -> None:
+    """What runs may be moved to where ``shape`` fits, which asks for what it has; None: it may not. Who waits has its benefit
+    from the next cycle on.
+
+    Raises CalabashError when it does not run.
+    """
+    registry = scheduler.registry
+    running = registry.running(request_id)
+    if running is None:
+        raise CalabashError(f"{request_id} does not run", reason=Reason.CONFLICT, hint="decide about it first")
+    shape, movable = shape or running.request.shape, shape is not None
+    registry.move(replace(running, request=replace(running.request, movable=movable, shape=shape)))
 
 
 def rebind(scheduler: Scheduler, request_id: str, nodes: Iterable[str], now_s: float) -> Bind | None:

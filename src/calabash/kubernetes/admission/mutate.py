@@ -14,7 +14,7 @@ from calabash.kubernetes.admission.form import formed, known_request
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
 from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone, with_queue
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.asked import ContainerRequest, PodRequest, write_request
+from calabash.kubernetes.asked import ContainerRequest, GangSource, PodRequest, write_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
@@ -44,7 +44,22 @@ def understood(
     if asked is None:
         return None, ()
     asked, warning = with_queue(asked, pod, namespace)
-    return asked, (warning,) if warning else ()
+    return asked, tuple(filter(None, (warning, _checked_move(asked, pod))))
+
+
+def _checked_move(asked: PodRequest, pod: AskingPod) -> str:
+    """Raises CalabashError where a pod that is moved would be gone for good; a warning where it never is moved."""
+    if not asked.movable:
+        return ""
+    if not any(owner.controller for owner in pod.metadata.owner_references or []):
+        raise CalabashError(
+            f'{names.MOVABLE}: "true" on a pod that nobody makes again: to be moved it is evicted, and would be gone',
+            hint="leave it out, or let a Deployment, StatefulSet or Job make the pod",
+        )
+    if asked.gang_source is not GangSource.NONE:
+        gang = asked.containers[0].request.gang
+        return f"{names.MOVABLE} has no effect: members of gang {gang} run together, and are not moved one by one"
+    return ""
 
 
 def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:

@@ -8,6 +8,7 @@ so a planner that died and one that takes over are the same case.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from calabash.binder.cluster import ClusterScheduler
 from calabash.kubernetes.planner.answers import Answers
@@ -23,6 +24,7 @@ from calabash.kubernetes.planner.facts import (
     QueueSeen,
 )
 from calabash.kubernetes.planner.fleet import Fleet
+from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.late import LatePlans
 from calabash.kubernetes.planner.pods import Pods
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
@@ -31,7 +33,21 @@ from calabash.kubernetes.planner.wishes import GroupName
 from calabash.sched import DEFAULT_POLICY, Options, PlacementPolicy
 
 OPTIONS = Options(preempt=True, reclaim=True, reclaim_fair_share=False)
+MOVES_AT_ONCE = 8
+MOVE_AFTER_S = 30.0
+MOVE_REST_S = 600.0
 HOLD_S = 50.0  # below the 60 s after which kube-scheduler gives up on a bind
+
+
+def options_with_moves(*, at_once: int, after_s: float, rest_s: float) -> Options:
+    """How the planner decides.
+
+    Args:
+        at_once: pods that may be on the move at a time; 0: nobody is moved.
+        after_s: how long a pod waits before others are moved for it.
+        rest_s: how long nobody is moved after it has come.
+    """
+    return replace(OPTIONS, defragment_moves_max=at_once, defragment_wait_s=after_s, defragment_rest_s=rest_s)
 
 
 class Core:
@@ -56,8 +72,9 @@ class Core:
         empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy)
         self.book = Book(empty, new_id=new_id, hold_s=hold_s)
         self.pods = Pods(self.book, self.queues)
-        self.fleet = Fleet(self.book, self.pods)
-        self.decisions = Decisions(self.book, self.pods)
+        self.heirs = Heirs(self.book, self.pods.wishes, at_once=options.defragment_moves_max)
+        self.fleet = Fleet(self.book, self.pods, self.heirs)
+        self.decisions = Decisions(self.book, self.pods, self.heirs)
         self.answers = Answers(self.book, self.decisions)
         self.late = LatePlans(self.book, self.pods.wishes)
         self._stale: set[str] = set()
@@ -95,6 +112,7 @@ class Core:
                 if entry is not None:
                     wishes = self.pods.wishes
                     wishes.budgets.check(self.book, entry, lambda e: wishes.evictable(e, now_s))
+                    self.heirs.see(entry)
             if entry is not None and self.book.started:
                 self.late.look(entry, now_s)
 
@@ -103,6 +121,7 @@ class Core:
         if entry is not None:
             self._stale.add(entry.node)
         self.pods.gone(uid)
+        self.heirs.gone(uid)
         self.decisions.gone(uid)
         self.pods.wishes.budgets.forget(uid)
         self.late.forget(uid)
@@ -128,7 +147,7 @@ class Core:
         """All queues that there are."""
         self.queues.wanted = {queue.name: queue for queue in queues}
         if self.book.started:
-            self.queues.apply(self.book)
+            self.queues.apply(self.book, self.heirs.queues())
         self._retry = True
 
     def namespace(self, facts: NamespaceSeen) -> None:

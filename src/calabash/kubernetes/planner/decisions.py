@@ -2,19 +2,21 @@
 
 Theory of operation. A start whose devices are free is released at once; one that takes the devices of others waits until
 these are gone. Who has not begun loses its plan by a word here; who is bound is evicted by the API server, which asks the
-disruption budgets. Where a budget refuses, the decision is taken back as a whole: the victim holds its devices again and
-is not asked again for a while, and who was to have them waits.
+disruption budgets. Who is moved is evicted as well, while its new place is kept (``heirs``). Where a budget refuses, the
+decision is taken back as a whole: the victim holds its devices again and is not asked again for a while, and who was to
+have them waits.
 """
 
 from __future__ import annotations
 
-from calabash.binder.cluster import StartBundle
+from calabash.binder.cluster import MoveBundle, StartBundle
 from calabash.binder.local import Stop, Wait
 from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.planner.affinity import alternatives
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
 from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, ReleasePod, Report, WritePlan
+from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.pods import Pods
 from calabash.model.errors import Reason
 from calabash.sched import Explanation
@@ -25,9 +27,10 @@ PROTECTED_S = 60.0
 class Decisions:
     """See the module's description."""
 
-    def __init__(self, book: Book, pods: Pods) -> None:
+    def __init__(self, book: Book, pods: Pods, heirs: Heirs) -> None:
         self._book = book
         self._pods = pods
+        self._heirs = heirs
         self._protected: set[str] = set()
 
     def decide(self, now_s: float) -> None:
@@ -35,6 +38,8 @@ class Decisions:
         book = self._book
         self._unprotect(now_s)
         scheduler = book.scheduler
+        for heir, kept in self._heirs.decide(now_s):
+            self.started(heir, kept)
         newcomers, book.newcomers = book.newcomers, {}
         due = scheduler.due(now_s)
         if not (due or newcomers):
@@ -46,6 +51,8 @@ class Decisions:
                 continue
             if isinstance(decision, StartBundle):
                 self.started(entry, decision)
+            elif isinstance(decision, MoveBundle):
+                self._moved(entry, decision, now_s)
             elif isinstance(decision, Stop):
                 self._stopped(entry, decision)
             elif isinstance(decision, Wait):
@@ -111,6 +118,7 @@ class Decisions:
                 book.scheduler.unbind(entry.id)
                 book.wait(entry)
                 book.tell(entry, Reason.NO_CAPACITY, f"{victim.pod.text} may not be stopped now: {message}")
+        self._heirs.refused(uid)
         victim.stage = Stage.BOUND
         victim.protected_until_s = now_s + PROTECTED_S
         self._protected.add(uid)
@@ -146,18 +154,35 @@ class Decisions:
         entry.stage = Stage.PLACED
         book.placed[entry.facts.uid] = None
         names = ", ".join(sorted(book.entries[a].pod.text for a in entry.after)[:3])
-        book.tell(entry, Reason.NO_CAPACITY, f"it has its place on {plan.node} and waits for {names} to leave it")
+        moved = any(uid in self._heirs for uid in entry.after)
+        what = f"{names}, moved to make room for it," if moved else names
+        reason = Reason.WAITS_FOR_MOVE if moved else Reason.NO_CAPACITY
+        book.tell(entry, reason, f"it has its place on {plan.node} and waits for {what} to leave it")
         return True
+
+    def _moved(self, entry: Entry, move: MoveBundle, now_s: float) -> None:
+        """Its new place is kept for its heir, and it is asked to leave the old one."""
+        kept = self._heirs.begin(entry, now_s)
+        if entry.stage is Stage.EVICTED:
+            return  # moved twice in one cycle
+        where = f"to {kept.node}, where its place is kept for the pod that its owner makes instead" if kept else "away"
+        self._evict(entry, Reason.MOVED, f"moved from {entry.node} {where}, to make room for {self._name(move.by)}")
+
+    def _evict(self, entry: Entry, reason: Reason, message: str) -> None:
+        entry.stage = Stage.EVICTED
+        self._book.want(EvictPod(pod=entry.pod, reason=reason, message=message))
+
+    def _name(self, uid: str) -> str:
+        entry = self._book.entries.get(uid)
+        return entry.pod.text if entry is not None else "another pod"
 
     def _stopped(self, entry: Entry, stop: Stop) -> None:
         book = self._book
-        by = book.entries.get(stop.by)
-        whom = by.pod.text if by is not None else "another pod"
+        whom = self._name(stop.by)
         if entry.stage in SETTLED:
             book.scheduler.finished(entry.id)  # whoever makes it again makes another pod
-            entry.stage = Stage.EVICTED
-            text = f"stopped for {whom} ({stop.reason.value}) on {entry.node}"
-            book.want(EvictPod(pod=entry.pod, reason=stop.reason, message=text))
+            if entry.stage is not Stage.EVICTED:  # else it was moved in the same cycle
+                self._evict(entry, stop.reason, f"stopped for {whom} ({stop.reason.value}) on {entry.node}")
         else:
             book.wait(entry)
             book.newcomers.pop(entry.id, None)  # the decision has looked at it already

@@ -27,6 +27,7 @@ class PodSeen:
         finished: it ended. leaving: it is being deleted.
         remade: somebody makes it again when it is deleted.
         owner: uid of who makes it again; "": nobody.
+        movable: it may be stopped so that its owner makes it again elsewhere.
         own: our kube-scheduler places it, and asks; else somebody does who does not.
         confined: nodes to which its affinity confines it by their names.
         refusal: why its kubelet refused it for good; "" when it did not.
@@ -50,6 +51,7 @@ class PodSeen:
     leaving: bool = False
     remade: bool = False
     owner: str = ""
+    movable: bool = False
     own: bool = True
     confined: tuple[str, ...] = ()
     refusal: str = ""

@@ -12,6 +12,7 @@ from calabash.binder.cluster import ClusterNode, same_devices
 from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Stage, devices_of
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
+from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.pods import Pods, holders
 from calabash.model.device import Health, NodeName
 
@@ -20,9 +21,10 @@ class Fleet:
     """Events of nodes. A slice whose pod the book does not count is memory that somebody unknown holds: whoever the book
     can count is therefore counted first, else it would find its own memory held by a stranger."""
 
-    def __init__(self, book: Book, pods: Pods) -> None:
+    def __init__(self, book: Book, pods: Pods, heirs: Heirs) -> None:
         self._book = book
         self._pods = pods
+        self._heirs = heirs
         self._nodes: dict[str, NodeSeen] = {}
         self._devices: dict[str, GpuNodeSeen] = {}
 
@@ -120,6 +122,7 @@ class Fleet:
         ill = {d.device.uuid for d in node.devices if cordoned or d.device.health is not Health.HEALTHY}
         if not ill:
             return
+        self._heirs.lose(node.name, ill)
         for entry in holders(self._book, node.name):
             if entry.stage in UNBOUND and entry.plan is not None and not ill.isdisjoint(devices_of(entry.plan)):
                 self._pods.drop(entry)
@@ -144,6 +147,7 @@ class Fleet:
         book.unready.discard(name)
         if not book.started or NodeName(name) not in book.scheduler.nodes:
             return
+        self._heirs.lose(name)
         for entry in holders(book, name):
             self._pods.drop(entry)
         book.scheduler.remove_node(NodeName(name))

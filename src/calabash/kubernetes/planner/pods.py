@@ -124,6 +124,7 @@ class Pods:
             return False
         book.settle(entry, plan)
         entry.written = plan.id
+        self.wishes.mark_movable(entry)
         return True
 
     def drop(self, entry: Entry) -> None:

@@ -29,9 +29,9 @@ class KubeQueues:
             specs.setdefault(name, QueueSpec(name=name, over_quota_weight=0.0))
         return list(specs.values())
 
-    def apply(self, book: Book) -> None:
+    def apply(self, book: Book, kept: Collection[str] = ()) -> None:
         """Give the scheduler the tree; what stands in a queue that is gone is put aside. A tree that cannot be keeps the
-        old one, and ``fault`` says why."""
+        old one, and ``fault`` says why. Queues in ``kept`` are in use as well."""
         waiting = [e for e in book.entries.values() if e.stage is Stage.WAITING and e.bundle]
         gone = [e for e in waiting if e.bundle and not self.is_there(e.bundle.request.queue)]
         for entry in gone:
@@ -40,7 +40,7 @@ class KubeQueues:
             book.put_aside(entry, Reason.NOT_FOUND, "its queue is gone")
         used = {e.bundle.request.queue for e in book.entries.values() if e.bundle and book.scheduler.knows(e.id)}
         try:
-            book.scheduler.set_queues(self.specs(used))
+            book.scheduler.set_queues(self.specs({*used, *kept}))
         except CalabashError as error:
             self.fault = error.message
         else:

@@ -30,6 +30,7 @@ from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.request import ModeName
 from calabash.seams.kube.groups import MemberGroup, PodGroup
+from calabash.seams.kube.meta import OwnerReference
 from calabash.seams.kube.objects import Namespace, Node, Pod, PodDisruptionBudget, SelectorRequirement, Toleration
 from calabash.seams.kube.resources import GpuNode, KubeQueue
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
@@ -38,6 +39,7 @@ ALL_QUEUES = "*"
 _ENDED = ("Succeeded", "Failed")
 _REFUSED = ("UnexpectedAdmissionError", "OutOf")
 _REFUSAL_MAX = 300
+_TIED_TO_NODES = ("DaemonSet", "Node")
 
 
 def pod_facts(pod: Pod) -> PodSeen | None:
@@ -71,6 +73,7 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         leaving=meta.deletion_timestamp is not None,
         remade=meta.controller is not None,
         owner=meta.controller.uid if meta.controller else "",
+        movable=request is not None and request.movable and is_made_elsewhere(meta.controller),
         own=spec.scheduler_name == SCHEDULER,
         confined=confined_to(pod) if spec.scheduler_name != SCHEDULER else (),
         refusal=refusal_of(pod),
@@ -83,6 +86,11 @@ def may_concern_us(pod: Pod) -> bool:
     if REQUEST in pod.metadata.annotations:
         return True
     return any(GPUS in c.resources.limits for c in (*pod.spec.containers, *pod.spec.init_containers))
+
+
+def is_made_elsewhere(controller: OwnerReference | None) -> bool:
+    """Whether it makes the pod again, on whatever node."""
+    return controller is not None and controller.kind not in _TIED_TO_NODES
 
 
 def refusal_of(pod: Pod) -> str:

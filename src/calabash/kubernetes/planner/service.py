@@ -21,7 +21,7 @@ import structlog
 
 from calabash.kubernetes.planner.answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.beside import BesideScheduler, Candidate
-from calabash.kubernetes.planner.core import HOLD_S
+from calabash.kubernetes.planner.core import HOLD_S, MOVE_AFTER_S, MOVE_REST_S, MOVES_AT_ONCE, options_with_moves
 from calabash.kubernetes.planner.decisions import still_wanted
 from calabash.kubernetes.planner.executor import Executor
 from calabash.kubernetes.planner.extender import Extender
@@ -66,6 +66,7 @@ class PlannerSettings:
         scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
         handshake: who gives pods their nodes, and how they are agreed.
         status_every_s: how often the status of queues is looked at.
+        moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``.
     """
 
     host: str = "127.0.0.1"
@@ -80,6 +81,9 @@ class PlannerSettings:
     scheduler_lease: str = ""
     status_every_s: float = STATUS_EVERY_S
     handshake: Handshake = Handshake.EXTENDER
+    moves_at_once: int = MOVES_AT_ONCE
+    move_after_s: float = MOVE_AFTER_S
+    move_rest_s: float = MOVE_REST_S
 
 
 class PlannerService(CoreOfTerm):
@@ -88,7 +92,10 @@ class PlannerService(CoreOfTerm):
     def __init__(self, client: KubeClient, settings: PlannerSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
         lead = Lead(_candidate(client, settings), every_s=settings.renew_every_s, stepped=self._stepped)
-        super().__init__(client, lead, clock or SystemClock(), hold_s=settings.hold_s)
+        options = options_with_moves(
+            at_once=settings.moves_at_once, after_s=settings.move_after_s, rest_s=settings.move_rest_s
+        )
+        super().__init__(client, lead, clock or SystemClock(), hold_s=settings.hold_s, options=options)
         self._stopping = threading.Event()
         self._away = False
         self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)

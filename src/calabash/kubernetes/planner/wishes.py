@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calabash.binder.cluster import BundleRequest
+from calabash.binder.cluster_moves import set_movable
 from calabash.kubernetes.asked import GangSource
 from calabash.kubernetes.planner.book import Book, Entry
 from calabash.kubernetes.planner.budgets import Budgets
@@ -99,3 +100,11 @@ class Wishes:
         """Whether it may be stopped for others now."""
         system = entry.facts.priority >= SYSTEM_PRIORITY_MIN
         return not (system or entry.protected_until_s > now_s or self.budgets.keeps(entry.facts))
+
+    def mark_movable(self, entry: Entry) -> None:
+        """Whether it may be stopped to start elsewhere: it runs, and is no member of a gang, which would have to go as a
+        whole."""
+        facts = entry.facts
+        if facts.movable:
+            movable = bool(facts.node) and not facts.leaving and entry.gang is None
+            set_movable(self._book.scheduler, entry.id, movable=movable)

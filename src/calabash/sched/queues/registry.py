@@ -8,13 +8,17 @@ from calabash.sched.queues.gang import Gang
 
 
 class GangRegistry:
-    """Every gang, those that have members waiting (``queued``), and where every id is."""
+    """Every gang, those that have members waiting (``queued``), and where every id is.
+
+    ``movable_on`` counts what may be moved, by the node's row.
+    """
 
     def __init__(self) -> None:
         self.gangs: dict[GangKey, Gang] = {}
         self.queued: dict[GangKey, Gang] = {}
         self._gang_of: dict[str, Gang] = {}
         self.on_node: dict[int, dict[str, Running]] = {}
+        self.movable_on: dict[int, int] = {}
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._gang_of
@@ -56,8 +60,7 @@ class GangRegistry:
         if not gang.waiting:
             del self.queued[gang.key]
         gang.changed()
-        gang.running[running.request.id] = running
-        self.on_node.setdefault(running.placement.node, {})[running.request.id] = running
+        self._come(gang, running)
 
     def stop(self, request_id: str) -> Running:
         """From running back to waiting."""
@@ -73,8 +76,7 @@ class GangRegistry:
         """Replace a running entry by the same ask elsewhere."""
         gang = self._gang_of[running.request.id]
         self._leave(gang.running[running.request.id])
-        gang.running[running.request.id] = running
-        self.on_node.setdefault(running.placement.node, {})[running.request.id] = running
+        self._come(gang, running)
 
     def remove(self, request_id: str) -> Running | Request:
         gang = self.gang_of(request_id)
@@ -94,8 +96,20 @@ class GangRegistry:
             del self.gangs[gang.key]
         return gone
 
+    def _come(self, gang: Gang, running: Running) -> None:
+        request, row = running.request, running.placement.node
+        gang.running[request.id] = running
+        self.on_node.setdefault(row, {})[request.id] = running
+        if request.movable and request.evictable:
+            self.movable_on[row] = self.movable_on.get(row, 0) + 1
+
     def _leave(self, running: Running) -> None:
-        here = self.on_node[running.placement.node]
-        del here[running.request.id]
+        request, row = running.request, running.placement.node
+        here = self.on_node[row]
+        del here[request.id]
         if not here:
-            del self.on_node[running.placement.node]
+            del self.on_node[row]
+        if request.movable and request.evictable:
+            self.movable_on[row] -= 1
+            if not self.movable_on[row]:
+                del self.movable_on[row]

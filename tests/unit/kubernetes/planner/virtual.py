@@ -10,7 +10,7 @@ from dataclasses import replace
 from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.kubernetes.planner.answers import BindVerdict
-from calabash.kubernetes.planner.core import Core
+from calabash.kubernetes.planner.core import OPTIONS, Core
 from calabash.kubernetes.planner.facts import (
     Action,
     EvictPod,
@@ -25,6 +25,7 @@ from calabash.kubernetes.planner.facts import (
 )
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.request import ComputePolicy, GpuRequest
+from calabash.sched import Options
 from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import fits
 
@@ -62,9 +63,13 @@ class Cluster:
 
     Args:
         nodes: devices of each node.
+        options: how its planner decides.
     """
 
-    def __init__(self, nodes: dict[str, int], queues: Iterable[QueueSeen] = (), *, seed: int = 0) -> None:
+    def __init__(
+        self, nodes: dict[str, int], queues: Iterable[QueueSeen] = (), *, seed: int = 0, options: Options = OPTIONS
+    ) -> None:
+        self.options = options
         self.random = random.Random(seed)
         self.pods: dict[str, PodSeen] = {}
         self.nodes = {name: (NodeSeen(name=name, labels={}), gpu_node(name, gpus)) for name, gpus in nodes.items()}
@@ -83,7 +88,7 @@ class Cluster:
     def restarted(self) -> Core:
         """Another planner takes over; what the one before wanted and had not done is lost."""
         self.todo.clear()
-        self.core = core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0)
+        self.core = core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
         for node, gpus in self.nodes.values():
             core.node(node, self.now_s)
             core.devices(gpus, self.now_s)
