@@ -43,7 +43,8 @@ The first that is found counts.
 * **priority**: `spec.priority`, as the PriorityClass gives it.
 * **mode, policy, isolation, models**: annotations `calabash.dev/mode`, `calabash.dev/policy`, `calabash.dev/isolation`,
   `calabash.dev/models` (with commas).
-* **run time, movable**: annotations `calabash.dev/run-time` (`1h30m`), `calabash.dev/movable` (`true`).
+* **run time, movable**: annotations `calabash.dev/run-time` (`1h30m`), `calabash.dev/movable` (`true`, of
+  pods whose owner makes them again: see [moving pods](../concepts/planner.md#moving-pods-so-that-others-find-room)).
 """
 
 

@@ -56,12 +56,13 @@ def devices(count: int, *, model: str = "NVIDIA A100-SXM4-40GB", memory_mib: int
     ]
 
 
-def planned_pod(name: str, request: GpuRequest, **spec: Any) -> Json:
+def planned_pod(name: str, request: GpuRequest, *, movable: bool = False, **spec: Any) -> Json:
     """A pod as admission leaves it."""
     asked = PodRequest(
         dialect="native",
         containers=(ContainerRequest(container="main", kind=ContainerKind.MAIN, request=request),),
         gang_source=GangSource.ANNOTATION if request.gang else GangSource.NONE,
+        movable=movable,
     )
     limits = {GPUS: str(request.count), CORES: str(request.core_percent)}
     if request.memory_mib is not None:

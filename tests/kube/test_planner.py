@@ -17,12 +17,13 @@ from calabash.model.request import GpuRequest
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=25)
 WHOLE = GpuRequest()
+MOVING = {"--move-after": "0", "--move-rest": "0"}
 
 
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     with Planned(
-        own_control_plane, 100, 2, prefix="planned", planner={"--nominate-from": "50", "--identity": "only"}
+        own_control_plane, 100, 2, prefix="planned", planner={"--nominate-from": "50", "--identity": "only", **MOVING}
     ) as found:
         yield found
 
@@ -175,6 +176,50 @@ def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it(planned: Plann
     assert len(planned.bound("borrow")) == 97
     check(planned, "shop")
     remove(planned, "borrow", "shop")
+
+
+def within(nodes: list[str], pod: Json) -> Json:
+    """Confined to these, by what it demands itself."""
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
+    pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return pod
+
+
+def test_a_pod_of_a_deployment_is_moved_so_that_a_large_one_finds_room(planned: Planned) -> None:
+    cluster, api = planned.cluster, planned.api
+    nodes = planned.nodes[20:22]
+    pods = "/api/v1/namespaces/moved/pods"
+    planned.create("moved", [planned_pod(f"first-{node}", WHOLE, nodeSelector=on(node)) for node in nodes])
+    planned.wait_bound("moved", 2)
+    made = within(nodes, planned_pod("", WHOLE, movable=True))
+    template = {"metadata": {"labels": {"app": "web"}, **made["metadata"]}, "spec": made["spec"]}
+    del template["metadata"]["name"]
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    api.create("/apis/apps/v1/namespaces/moved/deployments", {"metadata": {"name": "web"}, "spec": spec})
+    before = {name: node for name, node in planned.wait_bound("moved", 4).items() if name.startswith("web")}
+    for node in nodes:
+        api.delete(f"{pods}/first-{node}")
+    assert sorted(before.values()) == nodes
+    planned.create("moved", [within(nodes, planned_pod("large", GpuRequest(count=2)))])
+    cluster.wait_for(lambda: "large" in planned.bound("moved") and len(planned.bound("moved")) == 3, "all have nodes")
+    after = planned.bound("moved")
+    (moved,) = set(before) - set(after)
+    (heir,) = set(after) - set(before) - {"large"}
+    assert after["large"] == before[moved]
+    assert after[heir] == next(node for node in nodes if node != before[moved])
+    check(planned, "moved")
+    events = api.get("/api/v1/namespaces/moved/events")["items"]
+    (said,) = [e for e in events if e["reason"] == "Moved"]
+    assert said["involvedObject"]["name"] == moved
+    assert f"moved from {after['large']} to {after[heir]}" in said["message"]
+    api.delete("/apis/apps/v1/namespaces/moved/deployments/web", {"propagationPolicy": "Foreground"})
+    cluster.wait_for(lambda: set(planned.pods("moved")) == {"large"}, "the Deployment's end")
+    remove(planned, "moved")
+
+
+def on(node: str) -> Json:
+    return {"kubernetes.io/hostname": node}
 
 
 def test_a_pod_that_was_refused_is_tried_again_when_only_the_planner_knows_of_room(planned: Planned) -> None:

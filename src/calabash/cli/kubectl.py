@@ -22,6 +22,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib
 
 if TYPE_CHECKING:
+    from calabash.seams.kube import KubeClient
     from calabash.seams.kube.objects import Pod
     from calabash.seams.kube.resources import GpuNode
 
@@ -126,6 +127,9 @@ def _devices(node: GpuNode) -> list[Row]:
     ]
 
 
+_PLANNER = "calabash-planner"
+_LEAVES = ("Moved", "Preempt", "Reclaim")
+
 # ---- why ----------------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +152,7 @@ def why(*, pod: str, namespace: str, kubeconfig: str, context: str, fmt: str) ->
             hint="see `kubectl calabash ps -A` for those that ask for devices; -n names a namespace",
         )
     held = held_by_pod(cluster.gpu_nodes(client)).get(found.metadata.uid, [])
-    body = {**row(found, held), "lines": _explained(found)}
+    body = {**row(found, held), "lines": [*_explained(found), *_asked_to_leave(client, found)]}
     if fmt in ("json", "yaml"):
         click.echo(output.document("Explanation", body, fmt))
     elif fmt == "name":
@@ -171,6 +175,23 @@ def _explained(pod: Pod) -> list[str]:
     if pod.status.message:
         lines.append(pod.status.message)
     return [output.printable(line) for line in lines]
+
+
+def _asked_to_leave(client: KubeClient, pod: Pod) -> list[str]:
+    """For whom it goes, while it does; nothing where its events are not for the user to see."""
+    from calabash.seams.kube.objects import EVENT  # noqa: PLC0415
+
+    if not pod.metadata.deletion_timestamp:
+        return []
+    mine = f"involvedObject.uid={pod.metadata.uid}"
+    try:
+        events = client.list(EVENT, pod.metadata.namespace, field_selector=mine).items
+    except CalabashError as error:
+        if error.reason is not Reason.NOT_PERMITTED:
+            raise
+        return []
+    said = [event for event in events if event.reporting_component == _PLANNER and event.reason in _LEAVES]
+    return [output.printable(event.message) for event in said]
 
 
 def _tell(body: Mapping[str, Any]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.cli.kube_world import World, run
 
-from calabash.seams.kube.objects import POD
+from calabash.seams.kube.objects import EVENT, POD
 
 
 def test_ps_shows_what_pods_hold_and_that_others_wait(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +74,31 @@ def test_why_says_where_a_pod_is_and_what_its_agent_says(world: World, capsys: p
         "  on node node1, GPU 0: 30% 8GiB",
         "  container main: the card is gone",
     ]
+
+
+def test_why_says_for_whom_a_pod_goes_that_was_asked_to(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = world.client.get(POD, "runs", "default")
+    assert pod is not None
+    for reason, said, by in (
+        ("Moved", "moved from node1 to node2, to make room for team/large", "calabash-planner"),
+        ("Planned", "planned on node1", "calabash-planner"),
+        ("Reclaim", "invented", "somebody"),
+    ):
+        about = {"kind": "Pod", "name": "runs", "namespace": "default", "uid": pod.metadata.uid}
+        body: dict[str, Any] = {"metadata": {"name": f"runs.{reason}", "namespace": "default"}, "involvedObject": about}
+        body |= {"reason": reason, "message": said, "reportingComponent": by}
+        world.client.create(EVENT, body, "default")
+    assert run("why", "runs") == 0
+    assert "moved from" not in capsys.readouterr().out, "it stays"
+    world.client.delete(POD, "runs", "default", grace_s=30)
+    assert run("why", "runs") == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  on node node1, GPU 0: 30% 8GiB",
+        "  moved from node1 to node2, to make room for team/large",
+    ]
+    world.may_not("events")
+    assert run("why", "runs") == 0
+    assert "moved from" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from calabash.seams.kube.errors import KubeError
 
 _SET = re.compile(r"(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)")
 _FIELDS = frozenset(
-    {"metadata.name", "metadata.namespace", "spec.nodeName", "spec.schedulerName", "status.phase", "spec.unschedulable"}
+    {
+        "metadata.name",
+        "metadata.namespace",
+        "spec.nodeName",
+        "spec.schedulerName",
+        "status.phase",
+        "spec.unschedulable",
+        "involvedObject.uid",
+    }
 )
 
 

@@ -233,6 +233,42 @@ def test_a_pods_own_queue_must_be_one_that_its_namespace_allows() -> None:
         assert read_request(pod["metadata"]["annotations"][names.REQUEST]).queue == "prod"
 
 
+def owned(kind: str, *, controller: bool = True, **annotations: str) -> Any:
+    owner = {"apiVersion": "apps/v1", "kind": kind, "name": "web", "uid": "u", "controller": controller}
+    said = {names.MOVABLE: "true"} | {
+        f"{names.GROUP}/{key.replace('_', '-')}": text for key, text in annotations.items()
+    }
+    return asking({names.GPUS: 1}, annotations=said, ownerReferences=[owner])
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "Job", "JobSet", "Whatever"])
+def test_a_pod_that_its_owner_makes_again_may_be_movable(kind: str) -> None:
+    pod = admitted(owned(kind))
+    assert read_request(pod["metadata"]["annotations"][names.REQUEST]).movable
+    assert mutate(pod_of(pod), TEAM, OURS) == mutate(pod_of(pod), TEAM, OURS)
+    validate(None, pod_of(pod), "ann", TEAM, OURS)
+
+
+@pytest.mark.parametrize(
+    "tree", [asking({names.GPUS: 1}, annotations={names.MOVABLE: "true"}), owned("Job", controller=False)]
+)
+def test_a_pod_that_nobody_makes_again_is_not_movable_for_it_would_be_gone(tree: Any) -> None:
+    with pytest.raises(CalabashError, match="a pod that nobody makes again") as refused:
+        mutate(pod_of(tree), TEAM, OURS)
+    assert refused.value.hint == "leave it out, or let a Deployment, StatefulSet or Job make the pod"
+    with pytest.raises(CalabashError, match="a pod that nobody makes again"):
+        validate(None, pod_of(tree), "ann", TEAM, OURS)
+    tree["metadata"]["annotations"][names.MOVABLE] = "false"
+    admitted(tree)
+
+
+def test_that_members_of_a_gang_are_not_moved_is_said() -> None:
+    mutation = mutate(pod_of(owned("Job", gang="g", gang_size="2")), TEAM, OURS)
+    assert mutation.warnings == (
+        "calabash.dev/movable has no effect: members of gang g run together, and are not moved one by one",
+    )
+
+
 def test_another_systems_queue_that_the_namespace_does_not_allow_is_left_out_with_a_warning() -> None:
     tree = example("volcano")
     mutation = mutate(pod_of(tree), TEAM, OURS)

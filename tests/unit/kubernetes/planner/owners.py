@@ -20,7 +20,7 @@ class Owner:
 
     def __init__(self, cluster: Cluster, name: str, replicas: int, request: GpuRequest = WHOLE, **more: Any) -> None:
         self.cluster, self.name, self.replicas, self.request = cluster, name, replicas, request
-        self._more = {"owner": name, "movable": True} | more
+        self._more: dict[str, Any] = {"owner": name, "movable": True} | more
 
     def pods(self) -> list[str]:
         there = self.cluster.pods.values()
