@@ -259,6 +259,21 @@ def test_unless_told_the_planner_nominates_as_it_would_by_itself() -> None:
     assert f"--nominate-from={PlannerSettings().nominate_nodes_min}" in container["args"]
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, (PlannerSettings().moves_at_once, PlannerSettings().move_after_s, PlannerSettings().move_rest_s)),
+        ({"enabled": False}, (0, 30.0, 600.0)),
+        ({"atOnce": 3, "afterSeconds": 0.5, "restSeconds": 2592000}, (3, 0.5, 2592000.0)),
+    ],
+)
+def test_whom_the_planner_moves_is_as_the_values_say(values: Manifest, told: tuple[int, float, float]) -> None:
+    manifests = render({"planner": {"defragmentation": values}})
+    (container,) = (c for c, _ in containers(manifests) if c["name"] == "planner")
+    read = parsed_by_the_product("planner", container["args"])
+    assert (read["moves"], read["move_after"], read["move_rest"]) == told
+
+
 def test_kube_scheduler_is_told_what_the_product_would_tell_it() -> None:
     text = one(render(), "ConfigMap", "calabash-scheduler")["data"]["scheduler.json"]
     told = json.loads(text)

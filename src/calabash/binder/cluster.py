@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from calabash.binder.bundle import Bundle, Layout, mode_of, placed
+from calabash.binder.bundle import Bundle, mode_of, placed
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
 from calabash.binder.local import CYCLE_EVERY_S, UNMANAGED, Stop, Wait
 from calabash.binder.occupied import ForeignInCluster
 from calabash.binder.shapes import islands_of
 from calabash.binder.tenancy import Tenancy
-from calabash.model.device import Device, Health, NodeName
+from calabash.model.device import Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, Placement
 from calabash.sched import (
@@ -140,7 +140,7 @@ class ClusterScheduler:
     def submit(self, request: BundleRequest) -> None:
         """Join the order of its queue. Raises CalabashError: unknown queue, no kind of device that would do."""
         choices = self.kinds.choices(request.bundle, request.wish)
-        choice = self._with_room(choices) or choices[0]
+        choice = _with_room(self.scheduler, choices) or choices[0]
         self.scheduler.submit(queued(request, choice))
         self.known[request.id] = KnownBundle(request, choices, choice)
 
@@ -260,11 +260,6 @@ class ClusterScheduler:
         if node.schedulable is not (before.schedulable if before else True):
             self.scheduler.cordon(node.name, schedulable=node.schedulable)
 
-    def _with_room(self, choices: Sequence[Choice]) -> Choice | None:
-        if len(choices) == 1:
-            return choices[0]
-        return next((c for c in choices if self.scheduler.room.choose(c.shape) is not None), None)
-
     def translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
         """Decisions of the scheduler in model nouns, each checked by its sharing mode."""
         decisions = tuple(decisions)
@@ -289,7 +284,7 @@ class ClusterScheduler:
     def _started(self, name: AllocationId, decision: Bind) -> StartBundle | Wait:
         known = self.known[name]
         bundle = known.request.bundle
-        answer = self._placed(bundle, known.choice.layout, decision)
+        answer = _slices(self, name, decision)
         if isinstance(answer, Misfit):
             self.scheduler.unbind(name)
             reported = Explanation(reason=answer.reason, summary=answer.message)
@@ -302,31 +297,38 @@ class ClusterScheduler:
 
     def _moved(self, name: AllocationId, decision: Move) -> MoveBundle | Stop:
         known, by = self.known[name], AllocationId(decision.by)
-        answer = self._placed(known.request.bundle, known.choice.layout, decision)
+        answer = _slices(self, name, decision)
         if isinstance(answer, Misfit):  # it leaves nevertheless: its old place is another's already
             self.scheduler.unbind(name)
             return Stop(id=name, reason=Reason.MOVED, by=by)
         self.tenancy.take(name, known.request.bundle, enumerate(answer))
         return MoveBundle(id=name, by=by)
 
-    def _placed(self, bundle: Bundle, found: Layout, decision: Bind | Move) -> list[Placement] | Misfit:
-        """The slices by the sharing modes' own rules, beside what is held there now."""
-        node = self.nodes[NodeName(decision.node)]
-        chosen = [node.devices[i] for i in decision.placement.devices]
-        devices: list[Device] = [d.device for d in chosen]
-        held = [self.tenancy.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
-        answer = placed(bundle, found.columns, devices, held)
-        if isinstance(answer, Misfit):
-            return answer
-        return [
-            Placement(node=node.name, mode=mode_of(bundle, number), slices=tuple(slices))
-            for number, slices in enumerate(answer)
-        ]
+
+def _with_room(scheduler: Scheduler, choices: Sequence[Choice]) -> Choice | None:
+    if len(choices) == 1:
+        return choices[0]
+    return next((c for c in choices if scheduler.room.choose(c.shape) is not None), None)
 
 
 def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
     """Whether two looks at a node saw the same devices, however they fare."""
     return [_fixed(d) for d in one.devices] == [_fixed(d) for d in other.devices]
+
+
+def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move) -> list[Placement] | Misfit:
+    """By the sharing modes' own rules, beside what is held there now."""
+    known, node = cluster.known[name], cluster.nodes[NodeName(decision.node)]
+    bundle, held = known.request.bundle, cluster.tenancy
+    chosen = [node.devices[i] for i in decision.placement.devices]
+    views = [held.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
+    answer = placed(bundle, known.choice.layout.columns, [d.device for d in chosen], views)
+    if isinstance(answer, Misfit):
+        return answer
+    return [
+        Placement(node=node.name, mode=mode_of(bundle, number), slices=tuple(slices))
+        for number, slices in enumerate(answer)
+    ]
 
 
 def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str]) -> Choice:

@@ -27,7 +27,7 @@ LEAVE_S = 600.0
 
 
 @dataclass(slots=True)
-class Move:
+class MoveUnderWay:
     """One that is under way: until the pod is gone, and its place is the heir's or free.
 
     Args:
@@ -56,7 +56,7 @@ class Heirs:
         self._book = book
         self._wishes = wishes
         self._at_once = at_once
-        self._moves: dict[str, Move] = {}
+        self._moves: dict[str, MoveUnderWay] = {}
         self._news = False
 
     def __contains__(self, uid: str) -> bool:
@@ -78,7 +78,7 @@ class Heirs:
         known = scheduler.known.get(entry.id)
         kept = keep_place(scheduler, entry.id)
         if kept is not None and known is not None and bundle is not None:
-            self._moves[entry.facts.uid] = Move(
+            self._moves[entry.facts.uid] = MoveUnderWay(
                 pod=entry.pod,
                 owner=entry.facts.owner,
                 bundle=bundle,
@@ -148,12 +148,12 @@ class Heirs:
                 book.newcomers.pop(entry.id, None)
                 yield entry, start
 
-    def _is_heir(self, facts: PodSeen, entry: Entry, move: Move) -> bool:
+    def _is_heir(self, facts: PodSeen, entry: Entry, move: MoveUnderWay) -> bool:
         if facts.owner != move.owner or entry.bundle != move.bundle:
             return False
         return self._wishes.request(entry).wish == move.wish
 
-    def _give_up(self, move: Move) -> None:
+    def _give_up(self, move: MoveUnderWay) -> None:
         if move.kept is not None:
             self._book.scheduler.finished(move.kept.id)
             move.kept = None
