@@ -7,7 +7,7 @@ from dataclasses import replace
 from calabash.binder.cluster import BundleRequest
 from calabash.binder.cluster_moves import set_movable
 from calabash.kubernetes.asked import GangSource
-from calabash.kubernetes.planner.book import Book, Entry
+from calabash.kubernetes.planner.book import Book, Entry, Stage
 from calabash.kubernetes.planner.budgets import Budgets
 from calabash.kubernetes.planner.bundles import bundle_of
 from calabash.kubernetes.planner.facts import PodSeen
@@ -106,5 +106,5 @@ class Wishes:
         whole."""
         facts = entry.facts
         if facts.movable:
-            movable = bool(facts.node) and not facts.leaving and entry.gang is None
+            movable = entry.stage is Stage.BOUND and not facts.leaving and entry.gang is None
             set_movable(self._book.scheduler, entry.id, movable=movable)

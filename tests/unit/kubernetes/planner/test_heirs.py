@@ -282,6 +282,27 @@ def test_when_the_node_of_the_kept_place_is_gone_the_heir_waits_like_others() ->
     balance(cluster)
 
 
+def test_who_is_moved_and_finds_its_node_back_is_not_moved_again() -> None:
+    cluster, owner = split()
+    _, moved = begin(cluster)
+    carry_out(cluster)
+    node = cluster.pods[moved].node
+    cluster.lose_node(node)
+    cluster.add_node(node)
+    cluster.create(PAIR)
+    for _ in range(3):
+        cluster.now_s += 2
+        cluster.decide()
+        carry_out(cluster)
+    balance(cluster)
+    assert cluster.evictions.count(moved) == 1
+    cluster.settle()
+    owner.make()
+    cluster.settle()
+    cluster.check()
+    balance(cluster)
+
+
 def test_a_kept_place_on_a_device_that_falls_ill_is_given_up() -> None:
     cluster, _ = split()
     begin(cluster)
