@@ -59,11 +59,11 @@ class Card:
 
     @property
     def shown(self) -> Device:
-        """With its present health."""
+        """With its present health, and the mode that its operator leaves to it."""
         health = self.condition.health
         if self.reserved and health is Health.HEALTHY:
             health = Health.RECOVERING
-        return replace(self.device, health=health)
+        return replace(self.device, health=health, pinned=self.entry.mode)
 
     @property
     def cause(self) -> str:

@@ -32,7 +32,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     ``cause`` and ``since_s``: why and since when it is not healthy. ``drained_why``: what the operator said.
     ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.
-    ``parts``: conditions of parts of it, by name.
+    ``parts``: conditions of parts of it, by name. ``mode``: the one sharing mode that its operator leaves to it.
     """
 
     condition: Condition = Condition()
@@ -44,6 +44,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Happening, ...] = ()
     figures: dict[str, float] = {}
     parts: dict[str, Condition] = {}
+    mode: str = ""
 
     def told(self, happening: Happening) -> CardEntry:
         """With one more happening; the oldest are forgotten."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from calabash.agent import view
 from calabash.agent.care import Care
+from calabash.agent.cutting import Cutting
 from calabash.agent.membership import Membership
 from calabash.agent.modes.protocol import ModeExecutor
 from calabash.agent.modes.registry import executor_of
@@ -104,6 +105,11 @@ class NodeAgent:
         self._watching.stop()
         self._parts.events.flush()
         self._parts.membership.close()
+
+    @property
+    def cutting(self) -> Cutting:
+        """What operators do with the modes of cards."""
+        return Cutting(self._parts, self.care)
 
     @property
     def care(self) -> Care:

@@ -49,7 +49,7 @@ class StrangerView(Reply, kw_only=True, frozen=True):
 
 class DeviceView(Reply, kw_only=True, frozen=True):
     """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's. What ``strangers`` hold
-    is granted to nobody."""
+    is granted to nobody. ``pinned`` is the only mode that its operator leaves to it, empty: any."""
 
     uuid: str
     index: int
@@ -66,6 +66,7 @@ class DeviceView(Reply, kw_only=True, frozen=True):
     health: str
     cause: str
     mode: str
+    pinned: str
     allocations: list[str]
     strangers: list[StrangerView]
 
@@ -109,6 +110,66 @@ class DeviceDetail(Reply, kw_only=True, frozen=True):
     history: list[HappeningView]
 
 
+class MigProfileView(Reply, kw_only=True, frozen=True):
+    """A profile of a card; ``starts`` are the first memory slices at which one more of it could begin now, with those that
+    an idle instance would leave for it."""
+
+    name: str
+    memory_mib: int
+    compute: int
+    slices: int
+    starts: list[int]
+
+
+class MigInstanceView(Reply, kw_only=True, frozen=True):
+    """An instance that stands on a card. ``state``: ``used`` by ``allocations``, ``idle``, ``fixed`` (idle, and never
+    destroyed for another shape), or ``foreign``: processes without a slice are in it."""
+
+    profile: str
+    start: int
+    slices: int
+    compute: int
+    memory_mib: int
+    uuid: str
+    state: str
+    allocations: list[str]
+
+
+class MigCardView(Reply, kw_only=True, frozen=True):
+    """A card that MIG can cut. ``slices`` are memory slices; ``pinned`` is the mode that its operator keeps it in."""
+
+    uuid: str
+    index: int
+    model: str
+    mode: str
+    pinned: str
+    enabled: bool
+    slices: int
+    compute: int
+    compute_free: int
+    instances: list[MigInstanceView]
+    profiles: list[MigProfileView]
+
+
+class MigCards(Reply, kw_only=True, frozen=True):
+    items: list[MigCardView]
+
+
+class MigPlaceView(Reply, kw_only=True, frozen=True):
+    """Where an instance goes: ``device_index`` -1 where it finds no place. ``reused``: it stands there already."""
+
+    profile: str
+    device: str
+    device_index: int
+    start: int
+    reused: bool
+    destroyed: list[str]
+
+
+class MigPlaces(Reply, kw_only=True, frozen=True):
+    items: list[MigPlaceView]
+
+
 class SliceUseView(Reply, kw_only=True, frozen=True):
     """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device."""
 
@@ -120,6 +181,8 @@ class SliceUseView(Reply, kw_only=True, frozen=True):
     core_used_percent: float
     denied: int
     throttled_s: float
+    profile: str = ""
+    start: int = -1
 
 
 class AllocationView(Reply, kw_only=True, frozen=True):
@@ -153,11 +216,13 @@ class AllocationList(Reply, kw_only=True, frozen=True):
 
 
 class SliceView(Reply, kw_only=True, frozen=True):
-    """What was granted of one device."""
+    """What was granted of one device; ``profile`` and ``start`` of a MIG instance, empty and -1 where there is none."""
 
     device: str
     memory_mib: int
     core_percent: int
+    profile: str = ""
+    start: int = -1
 
 
 class GrantReply(Reply, kw_only=True, frozen=True):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
-from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, ModeName, Selector
+from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
 WAIT_S_MAX = 7 * 86_400.0
@@ -39,9 +39,16 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         | None
     ) = None
     cores: Annotated[int, Meta(ge=1, le=100, description="compute share per device in percent")] = 100
-    mode: Annotated[OptionalName, Meta(description="`exclusive`, `vgpu`, `timeslice`; empty: what the amounts say")] = (
-        ""
-    )
+    mode: Annotated[
+        OptionalName, Meta(description="`exclusive`, `vgpu`, `timeslice`, `mig`; empty: what the amounts say")
+    ] = ""
+    mig: Annotated[
+        str, Meta(max_length=32, description="a MIG profile such as `1g.10gb`, instead of memory, cores and mode")
+    ] = ""
+    isolation: Annotated[
+        Literal["", "cooperative", "brokered", "hardware"],
+        Meta(description="how strongly tenants are kept apart at least; the mode follows from it"),
+    ] = ""
     policy: Annotated[ComputePolicy, Meta(description="what the compute share means")] = ComputePolicy.FIXED
     tenant: Annotated[OptionalName, Meta(description="on whose account; empty or `default`: the user's own")] = ""
     queue: Annotated[Name, Meta(description="the queue it waits in")] = DEFAULT_QUEUE
@@ -81,6 +88,8 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             memory_mib=self.memory_mib,
             core_percent=self.cores,
             mode=ModeName(self.mode),
+            mig=self.mig,
+            isolation=Isolation[self.isolation.upper()] if self.isolation else Isolation.COOPERATIVE,
             policy=self.policy,
             priority=self.priority,
             tenant=tenant,
@@ -128,6 +137,39 @@ class Drain(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     reason: Annotated[str, Meta(max_length=200, description="why, for those who ask")] = ""
     evict: Annotated[bool, Meta(description="end what runs on it")] = False
     grace_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX, description="how long that may still run")] = 0.0
+
+
+class DeviceMode(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The sharing mode that a device is kept in."""
+
+    mode: Annotated[Name, Meta(description="`mig`, `vgpu` or another mode: no other is served; `auto`: follows demand")]
+
+
+class WantedInstance(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A MIG instance of a layout."""
+
+    profile: Annotated[str, Meta(min_length=1, max_length=32, description="its profile, such as `1g.10gb`")]
+    start: Annotated[int, Meta(ge=-1, le=63, description="its first memory slice; -1: wherever all fit best")] = -1
+
+
+class WantedCard(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How one card is to be cut."""
+
+    device: Annotated[str, Meta(min_length=1, max_length=128, description="its number or UUID")]
+    instances: Annotated[list[WantedInstance], Meta(max_length=64, description="none: no fixed layout any more")] = []
+
+
+class MigLayout(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Fixed layouts of idle cards; all are checked before any is changed."""
+
+    cards: Annotated[list[WantedCard], Meta(min_length=1, max_length=64)]
+    check: Annotated[bool, Meta(description="change nothing, only say what it would be")] = False
+
+
+class MigQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What would happen if these were asked for now, one after the other."""
+
+    profiles: Annotated[list[Annotated[str, Meta(min_length=1, max_length=32)]], Meta(min_length=1, max_length=64)]
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

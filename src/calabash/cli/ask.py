@@ -80,6 +80,12 @@ def _name(flag: str) -> Callable[[str], str]:
     return read
 
 
+def _profile(text: str) -> str:
+    if not text or len(text) > 32 or not (text.isascii() and text.isprintable()):
+        raise CalabashError(f"--mig {text[:64]!r} is not a profile", hint="like 1g.10gb; see `calabash mig show`")
+    return text
+
+
 OPTIONS = (
     Option("--gpus", "gpus", _whole("--gpus", 1, 64), default=1, metavar="N", text="Devices wanted. Default: 1."),
     Option(
@@ -103,7 +109,23 @@ OPTIONS = (
         _name("--mode"),
         default="",
         metavar="MODE",
-        text="exclusive, vgpu, timeslice. Default: what the amounts say.",
+        text="exclusive, vgpu, timeslice, mig. Default: what the amounts say.",
+    ),
+    Option(
+        "--mig",
+        "mig",
+        _profile,
+        default="",
+        metavar="PROFILE",
+        text="A MIG instance of this profile, like 1g.10gb, instead of --memory and --cores.",
+    ),
+    Option(
+        "--isolation",
+        "isolation",
+        _choice("--isolation", "cooperative", "brokered", "hardware"),
+        default="",
+        metavar="LEVEL",
+        text="Keep tenants apart at least so: cooperative, brokered, hardware. The mode follows.",
     ),
     Option(
         "--policy",

@@ -81,6 +81,18 @@ def undrain(identifier: str, fmt: str) -> None:
     _print(client().post(_path(identifier, "undrain")), fmt)
 
 
+@device.command()
+@click.argument("identifier", metavar="ID")
+@click.argument("mode", metavar="MODE")
+@output.option
+def mode(identifier: str, mode: str, fmt: str) -> None:
+    """Keep a card in one sharing mode, like mig or vgpu, or let it follow demand: auto.
+
+    What runs on it in another mode runs on; nothing new of that mode comes.
+    """
+    _print(client().post(_path(identifier, "mode"), {"mode": mode}), fmt)
+
+
 def _print(body: Any, fmt: str) -> None:
     """One card, for people line by line."""
     if fmt in ("json", "yaml"):
@@ -99,6 +111,7 @@ def _lines(body: Any) -> list[str]:
     cause = f": {card['cause']}" if card["cause"] else ""
     given = f"{format_mib(card['memory_allocated_mib'])} of {format_mib(card['memory_mib'])} given out"
     mode = f" in mode {card['mode']}" if card["mode"] else ""
+    mode += f", kept in mode {card['pinned']}" if card["pinned"] else ""
     lines = [
         f"GPU {card['index']} {card['model']} {card['uuid']}",
         f"health {card['health']}{since}{cause}",

@@ -19,11 +19,13 @@ _PIDS_SHOWN = 4
 
 
 def amount(row: Any) -> str:
-    """``30% 8GiB`` per device of an allocation, ``2x`` in front when there are several."""
+    """``30% 8GiB`` or ``1g.10gb`` per device of an allocation, ``2x`` in front when there are several."""
     slices = row.get("slices") or []
     if not slices:
         return "-"
     first = slices[0]
+    if first.get("profile"):
+        return (f"{len(slices)}x " if len(slices) > 1 else "") + str(first["profile"])
     memory = format_mib(first["memory_mib"]) if first.get("memory_mib") else "whole"
     times = f"{len(slices)}x " if len(slices) > 1 else ""
     return f"{times}{first['core_percent']}% {memory}"

@@ -71,6 +71,7 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
         health=device.health,
         cause=state.cause,
         mode=state.mode or "",
+        pinned=device.pinned,
         allocations=list(state.allocations),
         strangers=[
             replies.StrangerView(
@@ -173,7 +174,13 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
         mode=record.placement.mode,
         warnings=list(answer.warnings),
         slices=[
-            replies.SliceView(device=part.device, memory_mib=part.memory_mib, core_percent=part.core_percent)
+            replies.SliceView(
+                device=part.device,
+                memory_mib=part.memory_mib,
+                core_percent=part.core_percent,
+                profile=part.profile,
+                start=part.start,
+            )
             for part in record.placement.slices
         ],
     )
@@ -225,6 +232,8 @@ def _allocation(
                 core_used_percent=seen.core_used_percent,
                 denied=seen.denied,
                 throttled_s=seen.throttled_s,
+                profile=part.profile,
+                start=part.start,
             )
             for part, seen in zip(slices, used, strict=True)
         ],

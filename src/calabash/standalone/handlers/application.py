@@ -18,11 +18,12 @@ from calabash.standalone.handlers.allocations import ALLOCATIONS
 from calabash.standalone.handlers.asked import Asked, Context
 from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
+from calabash.standalone.handlers.mig import MIG
 from calabash.standalone.pool import Pool
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION)
+HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,

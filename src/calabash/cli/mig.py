@@ -1,0 +1,154 @@
+"""``calabash mig``: how MIG cuts the cards, what would happen, and layouts that stay.
+
+A layout is a card and its instances: ``0:3g.40gb,1g.10gb*2``; ``3g.40gb@4`` says where one begins, ``0:none`` gives a
+card back to demand. A file has one on each line, and comments behind ``#``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import is_profile_name
+from calabash.model.units import format_mib
+
+APPLY_S = 300.0
+COUNT_MAX = 64
+_LINES_MAX = 1000
+_INSTANCE = re.compile(r"(?P<profile>[^@*\s]+)(?:@(?P<start>[0-9]{1,2}))?(?:\*(?P<count>[0-9]{1,2}))?")
+_FREE, _HINT = "·", "write 0:3g.40gb,1g.10gb*2, or name a file with such lines"
+
+
+def _how(row: Any) -> str:
+    if not row["device"]:
+        return "no place now"
+    if row["reused"]:
+        return "stands there already"
+    return f"destroys {', '.join(row['destroyed'])}" if row["destroyed"] else "is made there"
+
+
+PLACES = (
+    Column(title="PROFILE", text=lambda r: r["profile"]),
+    Column(title="GPU", text=lambda r: str(r["device_index"]) if r["device"] else "-", right=True),
+    Column(title="START", text=lambda r: str(r["start"]) if r["device"] else "-", right=True),
+    Column(title="HOW", text=_how),
+)
+
+
+@click.group()
+def mig() -> None:
+    """Show how MIG cuts the cards, ask what would be, and cut them to stay so."""
+
+
+@mig.command()
+@output.option
+def show(fmt: str) -> None:
+    """Show the cards that MIG can cut: a row of memory slices for each, its instances, and what still has a place."""
+    cards = client().get("/v1/mig")["items"]
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("MigCardList", cards, fmt))
+    elif fmt == "name":
+        for instance in (i for card in cards for i in card["instances"]):
+            click.echo(instance["uuid"] or instance["profile"])
+    elif not cards:
+        click.echo("no card here can be cut by MIG")
+    else:
+        for card in cards:
+            for line in drawn(card, wide=fmt == "wide"):
+                click.echo(line)
+
+
+@mig.command()
+@click.argument("profiles", nargs=-1, required=True, metavar="PROFILE...")
+@output.option
+def plan(profiles: tuple[str, ...], fmt: str) -> None:
+    """Say where instances would go if they were asked for now, one after the other; nothing is changed."""
+    names = [name for text in profiles for name, _ in instances_of(text)]
+    body = client().post("/v1/mig/plan", {"profiles": names})
+    output.emit("MigPlaceList", body["items"], PLACES, fmt, name="profile")
+
+
+@mig.command()
+@click.argument("layouts", nargs=-1, required=True, metavar="LAYOUT...")
+@click.option("--check", is_flag=True, help="Change nothing; only say whether it can be.")
+@output.option
+def apply(layouts: tuple[str, ...], check: bool, fmt: str) -> None:
+    """Cut idle cards as LAYOUT says, to stay so: 0:3g.40gb,1g.10gb*2, or a file with one on each line.
+
+    All is checked before anything is changed. What a layout has is given out and never destroyed for another shape.
+    `0:none` gives a card back to demand.
+    """
+    cards = [card for text in layouts for card in layouts_of(text)]
+    body = client().post("/v1/mig/apply", {"cards": cards, "check": check}, timeout_s=APPLY_S)
+    output.emit("MigPlaceList", body["items"], PLACES[:3], fmt, name="profile")
+
+
+def layouts_of(text: str) -> list[dict[str, Any]]:
+    """A layout, or all of a file. Raises CalabashError for what is neither."""
+    if re.match(r"[^\s/:]+:", text):
+        return [_layout(text)]
+    try:
+        lines = Path(text).read_text().splitlines()[: _LINES_MAX + 1]
+    except (OSError, ValueError) as error:
+        raise CalabashError(f"{text[:200]!r} is no layout and no file: {error}", hint=_HINT) from error
+    found = [_layout(line) for line in (raw.partition("#")[0].strip() for raw in lines) if line]
+    if not found or len(lines) > _LINES_MAX:
+        raise CalabashError(
+            f"{text} has {len(found)} layouts in {len(lines)} lines", reason=Reason.BAD_FILE, hint=_HINT
+        )
+    return found
+
+
+def _layout(text: str) -> dict[str, Any]:
+    device, _, rest = text.partition(":")
+    instances = [] if rest.strip() == "none" else instances_of(rest)
+    if not device.strip() or (not instances and rest.strip() != "none"):
+        raise CalabashError(f"layout {text[:200]!r} is not understood", hint=_HINT)
+    return {"device": device.strip(), "instances": [{"profile": name, "start": at} for name, at in instances]}
+
+
+def instances_of(text: str) -> list[tuple[str, int]]:
+    """``3g.40gb,1g.10gb*2`` as profiles and starts, -1 where it says none. Raises CalabashError."""
+    found: list[tuple[str, int]] = []
+    for word in text.replace(",", " ").split():
+        match = _INSTANCE.fullmatch(word)
+        count = int((match and match["count"]) or 1)
+        if match is None or not is_profile_name(match["profile"]) or not 1 <= count <= COUNT_MAX:
+            raise CalabashError(f"{word[:64]!r} is not an instance", hint="like 3g.40gb, 1g.10gb*2 or 3g.40gb@4")
+        if match["start"] is not None and count > 1:
+            raise CalabashError(f"{word[:64]!r} begins {count} instances at one place", hint="write each with its own")
+        found += [(match["profile"], int(match["start"]) if match["start"] is not None else -1)] * count
+    return found
+
+
+def drawn(card: Any, *, wide: bool = False) -> list[str]:
+    """One card in lines: what it is, its memory slices in a row, its instances, what still has a place."""
+    row = [_FREE] * card["slices"]
+    marks = "abcdefghijklmnopqrstuvwxyz"
+    lines = []
+    for mark, instance in zip(marks, card["instances"], strict=False):
+        begin, size = instance["start"], instance["slices"]
+        for number in range(max(0, begin), min(card["slices"], begin + size)):
+            row[number] = mark
+        end = f"-{begin + size - 1}" if size > 1 else ""
+        who = ",".join(instance["allocations"]) or instance["state"]
+        uuid = f"  {dash(instance['uuid'])}" if wide else ""
+        memory = format_mib(instance["memory_mib"])
+        lines.append(f"  {mark}  {instance['profile']:<12} {f'{begin}{end}':<4} {memory:>8}  {who}{uuid}")
+    mode = card["mode"] or "idle"
+    kept = f", kept in mode {card['pinned']}" if card["pinned"] else ""
+    room = ", ".join(f"{p['name']} at {' '.join(map(str, p['starts']))}" for p in card["profiles"] if p["starts"])
+    head = f"GPU {card['index']} {card['model']} ({mode}{kept}), {card['compute_free']} of {card['compute']}"
+    return [
+        f"{head} compute slices free",
+        f"  [{''.join(row)}]",
+        *lines,
+        f"  room for {room}" if room else "  room for nothing",
+    ]
