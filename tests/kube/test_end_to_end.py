@@ -133,20 +133,6 @@ def test_what_a_pod_uses_is_told_and_a_drained_node_is_empty_and_gives_nothing(p
     product.delete(TEAM, "later")
 
 
-def test_planner_and_agent_die_and_nothing_is_given_twice(product: Product) -> None:
-    product.create(TEAM, user_pod("held", native("9Gi", 60), HOLD))
-    product.wait(TEAM, "held", "Running")
-    product.cluster.restart("planner")
-    product.cluster.restart("agent")
-    product.create(TEAM, user_pod("second", native("9Gi", 60), HOLD))
-    product.wait(TEAM, "second", "Running")
-    devices = {slice_["device"] for name in ("held", "second") for slice_ in _planned(product, name)}
-    assert len(devices) == 2
-    for name in ("held", "second"):
-        product.delete(TEAM, name)
-    product.cluster.wait_for(lambda: product.gpu_node.slots() == [], "the slots to be gone")
-
-
 def test_a_planner_that_starts_again_knows_who_has_whole_cards_and_may_still_stop_them(product: Product) -> None:
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
     product.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
@@ -161,6 +147,20 @@ def test_a_planner_that_starts_again_knows_who_has_whole_cards_and_may_still_sto
     assert len(left) == 1
     for name in (*left, "now"):
         product.delete(TEAM, name)
+
+
+def test_planner_and_agent_die_and_nothing_is_given_twice(product: Product) -> None:
+    product.create(TEAM, user_pod("held", native("9Gi", 60), HOLD))
+    product.wait(TEAM, "held", "Running")
+    product.cluster.restart("planner")
+    product.cluster.restart("agent")
+    product.create(TEAM, user_pod("second", native("9Gi", 60), HOLD))
+    product.wait(TEAM, "second", "Running")
+    devices = {slice_["device"] for name in ("held", "second") for slice_ in _planned(product, name)}
+    assert len(devices) == 2
+    for name in ("held", "second"):
+        product.delete(TEAM, name)
+    product.cluster.wait_for(lambda: product.gpu_node.slots() == [], "the slots to be gone")
 
 
 def _told(product: Product) -> list[dict[str, str]]:
