@@ -2,6 +2,7 @@
 #include "sim/ctl/reset.h"
 
 #include "sim/ctl/open.h"
+#include "sim/node/card.h"
 #include "sim/node/slot.h"
 
 void simctl_clear_faults(struct sim_faults *f)
@@ -32,9 +33,14 @@ void simctl_reset(struct sim *s, uint32_t device)
 {
     struct sim_device *d = &s->node->device[device];
 
+    const struct card *card = card_find(d->profile.model);
+    uint32_t peers = d->profile.nvlink_peer_mask, links = d->profile.nvlink_links_per_peer;
+
+    if (card != NULL && (uint32_t)__builtin_popcount(peers) * links > card->nvlink_count)
+        peers = 0; /* a switch is between them */
     sim_sweep(s, 0);
     for (uint32_t i = 0; i < s->node->device_count; i++) {
-        uint32_t users = i == device || d->profile.nvlink_peer_mask >> i & 1 ? users_of(s->node, i) : 0;
+        uint32_t users = i == device || peers >> i & 1 ? users_of(s->node, i) : 0;
 
         if (users > 0)
             simctl_fail("end them first", "device %u is in use by %u process%s", i, users,

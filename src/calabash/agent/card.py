@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from calabash.agent.health import Condition, HealthEvent, Need, decide, stand
+from calabash.agent.health import HealthEvent, HealthFacts, Need, decide, stand
 from calabash.agent.health_book import CardEntry, Happening
 from calabash.agent.health_findings import Findings, Watched
 from calabash.agent.health_policy import HealthPolicy
@@ -54,7 +54,7 @@ class Card:
     reset_at_ns: int = 0
 
     @property
-    def condition(self) -> Condition:
+    def condition(self) -> HealthFacts:
         return self.entry.condition
 
     @property
@@ -94,10 +94,10 @@ class Card:
 
     def part_happened(self, part: str, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
         """Take an event of a part of it; the rest goes on."""
-        before = self.entry.parts.get(part, Condition())
+        before = self.entry.parts.get(part, HealthFacts())
         after = decide(before, event, now_s=now_s, flapping=self.policy.damping())
         parts = {name: c for name, c in self.entry.parts.items() if name != part}
-        if after != Condition():
+        if after != HealthFacts():
             parts[part] = after
         self.entry = msgspec.structs.replace(self.entry, parts=parts)
         if after.health is before.health and event is not HealthEvent.APP_FAULT:
@@ -109,7 +109,7 @@ class Card:
         )
 
     def _became(
-        self, before: Condition, after: Condition, cause: str, *, now_s: float, event: HealthEvent | None = None
+        self, before: HealthFacts, after: HealthFacts, cause: str, *, now_s: float, event: HealthEvent | None = None
     ) -> HealthChange | None:
         entry = msgspec.structs.replace(self.entry, condition=after)
         changed = after.health is not before.health
@@ -138,7 +138,7 @@ class Card:
         self.entry = self.entry.told(Happening(at=now_s, health=health, cause=cause))
 
 
-def _latched(before: Condition, after: Condition, cause: str) -> str:
+def _latched(before: HealthFacts, after: HealthFacts, cause: str) -> str:
     if after.latched and not before.latched:
         return f"{cause}; failed {len(after.left_at)} times in a short time, stays out until `calabash device undrain`"
     return cause

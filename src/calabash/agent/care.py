@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from calabash.agent.allocations import slices_on
-from calabash.agent.card import HealthChange
 from calabash.agent.census import described
 from calabash.agent.health import HealthEvent
 from calabash.agent.health_book import CardEntry
@@ -20,15 +17,15 @@ from calabash.model.request import AllocationId
 class Care:
     """The cards of one node, for operators; safe for threads."""
 
-    def __init__(self, parts: NodeParts, *, tell: Callable[[Sequence[HealthChange]], None]) -> None:
+    def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
-        self._tell = tell
+        self._tell = parts.tidings.tell
         self.recovery = Recovery(
             parts.inventory,
             parts.clock,
             probe=lambda driver, device: try_card(driver, device, parts.environment),
             in_use=self.in_use,
-            tell=tell,
+            tell=self._tell,
         )
 
     def find(self, name: str) -> Device:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
-from calabash.agent.card import HealthChange
-from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError
 from calabash.seams.clock import Clock
 from calabash.seams.store import Store
@@ -65,18 +63,3 @@ class Events:
     def settled(self) -> None:
         """All is well again; the next complaint is a new one."""
         self._failure = ""
-
-    def health(self, changes: Iterable[HealthChange], records: Callable[[], list[AllocationRecord]]) -> None:
-        """Tell what happened to devices, and to everybody who is on one that tenants should know of."""
-        for change in changes:
-            what = f"{change.before} -> {change.after}: {change.cause}"
-            self.tell("health", reason=change.after, device=change.device, message=what)
-            for record in records() if change.tell else ():
-                if any(part.device == change.device for part in record.placement.slices):
-                    self.tell(
-                        "device_unhealthy",
-                        reason="unhealthy",
-                        allocation=record.id,
-                        device=change.device,
-                        message=f"device {change.device} of this allocation is {change.after}: {change.cause}",
-                    )

@@ -1,6 +1,6 @@
 """Health of a card, or of a part of one, as facts and what follows from them. Pure; the agent feeds events and acts.
 
-Theory of operation. What is known is a handful of facts (``Condition``); an event changes facts, and the state follows
+Theory of operation. What is known is a handful of facts (``HealthFacts``); an event changes facts, and the state follows
 from the facts alone, so that two things wrong at once need no state of their own and none hides the other. Only HEALTHY
 takes new work.
 
@@ -82,7 +82,7 @@ class Flapping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class HealthFacts:
     """The facts.
 
     Args:
@@ -135,7 +135,7 @@ class Condition:
         return None
 
 
-def decide(before: Condition, event: HealthEvent, *, now_s: float, flapping: Flapping) -> Condition:
+def decide(before: HealthFacts, event: HealthEvent, *, now_s: float, flapping: Flapping) -> HealthFacts:
     """The facts after an event."""
     if event is HealthEvent.TEST_PASSED:
         if before.need is not Need.TEST:
@@ -145,7 +145,7 @@ def decide(before: Condition, event: HealthEvent, *, now_s: float, flapping: Fla
     return _damped(before, _CHANGES[event](before), now_s, flapping, by_itself=event is not HealthEvent.DRAIN)
 
 
-def stand(before: Condition, standing: tuple[str, ...], *, now_s: float, flapping: Flapping) -> Condition:
+def stand(before: HealthFacts, standing: tuple[str, ...], *, now_s: float, flapping: Flapping) -> HealthFacts:
     """The facts when this lasts, and nothing else that is no fault of its own; it is tested when nothing lasts any more."""
     if standing == before.standing:
         return before
@@ -153,36 +153,38 @@ def stand(before: Condition, standing: tuple[str, ...], *, now_s: float, flappin
     return _damped(before, replace(before, standing=standing, need=need), now_s, flapping, by_itself=True)
 
 
-def restored(before: Condition) -> Condition:
+def restored(before: HealthFacts) -> HealthFacts:
     """The facts as a pool finds them that starts again: who is on it and whether it answers is to be seen anew."""
     need = _tested(before) if before.standing else before.need
     return replace(before, misses=0, idle=False, refused=False, standing=(), need=need)
 
 
-def _damped(before: Condition, after: Condition, now_s: float, flapping: Flapping, *, by_itself: bool) -> Condition:
+def _damped(
+    before: HealthFacts, after: HealthFacts, now_s: float, flapping: Flapping, *, by_itself: bool
+) -> HealthFacts:
     if not by_itself or before.health is not Health.HEALTHY or after.health is Health.HEALTHY:
         return after
     left_at = (*(at for at in before.left_at if now_s - at < flapping.window_s), now_s)[-flapping.most :]
     return replace(after, left_at=left_at, latched=after.latched or len(left_at) >= flapping.most)
 
 
-def _tested(before: Condition) -> Need:
+def _tested(before: HealthFacts) -> Need:
     return max(before.need, Need.TEST)
 
 
-def _undrained(before: Condition) -> Condition:
+def _undrained(before: HealthFacts) -> HealthFacts:
     """An operator vouches for it: what had to be done is done, and what happened before is forgotten."""
     if before.health is Health.HEALTHY:
-        return before
+        return replace(before, left_at=())
     return replace(before, drained=False, latched=False, need=Need.TEST, refused=False, left_at=(), hold_until_s=0.0)
 
 
-def _reset(before: Condition) -> Condition:
+def _reset(before: HealthFacts) -> HealthFacts:
     need = Need.TEST if before.need is Need.RESET else before.need
     return replace(before, need=need, refused=False)
 
 
-_CHANGES: dict[HealthEvent, Callable[[Condition], Condition]] = {
+_CHANGES: dict[HealthEvent, Callable[[HealthFacts], HealthFacts]] = {
     HealthEvent.APP_FAULT: lambda c: c,
     HealthEvent.NEEDS_RESET: lambda c: replace(c, need=max(c.need, Need.RESET), refused=False, idle=False),
     HealthEvent.NEEDS_REPLACE: lambda c: replace(c, need=Need.OPERATOR),

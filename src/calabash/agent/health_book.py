@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from calabash.agent.health import Condition
+from calabash.agent.health import HealthFacts
 from calabash.model.errors import CalabashError
 from calabash.seams.host.files import write_durably
 
@@ -35,7 +35,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``parts``: conditions of parts of it, by name. ``mode``: the one sharing mode that its operator leaves to it.
     """
 
-    condition: Condition = Condition()
+    condition: HealthFacts = HealthFacts()
     cause: str = ""
     since_s: float = 0.0
     drained_why: str = ""
@@ -43,7 +43,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     ecc_uncorrected: int = 0
     history: tuple[Happening, ...] = ()
     figures: dict[str, float] = {}
-    parts: dict[str, Condition] = {}
+    parts: dict[str, HealthFacts] = {}
     mode: str = ""
 
     def told(self, happening: Happening) -> CardEntry:

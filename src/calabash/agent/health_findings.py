@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from calabash.agent.health import HealthEvent
 from calabash.agent.health_policy import EVENT_OF, FaultClass, HealthPolicy
-from calabash.model.device import DeviceReading, Throttle
+from calabash.model.device import DeviceReading, Slowdown
 
 THERMAL, POWER_BRAKE, POWER_CAP, LINKS, PAGES = "thermal", "power_brake", "power_cap", "nvlink", "memory"
 
@@ -24,7 +24,7 @@ class Watched:
 
     ecc_uncorrected: int | None = None
     nvlinks: int = 0
-    since_s: Mapping[Throttle, float] = field(default_factory=dict)
+    since_s: Mapping[Slowdown, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,14 @@ def judge(before: Watched, reading: DeviceReading, policy: HealthPolicy, *, now_
 
 
 def _slowed(
-    since: Mapping[Throttle, float], reading: DeviceReading, policy: HealthPolicy, now_s: float
+    since: Mapping[Slowdown, float], reading: DeviceReading, policy: HealthPolicy, now_s: float
 ) -> list[tuple[str, str]]:
     rules = policy.throttling
     found = []
     for reason, name, limit_s, cause in (
-        (Throttle.THERMAL, THERMAL, rules.thermal_s, f"slowed down by heat at {reading.temperature_c} C"),
-        (Throttle.POWER_BRAKE, POWER_BRAKE, rules.power_brake_s, "braked by its power supply"),
-        (Throttle.POWER_CAP, POWER_CAP, rules.power_cap_s, f"at its power limit, {reading.power_w:.0f} W"),
+        (Slowdown.THERMAL, THERMAL, rules.thermal_s, f"slowed down by heat at {reading.temperature_c} C"),
+        (Slowdown.POWER_BRAKE, POWER_BRAKE, rules.power_brake_s, "braked by its power supply"),
+        (Slowdown.POWER_CAP, POWER_CAP, rules.power_cap_s, f"at its power limit, {reading.power_w:.0f} W"),
     ):
         if limit_s and reason in since and now_s - since[reason] >= limit_s:
             found.append((name, cause))

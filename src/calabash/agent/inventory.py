@@ -16,7 +16,7 @@ import msgspec
 
 from calabash.agent.card import Card, HealthChange
 from calabash.agent.divisions import Divisions
-from calabash.agent.health import Condition, HealthEvent, HealthStep, Need, restored
+from calabash.agent.health import HealthEvent, HealthFacts, HealthStep, Need, restored
 from calabash.agent.health_book import CardEntry, HealthBook
 from calabash.agent.health_findings import judge
 from calabash.agent.health_policy import EVENT_OF, HealthPolicy
@@ -27,6 +27,7 @@ from calabash.seams.clock import Clock, SystemClock
 from calabash.seams.gpu.protocol import DeviceEvent, EventKind, GpuDriver
 
 FIRST_ANSWER_S = 10.0
+RESETTING = "being reset"
 
 
 def answers(driver: GpuDriver, device: Device) -> bool:
@@ -70,7 +71,7 @@ class Inventory:
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
                 self._cards[device.uuid] = card
         self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
-        self.observe(now_ns=0, idle=lambda _: True, within_s=FIRST_ANSWER_S)
+        self.observe(idle=lambda _: False, within_s=FIRST_ANSWER_S)  # who is on them is not known yet
 
     def devices(self) -> tuple[Device, ...]:
         """Every card with its present health, by index."""
@@ -102,17 +103,13 @@ class Inventory:
         card = self._cards.get(uuid) or self._cards[self.divisions.card_of(uuid)]
         return card.driver
 
-    def observe(
-        self, *, now_ns: int, idle: Callable[[DeviceUuid], bool], within_s: float | None = None
-    ) -> list[HealthChange]:
+    def observe(self, *, idle: Callable[[DeviceUuid], bool], within_s: float | None = None) -> list[HealthChange]:
         """Read every card once and let its health follow.
 
         Args:
-            now_ns: monotonic time.
             idle: whether nobody has a slice of the card.
             within_s: what has not answered by then was missed; None: the policy's.
         """
-        del now_ns
         changes: list[HealthChange] = []
         answered = self._readings.take(within_s or self.policy.recovery.answer_within_s)
         for uuid, card in self._cards.items():
@@ -121,7 +118,7 @@ class Inventory:
             now_s = self._clock.now_s()
             with self._lock:
                 if isinstance(reading, CalabashError):
-                    if not card.reserved:  # whoever is resetting it knows
+                    if not self._away(card.driver):
                         card.reading = None
                         changes += _one(card.happened(HealthEvent.MISSED, reading.message, now_s=now_s))
                     continue
@@ -138,6 +135,10 @@ class Inventory:
         if changes:
             self._keep()
         return changes
+
+    def _away(self, driver: GpuDriver) -> bool:
+        """Whether a card of this driver is being reset: meanwhile none of them answers. Under the lock."""
+        return any(card.reserved == RESETTING and card.driver is driver for card in self._cards.values())
 
     def happened(self, event: DeviceEvent) -> list[HealthChange]:
         """What a driver reported by itself."""
@@ -239,7 +240,7 @@ class Inventory:
 
 def _entry(device: Device, known: dict[str, CardEntry] | None) -> CardEntry:
     """What an earlier pool knew of a card; where that is lost, the card must pass a test."""
-    found = CardEntry(condition=Condition(need=Need.TEST), cause="what was known of it is lost")
+    found = CardEntry(condition=HealthFacts(need=Need.TEST), cause="what was known of it is lost")
     if known is not None:
         found = known.get(device.uuid, CardEntry())
         found = msgspec.structs.replace(found, condition=restored(found.condition))

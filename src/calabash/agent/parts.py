@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent.allocations import Allocations, slices_on
 from calabash.agent.events import Events
+from calabash.agent.health import HealthEvent
 from calabash.agent.health_book import HealthBook
 from calabash.agent.health_policy import read_policy
 from calabash.agent.inventory import Inventory
@@ -20,7 +21,9 @@ from calabash.agent.occupancy import Occupancy
 from calabash.agent.slots import Slots, choose_slots
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
+from calabash.agent.tidings import Tidings
 from calabash.agent.truth import Hooks, Truth
+from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
@@ -43,6 +46,7 @@ class NodeParts:
     modes: Mapping[ModeName, ModeExecutor]
     events: Events
     truth: Truth
+    tidings: Tidings
     environment: Mapping[str, str]
 
 
@@ -97,6 +101,13 @@ def build_parts(
         end=end,
         changed=events.changed,
     )
+    tidings = Tidings(inventory, events, membership, allocations.records)
+
+    def part_happened(
+        device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
+    ) -> None:
+        tidings.tell(inventory.part(device, part, event, cause), tenants)
+
     tools = NodeTools(
         home=home,
         inventory=inventory,
@@ -106,6 +117,7 @@ def build_parts(
         device_root=_device_root(environment),
         one_process=one_process,
         end=end,
+        part_happened=part_happened,
     )
     return NodeParts(
         lock=lock,
@@ -120,6 +132,7 @@ def build_parts(
         modes=open_modes(tools),
         events=events,
         truth=Truth(inventory, membership, clock, hooks, policy=strangers),
+        tidings=tidings,
         environment=environment,
     )
 

@@ -1,15 +1,14 @@
-"""Tries a card out: a process of its own makes a context, writes memory and reads it back.
+"""Tries a card out with a program of its own (``probe_program``): memory, copies both ways, a kernel with a known result.
 
-The process also tells what an empty context costs on that card: while it waits, the driver is asked how much it holds.
+The program also tells what an empty context costs on that card: while it waits, the driver is asked how much it holds.
 That figure is charged to a tenant's first context until its real cost has been seen, so that a cap holds from the first
 millisecond. A card that hangs costs the probe, never the pool.
 
-Vendors whose cards are not tried this way are only asked for a reading.
+Vendors whose cards are not tried this way, and cards that MIG divides, are only asked for a reading.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -17,115 +16,94 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from calabash.agent.inventory import answers
+from calabash.agent.probe_program import NO_ROOM
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
 from calabash.model.units import MIB
 from calabash.seams.gpu.protocol import GpuDriver
 
 TIMEOUT_S = 10.0
-_PATTERN = 0xA5
-_BLOCK_BYTES = 2 * MIB
+_SAID_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
     """What came out; ``context_bytes`` 0 when it could not be measured.
 
-    ``why``: what failed. ``figures``: how long parts of it took on the card, in microseconds, by name.
+    ``why``: what failed. ``no_room``: it failed because others leave it no room on the card. ``figures``: how long parts of
+    it took by the card's own clock, in microseconds, by name.
     """
 
     passed: bool
     context_bytes: int = 0
     why: str = ""
-    figures: dict[str, float] = field(default_factory=dict)
+    no_room: bool = False
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def try_card(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:
     """Try one card, within TIMEOUT_S."""
+    if device.mig_enabled:
+        return _read_only(driver, device, environment)
     return _TRIES.get(device.vendor, _read_only)(driver, device, environment)
 
 
 def _read_only(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:
     del environment
-    return Probed(passed=answers(driver, device))
+    return Probed(passed=True) if answers(driver, device) else Probed(passed=False, why="it does not answer")
 
 
 def _cuda(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:
     if not answers(driver, device):
-        return Probed(passed=False)
+        return Probed(passed=False, why="it does not answer")
     child = subprocess.Popen(
-        [sys.executable, "-m", "calabash.agent.probe"],
+        [sys.executable, "-m", "calabash.agent.probe_program"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": device.uuid},
     )
     try:
-        context_bytes = _measured(driver, device, child)
-        child.communicate(timeout=TIMEOUT_S)
-    except (subprocess.TimeoutExpired, CalabashError):
-        return Probed(passed=False)
+        said, context_bytes = _until_context(driver, device, child)
+        rest, _ = child.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return Probed(passed=False, why=f"no end within {TIMEOUT_S:g} s")
+    except CalabashError as error:
+        return Probed(passed=False, why=error.message)
     finally:
         child.kill()
         child.wait()
-    return Probed(passed=child.returncode == 0, context_bytes=context_bytes if child.returncode == 0 else 0)
+    return _outcome(child.returncode, said + (rest or b""), context_bytes)
 
 
-def _measured(driver: GpuDriver, device: Device, child: subprocess.Popen[bytes]) -> int:
-    """What the child's context holds, once it says that it stands; it goes on when its standard input ends."""
+def _until_context(driver: GpuDriver, device: Device, child: subprocess.Popen[bytes]) -> tuple[bytes, int]:
+    """What it says first, and what its context holds by then; it goes on when its standard input ends."""
     assert child.stdout is not None
     os.set_blocking(child.stdout.fileno(), False)
     deadline = time.monotonic() + TIMEOUT_S
-    while not child.stdout.read():
+    while not (said := child.stdout.read()):
         if child.poll() is not None:
-            return 0
+            return b"", 0
         if time.monotonic() > deadline:
             raise subprocess.TimeoutExpired(child.args, TIMEOUT_S)
         time.sleep(0.005)
     held = {p.pid: p.used_mib for p in driver.processes(device.uuid)}
-    return held.get(child.pid, 0) * MIB
+    return said, held.get(child.pid, 0) * MIB
+
+
+def _outcome(code: int, said: bytes, context_bytes: int) -> Probed:
+    last = said.decode(errors="replace").strip().rpartition("\n")[2]
+    if code != 0:
+        why = last[:_SAID_CHARACTERS_MAX] if last and last != "context" else f"the test ended with {code}"
+        return Probed(passed=False, why=why, no_room=code == NO_ROOM)
+    try:
+        figures = msgspec.json.decode(last, type=dict[str, float])
+    except msgspec.DecodeError:
+        return Probed(passed=False, why="the test ended without figures")
+    return Probed(passed=True, context_bytes=context_bytes, figures=figures)
 
 
 _TRIES: Mapping[str, Callable[[GpuDriver, Device, Mapping[str, str]], Probed]] = {"nvidia": _cuda}
-
-
-class _CudaError(Exception):
-    pass
-
-
-def main() -> int:
-    """In the child: 0 when memory that was written could be read back."""
-    try:
-        _round_trip(ctypes.CDLL("libcuda.so.1"))
-    except (OSError, _CudaError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-def _round_trip(cuda: ctypes.CDLL) -> None:
-    def call(name: str, *arguments: object) -> None:
-        result = getattr(cuda, name)(*arguments)
-        if result != 0:
-            raise _CudaError(f"{name} failed with {result}")
-
-    device, context, pointer = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-    call("cuInit", 0)
-    call("cuDeviceGet", ctypes.byref(device), 0)
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    call("cuCtxSetCurrent", context)
-    os.write(1, b"context\n")
-    sys.stdin.buffer.read()
-    call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(_BLOCK_BYTES))
-    call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(_PATTERN), ctypes.c_size_t(_BLOCK_BYTES))
-    back = ctypes.create_string_buffer(_BLOCK_BYTES)
-    call("cuMemcpyDtoH_v2", back, pointer, ctypes.c_size_t(_BLOCK_BYTES))
-    if back.raw != bytes([_PATTERN]) * _BLOCK_BYTES:
-        raise _CudaError("memory does not hold what was written")
-    call("cuMemFree_v2", pointer)
-    call("cuDevicePrimaryCtxRelease_v2", device)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,7 @@ import structlog
 
 from calabash.agent.card import HealthChange
 from calabash.agent.health import HealthEvent, HealthStep
-from calabash.agent.inventory import Inventory
+from calabash.agent.inventory import RESETTING, Inventory
 from calabash.agent.probe import Probed
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -80,6 +80,8 @@ class Recovery:
         probed = self._probe(self._inventory.driver_of(uuid), device)
         if probed.passed and idle:
             probed = self._compared(uuid, probed)
+        elif probed.no_room and not idle:
+            probed = Probed(passed=True)  # it answers; whoever is on it leaves no room for more
         event = HealthEvent.TEST_PASSED if probed.passed else HealthEvent.TEST_FAILED
         said = "a test passed" if probed.passed else f"a test failed: {probed.why}"
         self._tell(self._inventory.apply(uuid, event, said))
@@ -116,10 +118,10 @@ class Recovery:
                 reason=Reason.CONFLICT,
                 hint=f"calabash device mode {device.index} vgpu, then reset it",
             )
-        together = [uuid, *device.nvlink_peers]
-        with self._inventory.reserved(together, "being reset"):
+        together = [uuid, *device.reset_peers]
+        with self._inventory.reserved(together, RESETTING):
             self._require_idle(uuid, "reset")
-            for peer in device.nvlink_peers:
+            for peer in device.reset_peers:
                 self._require_idle(peer, f"reset with device {device.index}, which NVLink joins it to")
             self._inventory.driver_of(uuid).reset(uuid)
             self._tell(self._inventory.apply(uuid, HealthEvent.RESET_DONE, "it was reset"))

@@ -6,20 +6,19 @@ ask drivers, and hold no lock meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from calabash.agent.allocations import Changes, slices_on
 from calabash.agent.arbiter_process import ArbiterProcess
-from calabash.agent.card import HealthChange
 from calabash.agent.care import Care
 from calabash.agent.loops import Loops
 from calabash.agent.parts import NodeParts
 from calabash.agent.terminator import Terminator
 from calabash.agent.truth import ROUND_S
-from calabash.model.device import DeviceUuid, Health
+from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.gpu.protocol import GpuDriver
@@ -27,6 +26,7 @@ from calabash.seams.gpu.protocol import GpuDriver
 SWEEP_PERIOD_S = 0.1
 LOOK_PERIOD_S = 0.2
 READ_PERIOD_S = 0.8  # with the longest time for an answer, a silent card is found out within two seconds
+ROUNDS_PERIOD_S = 1.0
 RECOVERY_PERIOD_S = 0.2
 EVENT_WAIT_S = 1.0
 
@@ -41,16 +41,17 @@ class Watching:
         self._changed = parts.events.changed
         self._terminator = Terminator(parts.membership)
         self._arbiter = ArbiterProcess(home, parts.clock)
-        self._next_read_ns = 0
-        self.care = Care(parts, tell=self._health)
+        self._next_round_ns = 0
+        self.care = Care(parts)
         self._loops = Loops(parts.clock, complain=parts.events.complain)
         parts.occupancy.asked = lambda: self._loops.wake("look")
         self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
         self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
         self._loops.add("truth", parts.truth.round, every_s=ROUND_S)
+        self._loops.add("health", self._observe, every_s=READ_PERIOD_S)
         self._loops.add("recovery", self.care.round, every_s=RECOVERY_PERIOD_S)
         for driver in parts.inventory.drivers:
-            self._loops.add("events", _waiting_for(driver, self._health, parts), every_s=0.0)
+            self._loops.add("events", _waiting_for(driver, parts), every_s=0.0)
 
     def start(self) -> None:
         self._loops.start()
@@ -119,10 +120,9 @@ class Watching:
         for executor in parts.modes.values():
             executor.look()
         now_ns = parts.clock.monotonic_ns()
-        if now_ns < self._next_read_ns:
+        if now_ns < self._next_round_ns:
             return
-        self._next_read_ns = now_ns + int(READ_PERIOD_S * 1e9)
-        self._health(parts.inventory.observe(now_ns=now_ns, idle=self._idle))
+        self._next_round_ns = now_ns + int(ROUNDS_PERIOD_S * 1e9)
         records = parts.allocations.records()
         parts.ledgers.sample(records, parts.inventory)
         for name, executor in parts.modes.items():
@@ -130,20 +130,19 @@ class Watching:
                 parts.events.tell("mended", message=mended)
         self._changed()
 
+    def _observe(self) -> float:
+        """Read all cards; when to do so again."""
+        begun_ns = self._parts.clock.monotonic_ns()
+        self._parts.tidings.tell(self._parts.inventory.observe(idle=self._idle))
+        return max(0.0, READ_PERIOD_S - (self._parts.clock.monotonic_ns() - begun_ns) / 1e9)
+
     def _idle(self, device: DeviceUuid) -> bool:
         with self._parts.lock:
             held = slices_on(self._parts.allocations.records(), device)[0]
             return not held and not self._parts.allocations.orphaned(device)
 
-    def _health(self, changes: Sequence[HealthChange]) -> None:
-        self._parts.events.health(changes, self._parts.allocations.records)
-        if any(change.after is Health.HEALTHY for change in changes):
-            self._changed()
 
-
-def _waiting_for(
-    driver: GpuDriver, health: Callable[[Sequence[HealthChange]], None], parts: NodeParts
-) -> Callable[[], float | None]:
+def _waiting_for(driver: GpuDriver, parts: NodeParts) -> Callable[[], float | None]:
     """One round of waiting for what a driver reports by itself."""
 
     def wait() -> float | None:
@@ -153,7 +152,7 @@ def _waiting_for(
             log.debug("no events from the driver", vendor=driver.vendor, error=error.message)
             return EVENT_WAIT_S
         for event in events:
-            health(parts.inventory.happened(event))
+            parts.tidings.tell(parts.inventory.happened(event))
         return None
 
     return wait

@@ -170,6 +170,15 @@ class MigPlaces(Reply, kw_only=True, frozen=True):
     items: list[MigPlaceView]
 
 
+class TestReply(Reply, kw_only=True, frozen=True):
+    """What a test of a device came to; ``figures`` in microseconds, by the device's own clock."""
+
+    passed: bool
+    why: str
+    figures: dict[str, float]
+    device: DeviceDetail
+
+
 class SliceUseView(Reply, kw_only=True, frozen=True):
     """A slice and what is used of it; ``core_used_percent`` over the last second, of the whole device."""
 

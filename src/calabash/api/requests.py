@@ -68,6 +68,13 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             ge=0, le=RUN_TIME_S_MAX, description="expected run time; lets it pass a reservation that it does not delay"
         ),
     ] = 0.0
+    on_fault: Annotated[
+        str,
+        Meta(
+            pattern=r"^(SIGTERM|SIGUSR1)?\Z",
+            description="the signal that its programs get when a device of theirs fails; SIGTERM or SIGUSR1; empty: none",
+        ),
+    ] = ""
     wait_s: Annotated[
         float, Meta(ge=0, le=WAIT_S_MAX, description="how long to wait for room; hanging up withdraws the request")
     ] = 0.0
@@ -98,6 +105,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             gang_size=self.gang_size,
             selector=Selector(models=tuple(self.models)),
             run_time_s=self.run_time_s,
+            on_fault=self.on_fault,
         )
 
 
@@ -131,7 +139,7 @@ class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     force: Annotated[bool, Meta(description="end running programs first")] = False
 
 
-class Drain(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class DrainOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A device is to take nothing new."""
 
     reason: Annotated[str, Meta(max_length=200, description="why, for those who ask")] = ""

@@ -37,7 +37,7 @@ ROUTES = (
         path="/v1/devices/{id}/drain",
         summary="gives out nothing new of it, restarts included",
         reply=replies.DeviceDetail,
-        body=requests.Drain,
+        body=requests.DrainOrder,
         administrators=True,
     ),
     Route(
@@ -72,6 +72,24 @@ ROUTES = (
         body=requests.MigLayout,
         administrators=True,
         note="409 where a card is in use or a layout is impossible; then nothing is changed",
+    ),
+    Route(
+        method="POST",
+        path="/v1/devices/{id}/test",
+        summary="runs a kernel on it, copies both ways",
+        reply=replies.TestReply,
+        body=requests.Nothing,
+        administrators=True,
+        note="409 while it is in use",
+    ),
+    Route(
+        method="POST",
+        path="/v1/devices/{id}/reset",
+        summary="resets it, and what NVLink joins to it",
+        reply=replies.DeviceDetail,
+        body=requests.Nothing,
+        administrators=True,
+        note="409 while any of them is in use or divided by MIG",
     ),
     Route(
         method="GET",

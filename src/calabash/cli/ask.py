@@ -63,6 +63,11 @@ def _choice(flag: str, *choices: str) -> Callable[[str], str]:
     return read
 
 
+def _fault_signal(text: str) -> str:
+    chosen = _choice("--on-fault", "SIGTERM", "SIGUSR1", "none")(text)
+    return "" if chosen == "none" else chosen
+
+
 def _text(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):  # bytes that are no UTF-8
         raise CalabashError(
@@ -182,6 +187,14 @@ OPTIONS = (
         default=1,
         metavar="N",
         text="Members the gang needs to start.",
+    ),
+    Option(
+        "--on-fault",
+        "on_fault",
+        _fault_signal,
+        default="",
+        metavar="SIGNAL",
+        text="What its programs get when a card of theirs fails: SIGTERM, SIGUSR1, none. Default: none.",
     ),
     Option(
         "--time",

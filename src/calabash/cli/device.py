@@ -93,6 +93,34 @@ def mode(identifier: str, mode: str, fmt: str) -> None:
     _print(client().post(_path(identifier, "mode"), {"mode": mode}), fmt)
 
 
+@device.command()
+@click.argument("identifier", metavar="ID")
+@output.option
+def test(identifier: str, fmt: str) -> None:
+    """Try an idle card: memory, copies both ways, a kernel with a known result, against the card's own best times.
+
+    Fails when the card does; the card's state follows.
+    """
+    body = client().post(_path(identifier, "test"), timeout_s=TEST_S)
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("DeviceTest", body, fmt))
+    else:
+        click.echo("passed" if body["passed"] else f"failed: {body['why']}")
+        for name, value in sorted(body["figures"].items()):
+            best = body["device"]["figures"].get(name, value)
+            click.echo(f"  {name} {value:.0f} us, best {best:.0f} us")
+    if not body["passed"]:
+        click.get_current_context().exit(1)
+
+
+@device.command()
+@click.argument("identifier", metavar="ID")
+@output.option
+def reset(identifier: str, fmt: str) -> None:
+    """Reset an idle card, and those that NVLink joins to it; what needed a reset goes back to work after a test."""
+    _print(client().post(_path(identifier, "reset"), timeout_s=RESET_S), fmt)
+
+
 def _print(body: Any, fmt: str) -> None:
     """One card, for people line by line."""
     if fmt in ("json", "yaml"):

@@ -27,7 +27,8 @@ class Health(StrEnum):
 class Device:
     """A physical card, as its vendor's driver describes it.
 
-    ``nvlink_peers`` are the UUIDs that it reaches directly; ``numa_node`` is -1 when unknown. ``mig`` is how MIG could cut
+    ``nvlink_peers`` are the UUIDs that it reaches directly, ``reset_peers`` those that
+    are reset with it because no switch is between them; ``numa_node`` is -1 when unknown. ``mig`` is how MIG could cut
     it, as its driver says, whether or not it is cut now; None where it cannot. ``mig_instances`` are those that stand on it.
     ``pinned`` is the one sharing mode that its operator leaves to it; "" follows demand.
     """
@@ -42,6 +43,7 @@ class Device:
     pci_bus_id: str = ""
     numa_node: int = -1
     nvlink_peers: tuple[DeviceUuid, ...] = ()
+    reset_peers: tuple[DeviceUuid, ...] = ()
     mig_enabled: bool = False
     mig: MigGeometry | None = None
     mig_instances: tuple[MigInstance, ...] = ()
@@ -75,7 +77,7 @@ class ProcessUtilization:
     at_us: int
 
 
-class Throttle(StrEnum):
+class Slowdown(StrEnum):
     """Why a device runs slower than it could."""
 
     THERMAL = "thermal"
@@ -97,5 +99,5 @@ class DeviceReading:
     row_remap_pending: bool = False
     row_remap_failed: bool = False
     retired_pages_pending: bool = False
-    throttled: tuple[Throttle, ...] = ()
+    throttled: tuple[Slowdown, ...] = ()
     nvlinks_up: int = -1

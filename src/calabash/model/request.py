@@ -16,6 +16,7 @@ ModeName = NewType("ModeName", str)
 MIG_MODE = ModeName("mig")  # the one that a profile implies
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
+FAULT_SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
 class ComputePolicy(StrEnum):
@@ -64,6 +65,7 @@ class GpuRequest:
         isolation: least acceptable level.
         priority: larger goes first; 0 is normal.
         gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
+        on_fault: name of the signal that its programs get when a device of theirs fails; "" for none.
         run_time_s: how long it expects to run; 0 means unknown. Lets it pass a reservation that it will not delay.
         cpu_milli, host_memory_mib: for schedulers that place on nodes; 0 where the pool does not manage them.
     """
@@ -83,6 +85,7 @@ class GpuRequest:
     gang_size: int = 1
     selector: Selector = field(default_factory=Selector)
     run_time_s: float = 0.0
+    on_fault: str = ""
     cpu_milli: int = 0
     host_memory_mib: int = 0
 
@@ -115,6 +118,8 @@ class GpuRequest:
             )
         if self.mig:
             object.__setattr__(self, "mode", MIG_MODE)
+        if self.on_fault not in {"", *FAULT_SIGNALS}:
+            raise CalabashError(f"signal {self.on_fault[:64]!r} is not one", hint=f"one of: {', '.join(FAULT_SIGNALS)}")
         if not 0 <= self.run_time_s < float("inf"):
             raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
         if not 1 <= self.gang_size <= 100_000:

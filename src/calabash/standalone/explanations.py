@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 from calabash.agent.node import NodeAgent
 from calabash.api import replies
 from calabash.binder.binder import Binder
 from calabash.binder.requests import WaitingRequest
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.store import Store
 from calabash.standalone.refusals import Refusal, refusal
+
+HAPPENINGS_SHOWN = 5
 
 
 class Explanations:
@@ -44,16 +50,36 @@ class Explanations:
         record = self._agent.record(allocation) or self._store.allocation(allocation)
         if record is None:
             raise not_found(allocation)
+        placed = [
+            f"{part.device}: {part.memory_mib or 'all'} MiB, {part.core_percent}% in mode {record.placement.mode}"
+            for part in record.placement.slices
+        ]
+        ill, happened = self._of_devices(record)
         return replies.WhyReply(
             id=allocation,
             state=record.state,
-            reason=record.reason,
-            explanation=record.explanation or f"{record.state} in mode {record.placement.mode}",
-            details=[
-                f"{part.device}: {part.memory_mib or 'all'} MiB, {part.core_percent}% in mode {record.placement.mode}"
-                for part in record.placement.slices
-            ],
+            reason=record.reason or ("unhealthy" if ill else ""),
+            explanation=ill or record.explanation or f"{record.state} in mode {record.placement.mode}",
+            details=[*([record.explanation] if ill and record.explanation else []), *placed, *happened],
         )
+
+    def _of_devices(self, record: AllocationRecord) -> tuple[str, list[str]]:
+        """What is wrong with its devices, and what has happened to them in its time."""
+        wanted = set() if record.ended_at else {part.device for part in record.placement.slices}
+        ill = ""
+        told: list[str] = []
+        for state in self._agent.devices():
+            device = state.device
+            if device.uuid not in wanted:
+                continue
+            if device.health is not Health.HEALTHY:
+                ill = ill or f"device {device.index} is {device.health}: {state.cause}"
+            since = [h for h in self._agent.care.entry(device).history if h.at >= record.created_at]
+            told += [
+                f"{time.strftime('%H:%M:%S', time.localtime(h.at))} device {device.index} {h.health}: {h.cause}"
+                for h in since[-HAPPENINGS_SHOWN:]
+            ]
+        return ill, told
 
 
 def not_found(allocation: str) -> CalabashError:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.agent.health import Condition, Flapping, HealthEvent, HealthStep, Need, decide, restored, stand
+from calabash.agent.health import Flapping, HealthEvent, HealthFacts, HealthStep, Need, decide, restored, stand
 from calabash.agent.health_policy import FaultClass, HealthPolicy, read_policy
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
@@ -19,9 +19,9 @@ BACK = (_E.ANSWERED, _E.IDLE, _E.RESET_DONE, _E.TEST_PASSED, _E.HOLD_OVER)  # al
 EVENTS = st.lists(st.one_of(st.sampled_from(HealthEvent), st.sampled_from([(), ("thermal",), ("nvlink", "thermal")])))
 
 
-def _walk(*events: HealthEvent | tuple[str, ...], start: Condition | None = None, step_s: float = 1.0) -> Condition:
+def _walk(*events: HealthEvent | tuple[str, ...], start: HealthFacts | None = None, step_s: float = 1.0) -> HealthFacts:
     """After these events, one each ``step_s``; a tuple of names is what lasts then."""
-    condition = start or Condition()
+    condition = start or HealthFacts()
     for number, event in enumerate(events):
         now_s = 1000.0 + number * step_s
         if isinstance(event, tuple):
@@ -84,7 +84,7 @@ def test_a_card_that_is_to_be_replaced_does_not_come_back_without_an_operator(
 
 @given(EVENTS)
 def test_nobody_becomes_healthy_without_a_test(events: list[HealthEvent | tuple[str, ...]]) -> None:
-    condition, tested = Condition(), True
+    condition, tested = HealthFacts(), True
     for event in events:
         before = condition.health
         condition = _walk(event, start=condition)
@@ -96,7 +96,7 @@ def test_nobody_becomes_healthy_without_a_test(events: list[HealthEvent | tuple[
 @given(EVENTS)
 def test_a_reset_is_done_only_to_a_card_that_nobody_is_on(events: list[HealthEvent | tuple[str, ...]]) -> None:
     in_use = True
-    condition = Condition()
+    condition = HealthFacts()
     for event in events:
         in_use = event is _E.IN_USE or (in_use and event is not _E.IDLE) or event is _E.NEEDS_RESET
         condition = _walk(event, start=condition)
@@ -112,13 +112,13 @@ def test_every_state_is_reached_and_left(events: list[HealthEvent | tuple[str, .
         Health.LOST: (_E.GONE,),
     }
     healthy = _walk(*events, _E.UNDRAIN, (), *BACK)
-    there = _walk(*ways[wanted], start=Condition(left_at=healthy.left_at[-1:]))
+    there = _walk(*ways[wanted], start=HealthFacts(left_at=healthy.left_at[-1:]))
     assert there.health is wanted
     assert _walk((), *BACK, start=there).health is Health.HEALTHY
 
 
 def test_who_fails_again_has_to_stay_well_for_longer_each_time() -> None:
-    condition, holds = Condition(), []
+    condition, holds = HealthFacts(), []
     for _ in range(3):
         condition = _walk(_E.GONE, _E.ANSWERED, _E.TEST_PASSED, start=condition)
         holds.append(condition.hold_until_s - 1002.0 if condition.hold_until_s else 0.0)

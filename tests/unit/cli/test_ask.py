@@ -29,6 +29,7 @@ _VALUES = {
     "--priority": "-3",
     "--gang": "train",
     "--gang-size": "4",
+    "--on-fault": "SIGUSR1",
     "--time": "1h30m",
     "--wait": "250ms",
 }

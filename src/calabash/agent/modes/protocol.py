@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from calabash.agent.health import HealthEvent
 from calabash.agent.inventory import Inventory
 from calabash.agent.reap import Keeping
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
+from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ModeName
 from calabash.sharing.protocol import Edits
 
 
 def _ends_nothing(allocation: AllocationId, reason: str, explanation: str) -> None:
     del allocation, reason, explanation
+
+
+def _nobody_is_told(
+    device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
+) -> None:
+    """Where executors stand alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,10 @@ class NodeTools:
         one_process: cards that are given out exclusively take one process only.
         end: ends an allocation that cannot go on: id, reason, explanation. Never called with a lock of an executor's that
             ``leave`` takes.
+        part_happened: something happened to a part of a card that the executor looks after, such as a MIG device (by its
+            UUID) or a daemon (by a name): card, part, event, cause, and the allocations that it concerns. People and those
+            tenants are told; ``inventory.part_health`` then says whether the part may be given out. It is well again after
+            RESET_DONE (where it needed a reset) and TEST_PASSED, both the executor's to say.
     """
 
     home: Path
@@ -43,6 +55,7 @@ class NodeTools:
     device_root: Path | None = None
     one_process: bool = False
     end: Callable[[AllocationId, str, str], None] = _ends_nothing
+    part_happened: Callable[[DeviceUuid, str, HealthEvent, str, Collection[AllocationId]], None] = _nobody_is_told
 
 
 class ModeExecutor(Protocol):

@@ -13,7 +13,7 @@ from calabash.agent.reap import Reaper
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import Health
+from calabash.model.device import DeviceReading, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB, format_mib
 from calabash.sharing import vgpu
@@ -40,6 +40,12 @@ class VgpuExecutor(ViewOnly):
         for model, device in models.items():
             probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
             reaper.learn_context(model, probed.context_bytes)
+            if (
+                probed.figures
+                and not inventory.entry(device.uuid).figures
+                and not _busy(inventory.reading(device.uuid))
+            ):
+                inventory.note(device.uuid, figures=dict(probed.figures))  # later tests are held against it
             log.info("tried a card", model=model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
@@ -86,6 +92,10 @@ class VgpuExecutor(ViewOnly):
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Pages are adopted with their slots, and what contexts cost is published at the next look."""
+
+
+def _busy(reading: DeviceReading | None) -> bool:
+    return reading is None or bool(reading.processes)
 
 
 def _reaper(tools: NodeTools) -> Reaper | None:

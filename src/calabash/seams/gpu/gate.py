@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from calabash.model.errors import CalabashError, Reason
 
 
-class Gate:
+class DriverGate:
     """Safe for threads; not reentrant."""
 
     def __init__(self) -> None:

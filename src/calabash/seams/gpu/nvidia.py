@@ -25,7 +25,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import nvidia_reset
 from calabash.seams.gpu import nvml_cards as cards
 from calabash.seams.gpu.deadline import DeadlineThread
-from calabash.seams.gpu.gate import Gate
+from calabash.seams.gpu.gate import DriverGate
 from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
 from calabash.seams.gpu.nvidia_mig import NvidiaPartitioning
 from calabash.seams.gpu.nvml_errors import translated
@@ -50,7 +50,7 @@ class _Library:
         self._simulated: bool | None = None  # which library is loaded
         self._node = ""
         self._drivers = 0
-        self.gate = Gate()  # nobody calls NVML while it is shut
+        self.gate = DriverGate()  # nobody calls NVML while it is shut
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -242,9 +242,10 @@ class NvidiaDriver:
         if self._simulated is not None:
             nvidia_reset.reset_simulated(self._simulated, uuid)
             return
+        device = next((d for d in self._seen.values() if d.uuid == uuid), None)
         with _library.away():
             self._event_set = None
-            nvidia_reset.reset_real(uuid)
+            nvidia_reset.reset_real([uuid, *(device.reset_peers if device is not None else ())])
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         if self._closed:

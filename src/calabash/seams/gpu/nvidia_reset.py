@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
@@ -26,8 +27,9 @@ def reset_simulated(state: Path, uuid: str) -> None:
     sim.reset_card(state, uuid)
 
 
-def reset_real(uuid: str) -> None:
-    """A card of this machine; nobody in this process may have NVML open. Raises CalabashError."""
+def reset_real(uuids: Sequence[str]) -> None:
+    """Cards of this machine, together; nobody in this process may have NVML open. Raises CalabashError."""
+    cards = ",".join(uuids)
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise CalabashError(
@@ -37,7 +39,7 @@ def reset_real(uuid: str) -> None:
         )
     try:
         done = subprocess.run(
-            [tool, "--gpu-reset", "-i", uuid],
+            [tool, "--gpu-reset", "-i", cards],
             capture_output=True,
             timeout=RESET_S,
             check=False,
@@ -45,7 +47,7 @@ def reset_real(uuid: str) -> None:
             errors="replace",
         )
     except subprocess.TimeoutExpired as error:
-        raise CalabashError(f"nvidia-smi has not reset {uuid} within {RESET_S:g} s", reason=Reason.TIMEOUT) from error
+        raise CalabashError(f"nvidia-smi has not reset {cards} within {RESET_S:g} s", reason=Reason.TIMEOUT) from error
     except OSError as error:
         raise CalabashError(f"nvidia-smi cannot be run: {error.strerror}", reason=Reason.NOT_PERMITTED) from error
     if done.returncode == 0:

@@ -15,7 +15,7 @@ from calabash.model.device import (
     DeviceUuid,
     Health,
     ProcessUtilization,
-    Throttle,
+    Slowdown,
 )
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB
@@ -33,9 +33,9 @@ _EVENTS = {
     pynvml.nvmlEventTypeDoubleBitEccError: EventKind.ECC_DOUBLE_BIT,
 }
 _THROTTLES = {
-    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: Throttle.THERMAL,
-    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: Throttle.POWER_BRAKE,
-    pynvml.nvmlClocksThrottleReasonSwPowerCap: Throttle.POWER_CAP,
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: Slowdown.THERMAL,
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: Slowdown.POWER_BRAKE,
+    pynvml.nvmlClocksThrottleReasonSwPowerCap: Slowdown.POWER_CAP,
 }
 _LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA)
@@ -108,6 +108,7 @@ def device_of(index: int, handles: dict[int, object], uuids: dict[int, DeviceUui
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     cores = _optional(lambda: int(pynvml.nvmlDeviceGetNumGpuCores(handle)), 0)
+    peers = tuple(uuids[i] for i, peer in handles.items() if i != index and _linked(handle, peer))
     return Device(
         uuid=uuids[index],
         index=index,
@@ -118,7 +119,8 @@ def device_of(index: int, handles: dict[int, object], uuids: dict[int, DeviceUui
         compute_capability=(capability[0], capability[1]),
         pci_bus_id=pci_bus_id,
         numa_node=_optional(lambda: _numa_node(handle), -1),
-        nvlink_peers=tuple(uuids[i] for i, peer in handles.items() if i != index and _linked(handle, peer)),
+        nvlink_peers=peers,
+        reset_peers=peers if peers and not _switched(handle) else (),
         mig_enabled=mig.is_enabled(handle),
         mig=mig.geometry_of(handle),
     )
@@ -140,6 +142,12 @@ def _linked(handle: object, peer: object) -> bool:
             return False
         raise
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
+
+
+def _switched(handle: object) -> bool:
+    """Whether its links lead to a switch and not to other cards."""
+    far = _optional(lambda: int(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, 0)), -1)
+    return far == int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
 
 def processes_on(handle: object) -> tuple[DeviceProcess, ...]:

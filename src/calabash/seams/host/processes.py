@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,15 +109,16 @@ def pid_namespace(pid: int | None = None) -> int:
         return 0
 
 
-def send_signal(process: Process, number: signal.Signals) -> bool:
-    """Signal exactly this process; False when it is gone or not ours."""
+def send_signal(process: Process, number: signal.Signals, *, still: Callable[[Process], bool] = lambda _: True) -> bool:
+    """Signal exactly this process; False when it is gone or not ours, or not ``still`` what it is taken for, which is
+    asked when it can be nobody else any more."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:
         return False
     try:
         # The descriptor pins the process; only now does the comparison of start times mean anything.
-        if not alive(process):
+        if not alive(process) or not still(process):
             return False
         signal.pidfd_send_signal(descriptor, number)
     except OSError:

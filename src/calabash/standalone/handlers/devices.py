@@ -28,7 +28,7 @@ async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> 
 
 @post("/v1/devices/{name:str}/drain", status_code=200)
 async def drain(request: Asked, name: str) -> replies.DeviceDetail:
-    body = requests.decode(await body_of(request), requests.Drain)
+    body = requests.decode(await body_of(request), requests.DrainOrder)
 
     def change(pool: Pool) -> replies.DeviceDetail:
         care = pool.agent.care
@@ -51,4 +51,30 @@ async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
     return detail
 
 
-DEVICES = (show_device, drain, undrain)
+@post("/v1/devices/{name:str}/test", status_code=200)
+async def test(request: Asked, name: str) -> replies.TestReply:
+    requests.decode(await body_of(request), requests.Nothing)
+
+    def change(pool: Pool) -> replies.TestReply:
+        probed = pool.agent.care.test(pool.agent.care.find(name))
+        return replies.TestReply(
+            passed=probed.passed, why=probed.why, figures=dict(probed.figures), device=views.device(pool.agent, name)
+        )
+
+    answer: replies.TestReply = await _changed(request, "test devices", change)
+    return answer
+
+
+@post("/v1/devices/{name:str}/reset", status_code=200)
+async def reset(request: Asked, name: str) -> replies.DeviceDetail:
+    requests.decode(await body_of(request), requests.Nothing)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        pool.agent.care.reset(pool.agent.care.find(name))
+        return views.device(pool.agent, name)
+
+    detail: replies.DeviceDetail = await _changed(request, "reset devices", change)
+    return detail
+
+
+DEVICES = (show_device, drain, undrain, test, reset)

@@ -1,0 +1,71 @@
+"""Who hears of the health of a card: everybody who reads events, its tenants, and their programs if they asked for it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Sequence
+
+from calabash.agent.card import HealthChange
+from calabash.agent.events import Events
+from calabash.agent.inventory import Inventory
+from calabash.agent.membership import Membership
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Health
+from calabash.model.request import AllocationId
+from calabash.seams.host.processes import Process, send_signal
+
+_SIGNALLED = {Health.DRAINING, Health.LOST}
+
+
+class Tidings:
+    """Of one node; from any thread."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        events: Events,
+        membership: Membership,
+        records: Callable[[], list[AllocationRecord]],
+    ) -> None:
+        self._inventory = inventory
+        self._events = events
+        self._membership = membership
+        self._records = records
+
+    def tell(self, changes: Sequence[HealthChange], tenants: Collection[AllocationId] | None = None) -> None:
+        """Tell what has happened; ``tenants``: whom it concerns, when that is known better than by who has a slice."""
+        for change in changes:
+            part = f" ({change.part})" if change.part else ""
+            what = f"{change.before} -> {change.after}{part}: {change.cause}"
+            self._events.tell("health", reason=change.after, device=change.device, message=what)
+            for record in self._concerned(change, tenants) if change.tell else ():
+                self._events.tell(
+                    "device_unhealthy",
+                    reason="unhealthy",
+                    allocation=record.id,
+                    device=change.device,
+                    message=f"device {change.device}{part} of this allocation is {change.after}: {change.cause}",
+                )
+                if change.fault and change.after in _SIGNALLED:
+                    self._signal(record)
+        if any(change.after is Health.HEALTHY for change in changes):
+            self._events.changed()
+
+    def _concerned(self, change: HealthChange, tenants: Collection[AllocationId] | None) -> list[AllocationRecord]:
+        on_it = [r for r in self._records() if any(part.device == change.device for part in r.placement.slices)]
+        if tenants is None and change.part:
+            reading = self._inventory.reading(change.device)
+            pids = [p.pid for p in reading.processes if p.part == change.part] if reading is not None else []
+            tenants = {found for pid in pids if (found := self._membership.allocation_of(pid)) is not None}
+        return on_it if tenants is None else [r for r in on_it if r.id in tenants]
+
+    def _signal(self, record: AllocationRecord) -> None:
+        """Whoever asked for it; a process that is no member in that very moment is not touched."""
+        if not record.request.on_fault:
+            return
+        number = signal.Signals[record.request.on_fault]
+        for process in self._membership.processes(record.id):
+            send_signal(process, number, still=lambda found: self._is_member(found, record.id))
+
+    def _is_member(self, process: Process, allocation: AllocationId) -> bool:
+        return self._membership.allocation_of(process.pid) == allocation
