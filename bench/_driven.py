@@ -13,13 +13,12 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-from tests.contract.fake_kubelet import FakeKubelet
+from tests.contract.fake_kubelet import FakeKubelet, serve
 
 from bench._starts import INIT, WantedContainer
 from calabash.kubernetes.names import GPUS
@@ -82,13 +81,7 @@ class DrivenKubelet:
             resources_pb.ListPodResourcesResponse.SerializeToString,
         )
         (self._resources / "kubelet.sock").unlink(missing_ok=True)
-        server = grpc.server(futures.ThreadPoolExecutor(4))
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
-        )
-        server.add_insecure_port(f"unix:{self._resources}/kubelet.sock")
-        server.start()
-        self._server = server
+        self._server = serve(self._resources / "kubelet.sock", "v1.PodResourcesLister", {"List": handler})
 
     def stop(self) -> None:
         self._line.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,15 @@ from calabash.seams.kubelet.stubs import pluginregistration_pb2 as registration_
 from calabash.seams.kubelet.stubs import podresources_pb2 as resources_pb
 
 WAIT_S = 20.0
+
+
+def serve(socket: Path, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> grpc.Server:
+    """A service on a Unix socket that nobody else has, from threads of its own."""
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(methods)),))
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    return server
 
 
 class FakeKubelet:
@@ -40,13 +49,7 @@ class FakeKubelet:
                 old.unlink()
         unary = grpc.unary_unary_rpc_method_handler
         register = unary(self._register, pb.RegisterRequest.FromString, pb.Empty.SerializeToString)
-        server = grpc.server(futures.ThreadPoolExecutor(4))
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register}),)
-        )
-        server.add_insecure_port(f"unix:{self.directory}/kubelet.sock")
-        server.start()
-        self._server = server
+        self._server = serve(self.directory / "kubelet.sock", "v1beta1.Registration", {"Register": register})
 
     def stop(self) -> None:
         """Be gone, with all connections; the sockets stay."""
@@ -182,9 +185,4 @@ def serve_pod_resources(
         resources_pb.AllocatableResourcesRequest.FromString,
         resources_pb.AllocatableResourcesResponse.SerializeToString,
     )
-    methods = {"List": list_all, "GetAllocatableResources": offered}
-    server = grpc.server(futures.ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
-    server.add_insecure_port(f"unix:{socket}")
-    server.start()
-    return server
+    return serve(socket, "v1.PodResourcesLister", {"List": list_all, "GetAllocatableResources": offered})

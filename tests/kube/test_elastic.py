@@ -6,7 +6,6 @@ API server, aggregation, HPA controller and planner are real; nodes, and what th
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 from tests.kube.api import Json
 from tests.kube.charts import need_helm, render
 from tests.kube.cluster import Cluster
+from tests.kube.frontproxy import front_proxy
 from tests.kube.hollow import HollowKubelets
 from tests.kube.needs import need
 from tests.kube.planned import SYSTEM, Planned, devices, planned_pod
@@ -39,21 +39,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A control plane whose API server passes questions on, and whose autoscaler looks every second."""
     need()
     need_helm()
-    certificate, key = tmp_path / "proxy.crt", tmp_path / "proxy.key"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    files = ["-subj", "/CN=front-proxy-client", "-days", "2", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*made, *files], check=True, capture_output=True, timeout=20)
-    flags = {
-        "requestheader-client-ca-file": certificate,
-        "requestheader-allowed-names": "front-proxy-client",
-        "requestheader-username-headers": "X-Remote-User",
-        "requestheader-group-headers": "X-Remote-Group",
-        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
-        "proxy-client-cert-file": certificate,
-        "proxy-client-key-file": key,
-    }
     with Cluster(
-        apiserver=[f"--{name}={value}" for name, value in flags.items()],
+        apiserver=front_proxy(tmp_path),
         controllers=["--horizontal-pod-autoscaler-sync-period=1s"],
     ) as made_cluster:
         yield made_cluster

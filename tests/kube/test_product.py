@@ -18,6 +18,7 @@ from tests.kube import charts
 from tests.kube.api import Json, RefusedError
 from tests.kube.charts import CHART, NAMESPACE, need_helm
 from tests.kube.cluster import Cluster
+from tests.kube.frontproxy import front_proxy
 from tests.kube.gpu_node import CUDA, cuda_image
 from tests.kube.images import Image, layer_of, write_archive
 from tests.kube.needs import need
@@ -44,7 +45,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     scratch = tmp_path_factory.mktemp("product")
     archive = image_of_the_product(scratch)
     # There is no kube-proxy: the API server asks the webhooks' Service by its endpoints.
-    with Cluster(lifecycle=True, apiserver=["--enable-aggregator-routing=true"]) as cluster:
+    flags = ["--enable-aggregator-routing=true", *front_proxy(scratch)]
+    with Cluster(lifecycle=True, apiserver=flags) as cluster:
         node = RealNode(cluster)
         # As on a machine that systemd has started: what the agent mounts is seen by the node.
         cluster.exec_inside("mount", "--make-rshared", "/", beside=node.name)
@@ -60,15 +62,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         repository, _, tag = SCHEDULER.rpartition(":")
         small: dict[str, Any] = {"resources": {"requests": {"cpu": "10m", "memory": "10Mi"}}}
         values = {
-            "agent": {"simulated": STATE, **small},
+            "agent": {"simulated": STATE, "useEverySeconds": 1, **small},
             "planner": small,
             "admission": small,
+            "metrics": {"enabled": True, **small},
             "scheduler": {"image": {"repository": repository, "tag": tag}, **small},
         }
         charts.helm(
             "install", "calabash", str(CHART), "--create-namespace", values=values, kubeconfig=cluster.kubeconfig
         )
-        for name in ("daemonset/calabash-agent", "deployment/calabash-planner", "deployment/calabash-admission"):
+        deployments = [f"deployment/calabash-{name}" for name in ("planner", "admission", "metrics")]
+        for name in ("daemonset/calabash-agent", *deployments):
             cluster.kubectl("rollout", "status", name, f"--namespace={NAMESPACE}", "--timeout=150s", timeout_s=160)
         yield cluster
 
@@ -128,7 +132,35 @@ def planners(cluster: Cluster) -> list[str]:
     return [address for address in found if address]
 
 
-def run(cluster: Cluster, name: str, command: list[str], limits: dict[str, str], *, image: str = CUDA) -> Json:
+def test_an_autoscaler_is_told_by_way_of_the_api_server_what_a_slice_uses(installed: Cluster) -> None:
+    path = "/apis/external.metrics.k8s.io/v1beta1"
+    assert "calabash_slice_memory_percent" in [r["name"] for r in installed.api.get(path)["resources"]]
+    limits = {"calabash.dev/gpus": "1", "calabash.dev/memory": "1Gi", "calabash.dev/cores": "30"}
+    run(installed, "metered", ["load", "tenant", "600", "1000000"], limits, labels={"app": "metered"})
+
+    def used() -> list[str]:
+        asked = f"{path}/namespaces/tenant/calabash_slice_memory_percent?labelSelector=app%3Dmetered"
+        return [item["value"] for item in installed.api.get(asked)["items"] if item["value"] != "0"]
+
+    try:
+        (percent,) = installed.wait_for(used, "the memory that the pod uses of its slice", 60)
+    except TimeoutError as error:
+        error.add_note(told(installed, "metered"))
+        raise
+    assert percent.endswith("m"), "thousandths"
+    assert 50_000 < int(percent[:-1]) <= 100_000
+    installed.api.delete(f"{PODS}/metered", {"gracePeriodSeconds": 0})
+
+
+def run(
+    cluster: Cluster,
+    name: str,
+    command: list[str],
+    limits: dict[str, str],
+    *,
+    image: str = CUDA,
+    labels: dict[str, str] | None = None,
+) -> Json:
     """Makes a pod as a tenant writes it; what the API server made of it."""
     if not cluster.api.exists("/api/v1/namespaces/tenant"):
         cluster.api.create("/api/v1/namespaces", {"metadata": {"name": "tenant"}})
@@ -136,7 +168,8 @@ def run(cluster: Cluster, name: str, command: list[str], limits: dict[str, str],
     cluster.wait_for(lambda: cluster.api.exists(account), "an account")
     container = {"name": "main", "image": image, "command": command, "resources": {"limits": limits}}
     spec = {"restartPolicy": "Never", "containers": [container]}
-    return cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    metadata = {"name": name, "labels": labels or {}}
+    return cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def ended(cluster: Cluster, name: str) -> str:
@@ -192,7 +225,7 @@ def test_the_agent_has_taken_the_startup_taint_from_its_node(installed: Cluster)
 
 
 def test_who_needs_nothing_of_the_node_runs_as_nobody(installed: Cluster) -> None:
-    for component in ("admission", "planner"):
+    for component in ("admission", "planner", "metrics"):
         said = installed.kubectl(
             "exec",
             f"--namespace={NAMESPACE}",

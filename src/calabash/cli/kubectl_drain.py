@@ -140,6 +140,22 @@ def holders(client: KubeClient, node: GpuNode) -> list[Pod]:
     ]
 
 
+def require_no_data(pods: Sequence[Pod]) -> None:
+    """Raises CONFLICT when data of a pod that has to leave is lost with it; those that leave already do so in any case."""
+    staying = [pod for pod in pods if not pod.metadata.deletion_timestamp]
+    local = [
+        f"{pod.metadata.namespace}/{pod.metadata.name}"
+        for pod in staying
+        if any(volume.empty_dir is not None for volume in pod.spec.volumes)
+    ]
+    if local:
+        raise CalabashError(
+            f"data in emptyDir volumes is lost with these pods: {_named(local)}",
+            reason=Reason.CONFLICT,
+            hint="--delete-emptydir-data has them leave all the same; nothing has been changed",
+        )
+
+
 def require_owners(pods: Sequence[Pod]) -> None:
     """Raises CONFLICT when a pod has nobody who makes it again; those that leave already do so in any case."""
     staying = [pod.metadata for pod in pods if not pod.metadata.deletion_timestamp]
@@ -224,6 +240,7 @@ def until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine) -
     help="How long pods have to end. Default: what each asks for.",
 )
 @click.option("--force", is_flag=True, help="Also pods that nobody makes again.")
+@click.option("--delete-emptydir-data", is_flag=True, help="Also pods with emptyDir volumes, whose data is lost.")
 @click.option("--dry-run", is_flag=True, help="Only list the pods that would have to leave.")
 @cluster.options
 @output.option
@@ -234,6 +251,7 @@ def drain(
     timeout: str,
     grace: int | None,
     force: bool,
+    delete_emptydir_data: bool,
     dry_run: bool,
     kubeconfig: str,
     context: str,
@@ -245,8 +263,8 @@ def drain(
     cordoned; --undo ends that.
     """
     timeout_s = parse_duration_s(timeout)
-    if undo and (dry_run or force or grace is not None):
-        raise click.UsageError("--undo takes none of --dry-run, --force and --grace")
+    if undo and (dry_run or force or delete_emptydir_data or grace is not None):
+        raise click.UsageError("--undo takes none of --dry-run, --force, --delete-emptydir-data and --grace")
     client, _ = cluster.connect(kubeconfig, context)
     work = Drain(client, cluster.checked(node), grace_s=grace)
     if undo:
@@ -260,6 +278,8 @@ def drain(
         return
     if not force:
         require_owners(pods)
+    if not delete_emptydir_data:
+        require_no_data(pods)
     line = ProgressLine()
     try:
         work.cordon()

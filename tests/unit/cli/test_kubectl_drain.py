@@ -113,6 +113,28 @@ def test_a_budget_is_kept_and_named_and_asked_again(
     assert "default/runs is kept: The disruption budget web allows no disruption now" in capsys.readouterr().err
 
 
+def test_pods_whose_data_would_be_lost_keep_the_node_as_it_is_unless_that_is_meant(
+    world: World, clock: Time, capsys: pytest.CaptureFixture[str]
+) -> None:
+    volumes = [{"name": "token", "projected": {}}, {"name": "scratch", "emptyDir": {"medium": "Memory"}}]
+    world.pod("writes", node="node1", annotations=asks(), spec={"volumes": volumes})
+    assert run("drain", "node1") != 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "error: data in emptyDir volumes is lost with these pods: default/writes"
+    assert said[1].startswith("hint: --delete-emptydir-data")
+    assert not cordoned(world)
+
+    def meanwhile() -> None:
+        for name in ("writes", "runs"):
+            end(world, name)
+        if clock.now_s == 2.0:
+            give_back(world)
+
+    clock.meanwhile = meanwhile
+    assert run("drain", "node1", "--delete-emptydir-data") == 0
+    assert "2 pods have left" in capsys.readouterr().out
+
+
 def test_a_timeout_says_who_is_left_and_leaves_the_cordon(
     world: World, clock: Time, capsys: pytest.CaptureFixture[str]
 ) -> None:

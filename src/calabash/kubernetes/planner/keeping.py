@@ -32,7 +32,7 @@ class PodKeeping:
             kept = {intern(name): text for name, text in meta.annotations.items() if name.startswith(GROUP)}
             kept[REQUEST] = intern(kept[REQUEST])
             meta = replace(meta, annotations=kept)
-            spec = replace(spec, containers=(), init_containers=(), ephemeral_containers=())
+            spec = replace(spec, containers=(), init_containers=(), ephemeral_containers=(), volumes=())
         owner = meta.controller
         return self._share(
             Pod(

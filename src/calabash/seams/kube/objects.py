@@ -103,6 +103,17 @@ class SchedulingGroup(KubeStruct, frozen=True):
     pod_group_name: str | None = None
 
 
+class EmptyDirectory(KubeStruct, frozen=True):
+    """A directory of the node that ends with its pod."""
+
+
+class Volume(KubeStruct, frozen=True):
+    """What a pod's containers can mount; of the kinds only the one whose data is lost with the pod."""
+
+    name: str
+    empty_dir: EmptyDirectory | None = None
+
+
 class PodSpec(KubeStruct, frozen=True):
     """What a pod is to be."""
 
@@ -117,6 +128,7 @@ class PodSpec(KubeStruct, frozen=True):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
     overhead: dict[str, str] = msgspec.field(default_factory=dict)
+    volumes: tuple[Volume, ...] = ()
     priority: int | None = None
     priority_class_name: str = ""
     preemption_policy: str | None = None
