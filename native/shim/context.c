@@ -10,6 +10,7 @@
 
 #include "shim/charge.h"
 #include "shim/device.h"
+#include "shim/door.h"
 #include "shim/ledger.h"
 #include "shim/pool.h"
 #include "shim/real.h"
@@ -37,10 +38,12 @@ static cb_spin lock;
 CUresult CUDAAPI cuInit(unsigned int Flags)
 {
     CB_ENTER();
-    if (__atomic_load_n(&cb.ordinal_count, __ATOMIC_ACQUIRE) == 0) cb_devices_narrow();
+    if (__atomic_load_n(&cb.ordinal_count, __ATOMIC_ACQUIRE) > 0) return CB_REAL(cuInit)(Flags);
+    cb_devices_narrow();
+    int door = cb_door_enter();
     CUresult result = CB_REAL(cuInit)(Flags);
-    if (result == CUDA_SUCCESS && __atomic_load_n(&cb.ordinal_count, __ATOMIC_ACQUIRE) == 0)
-        cb_devices_learn();
+    cb_door_leave(door, result);
+    if (result == CUDA_SUCCESS) cb_devices_learn();
     return result;
 }
 

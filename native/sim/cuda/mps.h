@@ -4,10 +4,6 @@
 
 #include "sim/cuda/call.h"
 
-/* What the environment of a server, and of nobody else, says. */
-#define MPS_SERVER_ENVIRONMENT "CALABASH_SIM_MPS_SERVER"
-#define MPS_SERVER_BYTES       (30ull << 20) /* of a server's context */
-
 /* Join the server that the control daemon of the pipe directory names; without a daemon all is as without the service.
  * Waits as long as the daemon lets it wait. */
 CUresult mps_connect(void);

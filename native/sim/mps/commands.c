@@ -2,8 +2,11 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/mps/daemon.h"
+#include "sim/mps/commands.h"
+
 #include "sim/mps/log.h"
+#include "sim/mps/servers.h"
+#include "sim/mps/waiters.h"
 #include "sim/node/mps.h"
 #include "sim/node/slot.h"
 

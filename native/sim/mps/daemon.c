@@ -4,7 +4,10 @@
 #endif
 #include "sim/mps/daemon.h"
 
+#include "sim/mps/commands.h"
 #include "sim/mps/log.h"
+#include "sim/mps/servers.h"
+#include "sim/mps/waiters.h"
 #include "sim/node/mps.h"
 #include "sim/node/slot.h"
 
@@ -21,16 +24,6 @@
 #include <unistd.h>
 
 #define LOOK_MS 5 /* while somebody waits */
-
-bool waiter_add(struct daemon *d, const struct waiter *w)
-{
-    for (uint32_t i = 0; i < WAITERS_MAX; i++) {
-        if (d->waiter[i].fd >= 0) continue;
-        d->waiter[i] = *w;
-        return true;
-    }
-    return false;
-}
 
 static void reply(int fd, const char *text, size_t length)
 {

@@ -2,8 +2,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/cuda/mps.h"
-#include "sim/mps/daemon.h"
+#include "sim/mps/servers.h"
+
 #include "sim/mps/log.h"
 #include "sim/node/mps.h"
 #include "sim/node/slot.h"
@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

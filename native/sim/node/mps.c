@@ -1,8 +1,6 @@
 /* Servers and clients of the multi-process service; mps.h has the theory. */
 #include "sim/node/mps.h"
 
-#include "sim/node/slot.h"
-
 #include <string.h>
 
 struct sim_mps *sim_mps_server(struct sim_node *n, uint32_t slot)
@@ -140,7 +138,10 @@ void sim_mps_fault(struct sim *s, uint32_t device, uint32_t result)
 bool sim_mps_admits(const struct sim *s, uint32_t other)
 {
     const struct sim_node *n = s->node;
-    const struct sim_mps *m = &n->proc[s->slot].mps;
+    const struct sim_mps *m = &n->proc[s->slot].mps, *o = &n->proc[other % SIM_PROCS_MAX].mps;
+    const struct sim_proc *of = &n->proc[o->server % SIM_PROCS_MAX];
+    if (o->role == SIM_MPS_CLIENT && (of->state != SIM_SLOT_LIVE || of->generation != o->server_generation))
+        return true; /* its server is gone, and with it what it could run */
     if (m->role != SIM_MPS_CLIENT) return false;
     return other == m->server || sim_mps_is_client(n, other, m->server);
 }

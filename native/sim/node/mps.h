@@ -16,6 +16,10 @@
 #define SIM_MPS_CLIENTS_MAX  48u
 #define SIM_MPS_CLIENTS_LESS 16u /* before Volta */
 
+/* What the environment of a server, and of nobody else, says; and how much its context takes. */
+#define MPS_SERVER_ENVIRONMENT "CALABASH_SIM_MPS_SERVER"
+#define MPS_SERVER_BYTES       (30ull << 20)
+
 /* Results of the driver that the service answers with. */
 enum sim_mps_result {
     SIM_MPS_OK = 0,

@@ -163,6 +163,12 @@ class Auditor:
             seen_ns = seen.get(name, 0)
             if elapsed_ns <= 0:
                 continue
+            if keeping.limits.device(index).policy == PagePolicy.NONE:
+                part.told_ns, part.since_ns = value_ns, now_ns
+                keeping.limits.add_seen(
+                    index, seen_ns, unreported_ns=seen_ns
+                )  # others hold its share, and nobody tells
+                continue
             window = Window(now_ns=now_ns, elapsed_ns=elapsed_ns, seen_ns=seen_ns, told_ns=value_ns - part.told_ns)
             part.audit, owed_ns = check(part.audit, window)
             part.told_ns, part.since_ns = value_ns, now_ns

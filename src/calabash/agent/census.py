@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from calabash.agent.inventory import Inventory
+from calabash.agent.own import OwnProcesses
 from calabash.agent.strangers import Listed, OverUse, OverUses, Stranger, StrangerPolicy, judge
 from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
-from calabash.seams.host.processes import Process, command_name, identify, owner, parent_of, send_signal, user_name
+from calabash.seams.host.processes import Process, command_name, identify, owner, send_signal, user_name
 
 PERIOD_NS = 400_000_000
-ANCESTORS_MAX = 16
 
 Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
 Views = Mapping[AllocationId, Collection[DeviceUuid]]
@@ -43,6 +42,7 @@ class Census:
     Args:
         allocation_of: who a process belongs to, by the kernel's word or by its lease.
         entitled: the allocations that may be on a device, the unknown to the journal included.
+        own: what the pool has taken over from an earlier one; what it has started itself is known.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class Census:
         events: CensusListener,
         *,
         policy: StrangerPolicy = StrangerPolicy.TELL,
+        own: OwnProcesses | None = None,
     ) -> None:
         self.policy = policy
+        self._own = own or OwnProcesses()
         self._inventory = inventory
         self._allocation_of = allocation_of
         self._entitled = entitled
@@ -119,7 +121,7 @@ class Census:
             uid=owner(process),
             command=command_name(process),
             allocation=allocation,
-            ours=allocation is None and _ours(entry.pid),
+            ours=allocation is None and self._own.has(entry.pid),
             part=entry.part,
             elsewhere=allocation is not None and _is_elsewhere(entry.part, allowed.get(allocation)),
         )
@@ -128,17 +130,6 @@ class Census:
 def _is_elsewhere(part: str, allowed: Collection[DeviceUuid] | None) -> bool:
     """Whether it is on a part of a device that is not among those of its slice."""
     return bool(part) and allowed is not None and part not in allowed
-
-
-def _ours(pid: int) -> bool:
-    """Whether it is this process or one that it started, at whatever remove."""
-    for _ in range(ANCESTORS_MAX):
-        if pid == os.getpid():
-            return True
-        if pid <= 1:
-            return False
-        pid = parent_of(pid)
-    return False
 
 
 def _uses(uuid: DeviceUuid, listed: Sequence[Listed], caps: Caps) -> list[OverUse]:

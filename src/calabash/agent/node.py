@@ -103,6 +103,8 @@ class NodeAgent:
     def stop(self) -> None:
         """Stop watching; whoever runs keeps running under the same limits."""
         self._watching.stop()
+        for executor in self._parts.modes.values():
+            executor.stop()
         self._parts.events.flush()
         self._parts.membership.close()
 
@@ -238,6 +240,11 @@ class NodeAgent:
     def record(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held; None when it is not, or not any more."""
         return self._parts.allocations.get(allocation)
+
+    def notes(self, record: AllocationRecord) -> tuple[str, ...]:
+        """What its user should know of it now, or after its end: one line each."""
+        executor = self._parts.modes.get(record.placement.mode)
+        return executor.warnings(record) if executor is not None else ()
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""

@@ -18,6 +18,7 @@ from calabash.agent.membership import Membership, choose_membership
 from calabash.agent.modes.protocol import ModeExecutor, NodeTools
 from calabash.agent.modes.registry import open_modes
 from calabash.agent.occupancy import Occupancy
+from calabash.agent.own import OwnProcesses
 from calabash.agent.slots import Slots, choose_slots
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
@@ -72,6 +73,7 @@ def build_parts(
     """
     lock = threading.RLock()
     events = Events(store, clock)
+    own = OwnProcesses()
     membership = membership or choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
     inventory = Inventory(drivers, policy=read_policy(home), book=HealthBook(home), clock=clock)
@@ -118,6 +120,9 @@ def build_parts(
         one_process=one_process,
         end=end,
         part_happened=part_happened,
+        own=own,
+        allocation_of=membership.allocation_of,
+        tell=hooks.tell,
     )
     return NodeParts(
         lock=lock,
@@ -131,7 +136,7 @@ def build_parts(
         allocations=allocations,
         modes=open_modes(tools),
         events=events,
-        truth=Truth(inventory, membership, clock, hooks, policy=strangers),
+        truth=Truth(inventory, membership, clock, hooks, policy=strangers, own=own),
         tidings=tidings,
         environment=environment,
     )

@@ -10,6 +10,7 @@ from calabash.agent.auditor import Auditor
 from calabash.agent.census import Caps, Census, CensusListener, Views, described
 from calabash.agent.inventory import Inventory
 from calabash.agent.membership import Membership
+from calabash.agent.own import OwnProcesses
 from calabash.agent.reap import Keeping
 from calabash.agent.strangers import OverUse, Stranger, StrangerPolicy
 from calabash.model.device import DeviceUuid
@@ -47,7 +48,14 @@ class Truth:
     """Rounds of one node. ``round`` from one thread, ``strangers`` from any."""
 
     def __init__(
-        self, inventory: Inventory, membership: Membership, clock: Clock, hooks: Hooks, *, policy: StrangerPolicy
+        self,
+        inventory: Inventory,
+        membership: Membership,
+        clock: Clock,
+        hooks: Hooks,
+        *,
+        policy: StrangerPolicy,
+        own: OwnProcesses | None = None,
     ) -> None:
         self._inventory = inventory
         self._membership = membership
@@ -62,6 +70,7 @@ class Truth:
             hooks.entitled,
             CensusListener(found=self._found, gone=self._gone, over_use=self._over_use, changed=hooks.changed),
             policy=policy,
+            own=own,
         )
         self._auditor = Auditor(
             inventory,

@@ -55,6 +55,8 @@ class Reason(StrEnum):
     # what drivers saw and nobody was given
     STRANGER = "stranger"
     UNDER_REPORTED = "under_reported"
+    NEIGHBOUR_FAULT = "neighbour_fault"
+    UNVERIFIED = "unverified"
 
 
 class CalabashError(Exception):

@@ -60,7 +60,12 @@ class Explanations:
             state=record.state,
             reason=record.reason or ("unhealthy" if ill else ""),
             explanation=ill or record.explanation or f"{record.state} in mode {record.placement.mode}",
-            details=[*([record.explanation] if ill and record.explanation else []), *placed, *happened],
+            details=[
+                *([record.explanation] if ill and record.explanation else []),
+                *placed,
+                *happened,
+                *self._agent.notes(record),
+            ],
         )
 
     def _of_devices(self, record: AllocationRecord) -> tuple[str, list[str]]:

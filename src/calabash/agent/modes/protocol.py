@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from calabash.agent.health import HealthEvent
 from calabash.agent.inventory import Inventory
+from calabash.agent.own import OwnProcesses
 from calabash.agent.reap import Keeping
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
@@ -16,6 +17,17 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ModeName
 from calabash.sharing.protocol import Edits
+
+Tell = Callable[[str, str, str, str, str], None]
+
+
+def _nobodys(pid: int) -> AllocationId | None:
+    del pid
+    return None
+
+
+def _told_nobody(kind: str, reason: str, allocation: str, device: str, message: str) -> None:
+    del kind, reason, allocation, device, message
 
 
 def _ends_nothing(allocation: AllocationId, reason: str, explanation: str) -> None:
@@ -45,6 +57,9 @@ class NodeTools:
             UUID) or a daemon (by a name): card, part, event, cause, and the allocations that it concerns. People and those
             tenants are told; ``inventory.part_health`` then says whether the part may be given out. It is well again after
             RESET_DONE (where it needed a reset) and TEST_PASSED, both the executor's to say.
+        own: processes of an earlier pool that an executor takes over.
+        allocation_of: whose a process is, by the kernel's word or by its lease.
+        tell: an event: kind, reason, allocation, device, message.
     """
 
     home: Path
@@ -56,6 +71,9 @@ class NodeTools:
     one_process: bool = False
     end: Callable[[AllocationId, str, str], None] = _ends_nothing
     part_happened: Callable[[DeviceUuid, str, HealthEvent, str, Collection[AllocationId]], None] = _nobody_is_told
+    own: OwnProcesses = field(default_factory=OwnProcesses)
+    allocation_of: Callable[[int], AllocationId | None] = _nobodys
+    tell: Tell = _told_nobody
 
 
 class ModeExecutor(Protocol):
@@ -118,6 +136,10 @@ class ModeExecutor(Protocol):
         """Once a second: mend what somebody has changed behind our back; what it was, one line each."""
         ...
 
+    def stop(self) -> None:
+        """The agent stops, and whoever runs keeps running: end what nobody needs. Nothing else is called afterwards."""
+        ...
+
 
 class ViewOnly:
     """A mode that promises no amounts: its slots narrow the view of devices and limit nothing."""
@@ -163,3 +185,6 @@ class ViewOnly:
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
         del held
         return []
+
+    def stop(self) -> None:
+        """Nothing runs for it."""

@@ -1,0 +1,213 @@
+"""NVIDIA's multi-process service: one control daemon, asked through its own program.
+
+A daemon lives in a directory of its own: ``pipe`` is where programs reach it, ``log`` what it and its servers have
+written. Every question is one short run of the program with a deadline, so a daemon that hangs costs its asker no more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
+
+PROGRAM = "nvidia-cuda-mps-control"
+ASK_S = 3.0
+SOCKET_PATH_MAX = 90  # what remains of a socket's path when the names of its files are taken off
+_LOG_BYTES_MAX = 1 << 20
+_PIDS_MAX = 4096
+# "Client {3, 4711} encountered a fatal fault on device GPU-...": who it was; other drivers may say it otherwise.
+_CULPRIT = re.compile(r"[Cc]lient \{\d+, (\d+)\} encountered a fatal")
+
+
+class ServerStatus(StrEnum):
+    """What a server says of itself."""
+
+    INITIALIZING = "INITIALIZING"
+    ACTIVE = "ACTIVE"
+    FAULT = "FAULT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLook:
+    """A server at one moment, with its clients by pid."""
+
+    pid: int
+    status: ServerStatus
+    clients: tuple[int, ...] = ()
+
+
+def find_program(environment: Mapping[str, str]) -> Path:
+    """The control program: the simulated one on a simulated node. Raises CalabashError(BAD_FILE) when there is none."""
+    found: str | None
+    if SIM_ENVIRONMENT in environment:
+        path = simulated_library_dir() / PROGRAM
+        found = str(path) if path.is_file() else None
+    else:
+        found = shutil.which(PROGRAM)
+    if found is None:
+        raise CalabashError(
+            f"{PROGRAM} is not installed, so mode mps cannot be served",
+            reason=Reason.BAD_FILE,
+            hint="it comes with the driver: nvidia-compute-utils, or make native for a simulated node",
+        )
+    return Path(found)
+
+
+class MpsControl:
+    """The daemon of one directory."""
+
+    def __init__(self, directory: Path, device: str, environment: Mapping[str, str]) -> None:
+        self.pipe = directory / "pipe"
+        self.log = directory / "log"
+        self._environment = environment
+        self._own = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.log),
+            "CUDA_VISIBLE_DEVICES": device,
+        }
+        self._read_to = 0
+
+    @property
+    def reach(self) -> tuple[tuple[str, str], ...]:
+        """What leads a program to it."""
+        return (("CUDA_MPS_PIPE_DIRECTORY", str(self.pipe)),)
+
+    def start(self, *, multiuser: bool) -> subprocess.Popen[bytes]:
+        """Start the daemon as a child that outlives us. Raises CalabashError."""
+        program = find_program(self._environment)
+        own = self.pipe.parent
+        for directory, mode in ((own.parent, 0o711), (own, 0o711), (self.pipe, 0o711), (self.log, 0o700)):
+            directory.mkdir(mode=mode, parents=True, exist_ok=True)
+            directory.chmod(mode)
+        command = [str(program), "-f", *(["--multiuser-server"] if multiuser else [])]
+        self._read_to = self._log_size()
+        try:
+            return subprocess.Popen(
+                command,
+                env=self._whole(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CalabashError(
+                f"cannot start {program}: {error.strerror}", reason=Reason.BAD_FILE, hint="is it executable?"
+            ) from error
+
+    def ask(self, *commands: str) -> str:
+        """What the commands answer, one after the other. Raises CalabashError: TIMEOUT, or NOT_FOUND without a daemon."""
+        try:
+            done = subprocess.run(
+                [str(find_program(self._environment))],
+                input="".join(f"{command}\n" for command in commands),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ASK_S,
+                env=self._whole(),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CalabashError(
+                f"the MPS control daemon at {self.pipe} does not answer within {ASK_S:g} s", reason=Reason.TIMEOUT
+            ) from error
+        if done.returncode != 0:
+            raise CalabashError(
+                f"there is no MPS control daemon at {self.pipe}: {done.stderr.strip()[:200]}", reason=Reason.NOT_FOUND
+            )
+        return done.stdout
+
+    def servers(self) -> tuple[int, ...]:
+        """The pids of its servers."""
+        return _pids(self.ask("get_server_list"))
+
+    def look(self, server: int) -> ServerLook | None:
+        """One server; None when it is not there."""
+        status, _, rest = self.ask(f"get_server_status {server}", f"get_client_list {server}").partition("\n")
+        try:
+            return ServerLook(pid=server, status=ServerStatus(status.strip()), clients=_pids(rest))
+        except ValueError:
+            return None
+
+    def start_server(self, uid: int) -> None:
+        """Have a server started for a user, or for all of a daemon that serves all."""
+        self.ask(f"start_server -uid {uid}")
+
+    def set_share(self, server: int, device: str, *, percent: int, memory_mib: int) -> str:
+        """What clients that come from now on get. "" when the server then says the same, else what it says."""
+        answer = self.ask(
+            f"set_active_thread_percentage {server} {percent}",
+            f"set_device_pinned_mem_limit {server} {device} {memory_mib}M",
+        )
+        said = self.share(server, device)
+        if said == (percent, memory_mib):
+            return ""
+        return f"it says {said[0]:g}% and {said[1]} MiB ({answer.strip()[:100]})"
+
+    def share(self, server: int, device: str) -> tuple[float, int]:
+        """Percent and MiB that a server gives to clients that come now; MiB 0: no limit."""
+        lines = self.ask(
+            f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} {device}"
+        ).splitlines()
+        try:
+            return float(lines[0]), _mib(lines[1].strip())
+        except (IndexError, ValueError):
+            return -1.0, -1
+
+    def set_defaults(self, device: str, *, percent: int, memory_mib: int) -> None:
+        """What the next server starts with."""
+        self.ask(
+            f"set_default_active_thread_percentage {percent}",
+            f"set_default_device_pinned_mem_limit {device} {memory_mib}M",
+        )
+
+    def terminate(self, server: int, client: int) -> None:
+        """End the work of one client; its process goes on without the card."""
+        self.ask(f"terminate_client {server} {client}")
+
+    def quit(self) -> None:
+        """End daemon and servers now, whoever is there."""
+        self.ask("quit -t 0")
+
+    def culprit(self) -> int:
+        """Who made the last fatal fault, by what the server has written since it was asked last; 0: it does not say."""
+        try:
+            with (self.log / "server.log").open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(min(self._read_to, size), size - _LOG_BYTES_MAX))
+                text = file.read(_LOG_BYTES_MAX).decode(errors="replace")
+        except OSError:
+            return 0
+        self._read_to = size
+        found = _CULPRIT.findall(text)
+        return int(found[-1]) if found else 0
+
+    def _log_size(self) -> int:
+        try:
+            return (self.log / "server.log").stat().st_size
+        except OSError:
+            return 0
+
+    def _whole(self) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "LD_PRELOAD"))}
+        return inherited | dict(self._environment) | self._own
+
+
+def _pids(text: str) -> tuple[int, ...]:
+    return tuple(int(line) for line in text.split()[:_PIDS_MAX] if line.isdecimal())
+
+
+def _mib(text: str) -> int:
+    """``8G`` and ``900M``; anything else is no limit."""
+    if text[-1:] in {"G", "M"} and text[:-1].isdecimal():
+        return int(text[:-1]) * (1024 if text.endswith("G") else 1)
+    return 0

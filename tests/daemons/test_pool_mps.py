@@ -1,0 +1,166 @@
+"""Mode mps on a real pool: shares that the service holds, faults that are everybody's, daemons that outlive pools."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.daemons.world import Program, World, elapsed_until, until
+from tests.native.sim_cuda_programs import program
+
+from calabash.seams.host.processes import identify
+
+A100_SMS = 108
+TOLD_WITHIN_S = 1.0
+BACK_WITHIN_S = 3.0
+SLOWER = 2.0  # this machine may be busy with other tests
+OUT_OF_MEMORY = 2
+ILLEGAL_ADDRESS = 700
+
+
+@pytest.fixture(scope="session")
+def client() -> str:
+    """Path of the program that does as it is told."""
+    return str(program("sim_mps_client"))
+
+
+def mps(percent: int, memory_mib: int = 2048) -> dict[str, Any]:
+    return {"mode": "mps", "cores": percent, "memory_mib": memory_mib}
+
+
+def tell(running: Program, line: str) -> None:
+    os.write(running.stdin, line.encode() + b"\n")
+
+
+def lines(running: Program) -> list[str]:
+    running.says("")
+    return running.output.decode().splitlines()
+
+
+def ask(running: Program, line: str) -> list[str]:
+    before = len(lines(running))
+    tell(running, line)
+    until(lambda: len(lines(running)) > before, what=f"an answer to {line}")
+    return lines(running)[before].split()
+
+
+def ready(running: Program) -> int:
+    """The multiprocessors that it sees."""
+    until(lambda: running.says("ready "), what="the program to be ready")
+    word, result, sms = lines(running)[0].split()
+    assert (word, result) == ("ready", "0"), lines(running)
+    return int(sms)
+
+
+def daemon_of(world: World) -> int:
+    """The pid of the one that runs."""
+    (found,) = (world.home / "mps").glob("*/pipe/nvidia-cuda-mps-control.pid")
+    return int(found.read_text())
+
+
+def test_three_tenants_have_unequal_shares_and_limits_that_hold(world: World, client: str) -> None:
+    asked = {50: 4096, 30: 2048, 20: 1024}
+    tenants = {percent: world.running(client, **mps(percent, mib))[0] for percent, mib in asked.items()}
+    for percent, tenant in tenants.items():
+        assert ready(tenant) == A100_SMS * percent // 100
+    for tenant in tenants.values():
+        tell(tenant, "for 2.0 2000000")
+    until(lambda: all(len(lines(t)) == 2 for t in tenants.values()), what="all to have run")
+    done = {percent: int(lines(tenant)[1].split()[0]) for percent, tenant in tenants.items()}
+    for percent, count in done.items():
+        assert 100 * count / sum(done.values()) == pytest.approx(percent, abs=2)
+    for percent, mib in asked.items():
+        assert ask(tenants[percent], f"alloc {mib // 4}") == ["0"]
+        assert ask(tenants[percent], f"alloc {mib}") == [str(OUT_OF_MEMORY)]
+    assert world.events("mps_unverified") == []
+    assert world.events("stranger") == []
+    assert world.events("under_reported") == []
+
+
+def test_who_throws_its_environment_away_has_the_least_share_of_all(world: World, client: str) -> None:
+    world.running(client, **mps(20, 1024))
+    names = ("LD_PRELOAD", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CALABASH_MPS_DOOR")
+    bare = world.run("env", *(word for name in names for word in ("-u", name)), client, **mps(50, 4096))
+    assert ready(bare) == A100_SMS * 20 // 100
+    assert ask(bare, "alloc 1024") == [str(OUT_OF_MEMORY)]
+
+
+def test_an_illegal_access_is_told_to_whom_it_hits_and_the_service_is_back(world: World, client: str) -> None:
+    culprit, one = world.running(client, **mps(30))
+    victim, other = world.running(client, **mps(50))
+    ready(culprit)
+    ready(victim)
+    assert ask(culprit, "fault") == [str(ILLEGAL_ADDRESS)]
+    begun = time.monotonic()
+    told = elapsed_until(lambda: len(world.events("mps_fault")) == 2, what="both to be told")
+    events = {event["allocation"]: event["message"] for event in world.events("mps_fault")}
+    assert set(events) == {one["id"], other["id"]}
+    assert f"allocation {one['id']} (process {culprit.pid})" in events[other["id"]]
+    assert told < TOLD_WITHIN_S * SLOWER
+    assert ask(victim, "call") == [str(ILLEGAL_ADDRESS)]
+    until(lambda: world.events("mps_back"), what="the service to be back")
+    assert time.monotonic() - begun < BACK_WITHIN_S * SLOWER
+    assert ready(world.running(client, **mps(20))[0]) == A100_SMS * 20 // 100  # while the two still live
+    why = world.client.get(f"/v1/allocations/{other['id']}/why")
+    assert any("a fatal fault of" in detail for detail in why["details"])
+
+
+def test_a_daemon_that_dies_is_started_again_and_its_clients_are_told(world: World, client: str) -> None:
+    tenant, allocation = world.running(client, **mps(40))
+    ready(tenant)
+    before = daemon_of(world)
+    os.kill(before, signal.SIGKILL)
+    took = elapsed_until(lambda: world.events("mps_back"), what="the service to be back")
+    assert took < BACK_WITHIN_S * SLOWER
+    assert [event["allocation"] for event in world.events("mps_daemon_died")] == [allocation["id"]]
+    assert daemon_of(world) != before
+    assert ready(world.running(client, **mps(40))[0]) == A100_SMS * 40 // 100
+
+
+def test_the_service_ends_after_its_last_slice_and_the_card_takes_other_modes(world: World, client: str) -> None:
+    tenant, _ = world.running(client, **mps(40))
+    ready(tenant)
+    daemon = identify(daemon_of(world))
+    tenant.finish()
+    until(lambda: daemon is None or identify(daemon.pid) != daemon, what="the daemon to end")
+    first, second = (world.running(client, memory_mib=1024, cores=20)[0] for _ in range(2))
+    assert ready(first) == ready(second) == A100_SMS  # of a card that takes several processes again
+
+
+def test_a_pool_that_is_killed_leaves_the_service_to_the_next_one(
+    make_world: Callable[..., World], client: str
+) -> None:
+    world = make_world("1xA100-40GB")
+    world.up()
+    tenant, _ = world.running(client, **mps(60))
+    ready(tenant)
+    daemon = daemon_of(world)
+    world.kill()
+    assert ask(tenant, "call") == ["0"]
+    world.up()
+    until((world.home / "mps/0/door").exists, what="the door to open")
+    assert ask(tenant, "call") == ["0"]
+    assert daemon_of(world) == daemon
+    assert ready(world.running(client, **mps(30))[0]) == A100_SMS * 30 // 100
+    time.sleep(1.5)  # three looks of the census: what is taken over is no stranger
+    assert world.events("stranger") == []
+    world.kill()
+    for one in world.programs:
+        one.close()
+    world.programs.clear()
+    world.up()
+    until(lambda: identify(daemon) is None, what="the daemon that nobody needs to end")
+    assert not (world.home / "mps.json").exists()
+
+
+@pytest.mark.parametrize("asked", [{"gpus": 2}, {"policy": "burst"}], ids=["two", "burst"])
+def test_what_the_service_cannot_do_is_refused_with_the_reason(
+    world: World, client: str, asked: dict[str, Any]
+) -> None:
+    refused = world.run(client, mode="mps", cores=20, **asked)
+    until(refused.dead, what="the refusal")
+    assert refused.says("refused mode_conflict"), refused.output
