@@ -44,7 +44,9 @@ int cb_door_enter(void)
             door = -1;
         }
     }
-    if (door < 0) cb_say("the door of the multi-process service at %s is closed: this program has the least share", path);
+    if (door < 0)
+        cb_say("the door of the multi-process service at %s is closed: this program has the least share",
+               path);
     errno = saved;
     return door;
 }
