@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -208,6 +209,27 @@ def test_who_asked_for_a_signal_gets_it_and_nobody_else(cards: World) -> None:
     assert why["reason"] == "unhealthy"
     assert "XID 95" in why["explanation"]
     assert not any(program.says("signalled") or program.dead() for program in (*beside, *elsewhere))
+
+
+def test_a_fault_in_a_mig_instance_takes_that_instance_out_of_service_and_no_other(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world("1xA100-40GB")
+    world.up()
+    programs = [world.running(mig="1g.5gb") for _ in range(2)]
+    parts = [(world.home / "alloc" / a["id"] / "limits").read_bytes() for _, a in programs]
+    names = [re.findall(rb"MIG-[0-9a-f-]{36}", content)[0].decode() for content in parts]
+    world.inject(names[0], "xid", "95")
+    shown = until(lambda: world.client.get("/v1/devices/0")["parts"], what="the fault to be seen")
+    assert shown == [{"name": names[0], "health": "draining"}]
+    assert health(world, 0) == "healthy"
+    assert all(program.alive() for program, _ in programs)
+    programs[0][0].finish()
+    until(lambda: not world.client.get("/v1/devices/0")["parts"], what="the instance to be made anew")
+    assert programs[1][0].alive()
+    _, third = world.running(mig="1g.5gb")
+    content = (world.home / "alloc" / third["id"] / "limits").read_bytes()
+    assert names[0].encode() not in content
 
 
 def test_a_drained_card_takes_nothing_new_lets_go_on_what_runs_and_outlives_the_pool(cards: World) -> None:

@@ -35,8 +35,10 @@ class Findings:
     standing: tuple[tuple[str, str], ...] = ()
 
 
-def judge(before: Watched, reading: DeviceReading, policy: HealthPolicy, *, now_s: float) -> tuple[Watched, Findings]:
-    """One reading."""
+def judge(
+    before: Watched, reading: DeviceReading, policy: HealthPolicy, *, now_s: float, divided: bool = False
+) -> tuple[Watched, Findings]:
+    """One reading. ``divided``: by MIG; then the counters do not say in which part an error was, and XIDs do."""
     faults: list[tuple[HealthEvent, str]] = []
     standing: list[tuple[str, str]] = []
 
@@ -51,7 +53,7 @@ def judge(before: Watched, reading: DeviceReading, policy: HealthPolicy, *, now_
         new = reading.ecc_uncorrected - before.ecc_uncorrected
         if new < 0:
             faults.append((HealthEvent.RESET_DONE, "its error counters started again: it was reset"))
-        elif memory.uncorrected and new >= memory.uncorrected:
+        elif memory.uncorrected and new >= memory.uncorrected and not divided:
             faults.append((HealthEvent.NEEDS_RESET, f"{reading.ecc_uncorrected} uncorrected memory errors"))
     if reading.row_remap_failed:
         found(memory.row_remap_failed, PAGES, "a row of its memory could not be remapped")

@@ -124,7 +124,9 @@ class Inventory:
                     continue
                 card.reading = reading
                 changes += _one(card.happened(HealthEvent.ANSWERED, "it answers", now_s=now_s))
-                changes += card.found(*judge(card.watched, reading, self.policy, now_s=now_s), now_s=now_s)
+                changes += card.found(
+                    *judge(card.watched, reading, self.policy, now_s=now_s, divided=self._divided(card)), now_s=now_s
+                )
                 event = HealthEvent.IDLE if free else HealthEvent.IN_USE
                 changes += _one(card.happened(event, "nobody is on it" if free else "it is in use", now_s=now_s))
                 if card.condition.hold_until_s and now_s >= card.condition.hold_until_s:
@@ -135,6 +137,9 @@ class Inventory:
         if changes:
             self._keep()
         return changes
+
+    def _divided(self, card: Card) -> bool:
+        return self.divisions.shown(card.device).mig_enabled
 
     def _away(self, driver: GpuDriver) -> bool:
         """Whether a card of this driver is being reset: meanwhile none of them answers. Under the lock."""
@@ -153,7 +158,9 @@ class Inventory:
         if event.kind is EventKind.XID:
             return EVENT_OF.get(self.policy.xid.of(event.code)), f"XID {event.code}"
         if event.kind is EventKind.ECC_DOUBLE_BIT:
-            return (HealthEvent.NEEDS_RESET if self.policy.memory.uncorrected == 1 else None), "double-bit memory error"
+            card = self._cards.get(event.uuid)
+            told = self.policy.memory.uncorrected == 1 and not (card is not None and self._divided(card))
+            return (HealthEvent.NEEDS_RESET if told else None), "double-bit memory error"
         if event.kind is EventKind.LOST:
             return HealthEvent.GONE, "the driver lost it"
         return None, ""

@@ -9,18 +9,19 @@ device; where that cannot be, the allocation ends with a reason.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from calabash.agent.health import HealthEvent
 from calabash.agent.modes.mig_book import MigBook
 from calabash.agent.modes.mig_card import MigCard
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
 from calabash.agent.slot_content import SlotDevice
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import DeviceUuid
+from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName, Slice
 from calabash.seams.gpu.partitions import partitioning_of
@@ -117,6 +118,7 @@ class MigExecutor(ViewOnly):
                 continue  # something is being made on it
             try:
                 told += card.look()
+                told += card.mend(self._uuids())
                 for record in held:
                     for index, part in enumerate(record.placement.slices):
                         if part.device == card.device.uuid:
@@ -126,6 +128,7 @@ class MigExecutor(ViewOnly):
             finally:
                 card.lock.release()
             self._publish(card)
+            self._forget_ills(card)
         return told
 
     def vacate(self, record: AllocationRecord) -> None:
@@ -154,7 +157,7 @@ class MigExecutor(ViewOnly):
                 if device.mig is not None and device.uuid not in self._cards:
                     driver = partitioning_of(self._tools.inventory.driver_of(device.uuid))
                     if driver is not None:
-                        self._cards[device.uuid] = MigCard(device, driver, self._book)
+                        self._cards[device.uuid] = MigCard(device, driver, self._book, ill=self._ill(device.uuid))
             return list(self._cards.values())
 
     def _card(self, uuid: DeviceUuid) -> MigCard:
@@ -212,6 +215,18 @@ class MigExecutor(ViewOnly):
             if keeping.limits.allocation == record.id:
                 keeping.limits.set_uuid(index, part.uuid)
         return [f"the {place} of allocation {record.id} was gone and stands again"]
+
+    def _ill(self, card: DeviceUuid) -> Callable[[DeviceUuid], bool]:
+        return lambda part: self._tools.inventory.part_health(card, part) is not Health.HEALTHY
+
+    def _forget_ills(self, card: MigCard) -> None:
+        """A part that does not stand any more has no health."""
+        standing = {part.uuid for instance in card.layout.instances for part in instance.parts}
+        uuid = card.device.uuid
+        for name in self._tools.inventory.entry(uuid).parts:
+            if name.startswith("MIG-") and name not in standing:
+                for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
+                    self._tools.part_happened(uuid, name, event, "it was destroyed", ())
 
     def _set(self, allocation: AllocationId, index: int, part: _Part) -> None:
         parts = self._held.get(allocation)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from calabash.agent.modes.mig_book import MigBook
 from calabash.model.device import Device, DeviceUuid
@@ -29,7 +29,10 @@ Parts = Collection[DeviceUuid]
 class MigCard:
     """One card. Every method is called with ``lock`` held, for as long as the driver takes."""
 
-    def __init__(self, device: Device, driver: Partitioning, book: MigBook) -> None:
+    def __init__(
+        self, device: Device, driver: Partitioning, book: MigBook, ill: Callable[[DeviceUuid], bool] = lambda _: False
+    ) -> None:
+        self._ill = ill  # whether a fault has taken a part out of service
         self.device = device
         self.lock = threading.RLock()
         self.layout = CardLayout(enabled=device.mig_enabled)
@@ -70,7 +73,13 @@ class MigCard:
                 f"device {self.device.index} has no MIG profile {profile}", reason=Reason.SELECTOR_MISMATCH
             )
         self._enable()
+        self.mend(held)
         instance = self.layout.at(profile, start)
+        if instance is not None and any(self._ill(part.uuid) for part in instance.parts):
+            raise CalabashError(
+                f"the {profile} at {start} of device {self.device.index} has failed and is still in use",
+                reason=Reason.UNHEALTHY,
+            )
         if instance is None:
             self._clear(profile, start, held)
             instance = self._make(profile, start)
@@ -126,6 +135,21 @@ class MigCard:
                 if known is not None:
                     self._part(self._make(made.profile, made.start), known.compute, known.compute, ())
         self.learn()
+
+    def mend(self, held: Parts) -> list[str]:
+        """Destroy idle instances of ours that have failed: made anew, they are well again. What was done, one line each."""
+        told = []
+        for instance in self.layout.instances:
+            failed = any(self._ill(part.uuid) for part in instance.parts)
+            if failed and not self._taken(instance, held) and self._book.entry(self._uuid, instance) is not None:
+                self._destroy(instance)
+                told.append(
+                    f"the {instance.profile} at {instance.start} of device {self.device.index} had failed, it is made anew"
+                )
+        if told:
+            self.learn()
+            self.restore()
+        return told
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

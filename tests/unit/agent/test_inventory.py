@@ -1,0 +1,329 @@
+"""What the inventory makes of what drivers say: readings, events, parts of cards, and what it keeps over a restart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from calabash.agent.health import HealthEvent, HealthStep, Need
+from calabash.agent.health_book import HealthBook
+from calabash.agent.health_policy import FaultClass, HealthPolicy, LinkRules, MemoryRules, RecoveryRules, ThrottleRules
+from calabash.agent.inventory import Inventory
+from calabash.agent.probe import Probed
+from calabash.agent.recovery import Recovery
+from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, Slowdown
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.protocol import DeviceEvent, EventKind
+
+ONE, TWO = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def monotonic_ns(self) -> int:
+        return int(self.at_s * 1e9)
+
+
+class Cards:
+    """Two cards that say what they are told to."""
+
+    vendor = "nvidia"
+
+    def __init__(self, *, joined: bool = False) -> None:
+        self.readings: dict[DeviceUuid, DeviceReading | CalabashError] = {
+            uuid: DeviceReading(uuid=uuid, memory_used_mib=0, utilization_percent=0, temperature_c=40, power_w=50.0)
+            for uuid in (ONE, TWO)
+        }
+        self.hanging: threading.Event | None = None
+        self.joined = joined
+        self.resets: list[DeviceUuid] = []
+
+    def devices(self) -> tuple[Device, ...]:
+        peers = {ONE: (TWO,), TWO: (ONE,)} if self.joined else {ONE: (), TWO: ()}
+        return tuple(
+            Device(
+                uuid=uuid, index=0, vendor="nvidia", model="T4", memory_mib=16_000, reset_peers=cast("Any", peers[uuid])
+            )
+            for uuid in (ONE, TWO)
+        )
+
+    def read(self, uuid: DeviceUuid) -> DeviceReading:
+        if uuid == ONE and self.hanging is not None:
+            self.hanging.wait(30)
+        found = self.readings[uuid]
+        if isinstance(found, CalabashError):
+            raise found
+        return found
+
+    def reset(self, uuid: DeviceUuid) -> None:
+        self.resets.append(uuid)
+
+    def says(self, uuid: DeviceUuid, **fields: Any) -> None:
+        found = self.readings[uuid]
+        assert isinstance(found, DeviceReading)
+        self.readings[uuid] = replace(found, **fields)
+
+
+class Node:
+    """An inventory of such cards, its recovery, and who is on them."""
+
+    def __init__(self, *, policy: HealthPolicy | None = None, home: Path | None = None, joined: bool = False) -> None:
+        self.cards = Cards(joined=joined)
+        self.clock = Clock()
+        self.home = home
+        self.policy = policy
+        self.users: dict[DeviceUuid, str] = {}
+        self.test = Probed(passed=True, figures={"kernel": 10.0})
+        self.begin()
+
+    def begin(self) -> None:
+        """A pool starts."""
+        self.inventory = Inventory(
+            [cast("Any", self.cards)], policy=self.policy, book=HealthBook(self.home), clock=cast("Any", self.clock)
+        )
+        self.recovery = Recovery(
+            self.inventory,
+            cast("Any", self.clock),
+            probe=lambda driver, device: self.test,
+            in_use=lambda uuid: self.users.get(uuid, ""),
+            tell=lambda changes: None,
+        )
+
+    def look(self) -> list[str]:
+        changes = self.inventory.observe(idle=lambda uuid: uuid not in self.users)
+        return [f"{c.before} -> {c.after}: {c.cause}" for c in changes]
+
+    def xid(self, code: int, *, part: str = "") -> None:
+        self.inventory.happened(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=code, part=part))
+
+    def health(self, uuid: DeviceUuid = ONE) -> Health:
+        return next(d.health for d in self.inventory.devices() if d.uuid == uuid)
+
+    def recover(self, rounds: int = 3) -> Health:
+        """Let time pass until everything that can be done has been."""
+        for _ in range(rounds):
+            self.clock.at_s += 60
+            self.look()
+            self.recovery.round()
+        return self.health()
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def hanging(node: Node) -> Iterator[Node]:
+    """Its first card does not answer any more."""
+    node.cards.hanging = threading.Event()
+    yield node
+    node.cards.hanging.set()
+
+
+def test_a_card_that_hangs_is_lost_at_the_second_look_and_the_others_are_read(hanging: Node) -> None:
+    hanging.cards.says(TWO, temperature_c=77)
+    assert [told.partition(":")[0] for told in hanging.look()] == ["healthy -> suspect"]
+    hanging.look()
+    assert (hanging.health(), hanging.health(TWO)) == (Health.LOST, Health.HEALTHY)
+    found = hanging.inventory.reading(TWO)
+    assert found is not None
+    assert found.temperature_c == 77
+
+
+def test_a_card_in_use_is_reset_when_it_is_idle_and_tested_before_it_is_healthy(node: Node) -> None:
+    node.users[ONE] = "a1"
+    node.xid(48)
+    assert node.recover() is Health.DRAINING
+    assert node.cards.resets == []
+    del node.users[ONE]
+    assert node.recover() is Health.HEALTHY
+    assert node.cards.resets == [ONE]
+
+
+def test_a_card_that_fails_its_test_is_not_given_out(node: Node) -> None:
+    node.test = Probed(passed=False, why="a kernel has computed something else than it should")
+    node.xid(48)
+    assert node.recover() is Health.RECOVERING
+    node.test = Probed(passed=True)
+    assert node.recover() is Health.HEALTHY
+
+
+def test_a_card_that_has_become_slow_fails_its_test(node: Node) -> None:
+    node.recovery.test(ONE)
+    node.test = Probed(passed=True, figures={"kernel": 45.0})
+    slow = node.recovery.test(ONE)
+    assert not slow.passed
+    assert "4.5 times its own 10 us" in slow.why
+    assert node.inventory.entry(ONE).figures == {"kernel": 10.0}
+
+
+def test_where_resets_are_not_wanted_a_card_waits_for_an_operator() -> None:
+    node = Node(policy=HealthPolicy(recovery=RecoveryRules(reset=False)))
+    node.xid(48)
+    assert node.recover() is Health.RECOVERING
+    assert node.cards.resets == []
+    assert node.inventory.due(node.clock.monotonic_ns()) == []
+    node.inventory.apply(ONE, HealthEvent.UNDRAIN, "by hand")
+    assert node.recover() is Health.HEALTHY
+
+
+def test_a_card_whose_reset_is_refused_drains_and_is_tried_again_later() -> None:
+    node = Node(joined=True)
+    node.users[TWO] = "a2"
+    node.xid(48)
+    node.look()
+    node.recovery.round()
+    assert node.health() is Health.DRAINING
+    assert "used by a2" in node.inventory.cause(ONE)
+    assert node.inventory.due(node.clock.monotonic_ns()) == []
+    del node.users[TWO]
+    assert node.recover() is Health.HEALTHY
+
+
+def test_what_is_being_done_with_a_card_keeps_others_from_it(node: Node) -> None:
+    with node.inventory.reserved([ONE], "being tested"):
+        assert node.health() is Health.RECOVERING
+        with pytest.raises(CalabashError) as refused:
+            node.recovery.reset(ONE)
+        assert refused.value.reason is Reason.CONFLICT
+    assert node.health() is Health.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy", "state", "cause"),
+    [
+        ({"ecc_uncorrected": 1}, HealthPolicy(), Health.DRAINING, "1 uncorrected"),
+        ({"ecc_uncorrected": 1}, HealthPolicy(memory=MemoryRules(uncorrected=2)), Health.HEALTHY, ""),
+        ({"ecc_uncorrected": 1}, HealthPolicy(memory=MemoryRules(uncorrected=0)), Health.HEALTHY, ""),
+        ({"row_remap_pending": True}, HealthPolicy(), Health.DRAINING, "remapped at the next reset"),
+        (
+            {"row_remap_pending": True},
+            HealthPolicy(memory=MemoryRules(row_remap_pending=FaultClass.IGNORE)),
+            Health.HEALTHY,
+            "",
+        ),
+        ({"row_remap_failed": True}, HealthPolicy(), Health.LOST, "could not be remapped"),
+        ({"retired_pages_pending": True}, HealthPolicy(), Health.DRAINING, "retired at the next reset"),
+        ({"throttled": (Slowdown.THERMAL,)}, HealthPolicy(), Health.SUSPECT, "heat"),
+        ({"throttled": (Slowdown.POWER_BRAKE,)}, HealthPolicy(), Health.SUSPECT, "power supply"),
+        ({"throttled": (Slowdown.POWER_CAP,)}, HealthPolicy(), Health.HEALTHY, ""),
+        (
+            {"throttled": (Slowdown.POWER_CAP,)},
+            HealthPolicy(throttling=ThrottleRules(power_cap_s=1)),
+            Health.SUSPECT,
+            "power limit",
+        ),
+        ({"nvlinks_up": 3}, HealthPolicy(), Health.SUSPECT, "1 of 4"),
+        ({"nvlinks_up": 3}, HealthPolicy(nvlink=LinkRules(down=FaultClass.RESET)), Health.DRAINING, "1 of 4"),
+    ],
+)
+def test_what_a_reading_shows_is_judged_by_the_policy(
+    fields: dict[str, Any], policy: HealthPolicy, state: Health, cause: str
+) -> None:
+    node = Node(policy=policy)
+    node.users[ONE] = "a1"
+    node.cards.says(ONE, nvlinks_up=4)
+    node.look()
+    node.cards.says(ONE, **fields)
+    node.look()
+    node.clock.at_s += 2
+    node.look()
+    assert node.health() is state
+    assert cause in node.inventory.cause(ONE)
+    assert node.health(TWO) is Health.HEALTHY
+
+
+def test_a_card_that_is_slowed_down_for_a_moment_is_none_the_worse(node: Node) -> None:
+    for throttled in ((Slowdown.THERMAL,), (), (Slowdown.THERMAL,)):
+        node.cards.says(ONE, throttled=throttled)
+        assert node.look() == []
+        node.clock.at_s += 2
+
+
+def test_a_card_that_somebody_else_has_reset_is_tested_and_taken_back(node: Node) -> None:
+    node.cards.says(ONE, ecc_uncorrected=3)
+    node.users[ONE] = "a1"
+    node.look()
+    assert node.health() is Health.DRAINING
+    node.cards.says(ONE, ecc_uncorrected=0)
+    node.look()
+    assert node.inventory.due(node.clock.monotonic_ns()) == [(ONE, HealthStep.TEST)]
+    assert node.cards.resets == []
+
+
+def test_a_fault_in_a_part_takes_that_part_out_of_service_and_nothing_else(node: Node) -> None:
+    node.xid(95, part="MIG-1")
+    assert node.health() is Health.HEALTHY
+    assert node.inventory.part_health(ONE, "MIG-1") is Health.DRAINING
+    assert node.inventory.part_health(ONE, "MIG-2") is Health.HEALTHY
+    assert node.recover() is Health.HEALTHY
+    assert node.cards.resets == []
+    for event in (HealthEvent.IDLE, HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
+        node.inventory.part(ONE, "MIG-1", event, "made anew")
+    assert node.inventory.part_health(ONE, "MIG-1") is Health.HEALTHY
+
+
+def test_a_fault_that_a_program_causes_in_a_part_is_told_and_changes_nothing(node: Node) -> None:
+    changes = node.inventory.happened(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=31, part="MIG-1"))
+    assert [(c.part, c.after, c.tell) for c in changes] == [("MIG-1", Health.HEALTHY, False)]
+
+
+def test_memory_errors_of_a_divided_card_are_those_of_its_parts(node: Node) -> None:
+    node.inventory.divisions.set(ONE, enabled=True, instances=(), parts=())
+    node.cards.says(ONE, ecc_uncorrected=1)
+    node.look()
+    assert node.inventory.happened(DeviceEvent(uuid=ONE, kind=EventKind.ECC_DOUBLE_BIT)) == []
+    assert node.health() is Health.HEALTHY
+
+
+def test_what_is_known_of_cards_and_parts_is_known_to_the_next_pool(tmp_path: Path) -> None:
+    node = Node(home=tmp_path)
+    node.users[ONE] = "a1"
+    node.xid(48)
+    node.inventory.part(TWO, "mps", HealthEvent.NEEDS_RESET, "its daemon has died")
+    node.begin()
+    assert (node.health(), node.inventory.cause(ONE)) == (Health.DRAINING, "XID 48")
+    assert node.inventory.part_health(TWO, "mps") is Health.DRAINING
+    assert [h.cause for h in node.inventory.entry(ONE).history] == ["XID 48"]
+
+
+def test_memory_errors_while_no_pool_was_there_count(tmp_path: Path) -> None:
+    node = Node(home=tmp_path)
+    node.inventory.apply(ONE, HealthEvent.DRAIN, "by hand")
+    node.inventory.apply(ONE, HealthEvent.UNDRAIN, "by hand")
+    assert node.recover() is Health.HEALTHY
+    node.cards.says(ONE, ecc_uncorrected=2)
+    node.begin()
+    assert node.inventory.entry(ONE).condition.need is Need.RESET
+
+
+def test_where_the_book_is_damaged_every_card_has_to_pass_a_test(tmp_path: Path) -> None:
+    (tmp_path / "health.json").write_bytes(b'{"GPU-1": {"condition": 7}}')
+    node = Node(home=tmp_path)
+    assert (node.health(), node.health(TWO)) == (Health.RECOVERING, Health.RECOVERING)
+    assert node.recover() is Health.HEALTHY
+    assert (tmp_path / "health.damaged").exists()
+
+
+def test_a_book_that_cannot_be_written_keeps_nobody_from_judging(tmp_path: Path) -> None:
+    node = Node(home=tmp_path / "gone")
+    node.xid(54)
+    assert node.health() is Health.LOST
+
+
+def test_of_a_card_that_is_not_here_nothing_is_told(node: Node) -> None:
+    for kind in EventKind:
+        assert node.inventory.happened(DeviceEvent(uuid=DeviceUuid("GPU-9"), kind=kind, code=48)) == []
