@@ -13,8 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IFMT, S_ISBLK, S_ISCHR
+from typing import TypeVar
 
 _PROC = Path("/proc")
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +143,39 @@ def holders(paths: Sequence[Path]) -> dict[Path, list[Process]]:
     if not wanted:
         return found
     for pid in sorted(int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()):
-        opened = _open_files(pid) & wanted.keys()
+        opened = _open_files(pid, _file) & wanted.keys()
         process = identify(pid) if opened and pid != os.getpid() else None
         if process is not None:
             for key in opened:
                 found[wanted[key]].append(process)
     return found
+
+
+def device_users(nodes: Sequence[Path]) -> dict[Path, list[Process]]:
+    """For each device file the processes that have that device open, under whatever name, as far as we may see.
+
+    A container has device files of its own: what counts is which device they stand for. Plain files stand for themselves.
+    """
+    found: dict[Path, list[Process]] = {node: [] for node in nodes}
+    wanted: dict[tuple[int, int, int], Path] = {}
+    for node in nodes:
+        with contextlib.suppress(OSError):
+            wanted[_identity(node.stat())] = node
+    if not wanted:
+        return found
+    for pid in sorted(int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()):
+        opened = _open_files(pid, _identity) & wanted.keys()
+        process = identify(pid) if opened else None
+        if process is not None:
+            for key in opened:
+                found[wanted[key]].append(process)
+    return found
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    if S_ISCHR(status.st_mode) or S_ISBLK(status.st_mode):
+        return S_IFMT(status.st_mode), status.st_rdev, 0
+    return 0, status.st_dev, status.st_ino
 
 
 def has_open(pid: int, path: Path) -> bool:
@@ -153,16 +184,19 @@ def has_open(pid: int, path: Path) -> bool:
         status = path.stat()
     except OSError:
         return False
-    return (status.st_dev, status.st_ino) in _open_files(pid)
+    return (status.st_dev, status.st_ino) in _open_files(pid, _file)
 
 
-def _open_files(pid: int) -> set[tuple[int, int]]:
-    opened: set[tuple[int, int]] = set()
+def _file(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _open_files(pid: int, key: Callable[[os.stat_result], Key]) -> set[Key]:
+    opened: set[Key] = set()
     with contextlib.suppress(OSError):
         for descriptor in os.scandir(_PROC / str(pid) / "fd"):
             with contextlib.suppress(OSError):
-                status = descriptor.stat()
-                opened.add((status.st_dev, status.st_ino))
+                opened.add(key(descriptor.stat()))
     return opened
 
 
