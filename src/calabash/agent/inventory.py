@@ -20,8 +20,9 @@ from calabash.agent.health import HealthEvent, HealthFacts, HealthStep, Need, re
 from calabash.agent.health_book import CardEntry, HealthBook
 from calabash.agent.health_findings import judge
 from calabash.agent.health_policy import EVENT_OF, HealthPolicy
+from calabash.agent.lent import Lent
 from calabash.agent.readings import Readings
-from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
+from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, VfProfile
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import Clock, SystemClock
 from calabash.seams.gpu.protocol import DeviceEvent, EventKind, GpuDriver
@@ -63,6 +64,7 @@ class Inventory:
         self._cards: dict[DeviceUuid, Card] = {}
         self.divisions = Divisions()
         self.drivers = tuple(drivers)
+        self.lent = Lent()
         known = self._book.read()
         for driver in drivers:
             for device in driver.devices():
@@ -76,7 +78,7 @@ class Inventory:
     def devices(self) -> tuple[Device, ...]:
         """Every card with its present health, by index."""
         with self._lock:
-            return tuple(self.divisions.shown(card.shown) for card in self._cards.values())
+            return tuple(self.lent.shown(self.divisions.shown(card.shown)) for card in self._cards.values())
 
     def reading(self, uuid: DeviceUuid) -> DeviceReading | None:
         """The last reading; None when the card does not answer."""
@@ -86,7 +88,7 @@ class Inventory:
     def cause(self, uuid: DeviceUuid) -> str:
         """Why the card is not healthy; "" when it is."""
         with self._lock:
-            return self._cards[uuid].cause
+            return self.lent.cause(uuid) or self._cards[uuid].cause
 
     def entry(self, uuid: DeviceUuid) -> CardEntry:
         """What is known of its health."""
@@ -111,9 +113,13 @@ class Inventory:
             within_s: what has not answered by then was missed; None: the policy's.
         """
         changes: list[HealthChange] = []
+        mark = self.lent.mark()
         answered = self._readings.take(within_s or self.policy.recovery.answer_within_s)
         for uuid, card in self._cards.items():
             reading = answered[uuid]
+            if not self.lent.counts(uuid, since=mark, answered=not isinstance(reading, CalabashError)):
+                card.reading = None
+                continue
             free = card.condition.need is Need.RESET and idle(uuid)
             now_s = self._clock.now_s()
             with self._lock:
@@ -148,7 +154,7 @@ class Inventory:
     def happened(self, event: DeviceEvent) -> list[HealthChange]:
         """What a driver reported by itself."""
         fault, cause = self._judged(event)
-        if fault is None or event.uuid not in self._cards:
+        if fault is None or event.uuid not in self._cards or self.lent.loan(event.uuid) is not None:
             return []
         if event.part and fault is not HealthEvent.GONE:
             return self.part(event.uuid, event.part, fault, cause)
@@ -202,7 +208,8 @@ class Inventory:
                 if step is HealthStep.RESET and not self.policy.recovery.reset:
                     continue
                 at_ns = card.test_at_ns if step is HealthStep.TEST else card.reset_at_ns
-                if step is not None and not card.reserved and now_ns >= at_ns:
+                lent = self.lent.loan(uuid) is not None
+                if step is not None and not card.reserved and not lent and now_ns >= at_ns:
                     found.append((uuid, step))
         return found
 
@@ -229,6 +236,38 @@ class Inventory:
             with self._lock:
                 for uuid in uuids:
                     self._cards[uuid].reserved = ""
+
+    def remember(self, device: Device) -> None:
+        """A card that was lent before this process began: its driver does not list it, and it has its old place. Before
+        anybody observes."""
+        driver = next((d for d in self.drivers if d.vendor == device.vendor), None)
+        with self._lock:
+            if device.uuid in self._cards or driver is None:
+                return
+            cards = list(self._cards.values())
+            entry = _entry(device, self._book.read())
+            cards.insert(device.index, Card(device=device, driver=driver, policy=self.policy, entry=entry))
+            self._cards = {}
+            for index, card in enumerate(cards):
+                card.device = replace(card.device, index=index)
+                self._cards[card.device.uuid] = card
+        self._readings.add(device.uuid, driver)
+
+    def offer_parts(self, uuid: DeviceUuid, profiles: tuple[VfProfile, ...]) -> None:
+        """The parts of a card that virtual machines can have."""
+        with self._lock:
+            self._cards[uuid].device = replace(self._cards[uuid].device, vf_profiles=profiles)
+
+    def came_back(self, uuid: DeviceUuid) -> None:
+        """It was lent and is here again: it takes work when it has passed a test."""
+        with self._lock:
+            card = self._cards.get(uuid)
+            if card is not None:
+                fresh = replace(card.condition, misses=0, gone=False, need=max(card.condition.need, Need.TEST))
+                card.entry = msgspec.structs.replace(card.entry, condition=fresh, cause="it was lent")
+                card.test_at_ns = 0
+        self.lent.back(uuid)
+        self._keep()
 
     def _keep(self) -> None:
         """Write down what is known."""

@@ -134,6 +134,7 @@ class NodeAgent:
         mode = mode_named(record.placement.mode)
         executor = executor_of(mode.name, self._parts.modes)
         require_served(record, membership=self._parts.membership.form, own_uid=os.geteuid())
+        _require_may_stand(record, executor)
         executor.prepare(record)
         with self._parts.lock:
             known = self._parts.allocations.get(record.id)
@@ -181,7 +182,7 @@ class NodeAgent:
             allocations.end(held.id, reason=error.reason, explanation=error.message)
             self._watching.record(allocations.sweep())
             raise
-        return granted
+        return (allocations.started(held.id, None) or granted) if held.request.standing else granted
 
     def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
         if self._parts.allocations.making(known.id):
@@ -257,6 +258,14 @@ class NodeAgent:
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Have it called, without any lock, whenever room may have appeared."""
         self._parts.events.subscribe(changed)
+
+
+def _require_may_stand(record: AllocationRecord, executor: ModeExecutor) -> None:
+    if record.request.standing and not executor.standing:
+        raise CalabashError(
+            f"an allocation in mode {executor.name} lives as long as its programs, and cannot stand without one",
+            hint="leave `standing` out",
+        )
 
 
 def _not_held(allocation: str) -> CalabashError:

@@ -54,6 +54,10 @@ class Readings:
     def __init__(self, drivers: Mapping[DeviceUuid, GpuDriver]) -> None:
         self._readers = {uuid: _Reader(uuid, driver) for uuid, driver in drivers.items()}
 
+    def add(self, uuid: DeviceUuid, driver: GpuDriver) -> None:
+        """One more card; before readings are taken by another thread."""
+        self._readers[uuid] = _Reader(uuid, driver)
+
     def take(self, within_s: float) -> dict[DeviceUuid, DeviceReading | CalabashError]:
         """One of each; for a card that does not answer in time, TIMEOUT."""
         for reader in self._readers.values():

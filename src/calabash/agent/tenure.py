@@ -19,9 +19,12 @@ class Tenure(Protocol):
 
 
 class RequesterTenure:
-    """A grant is kept for the process that asked, as long as that is there and takes it in time; then for its members."""
+    """A grant is kept for the process that asked, as long as that is there and takes it in time; then for its members.
+    One that stands is kept until it is given back."""
 
     def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        if record.request.standing:
+            return True
         if record.state is not AllocationState.GRANTED or held_ns >= GRANT_GRACE_NS:
             return False
         client = Process(pid=record.client_pid, start_time=record.client_start_time)

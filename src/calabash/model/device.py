@@ -24,13 +24,23 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VfProfile:
+    """A part of a card for a virtual machine: its name, its memory, and how many of it the card makes."""
+
+    name: str
+    memory_mib: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A physical card, as its vendor's driver describes it.
 
     ``nvlink_peers`` are the UUIDs that it reaches directly, ``reset_peers`` those that
     are reset with it because no switch is between them; ``numa_node`` is -1 when unknown. ``mig`` is how MIG could cut
     it, as its driver says, whether or not it is cut now; None where it cannot. ``mig_instances`` are those that stand on it.
-    ``pinned`` is the one sharing mode that its operator leaves to it; "" follows demand.
+    ``pinned`` is the one sharing mode that its operator leaves to it; "" follows demand. ``vf_profiles`` are the parts of it
+    that virtual machines can have.
     """
 
     uuid: DeviceUuid
@@ -48,6 +58,7 @@ class Device:
     mig: MigGeometry | None = None
     mig_instances: tuple[MigInstance, ...] = ()
     pinned: str = ""
+    vf_profiles: tuple[VfProfile, ...] = ()
     health: Health = Health.HEALTHY
 
 

@@ -62,6 +62,9 @@ class GpuRequest:
         core_percent: compute share per device, 1..100.
         mode: name of a sharing mode; "" lets the amounts decide (whole card -> exclusive, else vgpu).
         mig: name of a MIG profile (``1g.10gb``) instead of amounts, which implies the mode; "" lets the amounts decide.
+        vf: name of a part of a card for a virtual machine; implies mode passthrough.
+        standing: it is kept until it is given back, whether or not a program of it runs: for virtual machines that others
+            run. Only modes whose tenants are not programs of this host take such requests.
         isolation: least acceptable level.
         priority: larger goes first; 0 is normal.
         gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
@@ -76,6 +79,8 @@ class GpuRequest:
     core_percent: int = 100
     mode: ModeName = field(default=ModeName(""))
     mig: str = ""
+    vf: str = ""
+    standing: bool = False
     isolation: Isolation = Isolation.COOPERATIVE
     policy: ComputePolicy = ComputePolicy.FIXED
     priority: int = 0
@@ -120,6 +125,11 @@ class GpuRequest:
             object.__setattr__(self, "mode", MIG_MODE)
         if self.on_fault not in {"", *FAULT_SIGNALS}:
             raise CalabashError(f"signal {self.on_fault[:64]!r} is not one", hint=f"one of: {', '.join(FAULT_SIGNALS)}")
+        if self.vf and (self.mig or self.memory_mib is not None or self.memory_milli is not None):
+            raise CalabashError(
+                f"virtual function {self.vf[:64]} says already how much of a device",
+                hint="leave memory and the MIG profile out, or the virtual function",
+            )
         if not 0 <= self.run_time_s < float("inf"):
             raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
         if not 1 <= self.gang_size <= 100_000:
@@ -130,7 +140,8 @@ class GpuRequest:
 class Slice:
     """What one container has of one device. ``memory_mib`` 0 means not capped.
 
-    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none.
+    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none. A virtual
+    function has a ``profile`` as well.
     """
 
     device: DeviceUuid

@@ -27,7 +27,7 @@ def test_a_device_is_read_with_its_driver_its_group_and_its_neighbours(kernel: S
     card = tree.get(CARD)
     assert (card.vendor, card.class_code, card.driver) == (0x10DE, 0x030200, "nvidia")
     assert (card.group, card.numa_node, card.vfs_total) == (7, 1, 4)
-    assert (card.override, card.physical, card.vfs, card.bridge) == ("", "", (), False)
+    assert (card.physical, card.vfs, card.bridge) == ("", (), False)
     assert [m.address for m in tree.members(7)] == [CARD, SOUND] == list(tree.addresses())
     assert tree.get(SOUND).card == card.card
 

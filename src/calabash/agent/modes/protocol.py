@@ -85,6 +85,11 @@ class ModeExecutor(Protocol):
         """The sharing mode that it serves."""
         ...
 
+    @property
+    def standing(self) -> bool:
+        """Whether its tenants need not be programs of this host, so that allocations may stand without one."""
+        ...
+
     def start(self) -> None:
         """Once, before anything is adopted: learn what must be known of the cards."""
         ...
@@ -145,6 +150,7 @@ class ViewOnly:
     """A mode that promises no amounts: its slots narrow the view of devices and limit nothing."""
 
     name: ModeName
+    standing: bool = False
 
     def __init__(self, tools: NodeTools) -> None:
         self._tools = tools

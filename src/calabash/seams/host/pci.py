@@ -2,7 +2,8 @@
 
 Everything is read from ``sys`` below a root that can be another than ``/``: a container sees the host's elsewhere, and
 a simulated node has a tree of its own. A device is named by its address as sysfs writes it, ``0000:65:00.0``. Files are
-read up to a bound and parsed strictly; what has gone meanwhile is None, what makes no sense is an error.
+read up to a bound and parsed strictly; what has gone meanwhile is None, what makes no sense is an error. Files whose
+reading waits for whoever changes the device (``driver_override``, ``sriov_numvfs``, its ``uevent``) are never read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ class PciDevice:
     Args:
         class_code: 24 bits; the highest eight are the base class (3 display, 6 bridge, 0x12 accelerator).
         driver: who drives it; "" nobody.
-        override: the only driver that may; "" any.
         group: its IOMMU group; -1 when the machine's DMA is not translated.
         translated: False in a group that only pretends to be one (vfio's own no-IOMMU mode).
         vfs_total: virtual functions that it could have; 0 when it has no SR-IOV.
@@ -51,7 +51,6 @@ class PciDevice:
     device: int
     class_code: int
     driver: str
-    override: str = ""
     group: int = -1
     translated: bool = True
     numa_node: int = -1
@@ -124,7 +123,6 @@ class PciTree:
         class_code = _hex(place / "class")
         if vendor is None or device is None or class_code is None:
             return None
-        override = _text(place / "driver_override") or ""
         group = _link(place / "iommu_group")
         return PciDevice(
             address=address,
@@ -132,7 +130,6 @@ class PciTree:
             device=device,
             class_code=class_code,
             driver=_link(place / "driver"),
-            override="" if override == "(null)" else override,
             group=int(group) if group.isdigit() else -1,
             translated=_text(place / "iommu_group" / "name") != "vfio-noiommu",
             numa_node=_number(place / "numa_node", -1),

@@ -171,8 +171,7 @@ class Vfio:
         place = self.tree.place(address)
         if is_vfio(device.driver):
             self._unbind(address, device.driver)
-        if device.override:
-            self._write(place / "driver_override", "\n", f"{address} cannot be let go")
+        self._write(place / "driver_override", "\n", f"{address} cannot be let go")
         if not driver or (device.driver and not is_vfio(device.driver)):
             return
         if device.physical and _off(self.tree.place(device.physical) / "sriov_drivers_autoprobe"):

@@ -98,6 +98,14 @@ class VirtualFunctions:
         """Whether there is one of that name."""
         return _UUID.fullmatch(uuid) is not None and self._mediated(uuid).exists()
 
+    def mediated_group(self, uuid: str) -> int:
+        """The IOMMU group of a mediated device; -1 when there is none of that name."""
+        try:
+            group = os.path.basename(os.readlink(self._mediated(uuid) / "iommu_group"))
+        except OSError:
+            return -1
+        return int(group) if group.isdigit() and self.mediated(uuid) else -1
+
     def _mediated(self, uuid: str) -> Path:
         return self._tree.root / "sys/bus/mdev/devices" / uuid
 
