@@ -64,7 +64,7 @@ class Emulated:
             if path is None or path.stem in found:
                 return
             needs = _MODULE_DEPENDS.search(path.read_bytes())
-            for need in (needs[1].decode().split(",") if needs else []):
+            for need in needs[1].decode().split(",") if needs else []:
                 add(need)
             found[path.stem] = path
 
@@ -129,7 +129,9 @@ def _run(*command: str, cwd: str | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AbsentError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
-        raise AbsentError(f"{' '.join(command[:3])} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise AbsentError(
+            f"{' '.join(command[:3])} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}"
+        )
     return done.stdout
 
 

@@ -122,7 +122,7 @@ class SimulatedKernel:
         if driver == VFIO_PCI:
             node = self.root / "dev/vfio" / _name(place / "iommu_group")
             self._wait(path, node, timeout_s)
-        self._detach(address, driver)
+        self._detach(address, driver)  # a kernel hides the driver at once and goes on by itself; this one gives up
 
     def _wait(self, path: Path, node: Path, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s

@@ -10,7 +10,9 @@ import sys
 
 
 def main() -> None:
-    """``{"path": ..., "text": ...}`` -> ``{"errno": 0}``."""
+    """``{"path": ..., "text": ...}`` -> ``{"errno": 0}``; one answer beforehand says that it listens."""
+    sys.stdout.write('{"errno": 0}\n')
+    sys.stdout.flush()
     for line in sys.stdin:
         asked = json.loads(line)
         number = 0

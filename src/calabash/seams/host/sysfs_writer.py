@@ -16,11 +16,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 _HELPER = Path(__file__).with_name("sysfs_helper.py")
-_START_S = 10.0  # for an interpreter to start on a busy machine; counted once, with its first write
+_START_S = 30.0  # for an interpreter to start on a busy machine
+_BLOCKED_MAX = 16
 
 
 class BlockedError(OSError):
@@ -49,10 +51,12 @@ class HelperWriter:
     def write(self, path: Path, text: str, *, timeout_s: float) -> None:
         with self._lock:
             self._left = [helper for helper in self._left if helper.poll() is None]
-            helper, patience_s = self._helper, timeout_s
+            if len(self._left) >= _BLOCKED_MAX:
+                raise BlockedError(path, 0.0)  # nothing that is tried now would end
+            helper = self._helper
             if helper is None or helper.poll() is not None:
-                helper, patience_s = self._start(), timeout_s + _START_S
-            number = self._ask(helper, json.dumps({"path": str(path), "text": text}), patience_s)
+                helper = self._start()
+            number = self._ask(helper, {"path": str(path), "text": text}, timeout_s)
             if number is None:
                 self._leave(helper)
                 raise BlockedError(path, timeout_s)
@@ -82,6 +86,7 @@ class HelperWriter:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is the agent's to handle
         )
+        self._answer(self._helper, _START_S)
         return self._helper
 
     def _leave(self, helper: subprocess.Popen[bytes]) -> None:
@@ -89,17 +94,20 @@ class HelperWriter:
         _close_pipes(helper)
         self._left.append(helper)
 
-    @staticmethod
-    def _ask(helper: subprocess.Popen[bytes], question: str, timeout_s: float) -> int | None:
+    def _ask(self, helper: subprocess.Popen[bytes], question: Mapping[str, str], timeout_s: float) -> int | None:
         """The kernel's number, 0 when all is well; None when there is no answer in time."""
         assert helper.stdin is not None
-        assert helper.stdout is not None
-        deadline = time.monotonic() + timeout_s
         try:
-            helper.stdin.write(question.encode() + b"\n")
+            helper.stdin.write(json.dumps(question).encode() + b"\n")
             helper.stdin.flush()
         except OSError:
             return errno.EPIPE
+        return self._answer(helper, timeout_s)
+
+    @staticmethod
+    def _answer(helper: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+        assert helper.stdout is not None
+        deadline = time.monotonic() + timeout_s
         answer = b""
         while not answer.endswith(b"\n"):
             left_s = deadline - time.monotonic()

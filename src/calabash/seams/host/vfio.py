@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.host.pci import PciDevice, PciTree
+from calabash.seams.host.pci import PciDevice, PciTree, pci_address
 from calabash.seams.host.sysfs_writer import BlockedError, KernelWriter
 
 WRITE_S = 10.0
@@ -194,10 +194,11 @@ class Vfio:
     def _unbind(self, address: str, driver: str) -> None:
         try:
             self._write(self.tree.place(address) / "driver/unbind", address, f"{driver} does not let go of {address}")
-        except CalabashError:
+        except CalabashError as error:
+            # While the kernel waits, the device shows no driver any more, and nothing can be done with it.
             device = self.tree.find(address)
-            if device is None or device.driver == driver:
-                raise  # else it has gone by itself meanwhile
+            if error.reason is Reason.TIMEOUT or (device is not None and device.driver == driver):
+                raise
 
     # -- the rest ----------------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class Vfio:
             self._writer.write(path, text, timeout_s=self._timeout_s)
         except BlockedError as error:
             raise CalabashError(
-                f"{what} within {self._timeout_s:g} s: {self._blocking(path)}",
+                f"{what} within {self._timeout_s:g} s: {self._blocking(text, path)}",
                 reason=Reason.TIMEOUT,
                 hint="it goes on by itself as soon as whoever uses the device lets go of it",
             ) from error
@@ -221,8 +222,9 @@ class Vfio:
             reason = Reason.NOT_PERMITTED if number in {errno.EACCES, errno.EPERM, errno.EROFS} else Reason.UNHEALTHY
             raise CalabashError(f"{what}: {cause} ({name})", reason=reason, hint=hint) from error
 
-    def _blocking(self, path: Path) -> str:
-        device = self.tree.find(path.parent.parent.name) if path.name == "unbind" else None
+    def _blocking(self, text: str, path: Path) -> str:
+        address = pci_address(text) or pci_address(path.parent.name)
+        device = self.tree.find(address) if address else None
         who = self._holders(self.group_file(device.group)) if device is not None and device.group >= 0 else ""
         return f"held by {who}" if who else "the kernel waits for whoever holds it"
 
