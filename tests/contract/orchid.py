@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
 from calabash.model.errors import CalabashError, Reason
@@ -60,6 +61,9 @@ class OrchidDriver:
 
     def reset(self, uuid: DeviceUuid) -> None:
         self._check(uuid)
+
+    def apart(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         self._check()

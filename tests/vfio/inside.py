@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from calabash.agent.modes.passthrough import PassthroughExecutor
 from calabash.agent.modes.passthrough_machine import PLAIN, Machine
 from calabash.agent.modes.protocol import NodeTools
 from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, NodeName
+from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.seams.host.pci import PciTree
@@ -128,7 +129,7 @@ def wait_for(true: Callable[[], bool]) -> bool:
 
 def disk_of(address: str) -> Path:
     """The disk that a controller has now."""
-    return next((node for node in tree.nodes(address) if node.name.endswith("n1")), Path("/dev/none"))
+    return next((n for n in tree.nodes(address) if re.fullmatch(r"nvme\d+n1", n.name)), Path("/dev/none"))
 
 
 def content(disk: Path) -> str:
@@ -283,7 +284,6 @@ def a_card_of_two_functions(inner: Inner) -> None:
         "returned to its driver",
         drivers=[tree.get(a).driver for a in (SHARED, SECOND)],
         health=[str(h) for h in health],
-        healthy=health == [Health.HEALTHY],
         disk=content(disk_of(SHARED)),
         book=Path("/run/home/passthrough.json").exists(),
     )
@@ -349,6 +349,7 @@ def main() -> None:
         if chapter is a_card_goes_and_comes:
             modules_missing(parts)
         chapter(inner)
+    wait_for(lambda: not writer.blocked())
     tell("done", helpers=writer.blocked())
 
 

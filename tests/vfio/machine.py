@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ for module in $($b cat /modules/order); do $b insmod /modules/$module; done
 $b mount -t virtiofs -o ro machine /machine || $b poweroff -f
 for place in proc sys dev; do $b mount -o bind /$place /machine/$place; done
 $b mount -t tmpfs tmpfs /machine/run; $b mount -t tmpfs tmpfs /machine/tmp
+echo
 . /command
 echo "@end $?"
 $b poweroff -f
@@ -106,7 +108,7 @@ class EmulatedMachine:
             except subprocess.TimeoutExpired as late:
                 said = (late.stdout or b"") + b"\n(it did not end)"
         text = said.decode(errors="replace")
-        lines = [line.strip()[1:] for line in text.splitlines() if line.startswith("@")]
+        lines = [line.partition("@")[2].strip() for line in text.splitlines() if re.match(r"[^@]{0,40}@[{e]", line)]
         return Told(lines=lines, console=text, seconds=time.monotonic() - began)
 
     @contextmanager

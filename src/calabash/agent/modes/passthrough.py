@@ -294,8 +294,7 @@ class PassthroughExecutor(ViewOnly):
         return found
 
     def _apart(self, device: Device) -> AbstractContextManager[None]:
-        del device
-        return nullcontext()
+        return self._tools.inventory.driver_of(device.uuid).apart()
 
 
 def _part(

@@ -247,6 +247,14 @@ class NvidiaDriver:
             self._event_set = None
             nvidia_reset.reset_real([uuid, *(device.reset_peers if device is not None else ())])
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """As the protocol says; which index a card has is learnt anew afterwards."""
+        with _library.away():
+            self._event_set = None
+            self._seen.clear()
+            yield
+
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         if self._closed:
             raise CalabashError("events: the driver is closed", reason=Reason.CONFLICT)

@@ -8,6 +8,7 @@ time even when the driver hangs: a daemon that asks a dying card must go on serv
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -84,6 +85,10 @@ class GpuDriver(Protocol):
     def reset(self, uuid: DeviceUuid) -> None:
         """Resets a card that nobody uses, and whatever is reset with it. Raises CalabashError: CONFLICT while it is in
         use, NOT_PERMITTED, or UNHEALTHY when the driver cannot do it. Takes seconds."""
+
+    def apart(self) -> AbstractContextManager[None]:
+        """A context in which this process has nothing of the driver open, so that a card can be taken from it; whoever has a
+        question waits meanwhile. Afterwards the driver lists what is there then. Raises TIMEOUT when a call hangs."""
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         """Blocks until something happens to any card, at most ``timeout_s``; () when nothing did."""

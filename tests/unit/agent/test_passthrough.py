@@ -1,0 +1,311 @@
+"""Cards on a simulated machine go to virtual machines and come back; crashes in between leave nothing behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from calabash.agent.inventory import Inventory
+from calabash.agent.modes.passthrough import PassthroughExecutor
+from calabash.agent.modes.passthrough_machine import Machine, simulated_machine
+from calabash.agent.modes.protocol import NodeTools
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.seams.host.pci_sim import SimulatedKernel, SimulatedPci
+
+CARDS = {"GPU-a": "00000000:65:00.0", "GPU-b": "00000000:66:00.0"}
+A, B, SOUND = "0000:65:00.0", "0000:66:00.0", "0000:65:00.1"
+
+
+class Driver:
+    """Lists the cards that VFIO does not have, as a driver does."""
+
+    vendor = "nvidia"
+
+    def __init__(self, root: Path, *, mig: bool = False) -> None:
+        self._root, self._mig = root, mig
+        self.apart_count = 0
+
+    def devices(self) -> tuple[Device, ...]:
+        here = [(u, a) for u, a in CARDS.items() if not self._gone(a)]
+        return tuple(
+            Device(
+                uuid=DeviceUuid(uuid),
+                index=index,
+                vendor="nvidia",
+                model="NVIDIA A100-PCIE-40GB",
+                memory_mib=40960,
+                pci_bus_id=address,
+                mig_enabled=self._mig,
+            )
+            for index, (uuid, address) in enumerate(here)
+        )
+
+    def read(self, uuid: DeviceUuid) -> DeviceReading:
+        if self._gone(CARDS[uuid]):
+            raise CalabashError("no such card", reason=Reason.NOT_FOUND)
+        return DeviceReading(uuid=uuid, memory_used_mib=0, utilization_percent=0, temperature_c=30, power_w=9.0)
+
+    def apart(self) -> AbstractContextManager[None]:
+        self.apart_count += 1
+        return nullcontext()
+
+    def _gone(self, address: str) -> bool:
+        driver = self._root / "sys/bus/pci/devices" / address[4:] / "driver"
+        return driver.is_symlink() and driver.readlink().name == "vfio-pci"
+
+
+class World:
+    """A machine of two cards and the part of its agent that this is about."""
+
+    def __init__(self, home: Path, *, mig: bool = False) -> None:
+        self.root = home / "root"
+        self.home = home
+        self.driver = Driver(self.root, mig=mig)
+        self.kernel = SimulatedKernel(self.root)
+        self.start()
+
+    def start(self, machine: Callable[[Machine], Machine] = lambda m: m) -> PassthroughExecutor:
+        """As a pool that starts (again) does."""
+        self.inventory = Inventory([cast("Any", self.driver)])
+        tools = NodeTools(
+            home=self.home,
+            inventory=self.inventory,
+            library=self.home / "none",
+            environment={"CALABASH_SIM": "node.state"},
+            device_root=self.root,
+        )
+        made = machine(simulated_machine(self.root, self.inventory.devices()))
+        self.executor = PassthroughExecutor(tools, made)
+        self.executor.start()
+        return self.executor
+
+    def driver_of(self, address: str) -> str:
+        found = self.executor.machine.tree.find(address)
+        return found.driver if found is not None else "gone"
+
+    def health(self, uuid: str) -> Health:
+        return next(d.health for d in self.inventory.devices() if d.uuid == uuid)
+
+    def back(self) -> None:
+        """Wait until everything that is over is back."""
+        until = time.monotonic() + 60
+        while self.executor._fetching is not None:
+            assert time.monotonic() < until, self.executor.verify([])
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def record(name: str, *uuids: str, profile: str = "") -> AllocationRecord:
+    parts = tuple(Slice(device=DeviceUuid(u), memory_mib=1, core_percent=100, profile=profile) for u in uuids)
+    return AllocationRecord(
+        id=AllocationId(name),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(mode=ModeName("passthrough"), vf=profile, standing=True, count=len(uuids)),
+        placement=Placement(node=NodeName("n"), mode=ModeName("passthrough"), slices=parts),
+        uid=0,
+    )
+
+
+def test_a_card_is_bound_told_to_whom_it_is_and_comes_back_to_be_tested(world: World) -> None:
+    held = record("a1", "GPU-a")
+    world.executor.prepare(held)
+    world.executor.provide(held)
+    world.executor.provide(held)  # asked again it answers the same
+    assert (world.driver_of(A), world.driver_of(B)) == ("vfio-pci", "nvidia")
+    edits = world.executor.edits(held)
+    assert edits.device_nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
+    environment = dict(edits.environment)
+    assert environment["CALABASH_PCI"] == A
+    assert environment["PCI_RESOURCE_CALABASH_DEV_GPUS"] == A
+    assert environment["PCI_RESOURCE_NVIDIA_COM_NVIDIA_A100-PCIE-40GB"] == A
+    world.executor.leave(held)
+    world.back()
+    assert world.driver_of(A) == "nvidia"
+    assert world.health("GPU-a") is Health.RECOVERING
+    assert not (world.home / "passthrough.json").exists()
+
+
+def test_a_lent_card_is_neither_lost_nor_suspect_and_its_neighbour_is_watched(world: World) -> None:
+    world.executor.provide(record("a1", "GPU-a"))
+    for _ in range(3):
+        assert world.inventory.observe(now_ns=0, idle=lambda _: False) == []
+    assert (world.health("GPU-a"), world.health("GPU-b")) == (Health.HEALTHY, Health.HEALTHY)
+    assert world.inventory.reading(DeviceUuid("GPU-a")) is None
+    assert world.inventory.reading(DeviceUuid("GPU-b")) is not None
+
+
+def test_that_no_driver_answers_while_it_is_away_says_nothing_of_its_cards(world: World) -> None:
+    with world.inventory.lent.quiet():
+        (world.root / "sys/bus/pci/devices" / B / "driver").unlink()
+        (world.root / "sys/bus/pci/devices" / B / "driver").symlink_to(world.root / "sys/bus/pci/drivers/vfio-pci")
+        assert world.inventory.observe(now_ns=0, idle=lambda _: True) == []
+    assert [c.after for c in world.inventory.observe(now_ns=0, idle=lambda _: True)] == [Health.SUSPECT]
+
+
+def test_a_pool_that_died_in_between_finds_the_card_in_its_place_and_fetches_what_is_over(world: World) -> None:
+    held = record("a1", "GPU-a")
+    world.executor.provide(held)
+    world.start().recover([held])
+    assert [d.uuid for d in world.inventory.devices()] == ["GPU-a", "GPU-b"]  # the driver lists the second only
+    assert world.driver_of(A) == "vfio-pci"
+    world.start().recover([])
+    world.back()
+    assert world.driver_of(A) == "nvidia"
+    assert world.inventory.lent.loan(DeviceUuid("GPU-a")) is None
+
+
+def test_a_crash_before_anything_was_bound_is_put_right(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedKernel, "write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        world.executor.provide(record("a1", "GPU-a"))
+    monkeypatch.undo()
+    assert (world.home / "passthrough.json").exists()  # written down first
+    world.start().recover([])
+    world.back()
+    assert world.driver_of(A) == "nvidia"
+    assert not (world.home / "passthrough.json").exists()
+
+
+def test_a_failure_with_the_second_of_two_cards_gives_the_first_back(world: World) -> None:
+    world.kernel.plug(SimulatedPci(address="0000:66:1f.0", group=2, class_code=0x020000, driver="e1000e"))
+    held = record("a1", "GPU-a", "GPU-b")
+    with pytest.raises(CalabashError) as caught:
+        world.executor.provide(held)
+    assert "group 2" in caught.value.message
+    world.executor.leave(held)  # what the agent does then
+    world.back()
+    assert (world.driver_of(A), world.driver_of(B)) == ("nvidia", "nvidia")
+
+
+def test_the_sound_of_a_card_goes_with_it(world: World) -> None:
+    world.kernel.plug(SimulatedPci(address=SOUND, group=1, class_code=0x040300, driver="snd_hda_intel"))
+    held = record("a1", "GPU-a")
+    world.executor.provide(held)
+    assert (world.driver_of(A), world.driver_of(SOUND)) == ("vfio-pci", "vfio-pci")
+    assert dict(world.executor.edits(held).environment)["CALABASH_PCI"] == A
+    world.executor.leave(held)
+    world.back()
+    assert (world.driver_of(A), world.driver_of(SOUND)) == ("nvidia", "snd_hda_intel")
+
+
+def test_mig_functions_and_open_files_keep_a_card_here(tmp_path: Path) -> None:
+    divided = World(tmp_path / "mig", mig=True)
+    with pytest.raises(CalabashError) as caught:
+        divided.executor.provide(record("a1", "GPU-a"))
+    assert "MIG" in caught.value.message
+    world = World(tmp_path / "open")
+    node = world.root / "dev/dri/renderD128"
+    node.parent.mkdir(parents=True)
+    node.touch()
+    below = world.root / "sys/bus/pci/devices" / A / "drm/renderD128"
+    below.mkdir(parents=True)
+    (below / "dev").write_text("226:128\n")
+    (below / "uevent").write_text("DEVNAME=dri/renderD128\n")
+    users = {"count": 0}
+
+    def looked(machine: Machine) -> Machine:
+        class Watched(Machine):
+            def users(self, nodes: Any) -> str:
+                users["count"] += node in nodes
+                return "pid 7 (nvidia-persistenced)" if node in nodes else ""
+
+        return Watched(
+            root=machine.root,
+            writer=machine.writer,
+            vfio=machine.vfio,
+            functions=machine.functions,
+            apart=machine.apart,
+        )
+
+    with pytest.raises(CalabashError) as caught:
+        world.start(looked).provide(record("a1", "GPU-a"))
+    assert "open: pid 7" in caught.value.message
+    assert "-pm 0" in caught.value.hint
+    assert world.driver_of(A) == "nvidia"
+
+
+def test_what_is_no_graphics_card_is_never_given_away(world: World) -> None:
+    (world.root / "sys/bus/pci/devices" / A / "class").write_text("0x010802\n")
+    with pytest.raises(CalabashError) as caught:
+        world.executor.prepare(record("a1", "GPU-a"))
+    assert "no graphics card" in caught.value.message
+
+
+def test_parts_of_a_card_are_given_one_by_one_and_unmade_with_the_last(world: World) -> None:
+    (profile,) = next(d for d in world.inventory.devices() if d.uuid == "GPU-a").vf_profiles
+    assert (profile.name, profile.count, profile.memory_mib) == ("vf", 16, 2560)
+    first, second = record("a1", "GPU-a", profile="vf"), record("a2", "GPU-a", profile="vf")
+    for held in (first, second):
+        world.executor.provide(held)
+    given = [dict(world.executor.edits(held).environment)["CALABASH_PCI"] for held in (first, second)]
+    assert len(set(given)) == 2
+    assert [world.driver_of(address) for address in given] == ["vfio-pci"] * 2
+    assert world.driver_of(A) == "nvidia"  # the card itself stays
+    assert world.inventory.lent.loan(DeviceUuid("GPU-a")) is None
+    with pytest.raises(CalabashError) as caught:
+        world.executor.provide(record("a3", "GPU-a"))
+    assert "16 virtual functions" in caught.value.message
+    world.executor.leave(first)
+    world.back()
+    assert [world.driver_of(address) for address in given] == ["", "vfio-pci"]
+    world.executor.leave(second)
+    world.back()
+    assert [world.driver_of(address) for address in given] == ["gone", "gone"]
+
+
+def test_mediated_devices_are_made_for_their_allocation_and_unmade(tmp_path: Path) -> None:
+    kernel = SimulatedKernel(tmp_path / "root")
+    types = {"nvidia-222": "num_heads=4, framebuffer=8192M, max_instance=2"}
+    kernel.plug(SimulatedPci(address=A, group=1, types=types))
+    world = World(tmp_path)
+    (profile,) = next(d for d in world.inventory.devices() if d.uuid == "GPU-a").vf_profiles
+    assert (profile.name, profile.memory_mib, profile.count) == ("nvidia-222", 8192, 2)
+    held = record("a1", "GPU-a", profile="nvidia-222")
+    world.executor.provide(held)
+    environment = dict(world.executor.edits(held).environment)
+    uuid = environment["CALABASH_MDEV"]
+    assert environment["MDEV_PCI_RESOURCE_CALABASH_DEV_GPUS"] == uuid
+    assert world.executor.machine.functions.mediated(uuid)
+    world.executor.leave(held)
+    world.back()
+    assert not world.executor.machine.functions.mediated(uuid)
+
+
+def test_a_function_of_the_drivers_list_becomes_a_virtual_gpu_and_stops_being_one(world: World) -> None:
+    functions = world.executor.machine.functions.make(A, 16)
+    listed = world.root / "sys/bus/pci/devices" / functions[0] / "nvidia"
+    listed.mkdir()
+    (listed / "creatable_vgpu_types").write_text("ID : vGPU Name\n945 : NVIDIA A100-10C\n")
+    (listed / "current_vgpu_type").write_text("0\n")
+    world.start()
+    (profile,) = next(d for d in world.inventory.devices() if d.uuid == "GPU-a").vf_profiles
+    assert (profile.name, profile.memory_mib, profile.count) == ("NVIDIA A100-10C", 10240, 1)
+    held = record("a1", "GPU-a", profile="NVIDIA A100-10C")
+    world.executor.provide(held)
+    assert (listed / "current_vgpu_type").read_text() == "945\n"
+    assert dict(world.executor.edits(held).environment)["CALABASH_PCI"] == functions[0]
+    with pytest.raises(CalabashError) as caught:
+        world.executor.provide(record("a2", "GPU-a", profile="NVIDIA A100-10C"))
+    assert caught.value.reason is Reason.NO_CAPACITY
+    world.executor.leave(held)
+    world.back()
+    assert (listed / "current_vgpu_type").read_text() == "0\n"
+
+
+def test_a_damaged_book_is_told_and_nothing_is_guessed(world: World) -> None:
+    world.executor.provide(record("a1", "GPU-a"))
+    (world.home / "passthrough.json").write_text("{")
+    world.start().recover([])
+    assert world.driver_of(A) == "vfio-pci"

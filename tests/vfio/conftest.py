@@ -1,0 +1,55 @@
+"""The emulated machine for tests: made once, run once, and its answers by case."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from tests.vfio.machine import HERE, EmulatedMachine, build_innermost, python
+from tools.emulated import AbsentError, Emulated, cache, found
+
+Cases = Mapping[str, Mapping[str, Any]]
+
+
+def _parts() -> Emulated:
+    try:
+        if os.geteuid() != 0:
+            raise AbsentError("a directory is shown to an emulated machine by root")
+        if shutil.which("gcc") is None or shutil.which("busybox") is None:
+            raise AbsentError("Debian packages are missing: gcc busybox-static")
+        return found()
+    except AbsentError as absent:
+        reason = f"no emulated machine: {absent}"
+        if os.environ.get("CALABASH_VFIO") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def emulated() -> Cases:
+    """What was told inside: on a machine with an IOMMU, and on one without."""
+    parts = _parts()
+    scratch = cache() / f"run-{os.getpid()}"  # not in /tmp, over which the machine has a directory of its own
+    scratch.mkdir(parents=True)
+    try:
+        program = scratch / "innermost"
+        build_innermost(program)
+        machine = EmulatedMachine(parts=parts, scratch=scratch)
+        words = [python(), str(HERE / "inside.py"), str(parts.tree), str(program)]
+        with ThreadPoolExecutor(2) as both:
+            bare = both.submit(machine.run, [*words, "no-iommu"], iommu=False, processors=1)
+            told = machine.run(words)
+        runs = (told, bare.result())
+    finally:
+        shutil.rmtree(scratch)
+    for run in runs:
+        if not any(line.startswith("end 0") for line in run.lines):
+            pytest.fail(f"the machine ended early:\n{run.console[-4000:]}")
+    cases = [json.loads(line) for run in runs for line in run.lines if line.startswith("{")]
+    print(f"machines ran for {', '.join(f'{run.seconds:.0f} s' for run in runs)}")
+    return {case.pop("case"): case for case in cases}
