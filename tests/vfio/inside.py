@@ -180,7 +180,7 @@ class Cards:
 
 
 def record(name: str, address: str, *, profile: str = "") -> AllocationRecord:
-    part = Slice(device=DeviceUuid(f"GPU-{address}"), memory_mib=4096, core_percent=100, profile=profile)
+    part = Slice(device=DeviceUuid(f"GPU-{address}"), memory_mib=4096, core_percent=100, vf=profile)
     return AllocationRecord(
         id=AllocationId(name),
         state=AllocationState.GRANTED,
@@ -239,7 +239,7 @@ def a_card_goes_and_comes(inner: Inner) -> None:
     addresses = dict(edits.environment)["CALABASH_PCI"]
     tell("bound", driver=tree.get(EDU).driver, addresses=addresses, nodes=edits.device_nodes, seconds=bound_s)
     tell("used inside", said=inner.use(addresses))
-    changes = inventory.observe(now_ns=0, idle=lambda _: False)
+    changes = inventory.observe(idle=lambda _: False)
     tell(
         "lent is not lost", changes=len(changes), health=[d.health for d in inventory.devices() if d.pci_bus_id == EDU]
     )
@@ -277,7 +277,7 @@ def a_card_of_two_functions(inner: Inner) -> None:
     after.recover([])  # and one that finds it over
     uuid = DeviceUuid(f"GPU-{SHARED}")
     wait_for(lambda: third.lent.loan(uuid) is None)
-    third.observe(now_ns=0, idle=lambda _: True)
+    third.observe(idle=lambda _: True)
     health = [d.health for d in third.devices() if d.uuid == uuid]
     wait_for(lambda: content(disk_of(SHARED)) != "")
     tell(

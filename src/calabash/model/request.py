@@ -110,6 +110,16 @@ class GpuRequest:
                 f"memory is asked twice: {self.memory_mib} MiB and {self.memory_milli} thousandths of a device",
                 hint="say one of them",
             )
+        self._require_one_size()
+        if self.on_fault not in {"", *FAULT_SIGNALS}:
+            raise CalabashError(f"signal {self.on_fault[:64]!r} is not one", hint=f"one of: {', '.join(FAULT_SIGNALS)}")
+        if not 0 <= self.run_time_s < float("inf"):
+            raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
+        if not 1 <= self.gang_size <= 100_000:
+            raise CalabashError(f"gang size {self.gang_size} is out of range", hint="1 to 100000 members")
+
+    def _require_one_size(self) -> None:
+        """Amounts, a MIG profile, or a virtual function, and the mode that belongs to it."""
         if self.mig and not is_profile_name(self.mig):
             raise CalabashError(f"MIG profile {self.mig[:64]!r} is not one", hint="for example 1g.10gb or 1g.10gb+me")
         if self.mig and (self.memory_mib is not None or self.memory_milli is not None or self.core_percent != 100):
@@ -123,25 +133,19 @@ class GpuRequest:
             )
         if self.mig:
             object.__setattr__(self, "mode", MIG_MODE)
-        if self.on_fault not in {"", *FAULT_SIGNALS}:
-            raise CalabashError(f"signal {self.on_fault[:64]!r} is not one", hint=f"one of: {', '.join(FAULT_SIGNALS)}")
         if self.vf and (self.mig or self.memory_mib is not None or self.memory_milli is not None):
             raise CalabashError(
                 f"virtual function {self.vf[:64]} says already how much of a device",
                 hint="leave memory and the MIG profile out, or the virtual function",
             )
-        if not 0 <= self.run_time_s < float("inf"):
-            raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
-        if not 1 <= self.gang_size <= 100_000:
-            raise CalabashError(f"gang size {self.gang_size} is out of range", hint="1 to 100000 members")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """What one container has of one device. ``memory_mib`` 0 means not capped.
 
-    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none. A virtual
-    function has a ``profile`` as well.
+    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none. ``vf`` is the
+    profile of a virtual function; "" where there is none.
     """
 
     device: DeviceUuid
@@ -149,6 +153,7 @@ class Slice:
     core_percent: int
     profile: str = ""
     start: int = -1
+    vf: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

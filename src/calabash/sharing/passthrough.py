@@ -94,7 +94,7 @@ class Passthrough:
             return Misfit(
                 reason=Reason.SELECTOR_MISMATCH, message=f"offers no virtual function {request.vf!r}, but {offered}"
             )
-        other = next((h.slice.profile or "whole" for h in held if h.slice.profile != profile.name), None)
+        other = next((h.slice.vf or "whole" for h in held if h.slice.vf != profile.name), None)
         if other is not None:
             return Misfit(reason=Reason.NO_CAPACITY, message=f"is given out as {other}, asked {profile.name}")
         if len(held) >= profile.count:
@@ -103,19 +103,19 @@ class Passthrough:
             device=device.uuid,
             memory_mib=profile.memory_mib,
             core_percent=max(1, 100 // profile.count),
-            profile=profile.name,
+            vf=profile.name,
         )
 
     def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
         del policy
-        if not part.profile:
+        if not part.vf:
             return Charge(core_milli=1000)
         return Charge(core_milli=part.core_percent * 10, memory_mib=part.memory_mib)
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
         parts = [h.slice for h in held]
-        whole = any(not part.profile for part in parts)
-        profile = profile_named(device, parts[0].profile) if parts and not whole else None
+        whole = any(not part.vf for part in parts)
+        profile = profile_named(device, parts[0].vf) if parts and not whole else None
         left = profile.count - len(parts) if profile is not None else 0 if parts else 1
         memory_mib = min(device.memory_mib, sum(part.memory_mib for part in parts))
         percent = min(100, sum(part.core_percent for part in parts))

@@ -108,7 +108,7 @@ def world(tmp_path: Path) -> World:
 
 
 def record(name: str, *uuids: str, profile: str = "") -> AllocationRecord:
-    parts = tuple(Slice(device=DeviceUuid(u), memory_mib=1, core_percent=100, profile=profile) for u in uuids)
+    parts = tuple(Slice(device=DeviceUuid(u), memory_mib=1, core_percent=100, vf=profile) for u in uuids)
     return AllocationRecord(
         id=AllocationId(name),
         state=AllocationState.GRANTED,
@@ -140,7 +140,7 @@ def test_a_card_is_bound_told_to_whom_it_is_and_comes_back_to_be_tested(world: W
 def test_a_lent_card_is_neither_lost_nor_suspect_and_its_neighbour_is_watched(world: World) -> None:
     world.executor.provide(record("a1", "GPU-a"))
     for _ in range(3):
-        assert world.inventory.observe(now_ns=0, idle=lambda _: False) == []
+        assert world.inventory.observe(idle=lambda _: False) == []
     assert (world.health("GPU-a"), world.health("GPU-b")) == (Health.HEALTHY, Health.HEALTHY)
     assert world.inventory.reading(DeviceUuid("GPU-a")) is None
     assert world.inventory.reading(DeviceUuid("GPU-b")) is not None
@@ -150,8 +150,8 @@ def test_that_no_driver_answers_while_it_is_away_says_nothing_of_its_cards(world
     with world.inventory.lent.quiet():
         (world.root / "sys/bus/pci/devices" / B / "driver").unlink()
         (world.root / "sys/bus/pci/devices" / B / "driver").symlink_to(world.root / "sys/bus/pci/drivers/vfio-pci")
-        assert world.inventory.observe(now_ns=0, idle=lambda _: True) == []
-    assert [c.after for c in world.inventory.observe(now_ns=0, idle=lambda _: True)] == [Health.SUSPECT]
+        assert world.inventory.observe(idle=lambda _: True) == []
+    assert [c.after for c in world.inventory.observe(idle=lambda _: True)] == [Health.SUSPECT]
 
 
 def test_a_pool_that_died_in_between_finds_the_card_in_its_place_and_fetches_what_is_over(world: World) -> None:

@@ -109,8 +109,8 @@ class PassthroughExecutor(ViewOnly):
     def _give(self, record: AllocationRecord, part: Slice) -> None:
         device = self._device(part.device)
         card = self.machine.card(device)
-        if part.profile:
-            self._give_part(record, device, card, part.profile)
+        if part.vf:
+            self._give_part(record, device, card, part.vf)
         else:
             self._give_card(record, device, card)
 
