@@ -1,11 +1,13 @@
 """Pods whose node somebody else chose: they get their devices there, or are told why not, and never start without.
 
-Theory of operation. Three kinds come here. A pod that was bound past the planner (by hand, or by a scheduler that does not
+Theory of operation. Four kinds come here. A pod that was bound past the planner (by hand, or by a scheduler that does not
 ask) is planned on its node when that has the room; until then its agent refuses to start it and says what is written in
 its condition. A pod that was confined to a few nodes instead (``affinity``) has its plan written once it is bound: that of
 the planned node, or one made for the other node to which kube-scheduler gave it; where that has no room any more, the pod
 is evicted if its owner makes it again. And such a pod that has lost its place before it was bound gets another within
-its few nodes. All of this is tried again when room may have come.
+its few nodes. The fourth had its plan, and before it began its agent
+gave the devices away whole (``fleet``): it has others on its node, or after a while makes room for one that its owner makes.
+All of this is tried again when room may have come.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from calabash.kubernetes.planner.facts import EvictPod, Nominate, WritePlan
 from calabash.kubernetes.planner.wishes import Wishes
 from calabash.model.errors import CalabashError, Reason
 
+GIVE_UP_S = 10.0  # a node may still tell of devices that it has back
 _TRIED_MAX = 64  # of those that wait, at one time; the others are next
 
 
@@ -31,6 +34,7 @@ class LatePlans:
         self._version = -1
         self._writing: dict[str, str] = {}
         self._refused_at_s: dict[str, float] = {}
+        self._displaced_at_s: dict[str, tuple[float, str]] = {}
 
     def look(self, entry: Entry, now_s: float) -> None:
         """A pod is otherwise than it was: it may need a plan, or have its plan written."""
@@ -51,10 +55,12 @@ class LatePlans:
         self._book.late.pop(uid, None)
         self._writing.pop(uid, None)
         self._refused_at_s.pop(uid, None)
+        self._displaced_at_s.pop(uid, None)
 
     def decide(self, now_s: float) -> None:
         """Try those that wait, when there are new ones or room may have come."""
         self._give_up_refused(now_s)
+        self._give_up_displaced(now_s)
         book = self._book
         version = book.scheduler.scheduler.state.version
         if not book.late or (version == self._version and not book.late_news):
@@ -98,6 +104,7 @@ class LatePlans:
             return
         if start is not None:
             del book.late[facts.uid]
+            self._displaced_at_s.pop(facts.uid, None)
             book.settle(entry, plan_of(entry, start, book.new_id()))
             self._write(entry)
             book.tell(entry, None, f"planned on {facts.node}, to which it was bound")
@@ -109,8 +116,26 @@ class LatePlans:
             text = f"bound to {facts.node}, which has no room any more ({why}); its owner makes another"
             book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
             return
+        if facts.plan is not None and facts.plan.node == facts.node:
+            what = f"its devices on {facts.node} were given to a pod that the planner was not told of, and {why}"
+            since_s, _ = self._displaced_at_s.get(facts.uid, (now_s, ""))
+            self._displaced_at_s[facts.uid] = since_s, what
+            book.tell(entry, Reason.NO_CAPACITY, f"{what}; hint: it starts when there is room")
+            return
         hint = "hint: it starts when there is room; or delete it and leave spec.nodeName out"
         book.tell(entry, Reason.NO_CAPACITY, f"bound to {facts.node} by others than the planner: {why}; {hint}")
+
+    def _give_up_displaced(self, now_s: float) -> None:
+        """There is no other room for it on its node: whoever makes the pod again has one that is planned elsewhere."""
+        for uid, (since_s, what) in list(self._displaced_at_s.items()):
+            entry = self._book.entries.get(uid)
+            if entry is None or uid not in self._book.late:
+                del self._displaced_at_s[uid]
+            elif entry.facts.remade and now_s >= since_s + GIVE_UP_S:
+                self.forget(uid)
+                entry.stage = Stage.EVICTED
+                text = f"{what}; its owner makes another"
+                self._book.want(EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text))
 
     def _over_limit(self, entry: Entry) -> str:
         bundle = entry.bundle

@@ -18,9 +18,11 @@ from calabash.kubernetes.planner.facts import (
     NodeSeen,
     QueueSeen,
     ReleasePod,
+    SliceSeen,
     SweepPod,
     WritePlan,
 )
+from calabash.kubernetes.planner.late import GIVE_UP_S
 from calabash.kubernetes.planner.service import Handshake
 from calabash.kubernetes.planner.shunning import PATIENCE_S, SHUN_S, Shunned
 from calabash.model.errors import Reason
@@ -381,3 +383,43 @@ def test_the_service_plans_what_was_bound_by_others_and_says_what_it_cannot(worl
     world.client.delete(POD, "one", "team", grace_s=0)
     until(lambda: world.get("two").metadata.annotations.get(PLAN), "planned once there is room")
     until(lambda: {c.type: c.status for c in world.get("two").status.conditions}[PLANNED] == "True", "said")
+
+
+# ---- whose devices were given away ----------------------------------------------------------------------------------
+
+
+def displaced(cluster: Cluster, *, remade: bool) -> str:
+    """A bound pod whose only possible device its node's agent gave to a pod that nobody was told of."""
+    uid = cluster.create(WHOLE, remade=remade)
+    cluster.settle()
+    cluster.try_all()
+    cluster.settle()
+    assert cluster.pods[uid].node == "a"
+    taken = SliceSeen(pod_uid="untold", device="GPU-0", memory_mib=40960, whole=True)
+    cluster.core.devices(gpu_node("a", 1, slices=(taken,)), cluster.now_s)
+    cluster.settle()
+    return uid
+
+
+def test_a_pod_whose_devices_were_given_away_is_evicted_after_a_while_if_it_is_made_again() -> None:
+    cluster = Cluster({"a": 1})
+    uid = displaced(cluster, remade=True)
+    entry = cluster.core.book.entries[uid]
+    assert "its devices on a were given to a pod that the planner was not told of" in entry.told[1]
+    assert cluster.evictions == []
+    cluster.now_s += GIVE_UP_S
+    cluster.settle()
+    assert cluster.evictions == [uid]
+
+
+def test_one_that_nobody_makes_again_waits_and_has_the_device_when_it_is_free() -> None:
+    cluster = Cluster({"a": 1})
+    uid = displaced(cluster, remade=False)
+    cluster.now_s += 10 * GIVE_UP_S
+    cluster.settle()
+    assert cluster.evictions == []
+    cluster.core.devices(gpu_node("a", 1), cluster.now_s)
+    cluster.settle()
+    plan = cluster.core.book.entries[uid].plan
+    assert plan is not None
+    assert plan.node == "a"
