@@ -14,6 +14,8 @@
 
 #include <string.h>
 
+#define PARTS_MAX 64u /* more MIG devices than any card has */
+
 int cb_nvml_denied(void)
 {
     return NVML_ERROR_NO_PERMISSION;
@@ -129,13 +131,36 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *d
     return only_ours(CB_REAL(nvmlDeviceGetHandleByPciBusId)(pciBusId, device), device);
 }
 
+/* The driver numbers cards only; here a MIG device of the slice has its number among them. */
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
     CB_ENTER_NVML();
     nvmlReturn_t result = CB_REAL(nvmlDeviceGetIndex)(device, index);
-    int ours = result == NVML_SUCCESS ? cb_device_of_nvml(device) : -1;
-    if (ours >= 0) *index = (unsigned int)ours;
-    return result;
+    bool numbered = result == NVML_SUCCESS || result == NVML_ERROR_NOT_SUPPORTED;
+    int ours = numbered && index != NULL ? cb_device_of_nvml(device) : -1;
+    if (ours < 0) return result;
+    *index = (unsigned int)ours;
+    return NVML_SUCCESS;
+}
+
+/* The MIG devices of the slice, numbered from 0 on each card; others are not there. */
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
+                                                 nvmlDevice_t *migDevice)
+{
+    unsigned int seen = 0;
+    CB_ENTER_NVML();
+    if (migDevice == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned int i = 0; i < PARTS_MAX; i++) {
+        nvmlDevice_t found = NULL;
+        nvmlReturn_t result = CB_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, i, &found);
+        if (result == NVML_ERROR_NOT_FOUND) continue;
+        if (result == NVML_ERROR_INVALID_ARGUMENT && i > index) break; /* the card has no more */
+        if (result != NVML_SUCCESS) return result;
+        if (cb_device_of_nvml(found) < 0 || seen++ != index) continue;
+        *migDevice = found;
+        return NVML_SUCCESS;
+    }
+    return NVML_ERROR_NOT_FOUND;
 }
 
 /* Total and free of the slice; false: the device has no cap and the card's own figures hold. */

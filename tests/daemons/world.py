@@ -197,7 +197,7 @@ class World:
         return program, allocation
 
     def allocation_of(self, program: Program) -> dict[str, Any] | None:
-        assert program.alive(), program.says("") or program.output
+        assert program.alive(), program.says("no such text") or program.output
         return next((a for a in self.allocations() if program.pid in a["pids"] and a["state"] == "running"), None)
 
     def allocations(self, *, ended: bool = False) -> list[dict[str, Any]]:

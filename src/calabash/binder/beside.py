@@ -12,7 +12,8 @@ from calabash.sharing.foreign import FOREIGN_MODE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """Memory of a device that processes without a slice hold; ``remedy`` tells people how to get it back."""
+    """Memory of a device that processes without a slice hold, 0 when they are on parts of it that are theirs alone;
+    ``remedy`` tells people how to get it back."""
 
     memory_mib: int
     remedy: str = ""
@@ -38,6 +39,8 @@ class ForeignMemory:
             state.vacate(shape, self._place(uuid))
             del self._occupied[uuid]
         for uuid, foreign in found.items():
+            if not foreign.memory_mib:
+                continue
             free_mib = int(state.cluster.gpu_free_mib[0, self._number[uuid]])
             if free_mib > 0:
                 shape = Shape(gpu_count=1, gpu_memory_mib=min(free_mib, foreign.memory_mib), mode=FOREIGN_MODE)
@@ -47,7 +50,7 @@ class ForeignMemory:
 
     def is_counted(self) -> bool:
         """Whether all of it is; what came to a device in another mode is counted when that mode has ended."""
-        return self._occupied.keys() == self._found.keys()
+        return self._occupied.keys() == {uuid for uuid, foreign in self._found.items() if foreign.memory_mib}
 
     def memory_mib(self, uuid: DeviceUuid) -> int:
         found = self._found.get(uuid)

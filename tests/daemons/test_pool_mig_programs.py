@@ -1,0 +1,220 @@
+"""A pool that cuts cards by MIG: programs on instances, cards that change mode, pools and machines that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.daemons.world import NATIVE, Program, World, until
+
+from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.host.cgroups import find_hierarchy
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cutting cards needs root, as on a real one")
+kernel_membership = pytest.mark.skipif(find_hierarchy() is None, reason="needs control groups")
+
+MakeWorld = Callable[..., World]
+GPUS = "2xA100-80GB,1xH100,1xT4"
+
+LOOK = """
+import ctypes, json, os, sys
+from pynvml import *
+cuda = ctypes.CDLL("libcuda.so.1")
+count, total, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(96)
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0 and cuda.cuDeviceGetName(name, 96, 0) == 0
+context, address = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+too_much = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(total.value + (1 << 30)))
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 30)) == 0
+nvmlInit()
+mine = nvmlDeviceGetHandleByIndex(0)
+card = nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mine)
+parts = []
+for i in range(nvmlDeviceGetMaxMigDeviceCount(card)):
+    try: parts.append(nvmlDeviceGetUUID(nvmlDeviceGetMigDeviceHandleByIndex(card, i)))
+    except NVMLError: pass
+refused = 0
+try: nvmlDeviceSetMigMode(card, 0)
+except NVMLError as e: refused = e.value
+print(json.dumps({"cuda": count.value, "mib": total.value >> 20, "name": name.value.decode(), "too_much": too_much,
+    "nvml": nvmlDeviceGetCount(), "index": nvmlDeviceGetIndex(mine), "uuid": nvmlDeviceGetUUID(mine), "parts": parts,
+    "pids": [p.pid for p in nvmlDeviceGetComputeRunningProcesses(mine)], "refused": refused, "own": os.getpid(),
+    "variable": os.environ["CUDA_VISIBLE_DEVICES"]}), flush=True)
+sys.stdin.read()
+"""
+
+
+def looking(world: World, **body: Any) -> tuple[Program, dict[str, Any]]:
+    """A program on an instance, and what it sees there."""
+    program, _ = world.running(sys.executable, "-c", LOOK, mode="mig", **body)
+    until(lambda: program.says("}\n") or program.dead(), what="the program to look around")
+    seen: dict[str, Any] = json.loads(program.output.splitlines()[-1])
+    return program, seen
+
+
+def cards(world: World) -> list[dict[str, Any]]:
+    """What really stands on the cards."""
+    shown = subprocess.run(
+        [NATIVE / "simgpu" / "calabash-simctl", "show", world.state_file, "--json"], capture_output=True, check=True
+    )
+    found: list[dict[str, Any]] = json.loads(shown.stdout)["devices"]
+    return found
+
+
+def standing(world: World) -> list[list[tuple[int, int]]]:
+    return [[(g["start"], g["size"]) for g in card["gpu_instances"]] for card in cards(world)]
+
+
+def test_a_program_sees_its_instance_and_nothing_else(make_world: MakeWorld) -> None:
+    world = make_world(GPUS)
+    world.up()
+    _, first = looking(world, memory_mib=9000)
+    _, second = looking(world, memory_mib=30_000)
+    for seen, mib, name in ((first, 9728, "MIG 1g.10gb"), (second, 40192, "MIG 3g.40gb")):
+        assert (seen["cuda"], seen["nvml"], seen["index"], seen["mib"]) == (1, 1, 0, mib)
+        assert seen["name"].endswith(name)
+        assert seen["too_much"] == 2  # out of memory
+        assert seen["parts"] == [seen["uuid"]] == [seen["variable"]]
+        assert seen["pids"] == [seen["own"]]
+        assert seen["refused"] == 4  # no permission
+    assert first["uuid"] != second["uuid"]
+    assert sorted(map(len, standing(world))) == [0, 0, 0, 2]
+    until(
+        lambda: [a["slices"][0]["memory_used_mib"] for a in world.allocations()] == [1024 + 424, 1024 + 424],
+        what="what each holds to be told",
+    )
+    assert world.events("stranger") == []
+
+
+def test_a_card_changes_its_mode_when_it_is_idle_and_only_then(make_world: MakeWorld) -> None:
+    world = make_world("A100-80GB")
+    world.up()
+    program, _ = looking(world, memory_mib=9000)
+    waiting = world.run("cat", memory_mib=9000, mode="vgpu", wait_s=60)
+    until(lambda: any(a["state"] == "pending" for a in world.allocations()), what="the other mode to wait")
+    assert cards(world)[0]["mig_enabled"]
+    program.finish()
+    until(lambda: world.allocation_of(waiting), what="the card to change")
+    assert not cards(world)[0]["mig_enabled"]
+    assert world.devices()[0]["mode"] == "vgpu"
+    waiting.finish()
+    _, seen = looking(world, memory_mib=30_000)
+    assert seen["mib"] == 40192
+
+
+@kernel_membership
+def test_programs_go_on_when_the_pool_is_killed_and_idle_instances_are_known_again(make_world: MakeWorld) -> None:
+    world = make_world("A100-80GB")
+    world.up()
+    kept, seen = looking(world, memory_mib=9000)
+    gone, _ = looking(world, memory_mib=30_000)
+    gone.finish()
+    until(lambda: len(world.allocations()) == 1, what="the slice to come back")
+    world.kill()
+    world.up()
+    assert kept.alive()
+    assert [a["state"] for a in world.allocations()] == ["running"]
+    _, large = looking(world, memory_mib=30_000)  # the same instance, or one in its place: both are ours
+    assert large["uuid"] != seen["uuid"]
+    assert world.events("stranger") == []
+    assert world.events("mended") == []
+
+
+@kernel_membership
+def test_a_pool_that_is_killed_while_it_cuts_leaves_nothing_that_is_in_the_way(make_world: MakeWorld) -> None:
+    """Killed at many moments of a grant; afterwards the whole card can still be had as one instance."""
+    world = make_world("A100-80GB")
+    world.up()
+    for delay_ms in (0, 2, 4, 6, 8, 11, 15, 20):
+        asking = world.run("true", mode="mig", memory_mib=9000)
+        time.sleep(delay_ms / 1000)
+        world.kill(signal.SIGKILL)
+        asking.finish()
+        world.up()
+        until(lambda: not world.allocations(), what="what was half granted to be given back")
+    whole, seen = looking(world, memory_mib=79_000)
+    assert seen["mib"] == 80896
+    assert standing(world) == [[(0, 8)]]
+    whole.finish()
+
+
+@kernel_membership
+def test_after_a_reboot_cards_are_cut_again(make_world: MakeWorld) -> None:
+    world = make_world("A100-80GB,H100")
+    world.up()
+    before = [looking(world, memory_mib=30_000)[1]["uuid"] for _ in range(2)]
+    world.kill()
+    for program in world.programs:
+        program.close()
+    world.programs.clear()
+    subprocess.run([NATIVE / "simgpu" / "calabash-simctl", "reboot", world.state_file], check=True)
+    assert standing(world) == [[], []]
+    world.up()
+    until(lambda: not world.allocations(), what="those whose programs are gone to end")
+    _, seen = looking(world, memory_mib=30_000)
+    assert seen["mib"] in {40192, 40448}
+    assert seen["uuid"] not in before
+
+
+def test_whoever_is_on_an_instance_without_a_slice_is_a_stranger_and_keeps_it_from_others(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world("A100-80GB")
+    world.up()
+    program, seen = looking(world, memory_mib=9000)
+    beside = {
+        **world.environment,
+        "LD_LIBRARY_PATH": str(simulated_library_dir()),
+        "CALABASH_SIM": str(world.state_file),
+    }
+    program.finish()
+    until(lambda: not world.allocations(), what="the slice to come back")
+    hold = "import ctypes, sys\ncuda = ctypes.CDLL('libcuda.so.1')\nc = ctypes.c_void_p()\n"
+    hold += "assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == 0\n"
+    hold += "print('held', flush=True)\nsys.stdin.read()"
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", hold],
+        env={**beside, "CUDA_VISIBLE_DEVICES": seen["uuid"]},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"held\n"
+        until(lambda: world.events("stranger"), what="the stranger to be told of")
+        assert str(stranger.pid) in world.events("stranger")[0]["message"]
+        _, other = looking(world, memory_mib=9000)
+        assert other["uuid"] != seen["uuid"]
+    finally:
+        stranger.kill()
+        stranger.wait()
+    until(lambda: world.events("stranger_gone"), what="the stranger to be gone")
+
+
+def test_somebody_who_cuts_past_the_pool_is_told_of_and_left_alone(make_world: MakeWorld) -> None:
+    world = make_world("A100-80GB")
+    world.up()
+    looking(world, memory_mib=9000)
+    cut = (
+        "import ctypes\nfrom pynvml import *\nnvmlInit()\nh = nvmlDeviceGetHandleByIndex(0)\n"
+        "p = c_nvmlGpuInstancePlacement_t(0, 2)\nnvmlDeviceCreateGpuInstanceWithPlacement(h, 14, ctypes.byref(p))"
+    )
+    beside = {
+        **world.environment,
+        "LD_LIBRARY_PATH": str(simulated_library_dir()),
+        "CALABASH_SIM": str(world.state_file),
+    }
+    subprocess.run([sys.executable, "-c", cut], env=beside, check=True)
+    told = until(lambda: world.events("mended"), what="the instance to be told of")
+    assert told[0]["message"] == "somebody has made a 2g.20gb at 0 on device 0"
+    _, seen = looking(world, memory_mib=15_000)
+    assert seen["mib"] == 19968
+    assert (0, 2) in standing(world)[0]
