@@ -137,9 +137,7 @@ def fits(
     if mismatch is not None:
         return mismatch
     if device.pinned and device.pinned != mode.name:
-        return Misfit(
-            reason=Reason.MODE_CONFLICT, message=f"is kept in mode {device.pinned} by its operator, asked {mode.name}"
-        )
+        return Misfit(reason=Reason.MODE_CONFLICT, message=f"is kept in mode {device.pinned}, asked {mode.name}")
     if start >= 0 and device.mig is not None:
         device = replace(device, mig=device.mig.only_at(start))
     if held and device_mode is not None and device_mode != mode.name:

@@ -23,7 +23,7 @@ from calabash.agent.slot_content import SlotDevice
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, ModeName, Slice
+from calabash.model.request import MIG_MODE, AllocationId, Slice
 from calabash.seams.gpu.partitions import partitioning_of
 from calabash.seams.host.device_nodes import mig_nodes_of
 from calabash.sharing.protocol import Edits
@@ -43,7 +43,7 @@ class _Part:
 class MigExecutor(ViewOnly):
     """A view of MIG devices, which are made for it."""
 
-    name = ModeName("mig")
+    name = MIG_MODE
 
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
