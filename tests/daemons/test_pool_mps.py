@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,6 +61,10 @@ def daemon_of(world: World) -> int:
     """The pid of the one that runs."""
     (found,) = (world.home / "mps").glob("*/pipe/nvidia-cuda-mps-control.pid")
     return int(found.read_text())
+
+
+def has_ended(pid: int) -> bool:
+    return identify(pid) is None
 
 
 def test_three_tenants_have_unequal_shares_and_limits_that_hold(world: World, client: str) -> None:
@@ -121,14 +126,20 @@ def test_a_daemon_that_dies_is_started_again_and_its_clients_are_told(world: Wor
     assert ready(world.running(client, **mps(40))[0]) == A100_SMS * 40 // 100
 
 
-def test_the_service_ends_after_its_last_slice_and_the_card_takes_other_modes(world: World, client: str) -> None:
-    tenant, _ = world.running(client, **mps(40))
-    ready(tenant)
-    daemon = identify(daemon_of(world))
-    tenant.finish()
-    until(lambda: daemon is None or identify(daemon.pid) != daemon, what="the daemon to end")
-    first, second = (world.running(client, memory_mib=1024, cores=20)[0] for _ in range(2))
-    assert ready(first) == ready(second) == A100_SMS  # of a card that takes several processes again
+def test_the_service_ends_after_its_last_slice_and_other_modes_need_not_wait_for_that(
+    world: World, client: str
+) -> None:
+    world.running(mode="exclusive")  # the other card
+    for _ in range(3):
+        tenant, _ = world.running(client, **mps(40), wait_s=60)
+        ready(tenant)
+        daemon = daemon_of(world)
+        tenant.finish()
+        first, second = (world.run(client, memory_mib=1024, cores=20, wait_s=60) for _ in range(2))
+        assert ready(first) == ready(second) == A100_SMS  # several programs at once, without the service
+        until(partial(has_ended, daemon), what="the daemon to end")
+        first.finish()
+        second.finish()
 
 
 def test_a_pool_that_is_killed_leaves_the_service_to_the_next_one(
@@ -153,7 +164,7 @@ def test_a_pool_that_is_killed_leaves_the_service_to_the_next_one(
         one.close()
     world.programs.clear()
     world.up()
-    until(lambda: identify(daemon) is None, what="the daemon that nobody needs to end")
+    until(partial(has_ended, daemon), what="the daemon that nobody needs to end")
     until(lambda: not (world.home / "mps.json").exists(), what="nothing to be written of it")
 
 

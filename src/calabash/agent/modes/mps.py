@@ -106,11 +106,14 @@ class MpsExecutor(ViewOnly):
         return (note,) if note else ()
 
     def leave(self, record: AllocationRecord) -> None:
-        """The daemon is stopped at the next look, when nobody else has come."""
+        """Others may use the card at once; the daemon is stopped at the next look, when nobody else has come."""
         for part in record.placement.slices:
             service = self._services.get(part.device)
-            if service is not None:
-                service.leave(record.id)
+            if service is None:
+                continue
+            service.leave(record.id)
+            if service.idle:
+                self._set_exclusive(service, False)
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         for record in held:
@@ -124,7 +127,10 @@ class MpsExecutor(ViewOnly):
                 service.adopt(process)
 
     def look(self) -> None:
-        for service in list(self._services.values()):
+        for uuid, service in list(self._services.items()):
+            if service.idle:
+                self._stop(uuid, service)
+                continue
             try:
                 before = service.daemon
                 service.look()
@@ -136,9 +142,8 @@ class MpsExecutor(ViewOnly):
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
         del held
         mended: list[str] = []
-        for uuid, service in list(self._services.items()):
+        for service in list(self._services.values()):
             if service.idle:
-                self._stop(uuid, service)
                 continue
             self._set_exclusive(service, True)
             try:

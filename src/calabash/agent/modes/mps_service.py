@@ -101,6 +101,7 @@ class CardService:
     def adopt(self, daemon: Process) -> None:
         """Take over the daemon of an earlier pool."""
         self.daemon = daemon
+        self.control.forget_log()
 
     def ensure(self) -> None:
         """Daemon, server and door are there, and the server gives the least share. Raises CalabashError."""

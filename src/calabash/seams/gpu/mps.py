@@ -88,7 +88,7 @@ class MpsControl:
             directory.mkdir(mode=mode, parents=True, exist_ok=True)
             directory.chmod(mode)
         command = [str(program), "-f", *(["--multiuser-server"] if multiuser else [])]
-        self._read_to = self._log_size()
+        self.forget_log()
         try:
             return subprocess.Popen(
                 command,
@@ -183,7 +183,8 @@ class MpsControl:
         try:
             with (self.log / "server.log").open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                file.seek(max(min(self._read_to, size), size - _LOG_BYTES_MAX))
+                begun = self._read_to if self._read_to <= size else 0  # another file now
+                file.seek(max(begun, size - _LOG_BYTES_MAX))
                 text = file.read(_LOG_BYTES_MAX).decode(errors="replace")
         except OSError:
             return 0
@@ -191,11 +192,12 @@ class MpsControl:
         found = _CULPRIT.findall(text)
         return int(found[-1]) if found else 0
 
-    def _log_size(self) -> int:
+    def forget_log(self) -> None:
+        """What has been written so far is no news."""
         try:
-            return (self.log / "server.log").stat().st_size
+            self._read_to = (self.log / "server.log").stat().st_size
         except OSError:
-            return 0
+            self._read_to = 0
 
     def _whole(self) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "LD_PRELOAD"))}

@@ -1,0 +1,180 @@
+"""The door of a card's multi-process service: one program at a time, known by the kernel, for a bounded time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from calabash.agent.modes import mps_door
+from calabash.agent.modes.mps_door import Door
+from calabash.agent.own import OwnProcesses
+from calabash.model.request import AllocationId
+from calabash.seams.gpu.mps import MpsControl, ServerStatus
+from calabash.seams.host.processes import identify
+
+BOUND_S = 30.0
+ONE = AllocationId("one")
+
+
+class House:
+    """A door and what is behind it."""
+
+    def __init__(self, home: Path) -> None:
+        self.owner: AllocationId | None = ONE
+        self.inside: list[AllocationId] = []
+        self.at_once = 0
+        self.joined: list[tuple[AllocationId, int, int]] = []
+        self.news = threading.Condition()
+        self.door = Door(
+            home / "door", allocation_of=lambda _: self.owner, admission=self.admission, joined=self.has_joined
+        )
+
+    @contextmanager
+    def admission(self, allocation: AllocationId, pid: int) -> Iterator[bool]:
+        assert pid == os.getpid()
+        self.inside.append(allocation)
+        self.at_once = max(self.at_once, len(self.inside))
+        try:
+            yield allocation == ONE
+        finally:
+            self.inside.remove(allocation)
+
+    def has_joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:
+        with self.news:
+            self.joined.append((allocation, pid, multiprocessors))
+            self.news.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.joined) >= count, BOUND_S)
+
+    def knock(self) -> socket.socket:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer.settimeout(BOUND_S)
+        peer.connect(str(self.door.path))
+        return peer
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path)
+    yield made
+    made.door.close()
+
+
+def test_who_knocks_is_let_in_and_says_what_it_sees(house: House) -> None:
+    with house.knock() as peer:
+        assert peer.recv(16) == b"go"
+        peer.send(b"sms 54")
+    house.wait(1)
+    assert house.joined == [(ONE, os.getpid(), 54)]
+
+
+def test_programs_are_let_in_one_at_a_time(house: House) -> None:
+    peers = [house.knock() for _ in range(5)]
+    for peer in peers:
+        assert peer.recv(16) == b"go"
+        peer.send(b"sms 1")
+        peer.close()
+    house.wait(5)
+    assert house.at_once == 1
+
+
+@pytest.mark.parametrize("owner", [None, AllocationId("two")], ids=["nobody's", "of another card"])
+def test_who_holds_nothing_here_is_sent_away(house: House, owner: AllocationId | None) -> None:
+    house.owner = owner
+    with house.knock() as peer:
+        assert peer.recv(16) == b""
+    assert house.joined == []
+
+
+def test_nonsense_counts_as_nothing_said(house: House) -> None:
+    for said in (b"sms -1", b"sms 99999999", b"\xff\x00", b"x" * 64):
+        with house.knock() as peer:
+            assert peer.recv(16) == b"go"
+            peer.send(said)
+    house.wait(4)
+    assert {multiprocessors for _, _, multiprocessors in house.joined} == {0}
+
+
+def test_who_lingers_loses_its_turn_and_waits_for_the_next(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps_door, "JOIN_S", 0.05)
+    with house.knock() as lingers:
+        assert lingers.recv(16) == b"go"
+        house.wait(1)
+        with house.knock() as again:
+            assert again.recv(16) == b""
+    assert house.joined == [(ONE, os.getpid(), 0)]
+
+
+# -- what an earlier pool left --------------------------------------------------------------------------------------
+
+
+def test_what_was_taken_over_is_ours_and_a_later_process_of_that_number_is_not() -> None:
+    own, parent = OwnProcesses(), identify(os.getppid())
+    assert own.has(os.getpid())
+    assert not own.has(os.getppid())
+    assert parent is not None
+    own.add(parent)
+    assert own.has(os.getppid())
+
+
+# -- what a daemon answers -------------------------------------------------------------------------------------------
+
+
+class Said(MpsControl):
+    """A daemon that answers from a list."""
+
+    def __init__(self, directory: Path, *answers: str) -> None:
+        super().__init__(directory, "GPU-1", {})
+        self.answers = list(answers)
+
+    def ask(self, *commands: str) -> str:
+        del commands
+        return self.answers.pop(0)
+
+
+def test_a_server_is_read_with_its_clients(tmp_path: Path) -> None:
+    look = Said(tmp_path, "FAULT\n12\n34\n").look(7)
+    assert look is not None
+    assert (look.status, look.clients) == (ServerStatus.FAULT, (12, 34))
+    assert Said(tmp_path, "Failed to find server 7\n").look(7) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "share"),
+    [
+        ("30.0\n8G\n", (30.0, 8192)),
+        ("12.5\n900M\n", (12.5, 900)),
+        ("100.0\nunlimited\n", (100.0, 0)),
+        ("\n", (-1.0, -1)),
+    ],
+)
+def test_what_a_server_gives_is_read(tmp_path: Path, answer: str, share: tuple[float, int]) -> None:
+    assert Said(tmp_path, answer).share(7, "GPU-1") == share
+
+
+def test_a_server_that_does_not_say_what_it_was_told_is_noticed(tmp_path: Path) -> None:
+    assert Said(tmp_path, "", "30.0\n8G\n").set_share(7, "GPU-1", percent=30, memory_mib=8192) == ""
+    assert "100%" in Said(tmp_path, "", "100.0\nunlimited\n").set_share(7, "GPU-1", percent=30, memory_mib=8192)
+
+
+def test_the_culprit_is_read_once_from_what_the_server_has_written(tmp_path: Path) -> None:
+    control = Said(tmp_path)
+    assert control.culprit() == 0
+    control.log.mkdir()
+    log = control.log / "server.log"
+    log.write_text("[x Server 1] New client 4711 connected\n")
+    assert control.culprit() == 0
+    with log.open("a") as file:
+        file.write("[x Server 1] Client {3, 4711} encountered a fatal fault on device GPU-1\n")
+    assert control.culprit() == 4711
+    assert control.culprit() == 0
+    log.write_text("[x Server 1] Client {0, 12} encountered a fatal fault on device GPU-1\n")  # begun anew, and shorter
+    assert control.culprit() == 12
