@@ -21,6 +21,7 @@ from tests.native.simnode import simctl
 from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
 from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.kubelet import PodResources
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = "localhost/cuda:1"
@@ -137,6 +138,20 @@ class GpuNode:
         """How many slices the kubelet believes that it can give out, or how many of another resource."""
         status = self.cluster.api.get(f"/api/v1/nodes/{self.node.name}")["status"]
         return int(status.get("allocatable", {}).get(resource, "0"))
+
+    def offered(self, *resources: str) -> dict[str, tuple[str, ...]]:
+        """What the kubelet can give out, when it has all of these: an agent that was just started has registered. What the
+        API server is told lags behind, and a pod that comes too early is refused for good."""
+        kubelet = PodResources(self.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
+
+        def found() -> dict[str, tuple[str, ...]]:
+            now = kubelet.offered()
+            return now if set(resources) <= now.keys() else {}
+
+        try:
+            return self.cluster.wait_for(found, f"{', '.join(resources)} to be offered")
+        finally:
+            kubelet.close()
 
     def status(self) -> dict[str, Any]:
         """What the agent tells of the node; {} when it has told nothing yet."""

@@ -16,7 +16,6 @@ from calabash.cli.kubectl_drain import Drain
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.names import GPUS
 from calabash.seams.kube import load_client
-from calabash.seams.kubelet import PodResources
 
 FILL = "exec load fill 2"
 HOLD = "sleep 1000"
@@ -154,6 +153,7 @@ def test_planner_and_agent_die_and_nothing_is_given_twice(product: Product) -> N
     product.wait(TEAM, "held", "Running")
     product.cluster.restart("planner")
     product.cluster.restart("agent")
+    product.gpu_node.offered(GPUS)
     product.create(TEAM, user_pod("second", native("9Gi", 60), HOLD))
     product.wait(TEAM, "second", "Running")
     devices = {slice_["device"] for name in ("held", "second") for slice_ in _planned(product, name)}
@@ -187,7 +187,6 @@ def test_where_admission_is_not_nvidias_name_is_a_whole_card_and_never_one_with_
     wait_for(lambda: gpu_node.tokens(GPU) == 2, "both cards to be offered")
     product.create(TEAM, user_pod("slice", native("1Gi", 30), HOLD))
     product.wait(TEAM, "slice", "Running")
-    wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card with a slice to be offered no more")
     product.create(plain, user_pod("whole", {GPU: "1"}, f"load devices; load fill 2; {HOLD}"))
     product.wait(plain, "whole", "Running")
     ((card, mode),) = wait_for(lambda: cards_of(product, f"{plain}/whole"), "the node to tell of it")
@@ -201,13 +200,11 @@ def test_where_admission_is_not_nvidias_name_is_a_whole_card_and_never_one_with_
     said = wait_for(sees, "what it sees")
     assert len(said) == 2, f"one card, and how much it has got: {said}"
     assert 14000 < int(said[-1]) // MIB <= 15360, "all of one T4"
+    wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card with a slice to be offered no more")
     product.create(plain, user_pod("second", {GPU: "1"}, HOLD))
     wait_for(lambda: f"Insufficient {GPU}" in product.condition(plain, "second").get("message", ""), "why it waits")
     product.cluster.restart("agent")
-    kubelet = PodResources(gpu_node.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
-    wait_for(lambda: {GPU, GPUS} <= kubelet.offered().keys(), "the new agent to have registered both names")
-    assert len(kubelet.offered()[GPU]) == 1, "the one that is in use"
-    kubelet.close()
+    assert len(gpu_node.offered(GPUS, GPU)[GPU]) == 1, "the one that is in use"
     product.create(TEAM, user_pod("beside", native("1Gi", 30), HOLD))
     product.wait(TEAM, "beside", "Running")
     assert {s["device"] for s in _planned(product, "beside")} == {s["device"] for s in _planned(product, "slice")}
