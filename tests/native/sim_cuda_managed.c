@@ -134,12 +134,15 @@ static void two_processes(void)
     pid_t child = fork();
     start_sweeping();
     CUdeviceptr p = managed(10 * GIB);
-    (void)sweep(p, 10 * GIB);
     if (child == 0) {
+        TRUE(read(go[0], &c, 1) == 1);
+        (void)sweep(p, 10 * GIB);
         TRUE(write(ready[1], "", 1) == 1);
         TRUE(read(go[0], &c, 1) == 1);
         _exit(sweep(p, 10 * GIB) > 500 ? 0 : 1);
     }
+    (void)sweep(p, 10 * GIB);
+    TRUE(write(go[1], "", 1) == 1);
     int status;
     TRUE(read(ready[0], &c, 1) == 1);
     double back = sweep(p, 10 * GIB);
