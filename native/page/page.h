@@ -28,6 +28,13 @@
  * publishes residual_bytes: for each process what NVML sees beyond its used_bytes (code, fragmentation, a
  * context that cost more than was known), never less than 0.
  *
+ * Where a device's slice may spill, its cap is memory_limit_bytes + spill_limit_bytes. What stays within
+ * memory_limit_bytes is given without a further look. Beyond it everything that the driver can page is given
+ * as managed memory, up to the cap; what cannot be paged is given as long as all that cannot stays within
+ * resident_limit_bytes, the part of the card that the slice was promised. pageable_units tells what a process
+ * has as managed memory: it is raised after and lowered before used_bytes, so that the difference is never less
+ * than what lies on the card for good.
+ *
  * used_bytes and the used_bytes of the processes are moved only by the transactions of charge.h
  * (native/page), which keep both equal through SIGKILL at any instruction. Python never writes them: it
  * calls libcalabash-page.so.
@@ -40,7 +47,8 @@
 
 #define CB_LIMITS_MAGIC 0x314D494C42414C43ull /* "CLABLIM1" */
 #define CB_USAGE_MAGIC  0x3147535542414C43ull /* "CLABUSG1" */
-#define CB_PAGE_VERSION 1u
+#define CB_PAGE_VERSION 2u /* the highest that is understood; a page has the least that says all of it */
+#define CB_PAGE_PLAIN   1u /* no device spills */
 #define CB_DEVICES_MAX  16u
 #define CB_PROCS_MAX    1024u
 
@@ -78,12 +86,14 @@ struct cb_limits_device {        /* 256 bytes */
     uint32_t gate;       /* enum cb_gate */
     uint32_t word;       /* seqlock and futex: odd while gate and plans are written, woken after */
     uint32_t neighbours; /* other containers that use the device now; 0: what is measured is our own time */
-    uint64_t unreported_ns;  /* cumulative GPU time that the driver saw and charged_ns does not tell */
-    uint64_t context_bytes;  /* learned cost of one context on this device; 0: not known */
-    struct cb_plan plan;     /* valid when gate == CB_GATE_TURN, from plan.from_ns on */
-    struct cb_plan previous; /* the plan in force until plan.from_ns */
-    uint64_t seen_ns;        /* cumulative GPU time that the driver saw, as the agent last asked */
-    uint64_t reserved[10];
+    uint64_t unreported_ns;     /* cumulative GPU time that the driver saw and charged_ns does not tell */
+    uint64_t context_bytes;     /* learned cost of one context on this device; 0: not known */
+    struct cb_plan plan;        /* valid when gate == CB_GATE_TURN, from plan.from_ns on */
+    struct cb_plan previous;    /* the plan in force until plan.from_ns */
+    uint64_t seen_ns;           /* cumulative GPU time that the driver saw, as the agent last asked */
+    uint64_t spill_limit_bytes; /* beyond memory_limit_bytes, as managed memory; 0: none. From version 2 on */
+    uint64_t resident_limit_bytes; /* what may not be pageable; where there is a spill limit */
+    uint64_t reserved[8];
 };
 
 struct cb_limits { /* 8192 bytes */
@@ -144,7 +154,8 @@ struct cb_usage_proc {
     uint64_t
         inflight_until_ns[CB_DEVICES_MAX]; /* when inflight_ns should be done; siblings drop it well after */
     uint32_t waiting[CB_DEVICES_MAX];      /* this process's part of waiting_count */
-    uint64_t reserved[8];
+    uint32_t
+        pageable_units[CB_DEVICES_MAX]; /* part of used_bytes that is managed memory, in units of 512 B */
 };
 
 struct cb_usage {

@@ -9,11 +9,17 @@
 #include "shim/ledger.h"
 #include "shim/real.h"
 
+bool cb_allocation_linear(struct cb_allocation *allocation, uint64_t bytes)
+{
+    allocation->device = cb_device_charged(cb_device_current());
+    allocation->bytes = cb_cost(bytes);
+    return cb_reserve_linear(allocation->device, allocation->bytes);
+}
+
 bool cb_allocation_begin(struct cb_allocation *allocation, uint64_t bytes)
 {
     allocation->device = cb_device_charged(cb_device_current());
     allocation->bytes = cb_cost(bytes);
-    allocation->context = 0;
     return cb_reserve(allocation->device, allocation->bytes);
 }
 
@@ -31,7 +37,7 @@ bool cb_allocation_resize(struct cb_allocation *allocation, uint64_t bytes)
 
 void cb_allocation_end(struct cb_allocation *allocation, CUresult result, uint32_t kind, uint64_t key)
 {
-    if (allocation->device < 0) return;
+    if (allocation->device == -1) return;
     if (result != CUDA_SUCCESS) {
         cb_cancel(allocation->device, allocation->bytes);
         return;

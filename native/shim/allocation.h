@@ -7,8 +7,9 @@
 struct cb_allocation {
     int device;
     uint64_t bytes;
-    uint64_t context;
 };
+/* On the current device; false: there is no room on the card, and spill.h knows whether there is beyond it. */
+bool cb_allocation_linear(struct cb_allocation *allocation, uint64_t bytes);
 bool cb_allocation_begin(struct cb_allocation *allocation,
                          uint64_t bytes); /* on the current device; false: over the cap */
 bool cb_allocation_resize(struct cb_allocation *allocation, uint64_t bytes);

@@ -10,6 +10,11 @@
  * script's next program must not fail because the agent has not yet noticed the end of the previous one. Where
  * only the agent can tell (processes of another PID namespace, the residual of one that has just died), the
  * call waits for a few of its looks, if there is an agent, and not again soon when that was in vain.
+ *
+ * Beyond the card. Where a slice spills, what is charged beyond memory_limit_bytes takes a longer way: first the charge,
+ * within the cap, then a look at what of all charges cannot be paged. Every process counts its charge as unpageable
+ * until it has said otherwise, so two that charge at once both see it: at most one too few gets memory of the card,
+ * never one too many.
  */
 #define _GNU_SOURCE
 #include "shim/charge.h"
@@ -18,6 +23,8 @@
 #include "shim/process.h"
 
 #include <time.h>
+
+#define COLD __attribute__((cold, noinline)) /* the way of what is given at once must stay short */
 
 #define AGENT_ALIVE_NS 1000000000u
 #define AGENT_LOOKS_NS 500000000u  /* two of the agent's looks, and something for a busy machine */
@@ -34,9 +41,56 @@ static uint64_t ceiling(int device)
     return limit > residual ? limit - residual : 0;
 }
 
-static bool add(int device, uint64_t bytes)
+static inline __attribute__((always_inline)) bool add(int device, uint64_t bytes)
 {
     return cb_charge_add(cb.usage, cb.slot, (uint32_t)device, bytes, ceiling(device));
+}
+
+/* ---- beyond memory_limit_bytes ---- */
+
+static uint64_t residual_of(int device)
+{
+    return __atomic_load_n(&cb.limits->device[device].residual_bytes, __ATOMIC_ACQUIRE);
+}
+
+static COLD bool add_within_cap(int device, uint64_t bytes)
+{
+    uint64_t cap = cb_cap(&cb.limits->device[device]), residual = residual_of(device);
+    return cb_charge_add(cb.usage, cb.slot, (uint32_t)device, bytes, cap > residual ? cap - residual : 0);
+}
+
+/* Whether all that cannot be paged, of all processes, is within `limit`. */
+static bool lies_within(int device, uint64_t limit)
+{
+    uint64_t fixed = residual_of(device);
+    for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
+        const struct cb_usage_proc *proc = &cb.usage->proc[slot];
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE) continue;
+        uint64_t all = __atomic_load_n(&proc->share[device].used_bytes, __ATOMIC_SEQ_CST);
+        uint64_t pageable =
+            (uint64_t)__atomic_load_n(&proc->pageable_units[device], __ATOMIC_SEQ_CST) * CB_CHARGE_UNIT;
+        fixed += all > pageable ? all - pageable : 0;
+    }
+    return fixed <= limit;
+}
+
+static COLD bool add_resident(int device, uint64_t bytes)
+{
+    if (!add_within_cap(device, bytes)) return false;
+    if (lies_within(device, cb.limits->device[device].resident_limit_bytes)) return true;
+    (void)cb_charge_sub(cb.usage, cb.slot, (uint32_t)device, bytes);
+    return false;
+}
+
+static COLD bool add_at_once(int device, uint64_t bytes)
+{
+    return add(device, bytes);
+}
+
+/* What cannot be paged, on the short way or the long one. */
+static COLD bool add_fixed(int device, uint64_t bytes)
+{
+    return add(device, bytes) || (cb_spills(device) && add_resident(device, bytes));
 }
 
 static uint64_t clock_ns(void)
@@ -59,7 +113,7 @@ static bool agent_may_help(int device, uint64_t bytes, uint64_t now_ns)
 {
     static uint64_t waited_for_ns[CB_DEVICES_MAX], waited_ns[CB_DEVICES_MAX];
     const struct cb_limits_device *limits = &cb.limits->device[device];
-    uint64_t limit = __atomic_load_n(&limits->memory_limit_bytes, __ATOMIC_ACQUIRE);
+    uint64_t limit = cb_cap(limits);
     uint64_t used = __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
     if (limit == 0 || bytes > limit ||
         !recently(__atomic_load_n(&cb.limits->heartbeat_ns, __ATOMIC_RELAXED), now_ns, AGENT_ALIVE_NS))
@@ -75,24 +129,27 @@ static bool agent_may_help(int device, uint64_t bytes, uint64_t now_ns)
     return true;
 }
 
-static bool add_with_the_agent(int device, uint64_t bytes)
+typedef bool (*add_fn)(int device, uint64_t bytes);
+
+static bool add_with_the_agent(int device, uint64_t bytes, add_fn try)
 {
     const struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
     uint64_t began = clock_ns();
     if (!agent_may_help(device, bytes, began)) return false;
     while (clock_ns() - began < AGENT_LOOKS_NS) {
         nanosleep(&pause, NULL);
-        if (add(device, bytes)) return true;
+        if (try(device, bytes)) return true;
     }
     return false;
 }
 
-static bool add_after_cleaning(int device, uint64_t bytes)
+static COLD bool add_after_cleaning(int device, uint64_t bytes, add_fn try)
 {
+    if (cb_spills(device) && try(device, bytes)) return true;
     cb_run_on_shortage(device);
-    if (add(device, bytes)) return true;
-    if (cb_processes_reap(device) > 0 && add(device, bytes)) return true;
-    return add_with_the_agent(device, bytes);
+    if (try(device, bytes)) return true;
+    if (cb_processes_reap(device) > 0 && try(device, bytes)) return true;
+    return add_with_the_agent(device, bytes, try);
 }
 
 bool cb_driver_lags(unsigned *tries)
@@ -107,13 +164,23 @@ bool cb_driver_lags(unsigned *tries)
     return true;
 }
 
+static COLD bool give_up(int device, uint64_t bytes)
+{
+    __atomic_fetch_sub(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
+    return false;
+}
+
+static COLD bool reserve_slowly(int device, uint64_t bytes)
+{
+    return add_after_cleaning(device, bytes, add_fixed) || give_up(device, bytes);
+}
+
 bool cb_reserve_quietly(int device, uint64_t bytes)
 {
     if (device < 0) return true;
     __atomic_fetch_add(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
-    if (CB_LIKELY(add(device, bytes)) || add_after_cleaning(device, bytes)) return true;
-    __atomic_fetch_sub(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
-    return false;
+    if (CB_LIKELY(add(device, bytes))) return true;
+    return reserve_slowly(device, bytes);
 }
 
 void cb_denied(int device)
@@ -128,14 +195,74 @@ bool cb_reserve(int device, uint64_t bytes)
     return false;
 }
 
+static COLD bool reserve_linear_slowly(int device, uint64_t bytes)
+{
+    if (cb_spills(device)) return give_up(device, bytes);
+    if (add_after_cleaning(device, bytes, add_at_once)) return true;
+    cb_denied(device);
+    return give_up(device, bytes);
+}
+
+bool cb_reserve_linear(int device, uint64_t bytes)
+{
+    if (device < 0) return true;
+    __atomic_fetch_add(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
+    if (CB_LIKELY(add(device, bytes))) return true;
+    return reserve_linear_slowly(device, bytes);
+}
+
+bool cb_reserve_beyond(int *device, uint64_t bytes)
+{
+    int on = *device;
+    if (!cb_spills(on)) return false;
+    const struct cb_limits_device *limits = &cb.limits->device[on];
+    uint32_t units = (uint32_t)(bytes / CB_CHARGE_UNIT), *pageable = &cb.proc->pageable_units[on];
+    __atomic_fetch_add(&cb.proc->reserving_bytes[on], bytes, __ATOMIC_RELAXED);
+    if (!add_after_cleaning(on, bytes, add_within_cap)) {
+        __atomic_fetch_sub(&cb.proc->reserving_bytes[on], bytes, __ATOMIC_RELAXED);
+        cb_denied(on);
+        return false;
+    }
+    /* Small things stay on the card as long as there is room: pages are larger than they are. */
+    uint64_t large = 1ull << 20;
+    if (lies_within(on, bytes < large ? limits->resident_limit_bytes : limits->memory_limit_bytes))
+        return true;
+    uint32_t before = __atomic_load_n(pageable, __ATOMIC_RELAXED);
+    do {
+        if (bytes / CB_CHARGE_UNIT > UINT32_MAX - before) { /* 2 TiB of one process */
+            cb_cancel(on, bytes);
+            cb_denied(on);
+            return false;
+        }
+    } while (!__atomic_compare_exchange_n(pageable, &before, before + units, true, __ATOMIC_SEQ_CST,
+                                          __ATOMIC_RELAXED));
+    *device = CB_PAGEABLE(on);
+    return true;
+}
+
 void cb_commit(int device, uint64_t bytes)
 {
-    if (device >= 0) __atomic_fetch_sub(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
+    if (CB_UNLIKELY(device < 0)) {
+        if (device == -1) return;
+        device = CB_PAGEABLE(device);
+    }
+    __atomic_fetch_sub(&cb.proc->reserving_bytes[device], bytes, __ATOMIC_RELAXED);
+}
+
+static COLD void uncharge_pageable(int device, uint64_t bytes)
+{
+    __atomic_fetch_sub(&cb.proc->pageable_units[device], (uint32_t)(bytes / CB_CHARGE_UNIT),
+                       __ATOMIC_SEQ_CST);
+    (void)cb_charge_sub(cb.usage, cb.slot, (uint32_t)device, bytes);
 }
 
 void cb_uncharge(int device, uint64_t bytes)
 {
-    if (device >= 0 && bytes > 0) (void)cb_charge_sub(cb.usage, cb.slot, (uint32_t)device, bytes);
+    if (CB_UNLIKELY(device < 0)) {
+        if (device < -1 && bytes > 0) uncharge_pageable(CB_PAGEABLE(device), bytes);
+        return;
+    }
+    if (bytes > 0) (void)cb_charge_sub(cb.usage, cb.slot, (uint32_t)device, bytes);
 }
 
 void cb_cancel(int device, uint64_t bytes)
@@ -151,13 +278,14 @@ bool cb_true_up(int device, uint64_t from, uint64_t to)
         cb_uncharge(device, from - to);
         return true;
     }
-    return add(device, to - from);
+    return add(device, to - from) || add_fixed(device, to - from);
 }
 
 uint64_t cb_limit_left(int device, uint64_t *limit)
 {
-    uint64_t top = ceiling(device);
-    uint64_t used = __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
-    *limit = __atomic_load_n(&cb.limits->device[device].memory_limit_bytes, __ATOMIC_ACQUIRE);
-    return top > used ? top - used : 0;
+    uint64_t cap = cb_cap(&cb.limits->device[device]), taken = residual_of(device);
+    taken += __atomic_load_n(&cb.usage->device[device].used_bytes, __ATOMIC_ACQUIRE);
+    *limit = cap;
+    if (cap == 0) return UINT64_MAX;
+    return cap > taken ? cap - taken : 0;
 }

@@ -11,12 +11,34 @@ static inline uint64_t cb_cost(uint64_t bytes)
         return bytes > UINT64_MAX - large ? UINT64_MAX : (bytes + large - 1) & ~(large - 1);
     return bytes == 0 ? 512 : (bytes + 511) & ~511ull;
 }
+/* The whole cap, 0 for none. */
+static inline uint64_t cb_cap(const struct cb_limits_device *limits)
+{
+    return __atomic_load_n(&limits->memory_limit_bytes, __ATOMIC_ACQUIRE) +
+           __atomic_load_n(&limits->spill_limit_bytes, __ATOMIC_RELAXED);
+}
+static inline bool cb_spills(int device)
+{
+    return device >= 0 &&
+           __atomic_load_n(&cb.limits->device[device].spill_limit_bytes, __ATOMIC_RELAXED) != 0;
+}
+/* A charge for managed memory is told by the number of its device: below -1, whichever it is. What gives charges
+ * back understands both. */
+#define CB_PAGEABLE(device) (-2 - (device))
+static inline int cb_device_of_charge(int device)
+{
+    return device < -1 ? CB_PAGEABLE(device) : device;
+}
 void cb_denied(int device);                          /* counts a refusal */
 bool cb_reserve_quietly(int device, uint64_t bytes); /* as the next, but a refusal is not yet final */
 bool cb_reserve(int device, uint64_t bytes);         /* before the driver is called */
-void cb_commit(int device, uint64_t bytes);          /* the driver has allocated */
-void cb_cancel(int device, uint64_t bytes);          /* the driver has refused */
-void cb_uncharge(int device, uint64_t bytes);        /* the driver has freed */
+/* The same for memory that the driver could page. False where the slice spills: then ask cb_reserve_beyond, which says
+ * in *device whether to take managed memory. */
+bool cb_reserve_linear(int device, uint64_t bytes);
+bool cb_reserve_beyond(int *device, uint64_t bytes);
+void cb_commit(int device, uint64_t bytes);   /* the driver has allocated */
+void cb_cancel(int device, uint64_t bytes);   /* the driver has refused */
+void cb_uncharge(int device, uint64_t bytes); /* the driver has freed */
 /* After the driver has refused what was reserved: whether it may still hold the memory of a process that has
  * just died. Waits for a moment then; call the driver again. `*tries` begins at 0. */
 bool cb_driver_lags(unsigned *tries);

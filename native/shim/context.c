@@ -75,7 +75,7 @@ static CUresult opening(CUdevice ordinal, enum kind kind, int *device, uint64_t 
     if (*device < 0 || (kind == PRIMARY && is_open(*device))) return CUDA_SUCCESS;
     const struct cb_limits_device *limits = &cb.limits->device[*device];
     uint64_t learned = __atomic_load_n(&limits->context_bytes, __ATOMIC_ACQUIRE);
-    uint64_t limit = __atomic_load_n(&limits->memory_limit_bytes, __ATOMIC_ACQUIRE);
+    uint64_t limit = cb_cap(limits);
     if (learned == 0) return CUDA_SUCCESS;
     if (limit != 0 && cb_cost(learned) > limit)
         cb_say("one context on this device takes %llu MiB and the slice has %llu MiB of memory; "

@@ -85,7 +85,7 @@ static void drop(int device, uint64_t context)
         cb_lock(&shards[i].lock);
         for (struct node **link = &shards[i].first; *link != NULL;) {
             struct node *node = *link;
-            if (node->entry.device == device && node->entry.context == context) {
+            if (cb_device_of_charge(node->entry.device) == device && node->entry.context == context) {
                 *link = node->next;
                 node->next = dropped;
                 dropped = node;

@@ -9,7 +9,7 @@ struct cb_entry {
     uint64_t key;
     uint64_t bytes;
     uint64_t context; /* the driver frees it together with this context; 0: with none */
-    int32_t device;
+    int32_t device;   /* as charge.h tells it: below -1 for managed memory */
     uint32_t kind;
 };
 bool cb_ledger_put(const struct cb_entry *entry); /* false: no host memory */

@@ -3,7 +3,8 @@
  *
  * The allocation of one allocation is the same for every family: reserve what the driver will take, call the
  * driver, then either remember the pointer or give everything back. Managed memory counts in full: the
- * program may bring all of it to the device at once. Pinned host memory does not count.
+ * program may bring all of it to the device at once. Pinned host memory does not count. Where a slice may have
+ * more than lies on the card, spill.c takes over when the card's part is used up.
  */
 #include "shim/base.h"
 
@@ -12,13 +13,14 @@
 #include "shim/ledger.h"
 #include "shim/pool.h"
 #include "shim/real.h"
+#include "shim/spill.h"
 #include "shim/start.h"
 
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     struct cb_allocation allocation;
     CB_ENTER();
-    if (!cb_allocation_begin(&allocation, bytesize)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!cb_allocation_linear(&allocation, bytesize)) return cb_spill(&allocation, dptr, bytesize);
     CUresult result;
     CB_CALL_DRIVER(result, CB_REAL(cuMemAlloc_v2)(dptr, bytesize));
     cb_allocation_end(&allocation, result, CB_LINEAR, result == CUDA_SUCCESS ? *dptr : 0);
@@ -40,7 +42,8 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
 {
     struct cb_allocation allocation;
     CB_ENTER();
-    if (!cb_allocation_begin(&allocation, bytesize)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!cb_allocation_linear(&allocation, bytesize))
+        return cb_spill_managed(&allocation, dptr, bytesize, flags);
     CUresult result;
     CB_CALL_DRIVER(result, CB_REAL(cuMemAllocManaged)(dptr, bytesize, flags));
     cb_allocation_end(&allocation, result, CB_LINEAR, result == CUDA_SUCCESS ? *dptr : 0);
@@ -62,7 +65,11 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
 {
     struct cb_allocation allocation;
     CB_ENTER();
-    if (!cb_allocation_begin(&allocation, pitched(WidthInBytes, Height))) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!cb_allocation_linear(&allocation, pitched(WidthInBytes, Height))) {
+        CUresult spilled = cb_spill(&allocation, dptr, pitched(WidthInBytes, Height));
+        if (spilled == CUDA_SUCCESS) *pPitch = pitched(WidthInBytes, 1);
+        return spilled;
+    }
     CUresult result;
     CB_CALL_DRIVER(result, CB_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
     if (result == CUDA_SUCCESS && !cb_allocation_resize(&allocation, *pPitch * Height)) {

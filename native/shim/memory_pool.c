@@ -7,6 +7,7 @@
 #include "shim/device.h"
 #include "shim/pool.h"
 #include "shim/real.h"
+#include "shim/spill.h"
 #include "shim/start.h"
 
 /* An allocation that becomes a node of a graph under capture takes no memory now. */
@@ -30,6 +31,14 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
     return result == CUDA_SUCCESS;
 }
 
+/* A slice that spills has memory for it beside the pool. */
+static __attribute__((cold, noinline)) CUresult refused(CUdeviceptr *dptr, size_t bytesize,
+                                                        const struct cb_pool *from)
+{
+    if (cb_spill_beside_pool(dptr, bytesize, cb_pool_device(from)) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    return cb_pool_refused(from);
+}
+
 #define ALLOCATE(pool, suffix, call)                                                                     \
     do {                                                                                                 \
         struct cb_pool *from = capturing(hStream, CB_REAL(cuStreamIsCapturing##suffix)) ? NULL : (pool); \
@@ -37,7 +46,7 @@ static bool frees_caught_up(CUstream stream, CUresult (*synchronize)(CUstream))
         if (!cb_pool_begin(from, bytesize, false) &&                                                     \
             !(frees_caught_up(hStream, CB_REAL(cuStreamSynchronize##suffix)) &&                          \
               cb_pool_begin(from, bytesize, false)))                                                     \
-            return cb_pool_refused(from);                                                                \
+            return refused(dptr, bytesize, from);                                                        \
         CUresult result;                                                                                 \
         CB_CALL_DRIVER(result, call);                                                                    \
         if (!cb_pool_end(from) && result == CUDA_SUCCESS) {                                              \

@@ -171,7 +171,7 @@ static bool slice_memory(nvmlDevice_t handle, unsigned long long *total, unsigne
     cb_pools_settle();
     uint64_t limit, left = cb_limit_left(device, &limit);
     if (limit == 0) return false;
-    if (left < *free) *free = left;
+    if (left < *free || cb_spills(device)) *free = left;
     *total = limit;
     return true;
 }

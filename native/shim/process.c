@@ -176,7 +176,7 @@ int cb_process_enter(struct cb_usage *usage)
     memset(proc->inflight_ns, 0, sizeof(proc->inflight_ns));
     memset(proc->inflight_until_ns, 0, sizeof(proc->inflight_until_ns));
     memset(proc->waiting, 0, sizeof(proc->waiting));
-    memset(proc->reserved, 0, sizeof(proc->reserved));
+    memset(proc->pageable_units, 0, sizeof(proc->pageable_units));
     proc->context_count = 0;
     proc->pid_namespace = here;
     proc->start_time = cb_process_start_time(pid);

@@ -46,6 +46,8 @@ static const struct {
     HELPER(cuEventQuery),
     HELPER(cuEventElapsedTime),
     HELPER(cuThreadExchangeStreamCaptureMode),
+    HELPER(cuMemAdvise),
+    HELPER(cuMemAdvise_v2),
     HELPER(cuDevicePrimaryCtxGetState),
     HELPER(nvmlDeviceGetUUID),
 #undef HELPER

@@ -32,6 +32,8 @@ struct cb_real {
     CUresult (*cuEventQuery)(CUevent);
     CUresult (*cuEventElapsedTime)(float *, CUevent, CUevent);
     CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *);
+    CUresult (*cuMemAdvise)(CUdeviceptr, size_t, CUmem_advise, CUdevice);
+    CUresult (*cuMemAdvise_v2)(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
     CUresult (*cuDevicePrimaryCtxGetState)(CUdevice, unsigned int *, int *);
     nvmlReturn_t (*nvmlDeviceGetUUID)(nvmlDevice_t, char *, unsigned int);
 };

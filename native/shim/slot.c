@@ -254,8 +254,10 @@ static bool check_pages(const struct slot *slot, const struct cb_limits *limits,
                (unsigned long long)limits->magic, (unsigned long long)usage->magic);
         return false;
     }
-    if (limits->version != CB_PAGE_VERSION || usage->version != CB_PAGE_VERSION) {
-        cb_say("the pages in %s have version %u and %u, this library reads %u; hint: pool and library must "
+    if (limits->version < CB_PAGE_PLAIN || limits->version > CB_PAGE_VERSION ||
+        usage->version != limits->version) {
+        cb_say("the pages in %s have version %u and %u, this library reads up to %u; hint: pool and library "
+               "must "
                "be of one "
                "release",
                slot->path, limits->version, usage->version, CB_PAGE_VERSION);

@@ -25,7 +25,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
         uint64_t limit, left = cb_limit_left(device, &limit);
         if (limit != 0) {
             real_total = limit;
-            if (left < real_free)
+            if (left < real_free || cb_spills(device)) /* others' pages make room for ours */
                 real_free = left; /* a card promised twice may have less than the slice has left */
         }
     }
@@ -47,9 +47,8 @@ CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total)
 static uint64_t cap_of(CUdevice ordinal, uint64_t real)
 {
     int device = cb_device_of(ordinal);
-    uint64_t limit =
-        device >= 0 ? __atomic_load_n(&cb.limits->device[device].memory_limit_bytes, __ATOMIC_ACQUIRE) : 0;
-    return limit != 0 && limit < real ? limit : real;
+    uint64_t limit = device >= 0 ? cb_cap(&cb.limits->device[device]) : 0;
+    return limit != 0 && (limit < real || cb_spills(device)) ? limit : real;
 }
 
 CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)

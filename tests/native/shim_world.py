@@ -164,11 +164,13 @@ class World:
     def uuids(self) -> list[DeviceUuid]:
         return [DeviceUuid(device["uuid"]) for device in self.show()["devices"]]
 
-    def slot(self, name: str = "slot", *, cap: int = GIB, devices: tuple[int, ...] = (0,), context: int = 0) -> Slot:
-        """A slot over these devices of the node, each with the same cap."""
+    def slot(
+        self, name: str = "slot", *, cap: int = GIB, spill: int = 0, devices: tuple[int, ...] = (0,), context: int = 0
+    ) -> Slot:
+        """A slot over these devices of the node, each with the same cap, of which so much may lie beyond the card."""
         uuids = self.uuids()
         path = self.path / name
-        entries = tuple(SlotDevice(uuid=uuids[index], memory_limit_bytes=cap) for index in devices)
+        entries = tuple(SlotDevice(uuid=uuids[i], memory_limit_bytes=cap, spill_bytes=spill) for i in devices)
         create_slot(path, SlotSpec(allocation=AllocationId(name), devices=entries))
         path.chmod(0o755)
         slot = Slot(world=self, path=path)

@@ -20,6 +20,7 @@ from typing import Self
 from calabash.agent.pages_layout import (
     DEVICES_MAX,
     LIMITS_MAGIC,
+    PAGE_PLAIN,
     PAGE_VERSION,
     PROCS_MAX,
     UUID_BYTES,
@@ -135,11 +136,11 @@ class LimitsPage:
         page = self._page
         if (
             page.magic != LIMITS_MAGIC
-            or page.version != PAGE_VERSION
+            or not PAGE_PLAIN <= page.version <= PAGE_VERSION
             or not 1 <= page.device_count <= DEVICES_MAX
             or not page.allocation
         ):
-            raise CalabashError(f"{path} is not a limits page of version {PAGE_VERSION}", reason=Reason.BAD_FILE)
+            raise CalabashError(f"{path} is not a limits page of version {PAGE_PLAIN} to {PAGE_VERSION}", reason=Reason.BAD_FILE)
         self.allocation = AllocationId(page.allocation.decode(errors="replace"))
         self.device_count: int = page.device_count
         self.uuids = tuple(DeviceUuid(page.device[i].uuid.decode(errors="replace")) for i in range(page.device_count))

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 LIMITS_MAGIC = 0x314D494C42414C43
 USAGE_MAGIC = 0x3147535542414C43
-PAGE_VERSION = 1
+PAGE_VERSION = 2  # the highest that is understood
+PAGE_PLAIN = 1  # what a page has on which no device spills
 DEVICES_MAX = 16
 PROCS_MAX = 1024
 
@@ -80,7 +81,9 @@ class LimitsDeviceStruct(ctypes.Structure):
         ("plan", PlanStruct),
         ("previous", PlanStruct),
         ("seen_ns", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint64 * 10),
+        ("spill_limit_bytes", ctypes.c_uint64),
+        ("resident_limit_bytes", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 8),
     ]
     uuid: bytes
     memory_limit_bytes: int
@@ -96,6 +99,8 @@ class LimitsDeviceStruct(ctypes.Structure):
     plan: PlanStruct
     previous: PlanStruct
     seen_ns: int
+    spill_limit_bytes: int
+    resident_limit_bytes: int
 
 
 class LimitsStruct(ctypes.Structure):
@@ -186,7 +191,7 @@ class UsageProcStruct(ctypes.Structure):
         ("inflight_ns", ctypes.c_uint64 * DEVICES_MAX),
         ("inflight_until_ns", ctypes.c_uint64 * DEVICES_MAX),
         ("waiting", ctypes.c_uint32 * DEVICES_MAX),
-        ("reserved", ctypes.c_uint64 * 8),
+        ("pageable_units", ctypes.c_uint32 * DEVICES_MAX),
     ]
     state: int
     generation: int
@@ -200,6 +205,7 @@ class UsageProcStruct(ctypes.Structure):
     context_bytes: ctypes.Array[ctypes.c_uint64]
     inflight_ns: ctypes.Array[ctypes.c_uint64]
     waiting: ctypes.Array[ctypes.c_uint32]
+    pageable_units: ctypes.Array[ctypes.c_uint32]
 
 
 class UsageStruct(ctypes.Structure):

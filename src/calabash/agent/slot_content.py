@@ -9,10 +9,12 @@ from calabash.agent.pages_layout import (
     DEVICES_MAX,
     LIMITS_LEASELESS,
     LIMITS_MAGIC,
+    PAGE_PLAIN,
     PAGE_VERSION,
     USAGE_MAGIC,
     UUID_BYTES,
     Gate,
+    LimitsDeviceStruct,
     LimitsStruct,
     PagePolicy,
     UsageStruct,
@@ -20,6 +22,8 @@ from calabash.agent.pages_layout import (
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, ComputePolicy
+
+_NEXT_TO_NOTHING = 512  # a limit of 0 would be none
 
 POLICY_CODE = {
     None: PagePolicy.NONE,
@@ -31,10 +35,14 @@ POLICY_CODE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDevice:
-    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit."""
+    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit.
+
+    ``spill_bytes`` is the part of the cap that need not lie on the card.
+    """
 
     uuid: DeviceUuid
     memory_limit_bytes: int = 0
+    spill_bytes: int = 0
     core_percent: int = 100
     policy: ComputePolicy | None = None
     priority: int = 0
@@ -63,12 +71,14 @@ class SlotSpec:
 
 def limits_bytes(spec: SlotSpec) -> bytes:
     """The first content of ``limits``."""
-    limits = LimitsStruct(magic=LIMITS_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices))
+    limits = LimitsStruct(magic=LIMITS_MAGIC, version=_version(spec), device_count=len(spec.devices))
     limits.flags = LIMITS_LEASELESS if spec.leaseless else 0
     limits.allocation = _encoded(spec.allocation, ALLOCATION_BYTES)
     for entry, device in zip(limits.device, spec.devices, strict=False):
         entry.uuid = _encoded(device.uuid, UUID_BYTES)
         entry.memory_limit_bytes = device.memory_limit_bytes
+        if device.spill_bytes:
+            _write_spill(entry, device)
         entry.core_percent = device.core_percent
         entry.policy = POLICY_CODE[device.policy]
         entry.priority = device.priority
@@ -83,7 +93,21 @@ def initial_gate(device: SlotDevice) -> Gate:
 
 def usage_bytes(spec: SlotSpec) -> bytes:
     """The first content of ``usage``."""
-    return bytes(UsageStruct(magic=USAGE_MAGIC, version=PAGE_VERSION, device_count=len(spec.devices)))
+    return bytes(UsageStruct(magic=USAGE_MAGIC, version=_version(spec), device_count=len(spec.devices)))
+
+
+def _version(spec: SlotSpec) -> int:
+    """The least that says all of it: a library that does not know of spilling refuses what spills and nothing else."""
+    return PAGE_VERSION if any(device.spill_bytes for device in spec.devices) else PAGE_PLAIN
+
+
+def _write_spill(entry: LimitsDeviceStruct, device: SlotDevice) -> None:
+    """Of the part that is promised on the card, as much as may spill is left for pages to come to; see spill.c."""
+    resident = max(0, device.memory_limit_bytes - device.spill_bytes)
+    at_once = max(_NEXT_TO_NOTHING, resident - device.spill_bytes)
+    entry.memory_limit_bytes = at_once
+    entry.spill_limit_bytes = device.memory_limit_bytes - at_once
+    entry.resident_limit_bytes = resident
 
 
 def _encoded(text: str, size: int) -> bytes:

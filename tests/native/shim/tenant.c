@@ -193,13 +193,14 @@ static int do_fill(char **numbers)
     return 0;
 }
 
-/* hammer SECONDS SEED: takes and gives back in all families at random until the time is up; prints takes,
- * refusals. */
+/* hammer SECONDS SEED [FAMILIES]: takes and gives back in all families, or in those of a mask, at random until the
+ * time is up; prints takes, refusals. */
 static int do_hammer(char **numbers)
 {
     enum { HELD = 48 };
     void *held[HELD] = {0};
     unsigned family[HELD] = {0}, seed = (unsigned)atoi(numbers[1]), taken = 0, refused = 0;
+    unsigned mask = numbers[2] != NULL ? (unsigned)atoi(numbers[2]) : ~0u;
     struct timespec now, end;
     start();
     TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
@@ -211,7 +212,9 @@ static int do_hammer(char **numbers)
             families[family[i]].give(held[i]);
             held[i] = NULL;
         } else {
-            family[i] = (unsigned)rand_r(&seed) % FAMILIES;
+            do {
+                family[i] = (unsigned)rand_r(&seed) % FAMILIES;
+            } while ((mask & 1u << family[i]) == 0);
             size_t bytes = 1 + (size_t)rand_r(&seed) % ((rand_r(&seed) & 1) != 0 ? 65536 : 4 * MIB);
             CUresult result = families[family[i]].take(&held[i], bytes);
             if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -227,6 +230,34 @@ static int do_hammer(char **numbers)
     for (unsigned i = 0; i < HELD; i++)
         if (held[i] != NULL) families[family[i]].give(held[i]);
     printf("%u %u\n", taken, refused);
+    return 0;
+}
+
+/* beyond BYTES: takes linear memory until refused and tries what managed memory cannot do with the last of it;
+ * prints how much was taken, whether the last is managed, and the answers. */
+static int do_beyond(char **numbers)
+{
+    size_t bytes = strtoull(numbers[0], NULL, 10), taken = 0;
+    unsigned managed = 0;
+    CUdeviceptr pointer = 0, last = 0;
+    CUipcMemHandle handle;
+    int file = -1;
+    start();
+    TRY(cuStreamCreate(&own_stream, CU_STREAM_NON_BLOCKING));
+    while (cuMemAlloc(&pointer, bytes) == CUDA_SUCCESS) {
+        last = pointer;
+        taken += bytes;
+    }
+    TRY(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, last));
+    CUresult ipc = cuIpcGetMemHandle(&handle, last);
+    CUresult range = cuMemGetHandleForAddressRange(&file, last, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    TRY(cuMemFree(last));
+    TRY(cuMemAllocAsync(&pointer, bytes, own_stream)); /* no pool has room */
+    unsigned beside = 0;
+    TRY(cuPointerGetAttribute(&beside, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer));
+    TRY(cuMemFreeAsync(pointer, own_stream));
+    size_t left = free_bytes();
+    printf("%zu %u %d %d %u %zu\n", taken, managed, (int)ipc, (int)range, beside, left);
     return 0;
 }
 
@@ -634,7 +665,7 @@ static const struct {
     {"alloc", do_alloc},         {"view", do_view},       {"init", do_init},         {"fork", do_fork},
     {"late-fork", do_late_fork}, {"threads", do_threads}, {"contexts", do_contexts}, {"vmm", do_vmm},
     {"again", do_again}, {"spin", do_spin}, {"module", do_module}, {"many-contexts", do_many_contexts}, {"reuse", do_reuse},         {"reset", do_reset},     {"exec", do_exec},         {"graph", do_graph},
-    {"capture", do_capture},
+    {"capture", do_capture},     {"beyond", do_beyond},
 };
 
 int main(int count, char **arguments)
