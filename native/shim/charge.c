@@ -59,17 +59,30 @@ static COLD bool add_within_cap(int device, uint64_t bytes)
     return cb_charge_add(cb.usage, cb.slot, (uint32_t)device, bytes, cap > residual ? cap - residual : 0);
 }
 
+/* What one process has of a device that cannot be paged, or more. Its counters are two words: they belong together
+ * when no charge has come between two looks at them. */
+static uint64_t fixed_of(const struct cb_usage_proc *proc, int device)
+{
+    const struct cb_usage_share *share = &proc->share[device];
+    uint64_t bytes = 0;
+    for (int tries = 0; tries < 64; tries++) {
+        uint64_t before = __atomic_load_n(&share->sequence, __ATOMIC_SEQ_CST);
+        uint64_t pageable =
+            (uint64_t)__atomic_load_n(&proc->pageable_units[device], __ATOMIC_SEQ_CST) * CB_CHARGE_UNIT;
+        bytes = __atomic_load_n(&share->used_bytes, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&share->sequence, __ATOMIC_SEQ_CST) == before)
+            return bytes > pageable ? bytes - pageable : 0;
+    }
+    return bytes;
+}
+
 /* Whether all that cannot be paged, of all processes, is within `limit`. */
 static bool lies_within(int device, uint64_t limit)
 {
     uint64_t fixed = residual_of(device);
     for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++) {
         const struct cb_usage_proc *proc = &cb.usage->proc[slot];
-        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_FREE) continue;
-        uint64_t all = __atomic_load_n(&proc->share[device].used_bytes, __ATOMIC_SEQ_CST);
-        uint64_t pageable =
-            (uint64_t)__atomic_load_n(&proc->pageable_units[device], __ATOMIC_SEQ_CST) * CB_CHARGE_UNIT;
-        fixed += all > pageable ? all - pageable : 0;
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE) fixed += fixed_of(proc, device);
     }
     return fixed <= limit;
 }

@@ -43,8 +43,7 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
     if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t charge = d ? sim_charge_bytes(bytes) : 0;
     struct sim_touch place = {0};
-    if (d && memory == MEMORY_MANAGED && bytes >= SIM_SMALL_BYTES &&
-        managed_add(&process.sim, d->index, charge, &place))
+    if (d && memory == MEMORY_MANAGED && managed_add(&process.sim, d->index, charge, &place))
         charge = 0; /* it counts where it lies */
     if (charge && !sim_charge(&process.sim, d->index, charge, false)) {
         if (!full(d) || !sim_charge(&process.sim, d->index, charge, false)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -45,7 +45,7 @@
 #define SIM_CI_MAX         16u
 #define SIM_LINES_MAX      (1u + SIM_CI_MAX) /* the card's own, then one for each place of a compute instance */
 #define SIM_SLICE_NS       1000000ull
-#define SIM_MANAGED_MAX    1024u /* managed allocations whose place is followed, per device */
+#define SIM_MANAGED_MAX    4096u /* managed allocations whose place is followed, per device */
 #define SIM_TOUCH_MAX      4u    /* of which one piece of work may touch so many */
 
 /* A 64-bit futex-free counter of busy time by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
