@@ -46,6 +46,7 @@ class Inventory:
     Args:
         policy: how faults are judged.
         book: where what is known of their health is kept.
+        spill_mib: host memory that the node gives for what does not fit on its cards; 0: nothing may be spilled.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Inventory:
         policy: HealthPolicy | None = None,
         book: HealthBook | None = None,
         clock: Clock | None = None,
+        spill_mib: int = 0,
     ) -> None:
         self.policy = policy or HealthPolicy()
         self._clock = clock or SystemClock()
@@ -68,7 +70,7 @@ class Inventory:
         known = self._book.read()
         for driver in drivers:
             for device in driver.devices():
-                numbered = replace(device, index=len(self._cards))
+                numbered = replace(device, index=len(self._cards), spill_mib=spill_mib)
                 card = Card(device=numbered, driver=driver, policy=self.policy, entry=_entry(device, known))
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
                 self._cards[device.uuid] = card

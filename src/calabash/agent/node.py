@@ -50,6 +50,7 @@ class NodeAgent:
         library: the shim.
         environment: what leads a program to the simulated node; empty on a machine with cards.
         one_process: cards that are given out exclusively take one process only (the driver's compute mode).
+        spill_mib: host memory that it gives for what does not fit on its cards; 0: nothing may be spilled.
         strangers: what happens to processes on a card that have no slice of it.
         node: its name; "" is the machine's.
         membership, tenure: see ``parts.build_parts``.
@@ -65,6 +66,7 @@ class NodeAgent:
         library: Path,
         environment: Mapping[str, str] | None = None,
         one_process: bool = False,
+        spill_mib: int = 0,
         strangers: StrangerPolicy = StrangerPolicy.TELL,
         node: str = "",
         membership: Membership | None = None,
@@ -80,6 +82,7 @@ class NodeAgent:
             library=library,
             environment=dict(environment or {}),
             one_process=one_process,
+            spill_mib=spill_mib,
             strangers=strangers,
             membership=membership,
             tenure=tenure,

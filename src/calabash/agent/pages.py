@@ -140,7 +140,8 @@ class LimitsPage:
             or not 1 <= page.device_count <= DEVICES_MAX
             or not page.allocation
         ):
-            raise CalabashError(f"{path} is not a limits page of version {PAGE_PLAIN} to {PAGE_VERSION}", reason=Reason.BAD_FILE)
+            known = f"{PAGE_PLAIN} to {PAGE_VERSION}"
+            raise CalabashError(f"{path} is not a limits page of version {known}", reason=Reason.BAD_FILE)
         self.allocation = AllocationId(page.allocation.decode(errors="replace"))
         self.device_count: int = page.device_count
         self.uuids = tuple(DeviceUuid(page.device[i].uuid.decode(errors="replace")) for i in range(page.device_count))
@@ -161,6 +162,11 @@ class LimitsPage:
     def device(self, index: int) -> LimitsDeviceStruct:
         """The live structure of one device, to read from."""
         return self._page.device[index]
+
+    def cap_bytes(self, index: int) -> int:
+        """What the container may have of a device in all, on the card or beyond it; 0: not capped."""
+        device = self._page.device[index]
+        return device.memory_limit_bytes + device.spill_limit_bytes
 
     def beat(self, now_ns: int) -> None:
         """A sign of life of the arbiter."""

@@ -60,6 +60,7 @@ def build_parts(
     library: Path,
     environment: Mapping[str, str],
     one_process: bool,
+    spill_mib: int,
     strangers: StrangerPolicy,
     membership: Membership | None = None,
     tenure: Tenure | None = None,
@@ -76,7 +77,7 @@ def build_parts(
     own = OwnProcesses()
     membership = membership or choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
-    inventory = Inventory(drivers, policy=read_policy(home), book=HealthBook(home), clock=clock)
+    inventory = Inventory(drivers, policy=read_policy(home), book=HealthBook(home), clock=clock, spill_mib=spill_mib)
     ledgers = Ledgers(slots, clock, members=membership.processes)
     occupancy = Occupancy(inventory, membership, clock)
     allocations = Allocations(

@@ -10,6 +10,7 @@ from calabash.agent.snapshot import DeviceSnapshot
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.model.units import format_mib
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits
 
@@ -23,6 +24,7 @@ def require_room(
         but: allocations that do not count.
     """
     known = {state.device.uuid: state for state in devices}
+    _require_host_memory(record, known.values(), but)
     for part in record.placement.slices:
         state = known.get(part.device)
         if state is None:
@@ -44,6 +46,31 @@ def require_room(
         answer = fits(state.device, *state.beside(but), request, start=part.start)
         if isinstance(answer, Misfit):
             raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
+
+
+def _require_host_memory(
+    record: AllocationRecord, devices: Iterable[DeviceSnapshot], but: Collection[AllocationId]
+) -> None:
+    """What all slices of the node spill has room in what its host gives for that."""
+    wanted_mib = sum(part.spill_mib for part in record.placement.slices)
+    if not wanted_mib:
+        return
+    states = list(devices)
+    given_mib = max(state.device.spill_mib for state in states)
+    taken_mib = sum(
+        held.slice.spill_mib
+        for state in states
+        for held, name in zip(state.held, state.allocations, strict=True)
+        if name not in but
+    )
+    free_mib = max(0, given_mib - taken_mib)
+    if wanted_mib > free_mib:
+        raise CalabashError(
+            f"{format_mib(free_mib)} of {format_mib(given_mib)} of host memory is free for what is spilled,"
+            f" asked {format_mib(wanted_mib)}",
+            reason=Reason.NO_HOST_MEMORY,
+            hint="ask for less --spill, or wait until others have ended",
+        )
 
 
 def _beside(state: DeviceSnapshot) -> str:

@@ -152,7 +152,7 @@ def _views(keepings: Sequence[Keeping]) -> Views:
 
 def _caps(keepings: Sequence[Keeping]) -> Caps:
     return {
-        (keeping.limits.allocation, uuid): keeping.limits.device(index).memory_limit_bytes // MIB
+        (keeping.limits.allocation, uuid): keeping.limits.cap_bytes(index) // MIB
         for keeping in keepings
         for index, uuid in enumerate(keeping.limits.uuids)
         if keeping.limits.device(index).memory_limit_bytes

@@ -192,6 +192,7 @@ class SliceUseView(Reply, kw_only=True, frozen=True):
     throttled_s: float
     profile: str = ""
     start: int = -1
+    spill_mib: int = 0
 
 
 class AllocationView(Reply, kw_only=True, frozen=True):
@@ -225,13 +226,15 @@ class AllocationList(Reply, kw_only=True, frozen=True):
 
 
 class SliceView(Reply, kw_only=True, frozen=True):
-    """What was granted of one device; ``profile`` and ``start`` of a MIG instance, empty and -1 where there is none."""
+    """What was granted of one device; ``profile`` and ``start`` of a MIG instance, empty and -1 where there is none;
+    ``spill_mib`` of its memory need not lie on the device."""
 
     device: str
     memory_mib: int
     core_percent: int
     profile: str = ""
     start: int = -1
+    spill_mib: int = 0
 
 
 class GrantReply(Reply, kw_only=True, frozen=True):

@@ -38,6 +38,10 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         ]
         | None
     ) = None
+    spill_mib: Annotated[
+        int,
+        Meta(ge=0, le=1 << 40, description="part of the memory that need not lie on the device, where that is allowed"),
+    ] = 0
     cores: Annotated[int, Meta(ge=1, le=100, description="compute share per device in percent")] = 100
     mode: Annotated[
         OptionalName, Meta(description="`exclusive`, `vgpu`, `timeslice`, `mig`; empty: what the amounts say")
@@ -93,6 +97,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         return GpuRequest(
             count=self.gpus,
             memory_mib=self.memory_mib,
+            spill_mib=self.spill_mib,
             core_percent=self.cores,
             mode=ModeName(self.mode),
             mig=self.mig,

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from calabash.binder.bundle import Bundle, mode_of, placed
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
-from calabash.binder.local import CYCLE_EVERY_S, UNMANAGED, Stop, Wait
+from calabash.binder.local import CYCLE_EVERY_S, Stop, Wait
 from calabash.binder.occupied import ForeignInCluster
-from calabash.binder.shapes import islands_of
+from calabash.binder.shapes import UNMANAGED, islands_of
 from calabash.binder.tenancy import Tenancy
 from calabash.model.device import Health, NodeName
 from calabash.model.errors import CalabashError, Reason

@@ -136,6 +136,7 @@ def _amounts(bundle: Bundle) -> _Amounts:
         (
             r.count,
             r.memory_mib,
+            r.spill_mib,
             r.core_percent,
             r.mode,
             r.isolation,

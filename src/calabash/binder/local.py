@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from calabash.binder.beside import ForeignMemory
 from calabash.binder.partitions import Partitions
-from calabash.binder.shapes import node_of, shape_of, shapes_of
+from calabash.binder.shapes import UNMANAGED, node_of, shape_of, shapes_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import Reason
 from calabash.model.mig import MigInstance
@@ -41,7 +41,6 @@ from calabash.sharing.registry import fits, mode_on
 
 _LIST = re.compile(r"\(([^()]+)\)$")
 CYCLE_EVERY_S = 1.0  # what time alone allows, such as the end of a minimum run time, is found this soon
-UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ from calabash.sched import GpuSpec, NodeSpec, Shape
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits, mode_named, mode_on, selected
 
+UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
+
 
 def islands_of(devices: Sequence[Device]) -> list[int]:
     """NVLink islands: devices that reach each other, directly or through others; -1 for a device without peers."""
@@ -92,8 +94,13 @@ def shape_of(mode: ModeName, part: Slice, request: GpuRequest, *, count: int) ->
         mig_profile=part.profile,
         mode=mode,
         cpu_milli=request.cpu_milli,
-        memory_mib=request.host_memory_mib,
+        memory_mib=request.host_memory_mib + count * part.spill_mib,
     )
+
+
+def host_memory_of(devices: Sequence[Device]) -> int:
+    """What the machine gives of its own memory: to what is spilled where that is allowed, else nobody counts it."""
+    return max((device.spill_mib for device in devices), default=0) or UNMANAGED
 
 
 def _impossible(
@@ -106,7 +113,10 @@ def _impossible(
             f"none of {len(devices)} devices is selected", reason=Reason.SELECTOR_MISMATCH, hint="relax the selector"
         )
     if misfits:
-        return CalabashError(misfits[0].message, reason=misfits[0].reason, hint="ask for less per device")
+        hint = "ask for less per device"
+        if misfits[0].reason is Reason.NOT_PERMITTED:
+            hint = "an administrator allows it with spill = true in section [devices] of pool.toml"
+        return CalabashError(misfits[0].message, reason=misfits[0].reason, hint=hint)
     return CalabashError(
         f"asked {request.count} devices, the machine has {len(chosen)} that match",
         reason=Reason.TOO_LARGE,

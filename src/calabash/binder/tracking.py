@@ -14,6 +14,7 @@ import structlog
 from calabash.binder.beside import Foreign
 from calabash.binder.local import LocalDecision, LocalScheduler
 from calabash.binder.requests import WaitingRequest
+from calabash.binder.shapes import host_memory_of
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError
@@ -123,7 +124,9 @@ class Tracker:
         return True
 
     def _build(self, devices: Sequence[Device], held: Iterable[AllocationRecord]) -> LocalScheduler:
-        scheduler = LocalScheduler(self._node, devices, self._queues(), options=self._options)
+        scheduler = LocalScheduler(
+            self._node, devices, self._queues(), options=self._options, memory_mib=host_memory_of(devices)
+        )
         self._health = {d.uuid: d.health for d in devices}
         self._foreign = NOTHING_FOREIGN
         self._running = set()

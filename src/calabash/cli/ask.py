@@ -101,6 +101,14 @@ OPTIONS = (
         text="Device memory per device, with its unit: 8GiB, 512MiB, 8GB. Default: the whole device.",
     ),
     Option(
+        "--spill",
+        "spill_mib",
+        parse_memory_mib,
+        default=0,
+        metavar="SIZE",
+        text="Part of --memory that need not lie on the device: it is paged from the host. Default: none.",
+    ),
+    Option(
         "--cores",
         "cores",
         parse_percent,

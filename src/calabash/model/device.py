@@ -39,6 +39,7 @@ class Device:
     ``nvlink_peers`` are the UUIDs that it reaches directly, ``reset_peers`` those that
     are reset with it because no switch is between them; ``numa_node`` is -1 when unknown. ``mig`` is how MIG could cut
     it, as its driver says, whether or not it is cut now; None where it cannot. ``mig_instances`` are those that stand on it.
+    ``spill_mib`` is how much host memory its node gives, to all slices together, for what does not fit on their cards.
     ``pinned`` is the one sharing mode that its operator leaves to it; "" follows demand. ``vf_profiles`` are the parts of it
     that virtual machines can have.
     """
@@ -59,6 +60,7 @@ class Device:
     mig_instances: tuple[MigInstance, ...] = ()
     pinned: str = ""
     vf_profiles: tuple[VfProfile, ...] = ()
+    spill_mib: int = 0
     health: Health = Health.HEALTHY
 
 

@@ -7,12 +7,13 @@ from enum import IntEnum, StrEnum
 from typing import NewType
 
 from calabash.model.device import DeviceUuid, NodeName
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import is_profile_name
 
 AllocationId = NewType("AllocationId", str)
 ModeName = NewType("ModeName", str)
 
+SPILL_MODE = ModeName("vgpu")  # the one that can page
 MIG_MODE = ModeName("mig")  # the one that a profile implies
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
@@ -57,6 +58,7 @@ class GpuRequest:
     Args:
         count: devices wanted; each carries the same amount.
         memory_mib: device memory per device; None means the whole device when exclusive, else no cap asked.
+        spill_mib: the part of ``memory_mib`` that need not lie on the device; it is paged over the link to the host.
         memory_milli: the same in thousandths of the device, 1..1000, for those who do not know its size; None when not
             said. At most one of the two.
         core_percent: compute share per device, 1..100.
@@ -75,6 +77,7 @@ class GpuRequest:
 
     count: int = 1
     memory_mib: int | None = None
+    spill_mib: int = 0
     memory_milli: int | None = None
     core_percent: int = 100
     mode: ModeName = field(default=ModeName(""))
@@ -111,6 +114,7 @@ class GpuRequest:
                 hint="say one of them",
             )
         self._require_one_size()
+        self._check_spill()
         if self.on_fault not in {"", *FAULT_SIGNALS}:
             raise CalabashError(f"signal {self.on_fault[:64]!r} is not one", hint=f"one of: {', '.join(FAULT_SIGNALS)}")
         if not 0 <= self.run_time_s < float("inf"):
@@ -139,11 +143,29 @@ class GpuRequest:
                 hint="leave memory and the MIG profile out, or the virtual function",
             )
 
+    def _check_spill(self) -> None:
+        """Spilling implies the one mode that can."""
+        if not self.spill_mib:
+            return
+        if self.memory_mib is None or not 0 < self.spill_mib < self.memory_mib:
+            raise CalabashError(
+                f"spill {self.spill_mib} MiB of {self.memory_mib or 0} MiB of memory is out of range",
+                hint="it is the part of --memory that need not lie on the card: more than nothing, less than all",
+            )
+        if self.mode not in ("", SPILL_MODE):
+            raise CalabashError(
+                f"spill is asked in mode {self.mode}, and only {SPILL_MODE} pages memory",
+                reason=Reason.MODE_CONFLICT,
+                hint="leave the mode out",
+            )
+        object.__setattr__(self, "mode", SPILL_MODE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """What one container has of one device. ``memory_mib`` 0 means not capped.
 
+    ``spill_mib`` of it need not lie on the device; the rest is promised there.
     ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none. ``vf`` is the
     profile of a virtual function; "" where there is none.
     """
@@ -154,6 +176,12 @@ class Slice:
     profile: str = ""
     start: int = -1
     vf: str = ""
+    spill_mib: int = 0
+
+    @property
+    def resident_mib(self) -> int:
+        """What is promised on the device itself."""
+        return self.memory_mib - self.spill_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

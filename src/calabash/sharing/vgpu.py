@@ -5,6 +5,8 @@ Theory of operation. Every slice is promised ``memory_mib`` and ``core_percent``
 * memory: the sum of all slices plus ``SLICE_RESERVE_MIB`` for each stays within the card. What NVML attributes to the
   tenant's processes (contexts, modules) counts inside the tenant's own cap; the reserve is for what it attributes to
   nobody, such as page tables and channels, which grows with the number of tenants and not with their size.
+  Where the node allows it a slice may have more than it is promised on the card (``spill_mib``): only what is promised
+  counts here, and what is spilled takes memory of the host, which the node bounds.
 * compute: the sum of ``core_percent`` over fixed and burst slices stays within 100. Best-effort slices are promised
   nothing and run in the time that is left, so they count 0.
 
@@ -32,6 +34,16 @@ def guaranteed_percent(core_percent: int, policy: ComputePolicy) -> int:
     return 0 if policy is ComputePolicy.BEST_EFFORT else core_percent
 
 
+def _unspilled(device: Device, request: GpuRequest) -> Misfit:
+    if not device.spill_mib:
+        return Misfit(reason=Reason.NOT_PERMITTED, message="memory beyond the card is not allowed on this node")
+    return Misfit(
+        reason=Reason.NO_HOST_MEMORY,
+        message=f"the node gives {format_mib(device.spill_mib)} of its memory to what is spilled,"
+        f" asked {format_mib(request.spill_mib)}",
+    )
+
+
 class Vgpu:
     """Slices of any size."""
 
@@ -49,6 +61,9 @@ class Vgpu:
         if wanted_mib is None:
             milli = request.memory_milli or 10 * request.core_percent
             wanted_mib = max(1, device.memory_mib * milli // 1000 - SLICE_RESERVE_MIB)
+        if request.spill_mib > device.spill_mib:
+            return _unspilled(device, request)
+        wanted_mib -= request.spill_mib
         if wanted_mib > usable_mib:
             return Misfit(
                 reason=Reason.TOO_LARGE,
@@ -68,16 +83,21 @@ class Vgpu:
                 reason=Reason.NO_CORES,
                 message=f"{division.core_free_percent}% of compute is free, asked {wanted_percent}%",
             )
-        return Slice(device=device.uuid, memory_mib=wanted_mib, core_percent=request.core_percent)
+        return Slice(
+            device=device.uuid,
+            memory_mib=wanted_mib + request.spill_mib,
+            core_percent=request.core_percent,
+            spill_mib=request.spill_mib,
+        )
 
     def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
         return Charge(
             core_milli=10 * guaranteed_percent(part.core_percent, policy),
-            memory_mib=part.memory_mib + SLICE_RESERVE_MIB,
+            memory_mib=part.resident_mib + SLICE_RESERVE_MIB,
         )
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:
-        memory_mib = sum(h.slice.memory_mib for h in held)
+        memory_mib = sum(h.slice.resident_mib for h in held)
         core_percent = sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held)
         reserved_mib = SLICE_RESERVE_MIB * (len(held) + 1)
         return DeviceDivision(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import MIB
 from calabash.seams.store import Retention
 
 SETTINGS_FILE = "pool.toml"
@@ -45,9 +47,19 @@ class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
     ``one_process``: a card that is given out exclusively takes one process only (the driver's compute mode
     EXCLUSIVE_PROCESS); programs of several processes then fail.
+    ``spill``: slices may have memory beyond their cards (``calabash run --spill``), up to ``spill_mib_max`` of host memory
+    for all of them together; 0 is half of what the machine has.
     """
 
     one_process: bool = False
+    spill: bool = False
+    spill_mib_max: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+
+    def spilled_mib(self) -> int:
+        """Host memory for what is spilled; 0 where that is not allowed."""
+        if not self.spill:
+            return 0
+        return self.spill_mib_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB // 2
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -180,6 +180,7 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
                 core_percent=part.core_percent,
                 profile=part.profile,
                 start=part.start,
+                spill_mib=part.spill_mib,
             )
             for part in record.placement.slices
         ],
@@ -234,6 +235,7 @@ def _allocation(
                 throttled_s=seen.throttled_s,
                 profile=part.profile,
                 start=part.start,
+                spill_mib=part.spill_mib,
             )
             for part, seen in zip(slices, used, strict=True)
         ],

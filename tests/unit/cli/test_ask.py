@@ -20,6 +20,7 @@ from calabash.model.errors import CalabashError
 _VALUES = {
     "--gpus": "2",
     "--memory": "8GiB",
+    "--spill": "3GiB",
     "--cores": "30%",
     "--mode": "vgpu",
     "--policy": "burst",

@@ -60,6 +60,7 @@ class VgpuExecutor(ViewOnly):
             SlotDevice(
                 uuid=part.device,
                 memory_limit_bytes=part.memory_mib * MIB,
+                spill_bytes=part.spill_mib * MIB,
                 core_percent=max(1, part.core_percent),
                 policy=record.request.policy,
                 priority=record.request.priority,
@@ -76,12 +77,17 @@ class VgpuExecutor(ViewOnly):
         """Slices in which not even an empty context has room: programs that do not ask how much they have fail oddly."""
         if self._reaper is None:
             return ()
-        smaller = []
+        smaller = [
+            f"{format_mib(part.spill_mib)} of {format_mib(part.memory_mib)} need not lie on the card: what does not fit is"
+            " paged from the host, many times slower"
+            for part in record.placement.slices
+            if part.spill_mib
+        ]
         for part in record.placement.slices:
             context_mib = -(-self._reaper.context_bytes_of(part.device) // MIB)
-            if part.memory_mib < context_mib:
+            if part.resident_mib < context_mib:
                 smaller.append(
-                    f"the slice of {format_mib(part.memory_mib)} is smaller than an empty CUDA context"
+                    f"the slice of {format_mib(part.resident_mib)} is smaller than an empty CUDA context"
                     f" on {self._tools.inventory.model_of(part.device)}, {format_mib(context_mib)}: ask for more"
                 )
         return tuple(smaller)
