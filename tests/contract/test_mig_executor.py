@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.native.simnode import simctl
 
+from calabash.agent.health import HealthEvent
 from calabash.agent.inventory import Inventory
 from calabash.agent.modes.mig import MigExecutor
 from calabash.agent.modes.protocol import NodeTools
@@ -372,6 +373,27 @@ def test_a_layout_of_an_operator_is_kept_and_comes_back_after_a_reboot(world: Wo
     world.executor.arrange(card, [])
     assert world.places() == []
     world.grant("d", "4g.40gb", 0)
+
+
+def test_a_part_of_others_that_has_failed_is_given_to_nobody(world: World) -> None:
+    card = world.cards[0].uuid
+    world.cut.enable(card, True)
+    part = world.cut.create_part(card, world.cut.create(card, "1g.10gb", 0).id, 1)
+    world.start()
+    world.inventory.part(card, part.uuid, HealthEvent.NEEDS_RESET, "XID 95")
+    world.verify()
+    assert [(i.place, i.foreign) for i in world.cards[0].mig_instances] == [(("1g.10gb", 0), True)]
+
+
+def test_a_card_that_is_kept_in_another_mode_is_given_up_when_it_is_idle(world: World) -> None:
+    card = world.cards[0].uuid
+    world.grant("a", "1g.10gb", 0)
+    world.inventory.note(card, mode="vgpu")
+    world.verify()
+    assert world.cut.layout(card).enabled
+    world.leave("a")
+    world.verify()
+    assert not world.cut.layout(card).enabled
 
 
 def test_a_book_that_is_lost_makes_everything_somebody_elses(world: World) -> None:

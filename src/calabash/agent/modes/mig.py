@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +91,7 @@ class MigExecutor(ViewOnly):
         nodes = [
             str(node)
             for slice_, part in zip(record.placement.slices, parts, strict=False)
-            for node in self._nodes(slice_, part)
+            for node in _nodes(self._tools, self._cards.get(slice_.device), part)
         ]
         names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
         return Edits(environment=tuple((name, uuids) for name in names), device_nodes=tuple(nodes))
@@ -118,6 +119,7 @@ class MigExecutor(ViewOnly):
                 continue  # something is being made on it
             try:
                 told += card.look()
+                self._yield(card)
                 told += card.mend(self._uuids())
                 for record in held:
                     for index, part in enumerate(record.placement.slices):
@@ -172,11 +174,8 @@ class MigExecutor(ViewOnly):
 
     def _known(self, record: AllocationRecord, index: int, card: MigCard) -> _Part | None:
         """What it has already, when it is asked again."""
-        parts = self._held.get(record.id, ())
-        if index >= len(parts):
-            return None
-        standing = {part.uuid for instance in card.layout.instances for part in instance.parts}
-        return parts[index] if parts[index].uuid in standing else None
+        parts = self._held.get(record.id, ())[index : index + 1]
+        return next((part for part in parts if part.uuid in card.layout.uuids), None)
 
     def _provided(self, card: MigCard, part: Slice) -> _Part:
         instance, made = card.provide(part.profile, part.start, self._uuids())
@@ -184,9 +183,11 @@ class MigExecutor(ViewOnly):
 
     def _publish(self, card: MigCard) -> None:
         """What schedulers and the census see of the card."""
-        parts = [part.uuid for instance in card.layout.instances for part in instance.parts]
         self._tools.inventory.divisions.set(
-            card.device.uuid, enabled=card.layout.enabled, instances=card.instances(self._uuids()), parts=parts
+            card.device.uuid,
+            enabled=card.layout.enabled,
+            instances=card.instances(self._uuids()),
+            parts=card.layout.uuids,
         )
 
     def _kept(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
@@ -194,12 +195,11 @@ class MigExecutor(ViewOnly):
         parts = self._held.get(record.id, ())
         if index >= len(parts):
             return []  # it is just being made, or has no slot
-        for instance in card.layout.instances:
-            for part in instance.parts:
-                if part.uuid == parts[index].uuid:
-                    self._set(record.id, index, _Part(uuid=part.uuid, instance=instance.id, part=part.id))
-                    return []
-        return self._made_again(card, record, index)
+        found = card.layout.part(parts[index].uuid)
+        if found is None:
+            return self._made_again(card, record, index)
+        self._set(record.id, index, _Part(uuid=found[1].uuid, instance=found[0].id, part=found[1].id))
+        return []
 
     def _made_again(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
         slice_ = record.placement.slices[index]
@@ -216,15 +216,21 @@ class MigExecutor(ViewOnly):
                 keeping.limits.set_uuid(index, part.uuid)
         return [f"the {place} of allocation {record.id} was gone and stands again"]
 
+    def _yield(self, card: MigCard) -> None:
+        """A card that its operator keeps in another mode is one card again, as soon as nothing is left on it."""
+        shown = next(d for d in self._tools.inventory.devices() if d.uuid == card.device.uuid)
+        if shown.pinned not in ("", MIG_MODE) and card.layout.enabled:
+            with suppress(CalabashError):  # not yet
+                card.vacate(self._uuids())
+
     def _ill(self, card: DeviceUuid) -> Callable[[DeviceUuid], bool]:
         return lambda part: self._tools.inventory.part_health(card, part) is not Health.HEALTHY
 
     def _forget_ills(self, card: MigCard) -> None:
         """A part that does not stand any more has no health."""
-        standing = {part.uuid for instance in card.layout.instances for part in instance.parts}
         uuid = card.device.uuid
         for name in self._tools.inventory.entry(uuid).parts:
-            if name.startswith("MIG-") and name not in standing:
+            if name.startswith("MIG-") and name not in card.layout.uuids:
                 for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
                     self._tools.part_happened(uuid, name, event, "it was destroyed", ())
 
@@ -233,12 +239,12 @@ class MigExecutor(ViewOnly):
         if parts is not None:
             self._held[allocation] = (*parts[:index], part, *parts[index + 1 :])
 
-    def _nodes(self, slice_: Slice, part: _Part) -> tuple[Path, ...]:
-        """The capabilities that open a MIG device; nodes of simulated cards are none."""
-        root, card = self._tools.device_root, self._cards.get(slice_.device)
-        if root is None or card is None or self._tools.environment or part.instance < 0:
-            return ()
-        return mig_nodes_of(root, card.device.pci_bus_id, part.instance, part.part)
+
+def _nodes(tools: NodeTools, card: MigCard | None, part: _Part) -> tuple[Path, ...]:
+    """The capabilities that open a MIG device; nodes of simulated cards are none."""
+    if tools.device_root is None or card is None or tools.environment or part.instance < 0:
+        return ()
+    return mig_nodes_of(tools.device_root, card.device.pci_bus_id, part.instance, part.part)
 
 
 def open_mode(tools: NodeTools) -> MigExecutor:

@@ -52,14 +52,15 @@ class MigCard:
         return _differences(before, self.layout, self.device.index)
 
     def instances(self, held: Parts) -> tuple[MigInstance, ...]:
-        """What stands on it, for those who plan. ``held``: parts that tenants hold."""
+        """What stands on it, for those who plan. ``held``: parts that tenants hold. One that has failed is as if strangers
+        were on it: nobody gets it."""
         return tuple(
             MigInstance(
                 profile=instance.profile,
                 start=instance.start,
                 uuid=next((part.uuid for part in instance.parts), ""),
                 fixed=self._stays(instance),
-                foreign=any(part.processes and part.uuid not in held for part in instance.parts),
+                foreign=any((p.processes or self._ill(p.uuid)) and p.uuid not in held for p in instance.parts),
             )
             for instance in self.layout.instances
         )
@@ -166,17 +167,7 @@ class MigCard:
             self._change(True)
 
     def _change(self, enabled: bool) -> None:
-        """The mode, as soon as the card is idle: something of ours may just be trying it out."""
-        deadline = time.monotonic() + BUSY_S
-        while True:
-            try:
-                self._driver.enable(self._uuid, enabled)
-            except CalabashError as error:
-                if error.reason is not Reason.CONFLICT or time.monotonic() > deadline:
-                    raise
-                time.sleep(BUSY_LOOK_S)
-            else:
-                break
+        _change_when_idle(self._driver, self._uuid, enabled)
         self.learn()
 
     def _clear(self, profile: str, start: int, held: Parts) -> None:
@@ -230,6 +221,18 @@ class MigCard:
             else:
                 self._book.has_part(self._uuid, instance, made.uuid)
                 return made
+
+
+def _change_when_idle(driver: Partitioning, uuid: DeviceUuid, enabled: bool) -> None:
+    """The mode, as soon as the card is idle: something of ours may just be trying it out."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            return driver.enable(uuid, enabled)
+        except CalabashError as error:
+            if error.reason is not Reason.CONFLICT or time.monotonic() > deadline:
+                raise
+            time.sleep(BUSY_LOOK_S)
 
 
 def _differences(before: CardLayout, after: CardLayout, index: int) -> list[str]:

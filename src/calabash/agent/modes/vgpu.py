@@ -36,7 +36,8 @@ class VgpuExecutor(ViewOnly):
         if reaper is None:
             return
         inventory = self._tools.inventory
-        models = {d.model: d for d in inventory.devices() if d.health is Health.HEALTHY}
+        cards = sorted(inventory.devices(), key=lambda d: not d.mig_enabled)  # of each model rather one that is not cut
+        models = {d.model: d for d in cards if d.health is Health.HEALTHY}
         for model, device in models.items():
             probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
             reaper.learn_context(model, probed.context_bytes)

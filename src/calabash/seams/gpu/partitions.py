@@ -52,6 +52,15 @@ class CardLayout:
         """The instance of this profile that begins at this memory slice."""
         return next((i for i in self.instances if (i.profile, i.start) == (profile, start)), None)
 
+    def part(self, uuid: DeviceUuid) -> tuple[GpuInstance, ComputeInstance] | None:
+        """The part of this name, and the instance that it is of."""
+        return next(((i, part) for i in self.instances for part in i.parts if part.uuid == uuid), None)
+
+    @property
+    def uuids(self) -> frozenset[DeviceUuid]:
+        """The names of all parts."""
+        return frozenset(part.uuid for instance in self.instances for part in instance.parts)
+
 
 class Partitioning(Protocol):
     """Cutting the cards of one driver."""
