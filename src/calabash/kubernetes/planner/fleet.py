@@ -13,7 +13,7 @@ from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Stage, devices_of
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
 from calabash.kubernetes.planner.heirs import Heirs
-from calabash.kubernetes.planner.pods import Pods, holders
+from calabash.kubernetes.planner.pods import Pods, displace, holders
 from calabash.model.device import Health, NodeName
 
 
@@ -140,7 +140,7 @@ class Fleet:
             if entry.stage in UNBOUND:
                 self._pods.drop(entry)
             elif entry.stage is Stage.BOUND and entry.facts.uid not in begun:
-                self._pods.displace(entry)
+                displace(book, entry)
 
     def _take_away(self, name: str) -> None:
         book = self._book

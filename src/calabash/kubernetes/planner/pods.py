@@ -136,16 +136,6 @@ class Pods:
             book.scheduler.unbind(entry.id)
             book.wait(entry)
 
-    def displace(self, entry: Entry) -> None:
-        """It is bound and has not begun, and its devices were given to others: it is planned anew on its node."""
-        book, uid = self._book, entry.facts.uid
-        if uid in book.late or entry.bundle is None:
-            return
-        book.scheduler.finished(entry.id)
-        book.settle(entry, None)
-        book.late[uid] = None
-        book.late_news = True
-
     def again(self) -> None:
         """Try those that were put aside: something changed that they may have waited for."""
         for uid in list(self._book.aside):
@@ -231,3 +221,14 @@ class Pods:
 def holders(book: Book, node: str) -> list[Entry]:
     """Pods that are on a node or are to be there."""
     return [book.entries[uid] for uid in sorted(book.on_node.get(node, ()))]
+
+
+def displace(book: Book, entry: Entry) -> None:
+    """It is bound and has not begun, and its devices were given to others: it is planned anew on its node."""
+    uid = entry.facts.uid
+    if uid in book.late or entry.bundle is None:
+        return
+    book.scheduler.finished(entry.id)
+    book.settle(entry, None)
+    book.late[uid] = None
+    book.late_news = True
