@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tests.daemons.world
+from tests.daemons.users import ANN, open_way
 from tests.daemons.world import Program, World, elapsed_until, until
 from tests.native.sim_cuda_programs import program
 
@@ -21,6 +25,14 @@ BACK_WITHIN_S = 3.0
 SLOWER = 2.0  # this machine may be busy with other tests
 OUT_OF_MEMORY = 2
 ILLEGAL_ADDRESS = 700
+CLIENT_TERMINATED = 810
+LINGERS = """
+import os, socket, sys
+door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+door.connect(os.environ["CALABASH_MPS_DOOR"])
+print(door.recv(16).decode())
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +104,39 @@ def test_who_throws_its_environment_away_has_the_least_share_of_all(world: World
     bare = world.run("env", *(word for name in names for word in ("-u", name)), client, **mps(50, 4096))
     assert ready(bare) == A100_SMS * 20 // 100
     assert ask(bare, "alloc 1024") == [str(OUT_OF_MEMORY)]
+
+
+def test_who_joins_out_of_turn_while_a_larger_share_is_set_is_parted_from_the_card(
+    world: World, client: str, tmp_path: Path
+) -> None:
+    lingers = tmp_path / "lingers.py"
+    lingers.write_text(LINGERS)
+    large, owner = world.running(sys.executable, "-u", str(lingers), **mps(60, 4096))
+    until(lambda: large.says("go"), what="the share of the large one to be set")
+    bare = world.run("env", "-u", "LD_PRELOAD", "-u", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", client, **mps(20, 1024))
+    until(lambda: bare.says("ready "), what="the small one to slip in")
+    large.finish()
+    told = until(lambda: world.events("mps_slipped_in"), what="that to be told")
+    assert owner["id"] in told[0]["message"]
+    assert ask(bare, "call") == [str(CLIENT_TERMINATED)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's pool serves several users")
+def test_tenants_of_several_users_share_one_server(world: World, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    become = tests.daemons.world._become
+
+    def as_ann(home: Path, command: list[str], body: dict[str, Any]) -> None:
+        os.setgroups([])
+        os.setgid(ANN.gid)
+        os.setuid(ANN.uid)
+        become(home, command, body)
+
+    open_way(world.home)
+    own = world.running(client, **mps(30))[0]
+    monkeypatch.setattr(tests.daemons.world, "_become", as_ann)
+    anns = world.running(client, **mps(50))[0]
+    assert (ready(own), ready(anns)) == (A100_SMS * 30 // 100, A100_SMS * 50 // 100)
+    assert own.alive()
 
 
 def test_an_illegal_access_is_told_to_whom_it_hits_and_the_service_is_back(world: World, client: str) -> None:

@@ -17,6 +17,7 @@ from tests.native.simnode import until
 
 CUDA_SUCCESS = 0
 OUT_OF_MEMORY = 2
+NO_DEVICE = 100
 DEVICE_UNAVAILABLE = 46
 ILLEGAL_ADDRESS = 700
 MPS_RPC_FAILURE = 806
@@ -235,3 +236,24 @@ def test_a_second_daemon_in_the_same_directory_is_refused(service: Service) -> N
     )
     assert second.returncode == 1
     assert "already running" in second.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG needs root, as on a real card")
+def test_a_service_on_a_mig_device_shares_that_part_of_the_card(node: CudaNode, tmp_path: Path) -> None:
+    # 3g.20gb: 42 of the card's 108 multiprocessors
+    made = """[
+        nvmlDeviceSetMigMode(h, 1) and None,
+        nvmlGpuInstanceCreateComputeInstance(nvmlDeviceCreateGpuInstance(h, 9), 2) and None,
+        nvmlDeviceGetUUID(nvmlDeviceGetMigDeviceHandleByIndex(h, 0)),
+    ]"""
+    part = str(nvml(node, f"json.dumps({made})")[2])
+    service = Service(node, tmp_path / "mps", CUDA_VISIBLE_DEVICES=part)
+    try:
+        halves = [service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50") for _ in range(2)]
+        assert [half.sms for half in halves] == [21, 21]
+        for half in halves:
+            half.tell("spin 50 1000000")
+        assert all(float(half.hear()[0]) < 400 for half in halves)  # of the part, both at once
+        assert service.client(CUDA_VISIBLE_DEVICES=uuid(node, 1)).result == NO_DEVICE
+    finally:
+        service.close()
