@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,9 @@ class Pool:
         items = PoolClient(self.home).get("/v1/events?limit=1000")["items"]
         return [item for item in items if item["kind"] == kind]
 
+    def has_events(self, kind: str, count: int) -> bool:
+        return len(self.events(kind)) >= count
+
 
 @contextmanager
 def _pool() -> Iterator[Pool]:
@@ -153,9 +157,9 @@ def _faults(report: Report, pool: Pool) -> None:
         culprit.tell("fault")
         assert culprit.hear() == [ILLEGAL_ADDRESS]
         begun = time.monotonic()
-        _until(lambda wanted=2 * number: len(pool.events("mps_fault")) >= wanted)
+        _until(partial(pool.has_events, "mps_fault", 2 * number))
         told.append(time.monotonic() - begun)
-        _until(lambda wanted=number: len(pool.events("mps_back")) >= wanted)
+        _until(partial(pool.has_events, "mps_back", number))
         back.append(time.monotonic() - begun)
         for tenant in (culprit, victim):
             tenant.end()
