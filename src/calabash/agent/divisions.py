@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.mig import MigInstance
-from calabash.model.request import MIG_MODE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +32,12 @@ class Divisions:
             self._of[card] = _Division(enabled=enabled, instances=instances, parts=frozenset(parts))
 
     def shown(self, device: Device) -> Device:
-        """The card with what stands on it. One with parts that are to stay, or that strangers are on, serves no other mode."""
+        """The card with what stands on it."""
         with self._lock:
             found = self._of.get(device.uuid)
         if found is None or not (found.enabled or device.mig_enabled):
             return device
-        stays = any(instance.fixed or instance.foreign for instance in found.instances)
-        pinned = device.pinned or (MIG_MODE if stays else "")
-        return replace(device, mig_enabled=found.enabled, mig_instances=found.instances, pinned=pinned)
+        return replace(device, mig_enabled=found.enabled, mig_instances=found.instances)
 
     def card_of(self, part: DeviceUuid) -> DeviceUuid:
         """The card that a part is of; itself when it is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -50,8 +50,8 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         str, Meta(max_length=32, description="a MIG profile such as `1g.10gb`, instead of memory, cores and mode")
     ] = ""
     isolation: Annotated[
-        Literal["", "cooperative", "brokered", "hardware"],
-        Meta(description="how strongly tenants are kept apart at least; the mode follows from it"),
+        OptionalName,
+        Meta(description="how strongly tenants are kept apart at least: `cooperative`, `brokered`, `hardware`"),
     ] = ""
     policy: Annotated[ComputePolicy, Meta(description="what the compute share means")] = ComputePolicy.FIXED
     tenant: Annotated[OptionalName, Meta(description="on whose account; empty or `default`: the user's own")] = ""
@@ -101,7 +101,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             core_percent=self.cores,
             mode=ModeName(self.mode),
             mig=self.mig,
-            isolation=Isolation[self.isolation.upper()] if self.isolation else Isolation.COOPERATIVE,
+            isolation=_isolation(self.isolation),
             policy=self.policy,
             priority=self.priority,
             tenant=tenant,
@@ -216,6 +216,13 @@ class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     """How to release, in the query string."""
 
     force: Annotated[bool, Meta(description="end its programs: SIGTERM, and SIGKILL five seconds later")] = False
+
+
+def _isolation(word: str) -> Isolation:
+    levels = {level.name.lower(): level for level in Isolation}
+    if word and word not in levels:
+        raise CalabashError(f"isolation {word!r} is not known", hint=f"one of: {', '.join(levels)}")
+    return levels.get(word, Isolation.COOPERATIVE)
 
 
 def decode(body: bytes, shape: type[Shape]) -> Shape:

@@ -11,7 +11,7 @@ device. Columns of different modes take whole devices, because the scheduler giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calabash.model.device import Device
@@ -19,7 +19,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName, Slice
 from calabash.sched import WHOLE_MILLI
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_for, mode_named
+from calabash.sharing.registry import fits, mode_named, mode_on
 
 PARTS_MAX = 64
 DEVICES_MAX = 64
@@ -80,32 +80,32 @@ class Layout:
 
     Args:
         columns: the parts on each, by number.
-        mode, core_milli, memory_mib: what the scheduler reserves of each device.
+        mode, core_milli, memory_mib, mig_profile: what the scheduler reserves of each device.
     """
 
     columns: tuple[tuple[int, ...], ...]
     mode: ModeName
     core_milli: int
     memory_mib: int
+    mig_profile: str = ""
 
 
 def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
     """How the bundle stacks on idle devices like this one, or why one of its parts never fits there."""
-    columns: list[list[int]] = []
+    columns: list[dict[int, Slice]] = []
     for number in _largest_first(bundle):
         request = bundle.parts[number].request
-        taken: list[list[int]] = []
+        taken = 0
         for column in columns:
-            if len(taken) < request.count and not isinstance(_beside(bundle, device, column, number), Misfit):
-                taken.append(column)
-        while len(taken) < request.count:
+            if taken < request.count and isinstance(part := _beside(bundle, device, column, number), Slice):
+                column[number] = part
+                taken += 1
+        while taken < request.count:
             alone = fits(device, None, (), request)
             if isinstance(alone, Misfit):
                 return alone
-            columns.append([])
-            taken.append(columns[-1])
-        for column in taken:
-            column.append(number)
+            columns.append({number: alone})
+            taken += 1
     if len(columns) > DEVICES_MAX:
         return Misfit(
             reason=Reason.TOO_LARGE, message=f"needs {len(columns)} devices, at most {DEVICES_MAX} are one pod's"
@@ -114,22 +114,32 @@ def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
 
 
 def placed(
-    bundle: Bundle, columns: Sequence[tuple[int, ...]], devices: Sequence[Device], held: Sequence[Views]
+    bundle: Bundle,
+    columns: Sequence[tuple[int, ...]],
+    devices: Sequence[Device],
+    held: Sequence[Views],
+    *,
+    start: int = -1,
 ) -> list[list[Slice]] | Misfit:
     """The slices of each part, column by column on these devices, beside what is held there in any view of it.
 
     Args:
         held: for each device its mode and the views of what others hold: a newcomer must fit beside each of them.
+        start: the first memory slice that the scheduler has chosen for MIG instances.
     """
     slices: list[list[Slice]] = [[] for _ in bundle.parts]
     for column, device, (device_mode, views) in zip(columns, devices, held, strict=True):
+        own: dict[int, Slice] = {}
         for number in column:
-            own = [n for n in column if n < number]
-            answers = [_beside(bundle, device, own, number, others=view, others_mode=device_mode) for view in views]
+            answers = [
+                _beside(bundle, device, own, number, others=view, others_mode=device_mode, start=start)
+                for view in views
+            ]
             for answer in answers:
                 if isinstance(answer, Misfit):
                     return answer
-            slices[number].extend(answer for answer in answers[:1] if not isinstance(answer, Misfit))
+                own.setdefault(number, answer)
+            slices[number].append(own[number])
     return slices
 
 
@@ -146,8 +156,9 @@ def phases_on(bundle: Bundle, slices: Sequence[tuple[int, Slice]]) -> tuple[Held
     return tuple(phase for phase in found if phase)
 
 
-def mode_of(bundle: Bundle, number: int) -> ModeName:
-    return mode_for(bundle.parts[number].request).name
+def mode_of(bundle: Bundle, number: int, device: Device) -> ModeName:
+    """The mode in which a device serves a part."""
+    return mode_on(device, bundle.parts[number].request).name
 
 
 # ---- inside -------------------------------------------------------------------------------------------------------
@@ -160,16 +171,17 @@ def _largest_first(bundle: Bundle) -> list[int]:
 def _beside(
     bundle: Bundle,
     device: Device,
-    column: Sequence[int],
+    column: Mapping[int, Slice],
     number: int,
     *,
     others: Held = (),
     others_mode: ModeName | None = None,
+    start: int = -1,
 ) -> Slice | Misfit:
     """What a part gets of a device that has these others of its bundle, in every phase in which it runs."""
     request = bundle.parts[number].request
-    mode = mode_for(request).name
-    if any(mode_of(bundle, other) != mode for other in column):
+    mode = mode_of(bundle, number, device)
+    if any(mode_of(bundle, other, device) != mode for other in column):
         return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in another mode than {mode}")
     answer: Slice | Misfit = Misfit(reason=Reason.BAD_REQUEST, message="never runs")
     for phase in bundle.phases:
@@ -177,21 +189,30 @@ def _beside(
             beside = list(others)
             for other in column:
                 if other in phase:
-                    part = fits(device, None, (), bundle.parts[other].request)
-                    if isinstance(part, Misfit):
-                        return part
-                    beside.append(HeldSlice(slice=part, policy=bundle.parts[other].request.policy))
-            answer = fits(device, others_mode if others else mode, beside, request)
+                    policy = bundle.parts[other].request.policy
+                    beside.append(HeldSlice(slice=column[other], policy=policy))
+            answer = fits(device, others_mode if others else mode, beside, request, start=start)
             if isinstance(answer, Misfit):
                 return answer
     return answer
 
 
 def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]) -> Layout | Misfit:
-    modes = {mode_of(bundle, number) for column in columns for number in column}
+    modes = {mode_of(bundle, number, device) for column in columns for number in column}
     if len(modes) > 1:
         return Layout(columns=tuple(columns), mode=MIXED, core_milli=WHOLE_MILLI, memory_mib=0)
     mode = mode_named(next(iter(modes)))
+    sample = fits(device, None, (), bundle.request)
+    if isinstance(sample, Slice) and sample.profile:
+        # The scheduler reserves one instance; several, which may differ, get a whole card that is cut for them.
+        alone = len(bundle.parts) == 1
+        return Layout(
+            columns=tuple(columns),
+            mode=mode.name,
+            core_milli=0 if alone else WHOLE_MILLI,
+            memory_mib=0,
+            mig_profile=sample.profile if alone else "",
+        )
     milli = memory_mib = 0
     for column in columns:
         for phase in bundle.phases:

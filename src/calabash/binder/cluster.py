@@ -15,6 +15,7 @@ from calabash.binder.bundle import Bundle, mode_of, placed
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
 from calabash.binder.local import CYCLE_EVERY_S, Stop, Wait
 from calabash.binder.occupied import ForeignInCluster
+from calabash.binder.partitions import Partitions
 from calabash.binder.shapes import UNMANAGED, islands_of
 from calabash.binder.tenancy import Tenancy
 from calabash.model.device import Health, NodeName
@@ -38,6 +39,7 @@ from calabash.sched import (
     Scheduler,
     rebind,
     relabel,
+    set_mig_instances,
 )
 from calabash.sharing.protocol import Misfit
 
@@ -130,6 +132,7 @@ class ClusterScheduler:
         )
         self._occupied = ForeignInCluster(self.scheduler)
         self.tenancy = Tenancy()
+        self._partitions = Partitions(self.scheduler)
         self.known: dict[AllocationId, KnownBundle] = {}
         self._cycle_due_s = 0.0
         for node in nodes:
@@ -143,6 +146,7 @@ class ClusterScheduler:
         choice = _with_room(self.scheduler, choices) or choices[0]
         self.scheduler.submit(queued(request, choice))
         self.known[request.id] = KnownBundle(request, choices, choice)
+        self._partitions.submitted(request.id, choice.shape)
 
     def adopt(self, request: BundleRequest, placements: Sequence[Placement], *, started_at_s: float) -> None:
         """It holds these already. Raises CalabashError when the node or its devices are not there, or have no such room."""
@@ -153,11 +157,14 @@ class ClusterScheduler:
         used = {part.device for placement in placements for part in placement.slices}
         if not used <= number.keys():
             raise CalabashError(f"node {node.name} has no device {min(used - number.keys())}", reason=Reason.NOT_FOUND)
-        choice = _adopted(self.kinds, request, [node.devices[number[uuid]].kind for uuid in used])
+        first = placements[0].slices[0]
+        choice = _adopted(self.kinds, request, [node.devices[number[uuid]].kind for uuid in used], first.profile)
         self.scheduler.adopt(
             queued(request, choice),
             placement=NodePlacement(
-                node=self.scheduler.cluster.row(node.name), devices=tuple(sorted(number[uuid] for uuid in used))
+                node=self.scheduler.cluster.row(node.name),
+                devices=tuple(sorted(number[uuid] for uuid in used)),
+                mig_start=first.start if choice.shape.mig_profile else -1,
             ),
             started_at_s=started_at_s,
         )
@@ -169,6 +176,7 @@ class ClusterScheduler:
         if self.known.pop(allocation, None) is not None:
             self.scheduler.finished(allocation)
             self.tenancy.drop(allocation)
+            self._partitions.finished(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
         """Its start could not be carried out: it waits again and keeps its place in the order."""
@@ -214,11 +222,13 @@ class ClusterScheduler:
     def cycle(self, now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about everything; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
+        self._partitions.look_ahead(self.tenancy)
         return tuple(self.translated(self.scheduler.cycle(now_s)))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
         """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
         decided: list[ClusterDecision] = []
+        self._partitions.look_ahead(self.tenancy)
         for name in newcomers:
             if self.due(now_s):
                 return (*decided, *self.cycle(now_s))
@@ -255,6 +265,7 @@ class ClusterScheduler:
             if earlier is not None and earlier.device.health is not found.device.health:
                 healthy = found.device.health is Health.HEALTHY
                 self.scheduler.set_health(node.name, number, healthy=healthy)
+            set_mig_instances(self.scheduler, node.name, number, found.device.mig_instances)
             if (earlier.foreign_mib if earlier else 0) != found.foreign_mib:
                 self._occupied.set(node.name, number, found)
         if node.schedulable is not (before.schedulable if before else True):
@@ -322,21 +333,24 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
     bundle, held = known.request.bundle, cluster.tenancy
     chosen = [node.devices[i] for i in decision.placement.devices]
     views = [held.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
-    answer = placed(bundle, known.choice.layout.columns, [d.device for d in chosen], views)
+    devices = {d.device.uuid: d.device for d in chosen}
+    start = decision.placement.mig_start
+    answer = placed(bundle, known.choice.layout.columns, [*devices.values()], views, start=start)
     if isinstance(answer, Misfit):
         return answer
     return [
-        Placement(node=node.name, mode=mode_of(bundle, number), slices=tuple(slices))
+        Placement(node=node.name, mode=mode_of(bundle, number, devices[slices[0].device]), slices=tuple(slices))
         for number, slices in enumerate(answer)
     ]
 
 
-def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str]) -> Choice:
+def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str], profile: str) -> Choice:
     """The shape of what holds devices of these kinds already, wherever new ones of its kind would go."""
     wish = Wish(tolerations=frozenset("*"))
     for choice in kinds.choices(request.bundle, wish):
         models = choice.shape.models
-        if choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):
+        same = choice.shape.mig_profile in ("", profile)
+        if same and choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):
             return _anywhere(choice)
     raise CalabashError(f"{len(held)} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
 
@@ -370,6 +384,7 @@ def _spec(node: ClusterNode) -> NodeSpec:
             island=island,
             numa=found.device.numa_node,
             healthy=found.device.health is Health.HEALTHY,
+            geometry=found.device.mig,
         )
         for found, island in zip(node.devices, islands_of(devices), strict=True)
     ]

@@ -29,7 +29,7 @@ class NodeDevice:
     def kind(self) -> str:
         """What requests select by."""
         served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
-        return f"{self.device.model}/{self.device.memory_mib}MiB{served}"
+        return f"{self.device.model}/{self.device.memory_mib}MiB{'/cut' if self.device.mig else ''}{served}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Kinds:
     def add(self, devices: Iterable[NodeDevice]) -> None:
         for found in devices:
             if found.kind not in self._samples:
-                healthy = replace(found.device, health=Health.HEALTHY)
+                healthy = replace(found.device, health=Health.HEALTHY, mig_instances=())
                 self._samples[found.kind] = replace(found, device=healthy, foreign_mib=0)
                 self._known.clear()
                 self.version += 1
@@ -85,11 +85,11 @@ class Kinds:
     def _made(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...] | Misfit:
         if bundle.request.selector.uuids or bundle.request.selector.uuids_excluded:
             return Misfit(reason=Reason.BAD_REQUEST, message="devices of a cluster cannot be named one by one")
-        modes = {mode_of(bundle, number) for number in range(len(bundle.parts))}
         kinds = [(k, s) for k, s in self._samples.items() if selected(s.device, bundle.request.selector) is None]
         chosen: dict[Layout, list[str]] = {}
         misfit = self._none(len(kinds))
         for kind, sample in kinds:
+            modes = {mode_of(bundle, number, sample.device) for number in range(len(bundle.parts))}
             if sample.modes and not modes <= sample.modes:
                 served = ", ".join(sorted(sample.modes))
                 misfit = Misfit(
@@ -111,6 +111,7 @@ class Kinds:
             gpu_count=len(found.columns),
             gpu_milli=found.core_milli,
             gpu_memory_mib=found.memory_mib,
+            mig_profile=found.mig_profile,
             models=frozenset(names) if len(names) < len(self._samples) else frozenset(),
             mode=found.mode,
             cpu_milli=bundle.request.cpu_milli,
@@ -137,6 +138,8 @@ def _amounts(bundle: Bundle) -> _Amounts:
             r.count,
             r.memory_mib,
             r.spill_mib,
+            r.memory_milli,
+            r.mig,
             r.core_percent,
             r.mode,
             r.isolation,

@@ -101,7 +101,7 @@ class LocalScheduler:
         spec = node_of(node, self.devices, cpu_milli=cpu_milli, memory_mib=memory_mib)
         self.scheduler = Scheduler([spec], queues, policy=policy, options=options)
         self._requests: dict[str, GpuRequest] = {}
-        self._slices: dict[str, Placement] = {}
+        self._slices: dict[AllocationId, Placement] = {}
         self._partitions = Partitions(self.scheduler)
         self._cycle_due_s = 0.0
         for device in self.devices:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from typing import Protocol
 
+from calabash.model.request import AllocationId
 from calabash.sched import Scheduler, Shape, set_mig_coming
+
+
+class Placed(Protocol):
+    """Who has its place."""
+
+    def __contains__(self, name: AllocationId, /) -> bool: ...
 
 
 class Partitions:
@@ -12,18 +19,18 @@ class Partitions:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._profiles: dict[str, str] = {}
+        self._profiles: dict[AllocationId, str] = {}
 
-    def submitted(self, name: str, shape: Shape) -> None:
+    def submitted(self, name: AllocationId, shape: Shape) -> None:
         """A request joined."""
         if shape.mig_profile:
             self._profiles[name] = shape.mig_profile
 
-    def finished(self, name: str) -> None:
+    def finished(self, name: AllocationId) -> None:
         """It is gone."""
         self._profiles.pop(name, None)
 
-    def look_ahead(self, placed: Container[str]) -> None:
+    def look_ahead(self, placed: Placed) -> None:
         """Who is placed next leaves room for all that waits, where it can."""
         if self._profiles:
             set_mig_coming(self._scheduler, (p for name, p in self._profiles.items() if name not in placed))

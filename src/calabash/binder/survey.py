@@ -15,7 +15,7 @@ def surveyed(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, Foreign]]
     """All devices, where one that somebody unknown is on may take no new work, and what strangers hold."""
     found = agent.devices()
     devices = [d.device if d.takes_work else replace(d.device, health=Health.DRAINING) for d in found]
-    return devices, {d.device.uuid: _foreign(d) for d in found if d.strangers}
+    return devices, {d.device.uuid: _foreign(d) for d in found if d.foreign_mib}
 
 
 def _foreign(state: DeviceSnapshot) -> Foreign:

@@ -81,6 +81,7 @@ class _Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     memory_milli: _Part | None = None
     core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
     mode: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    mig: Annotated[str, msgspec.Meta(max_length=32)] = ""
     isolation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
     policy: ComputePolicy = ComputePolicy.FIXED
     models: _Words = ()
@@ -142,6 +143,7 @@ def _written(part: ContainerRequest) -> _Container:
         memory_milli=request.memory_milli,
         core_percent=request.core_percent,
         mode=request.mode,
+        mig=request.mig,
         isolation=request.isolation.name.lower() if request.isolation else None,
         policy=request.policy,
         models=selector.models,
@@ -183,6 +185,7 @@ def _read(pod: _Pod, part: _Container) -> ContainerRequest:
             memory_milli=part.memory_milli,
             core_percent=part.core_percent,
             mode=ModeName(part.mode),
+            mig=part.mig,
             isolation=isolation_named(part.isolation) if part.isolation is not None else Isolation.COOPERATIVE,
             policy=part.policy,
             priority=pod.priority,

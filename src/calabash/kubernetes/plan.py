@@ -21,12 +21,35 @@ _VERSION = 1
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
-class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a container has of one device. ``memory_mib`` 0 means not capped."""
+class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What a container has of one device. ``memory_mib`` 0 means not capped; ``profile`` and ``start`` as in ``Slice``."""
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
     memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)]
     core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    profile: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    start: Annotated[int, msgspec.Meta(ge=-1, le=63)] = -1
+
+    @classmethod
+    def of(cls, part: Slice) -> PlannedSlice:
+        """Of a slice in the words of the model."""
+        return cls(
+            device=part.device,
+            memory_mib=part.memory_mib,
+            core_percent=part.core_percent,
+            profile=part.profile,
+            start=part.start,
+        )
+
+    def slice(self) -> Slice:
+        """In the words of the model."""
+        return Slice(
+            device=DeviceUuid(self.device),
+            memory_mib=self.memory_mib,
+            core_percent=self.core_percent,
+            profile=self.profile,
+            start=self.start,
+        )
 
 
 class PlannedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,10 +65,7 @@ class PlannedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return Placement(
             node=NodeName(node),
             mode=ModeName(self.mode),
-            slices=tuple(
-                Slice(device=DeviceUuid(s.device), memory_mib=s.memory_mib, core_percent=s.core_percent)
-                for s in self.slices
-            ),
+            slices=tuple(part.slice() for part in self.slices),
         )
 
 

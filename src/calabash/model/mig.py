@@ -99,6 +99,11 @@ class MigInstance:
     foreign: bool = False
 
     @property
+    def stays(self) -> bool:
+        """Whether it is on the card as long as nobody outside of the product takes it away."""
+        return self.fixed or self.foreign
+
+    @property
     def place(self) -> tuple[str, int]:
         """Its profile and first memory slice."""
         return self.profile, self.start

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigInstance
+from calabash.sched.cluster.columns import MODE_MIG
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Bind
 from calabash.sched.scheduler import Scheduler
@@ -22,7 +23,8 @@ def relabel(scheduler: Scheduler, name: str, *, labels: Mapping[str, str], taint
 
 
 def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: Sequence[MigInstance]) -> None:
-    """What MIG instances stand on a device, used or not: places are chosen so that few of them have to leave."""
+    """What MIG instances stand on a device, used or not: places are chosen so that few of them have to leave, and a device
+    with some that stay serves no other mode."""
     cluster = scheduler.cluster
     key = (cluster.row(name), device)
     if cluster.mig_instances.get(key, ()) == tuple(instances):
@@ -31,6 +33,8 @@ def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: S
         cluster.mig_instances[key] = tuple(instances)
     else:
         del cluster.mig_instances[key]
+    stays = any(instance.stays for instance in instances)
+    cluster.keep_mode(*key, MODE_MIG if stays else scheduler.specs[name].gpus[device].mode)
     cluster.touch(key[0])
     scheduler.state.freed()
 

@@ -16,7 +16,7 @@ from typing import cast
 from calabash import sharing
 from calabash.model.device import Device, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import GpuRequest, ModeName, Selector, Slice
+from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Selector, Slice
 from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode
 
 
@@ -115,6 +115,18 @@ def selected(device: Device, selector: Selector) -> Misfit | None:
     return None
 
 
+def _kept(device: Device, mode: SharingMode) -> Misfit | None:
+    """Why a device, idle or not, does not serve a mode now; None when it may."""
+    if device.pinned and device.pinned != mode.name:
+        message = f"is kept in mode {device.pinned}, asked {mode.name}"
+        return Misfit(reason=Reason.MODE_CONFLICT, message=message)
+    stays = next((i for i in device.mig_instances if i.stays), None)
+    if stays is not None and mode.name != MIG_MODE:
+        message = f"is cut by MIG, and its {stays.profile} at {stays.start} stays, asked {mode.name}"
+        return Misfit(reason=Reason.MODE_CONFLICT, message=message)
+    return None
+
+
 def fits(
     device: Device,
     device_mode: ModeName | None,
@@ -133,11 +145,9 @@ def fits(
     mode = mode_on(device, request, modes)
     if device.health is not Health.HEALTHY:
         return Misfit(reason=Reason.UNHEALTHY, message=f"is {device.health}")
-    mismatch = selected(device, request.selector)
+    mismatch = selected(device, request.selector) or _kept(device, mode)
     if mismatch is not None:
         return mismatch
-    if device.pinned and device.pinned != mode.name:
-        return Misfit(reason=Reason.MODE_CONFLICT, message=f"is kept in mode {device.pinned}, asked {mode.name}")
     if start >= 0 and device.mig is not None:
         device = replace(device, mig=device.mig.only_at(start))
     if held and device_mode is not None and device_mode != mode.name:

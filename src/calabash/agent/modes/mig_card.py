@@ -123,6 +123,7 @@ class MigCard:
         for instance in others:
             self._destroy(instance)
         self.restore()
+        self.learn()
 
     def restore(self) -> None:
         """Make what the operator's layout has and does not stand, with a part as large as each."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calabash.kubernetes.dialects.nvidia import GPU, refuse_mig
+from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.dialects.protocol import Asking, Dialect, part_of_cards, words
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
-from calabash.model.request import ComputePolicy, GpuRequest, Selector
+from calabash.model.request import MIG_MODE, ComputePolicy, GpuRequest, Selector
 
 MEMORY, PERCENTAGE, CORES, PRIORITY = (
     f"nvidia.com/{word}" for word in ("gpumem", "gpumem-percentage", "gpucores", "priority")
@@ -22,8 +22,6 @@ _USE_TYPE, _NO_TYPE, _USE_UUID, _NO_UUID, _MODE = (
 
 
 def _request(asking: Asking) -> GpuRequest:
-    if asking.annotation(_MODE) == "mig":
-        refuse_mig("", what=f"{_MODE}: mig")
     request = memory_and_cores(asking, GPU, MEMORY, PERCENTAGE, CORES, unit_mib=1)
     selector = Selector(
         models=words(asking.annotation(_USE_TYPE)),
@@ -31,8 +29,9 @@ def _request(asking: Asking) -> GpuRequest:
         uuids=tuple(DeviceUuid(u) for u in words(asking.annotation(_USE_UUID))),
         uuids_excluded=tuple(DeviceUuid(u) for u in words(asking.annotation(_NO_UUID))),
     )
+    mode = MIG_MODE if asking.annotation(_MODE) == "mig" else request.mode
     policy = ComputePolicy.BEST_EFFORT if asking.count(PRIORITY) > 0 else request.policy
-    return replace(request, selector=selector, policy=policy)
+    return replace(request, selector=selector, policy=policy, mode=mode)
 
 
 def memory_and_cores(
@@ -72,7 +71,7 @@ DIALECT = Dialect(
         _NO_TYPE: "models that are not acceptable",
         _USE_UUID: "acceptable devices",
         _NO_UUID: "devices that are not acceptable",
-        _MODE: "`mig` is refused: no device is cut by MIG",
+        _MODE: "`mig`: the smallest MIG instance that has the amounts",
     },
     schedulers=frozenset({"hami-scheduler"}),
     order=10,  # before NVIDIA, whose resource name it uses with more beside it

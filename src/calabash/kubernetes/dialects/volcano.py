@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from calabash.kubernetes.dialects.hami import memory_and_cores
-from calabash.kubernetes.dialects.nvidia import refuse_mig
 from calabash.kubernetes.dialects.protocol import Asking, Dialect
-from calabash.model.request import GpuRequest
+from calabash.model.request import MIG_MODE, GpuRequest
 
 _NUMBER, _MEMORY, _PERCENTAGE, _CORES, _MODE = (
     f"volcano.sh/vgpu-{word}" for word in ("number", "memory", "memory-percentage", "cores", "mode")
@@ -13,10 +14,9 @@ _NUMBER, _MEMORY, _PERCENTAGE, _CORES, _MODE = (
 
 
 def _request(asking: Asking) -> GpuRequest:
-    if asking.annotation(_MODE) == "mig":
-        refuse_mig("", what=f"{_MODE}: mig")
     unit_mib = asking.settings.volcano_memory_mib
-    return memory_and_cores(asking, _NUMBER, _MEMORY, _PERCENTAGE, _CORES, unit_mib=unit_mib)
+    request = memory_and_cores(asking, _NUMBER, _MEMORY, _PERCENTAGE, _CORES, unit_mib=unit_mib)
+    return replace(request, mode=MIG_MODE) if asking.annotation(_MODE) == "mig" else request
 
 
 DIALECT = Dialect(
@@ -28,7 +28,7 @@ DIALECT = Dialect(
         _PERCENTAGE: "memory of each, in percent of its card",
         _CORES: "compute of each, in percent; not limited where it is not said",
     },
-    annotations={_MODE: "`mig` is refused: no device is cut by MIG"},
+    annotations={_MODE: "`mig`: the smallest MIG instance that has the amounts"},
     queues=("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"),
     schedulers=frozenset({"volcano"}),
     request=_request,

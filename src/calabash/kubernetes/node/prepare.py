@@ -170,12 +170,15 @@ class Preparer:
 
 def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:
     """The request that these slices answer."""
-    amounts = {(s.memory_mib, s.core_percent) for s in planned.slices}
+    amounts = {(s.memory_mib, s.core_percent, s.profile) for s in planned.slices}
     whole = planned.mode == EXCLUSIVE.name
     if len(amounts) != 1 and not whole:
         raise CalabashError(
             "the slices of one container differ in size", hint="delete the pod; its owner makes it again"
         )
+    profile = planned.slices[0].profile
+    if profile:
+        return GpuRequest(count=len(planned.slices), mig=profile, policy=planned.policy, tenant=namespace)
     memory_mib, core_percent = planned.slices[0].memory_mib, planned.slices[0].core_percent
     return GpuRequest(
         count=len(planned.slices),

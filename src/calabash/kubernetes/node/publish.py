@@ -17,11 +17,18 @@ from calabash.kubernetes.names import GROUP, VERSION
 from calabash.kubernetes.node.pods import NodePods, allocations_of
 from calabash.kubernetes.node.usage import NO_USE, Uses, UseTelling, read_uses
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import Health
+from calabash.model.device import Device, Health
 from calabash.model.errors import Reason
 from calabash.seams.kube import KubeClient, KubeError
 from calabash.seams.kube.objects import Condition, Pod
-from calabash.seams.kube.resources import GPU_NODE, GpuNodeDevice, GpuNodeSlice, GpuNodeSummary
+from calabash.seams.kube.resources import (
+    GPU_NODE,
+    GpuNodeDevice,
+    GpuNodeMigInstance,
+    GpuNodeMigProfile,
+    GpuNodeSlice,
+    GpuNodeSummary,
+)
 from calabash.sharing.registry import SHARING_MODES
 
 MANAGER = "calabash-agent"
@@ -147,6 +154,8 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
             core_percent=part.core_percent,
             memory_used_mib=use.memory_mib,
             core_used_percent=use.percent,
+            profile=part.profile,
+            start=part.start,
         )
         for part in record.placement.slices
         if part.device == state.device.uuid
@@ -168,10 +177,31 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, *
         pci_bus_id=device.pci_bus_id,
         nvlink_peers=tuple(device.nvlink_peers),
         reason="" if healthy else (state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
-        modes=tuple(sorted(SHARING_MODES)),
+        modes=(device.pinned,) if device.pinned else tuple(sorted(SHARING_MODES)),
         mode=state.mode or "",
         slices=tuple(slices),
         foreign_mib=state.foreign_mib,
         memory_used_mib=use.memory_mib,
         utilization_percent=use.percent,
+        mig_profiles=_profiles(device),
+        mig_instances=tuple(
+            GpuNodeMigInstance(profile=i.profile, start=i.start, fixed=i.fixed, foreign=i.foreign)
+            for i in device.mig_instances
+        ),
+    )
+
+
+def _profiles(device: Device) -> tuple[GpuNodeMigProfile, ...]:
+    """How it can be cut."""
+    return tuple(
+        GpuNodeMigProfile(
+            name=p.name,
+            compute=p.compute,
+            slices=p.slices,
+            starts=p.starts,
+            limit=p.limit,
+            memory_mib=p.memory_mib,
+            media=p.media,
+        )
+        for p in (device.mig.profiles if device.mig else ())
     )

@@ -249,10 +249,7 @@ def plan_of(entry: Entry, start: StartBundle, plan_id: str) -> PodPlan:
                 name=part.name,
                 mode=placement.mode,
                 policy=part.request.policy,
-                slices=tuple(
-                    PlannedSlice(device=s.device, memory_mib=s.memory_mib, core_percent=s.core_percent)
-                    for s in placement.slices
-                ),
+                slices=tuple(PlannedSlice.of(part) for part in placement.slices),
             )
             for part, placement in zip(entry.bundle.parts, start.placements, strict=True)
         ),

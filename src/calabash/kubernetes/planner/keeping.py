@@ -7,7 +7,7 @@ what the planner needs of it.
 from __future__ import annotations
 
 from sys import intern
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -60,6 +60,9 @@ def keep_node(node: Node) -> Node:
     )
 
 
+T = TypeVar("T")
+
+
 class GpuNodeKeeping:
     """``keep`` of a mirror of GpuNodes: its devices, and which pods have how much memory of them."""
 
@@ -84,12 +87,14 @@ class GpuNodeKeeping:
             modes=self._one(device.modes),
             slices=tuple(_slice(one) for one in device.slices),
             foreign_mib=device.foreign_mib,
+            mig_profiles=self._one(device.mig_profiles),
+            mig_instances=device.mig_instances,
         )
 
-    def _one(self, modes: tuple[str, ...]) -> tuple[str, ...]:
+    def _one(self, same: tuple[T, ...]) -> tuple[T, ...]:
         if len(self._pool) >= _POOL_MAX:
             self._pool.clear()
-        found: tuple[str, ...] = self._pool.setdefault(modes, modes)
+        found: tuple[T, ...] = self._pool.setdefault(same, same)
         return found
 
 

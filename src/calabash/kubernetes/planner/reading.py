@@ -28,11 +28,12 @@ from calabash.kubernetes.planner.facts import (
 )
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError
+from calabash.model.mig import MigGeometry, MigInstance, MigProfile
 from calabash.model.request import ModeName
 from calabash.seams.kube.groups import MemberGroup, PodGroup
 from calabash.seams.kube.meta import OwnerReference
 from calabash.seams.kube.objects import Namespace, Node, Pod, PodDisruptionBudget, SelectorRequirement, Toleration
-from calabash.seams.kube.resources import GpuNode, KubeQueue
+from calabash.seams.kube.resources import GpuNode, GpuNodeMigInstance, GpuNodeMigProfile, KubeQueue
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 ALL_QUEUES = "*"
@@ -201,6 +202,33 @@ def _modes(names: tuple[str, ...]) -> frozenset[ModeName]:
     return frozenset(ModeName(name) for name in names)
 
 
+@lru_cache(maxsize=256)
+def _geometry(profiles: tuple[GpuNodeMigProfile, ...]) -> MigGeometry | None:
+    """How a card can be cut; None where its agent tells of no way."""
+    if not profiles:
+        return None
+    return MigGeometry(
+        slices=max(p.slices for p in profiles),
+        compute=max(p.compute for p in profiles),
+        profiles=tuple(
+            MigProfile(
+                name=p.name,
+                compute=p.compute,
+                slices=p.slices,
+                starts=p.starts,
+                limit=p.limit,
+                memory_mib=p.memory_mib,
+                media=p.media,
+            )
+            for p in profiles
+        ),
+    )
+
+
+def _instance(one: GpuNodeMigInstance) -> MigInstance:
+    return MigInstance(profile=one.profile, start=one.start, fixed=one.fixed, foreign=one.foreign)
+
+
 def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
     devices = tuple(
         NodeDevice(
@@ -213,6 +241,8 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
                 pci_bus_id=d.pci_bus_id,
                 numa_node=d.numa_node,
                 nvlink_peers=cast(tuple[DeviceUuid, ...], d.nvlink_peers),
+                mig=_geometry(d.mig_profiles),
+                mig_instances=tuple(_instance(i) for i in d.mig_instances),
                 health=Health.HEALTHY if d.health == Health.HEALTHY else Health.LOST,
             ),
             modes=_modes(d.modes),

@@ -137,6 +137,15 @@ class Columns:
         profile = geometry.profile(name) if geometry else None
         return (geometry, profile) if geometry and profile else None
 
+    def keep_mode(self, row: int, device: int, mode: str) -> None:
+        """A device serves that mode only, or (``""``) any when it is idle; what runs there is untouched."""
+        self.gpu_pinned[row, device] = bool(mode)
+        if mode:
+            self.gpu_mode[row, device] = self.mode_code(mode)
+            self.has_modes = True
+        elif self.gpu_users[row, device] == 0:
+            self.gpu_mode[row, device] = MODE_UNSET
+
     def _allocate(self, count: int) -> None:
         """Make all arrays ``count`` rows long, keeping what is there."""
         old = len(self.names)

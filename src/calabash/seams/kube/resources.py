@@ -11,6 +11,27 @@ from calabash.seams.kube.objects import Condition
 _API = "calabash.dev/v1alpha1"
 
 
+class GpuNodeMigProfile(KubeStruct, frozen=True):
+    """A way to cut a card by MIG, as in ``model.mig``."""
+
+    name: str
+    compute: int
+    slices: int
+    starts: tuple[int, ...]
+    limit: int
+    memory_mib: int
+    media: bool = False
+
+
+class GpuNodeMigInstance(KubeStruct, frozen=True):
+    """A MIG instance that stands on a card, as in ``model.mig``."""
+
+    profile: str
+    start: int
+    fixed: bool = False
+    foreign: bool = False
+
+
 class GpuNodeSlice(KubeStruct, frozen=True):
     """What one container holds of a device. ``pod`` is ``namespace/name``; ``memory_mib`` 0 means not capped. What is used of
     it is told coarsely: ``core_used_percent`` of the whole device; None where the agent does not tell."""
@@ -25,11 +46,14 @@ class GpuNodeSlice(KubeStruct, frozen=True):
     core_percent: int = 0
     memory_used_mib: int | None = None
     core_used_percent: int | None = None
+    profile: str = ""
+    start: int = -1
 
 
 class GpuNodeDevice(KubeStruct, frozen=True):
     """A device. ``modes`` are those it can have, ``mode`` the one in force ("" when idle); ``foreign_mib`` is memory in
-    use by processes that nobody was given; what the driver says of its use is told coarsely, None where it is not."""
+    use by processes that nobody was given; what the driver says of its use is told coarsely, None where it is not.
+    ``mig_profiles`` say how it can be cut, ``mig_instances`` how it is."""
 
     uuid: str
     index: int
@@ -46,6 +70,8 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     foreign_mib: int = 0
     memory_used_mib: int | None = None
     utilization_percent: int | None = None
+    mig_profiles: tuple[GpuNodeMigProfile, ...] = ()
+    mig_instances: tuple[GpuNodeMigInstance, ...] = ()
 
 
 class GpuNodeSummary(KubeStruct, frozen=True):

@@ -57,7 +57,7 @@ def example(name: str) -> Any:
     return as_stored(yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()))
 
 
-SERVED = sorted(path.stem for path in EXAMPLES.glob("*.yaml") if path.stem != "nvidia-mig")
+SERVED = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 AMOUNTS = {
     "alauda": {"gpus": "1", "memory": "8192Mi", "cores": "50"},
     "aliyun": {"gpus": "1", "memory": "6144Mi", "cores": "30"},
@@ -70,6 +70,7 @@ AMOUNTS = {
     "kai-memory": {"gpus": "2", "memory": "2000Mi"},
     "native": {"gpus": "2", "memory": "10Gi", "cores": "25"},
     "nvidia": {"gpus": "2", "cores": "100"},
+    "nvidia-mig": {"gpus": "1", "cores": "100"},
     "nvidia-shared": {"gpus": "1", "cores": "100"},
     "qgpu": {"gpus": "1", "memory": "5120Mi", "cores": "30"},
     "qgpu-two-cards": {"gpus": "2", "memory": "30720Mi", "cores": "80"},

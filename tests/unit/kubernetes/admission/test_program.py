@@ -111,11 +111,13 @@ def test_a_pod_is_brought_into_form_and_then_found_valid(program: AdmissionProgr
 
 
 def test_a_denial_says_what_and_what_to_do_in_one_line(program: AdmissionProgram, kube: MemoryKube) -> None:
-    response = ask(connect(program, kube), "/mutate", example("nvidia-mig"))
+    junk = example("nvidia-mig")
+    junk["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-junk": 1}
+    response = ask(connect(program, kube), "/mutate", junk)
     assert response["allowed"] is False
     assert response["status"]["code"] == 422
-    assert response["status"]["message"].startswith("container main: nvidia.com/mig-1g.10gb asks for a MIG instance")
-    assert "; hint: a slice kept apart by software is calabash.dev/memory: 10Gi" in response["status"]["message"]
+    assert response["status"]["message"].startswith("container main: nvidia.com/mig-junk names no MIG profile")
+    assert "; hint: for example nvidia.com/mig-1g.10gb" in response["status"]["message"]
     assert "\n" not in response["status"]["message"]
 
 

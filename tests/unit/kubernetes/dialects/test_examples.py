@@ -14,7 +14,6 @@ from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.protocol import DialectSettings
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import translate
-from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, ModeName, Selector
 from calabash.seams.kube.resources import KubeQueueSpec
 
@@ -32,6 +31,7 @@ EXPECTED = {
         ),
     ),
     "hami-percentage": ("hami", GpuRequest(count=2, memory_milli=500, policy=BEST_EFFORT)),
+    "nvidia-mig": ("nvidia", GpuRequest(mig="1g.10gb")),
     "volcano": ("volcano", GpuRequest(count=2, memory_mib=3000, core_percent=50, queue="batch", gang="ring")),
     "qgpu": ("qgpu", GpuRequest(memory_mib=5120, core_percent=30)),
     "qgpu-two-cards": ("qgpu", GpuRequest(count=2, memory_mib=30720, core_percent=80)),
@@ -57,18 +57,9 @@ def test_the_example_asks_for_exactly_this(name: str) -> None:
     assert (asked.dialect, [part.request for part in asked.containers]) == (EXPECTED[name][0], [EXPECTED[name][1]])
 
 
-def test_a_mig_instance_is_refused_and_what_is_nearest_is_named() -> None:
-    with pytest.raises(
-        CalabashError, match=r"container main: nvidia\.com/mig-1g\.10gb asks for a MIG instance"
-    ) as refused:
-        translate(pod_of(example("nvidia-mig")))
-    assert refused.value.reason is Reason.UNKNOWN_MODE
-    assert "calabash.dev/memory: 10Gi and calabash.dev/cores: 14" in refused.value.hint
-
-
 def test_every_example_is_tested_and_every_dialect_has_one() -> None:
     files = {path.stem for path in (EXAMPLES / "dialects").glob("*.yaml")}
-    assert files == {*EXPECTED, "nvidia-mig"}
+    assert files == set(EXPECTED)
     assert {dialect for dialect, _ in EXPECTED.values()} == {dialect.name for dialect in DIALECTS}
 
 

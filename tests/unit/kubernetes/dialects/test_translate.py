@@ -97,7 +97,8 @@ def test_amounts_mean_what_they_mean_in_their_own_system(limits: dict[str, Any],
         ({"calabash.dev/gpus": "many"}, "'many' is not an amount"),
         ({"calabash.dev/gpus": -1}, "-1 is not a whole number"),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 1}, "both asked"),
-        ({"nvidia.com/mig-junk": 1}, "MIG instance"),
+        ({"nvidia.com/mig-junk": 1}, "names no MIG profile"),
+        ({"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-2g.20gb": 1}, "both asked"),
         ({"nvidia.com/gpumem": 5, "nvidia.com/gpumem-percentage": 5}, "both asked"),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 101}, "101 is out of range"),
         ({"tke.cloud.tencent.com/qgpu-core": 5, "tke.cloud.tencent.com/qgpu-core-greedy": 5}, "both asked"),
@@ -217,9 +218,17 @@ def test_devices_of_hami_are_chosen_and_excluded_by_model_and_by_uuid() -> None:
     ("limits", "annotation"),
     [({"nvidia.com/gpu": 1}, "nvidia.com/vgpu-mode"), ({"volcano.sh/vgpu-number": 1}, "volcano.sh/vgpu-mode")],
 )
-def test_mig_asked_by_annotation_is_refused_as_well(limits: dict[str, Any], annotation: str) -> None:
-    with pytest.raises(CalabashError, match=f"{annotation}: mig asks for a MIG instance"):
-        translate(pod(limits, annotations={annotation: "mig"}))
+def test_mig_asked_by_annotation_is_an_instance_with_the_amounts(limits: dict[str, Any], annotation: str) -> None:
+    asked = translate(pod(limits, annotations={annotation: "mig"}))
+    assert asked is not None
+    assert asked.containers[0].request.mode == "mig"
+
+
+def test_a_media_profile_has_a_dot_in_the_name_of_its_resource() -> None:
+    asked = translate(pod({"nvidia.com/mig-1g.10gb.me": 2}))
+    assert asked is not None
+    request = asked.containers[0].request
+    assert (request.count, request.mig, request.mode) == (2, "1g.10gb+me", "mig")
 
 
 @pytest.mark.parametrize(

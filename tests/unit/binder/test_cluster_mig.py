@@ -1,0 +1,97 @@
+"""MIG over many nodes: plans have a profile and a start, and what is adopted keeps its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from calabash.binder.bundle import Bundle, Part
+from calabash.binder.cluster import BundleRequest, ClusterNode, ClusterScheduler, StartBundle
+from calabash.binder.kinds import NodeDevice
+from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.model.mig import MigInstance, state_of
+from calabash.model.request import AllocationId, GpuRequest, Isolation, Placement
+from calabash.sched import QueueSpec
+from calabash.sched.cluster.mig_tables import GEOMETRIES
+
+H100 = GEOMETRIES["H100"]
+
+
+def card(name: str, *, cut: bool = True, instances: tuple[MigInstance, ...] = ()) -> NodeDevice:
+    found = Device(
+        uuid=DeviceUuid(name), index=0, vendor="nvidia", model="H100" if cut else "T4",
+        memory_mib=81_152 if cut else 15_360, mig=H100 if cut else None, mig_instances=instances,
+    )  # fmt: skip
+    return NodeDevice(device=found)
+
+
+def node(name: str, *devices: NodeDevice) -> ClusterNode:
+    found = tuple(replace(d, device=replace(d.device, index=i)) for i, d in enumerate(devices))
+    return ClusterNode(name=NodeName(name), devices=found, labels={})
+
+
+def cluster(*nodes: ClusterNode) -> ClusterScheduler:
+    return ClusterScheduler(nodes, [QueueSpec(name="default")])
+
+
+def ask(scheduler: ClusterScheduler, name: str, *requests: GpuRequest) -> tuple[Placement, ...] | None:
+    parts = tuple(Part(name=f"c{i}", request=r) for i, r in enumerate(requests))
+    bundle = Bundle(parts=parts, phases=(tuple(range(len(parts))),))
+    scheduler.submit(BundleRequest(id=AllocationId(name), bundle=bundle, submitted_at_s=0.0))
+    found = [d for d in scheduler.cycle(0.0) if isinstance(d, StartBundle) and d.id == name]
+    return found[0].placements if found else None
+
+
+def test_instances_of_pods_share_a_card_until_it_is_full() -> None:
+    scheduler = cluster(node("n1", card("GPU-a")), node("n2", card("GPU-t", cut=False)))
+    placed = [ask(scheduler, f"p{n}", GpuRequest(mig="2g.20gb")) for n in range(4)]
+    starts = [p[0].slices[0].start for p in placed if p]
+    assert sorted(starts) == [0, 2, 4]
+    assert placed[3] is None
+    assert {p[0].mode for p in placed if p} == {"mig"}
+
+
+def test_hardware_isolation_is_a_partition_on_one_kind_of_card_and_a_whole_one_on_another() -> None:
+    request = GpuRequest(isolation=Isolation.HARDWARE, memory_mib=9000)
+    partition = ask(cluster(node("n1", card("GPU-a"))), "p", request)
+    whole = ask(cluster(node("n1", card("GPU-t", cut=False))), "p", request)
+    assert partition is not None
+    assert partition[0].slices[0].profile == "1g.10gb"
+    assert whole is not None
+    assert whole[0].mode == "exclusive"
+
+
+def test_what_a_plan_said_is_taken_up_at_its_place() -> None:
+    first = cluster(node("n1", card("GPU-a")))
+    placed = ask(first, "p", GpuRequest(mig="3g.40gb"))
+    assert placed is not None
+    again = cluster(node("n1", card("GPU-a")))
+    bundle = Bundle.of("c0", GpuRequest(mig="3g.40gb"))
+    again.adopt(BundleRequest(id=AllocationId("p"), bundle=bundle, submitted_at_s=0.0), placed, started_at_s=0.0)
+    other = ask(again, "q", GpuRequest(mig="3g.40gb"))
+    assert other is not None
+    assert {placed[0].slices[0].start, other[0].slices[0].start} == {0, 4}
+    assert ask(again, "r", GpuRequest(mig="1g.10gb")) is None
+
+
+def test_containers_of_one_pod_with_other_profiles_share_a_card_that_is_cut_for_them() -> None:
+    scheduler = cluster(node("n1", card("GPU-a"), card("GPU-b")))
+    placed = ask(scheduler, "p", GpuRequest(mig="1g.10gb"), GpuRequest(mig="3g.40gb"), GpuRequest(mig="1g.10gb"))
+    assert placed is not None
+    parts = [p.slices[0] for p in placed]
+    assert len({part.device for part in parts}) == 1
+    places = [(part.profile, part.start) for part in parts]
+    assert state_of(H100, places).mask.bit_count() == 6
+
+
+def test_what_stays_on_a_card_keeps_other_modes_away_until_it_is_gone() -> None:
+    stays = (MigInstance(profile="1g.10gb", start=0, foreign=True),)
+    scheduler = cluster(node("n1", card("GPU-a", instances=stays)))
+    assert ask(scheduler, "soft", GpuRequest(memory_mib=1000)) is None
+    assert ask(scheduler, "hard", GpuRequest(mig="4g.40gb")) is None
+    small = ask(scheduler, "small", GpuRequest(mig="3g.40gb"))
+    assert small is not None
+    assert small[0].slices[0].start == 4
+    scheduler.finished(AllocationId("small"))
+    scheduler.finished(AllocationId("hard"))
+    scheduler.put_node(node("n1", card("GPU-a")))
+    assert any(isinstance(d, StartBundle) and d.id == "soft" for d in scheduler.cycle(1.0))
