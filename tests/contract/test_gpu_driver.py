@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pynvml
 import pytest
 from bench._lab import Lab
 from tests.contract.orchid import open_orchid
 
 from calabash.agent.inventory import Inventory
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health
+from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import sim, vendors
+from calabash.seams.gpu import nvidia_reset, sim, vendors
 from calabash.seams.gpu.deadline import DeadlineThread
 from calabash.seams.gpu.library import simulated_library_dir
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions, EventKind, GpuDriver
@@ -194,6 +195,102 @@ def test_faults_arrive_as_events_of_their_card(bench: Bench) -> None:
         DeviceEvent(uuid=third, kind=EventKind.LOST, code=79),
     }
     assert bench.driver.read(second).ecc_uncorrected == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (("row-remap", "1"), "row_remap_pending", True),
+        (("row-remap-failed",), "row_remap_failed", True),
+        (("throttle", "thermal"), "throttled", (Slowdown.THERMAL,)),
+        (("throttle", "power-brake"), "throttled", (Slowdown.POWER_BRAKE,)),
+        (("throttle", "power"), "throttled", (Slowdown.POWER_CAP,)),
+        (("nvlink-down", "2"), "nvlinks_up", 10),
+    ],
+)
+def test_what_ails_a_card_is_read_and_passes(
+    tmp_path: Path, drivers: ExitStack, words: tuple[str, ...], field: str, value: object
+) -> None:
+    node = sim.create_node(tmp_path, "lab", "2xA100-40GB")
+    driver = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))))
+    first, second = (d.uuid for d in driver.devices())
+    well = getattr(driver.read(first), field)
+    sim.inject(node, "0", *words)
+    assert (getattr(driver.read(first), field), getattr(driver.read(second), field)) == (value, well)
+    sim.inject(node, "0", "recover")
+    assert getattr(driver.read(first), field) == well
+
+
+def test_a_page_that_waits_for_a_reset_is_read_of_older_cards(tmp_path: Path, drivers: ExitStack) -> None:
+    node = sim.create_node(tmp_path, "lab", "1xV100-32GB")
+    driver = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))))
+    uuid = driver.devices()[0].uuid
+    sim.inject(node, "0", "page-retirement")
+    assert driver.read(uuid).retired_pages_pending
+    driver.reset(uuid)
+    assert not driver.read(uuid).retired_pages_pending
+
+
+def test_a_card_is_reset_when_nobody_is_on_it_and_its_counters_start_again(tmp_path: Path, drivers: ExitStack) -> None:
+    node = sim.create_node(tmp_path, "lab", "2xA100-40GB,1xT4")
+    driver = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))))
+    first, second, third = driver.devices()
+    assert (first.reset_peers, third.reset_peers) == ((second.uuid,), ())
+    environment = sim.environment(node) | {"CUDA_VISIBLE_DEVICES": second.uuid}
+    program = subprocess.Popen(
+        [sys.executable, "-c", ALLOCATE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"ready\n"
+    sim.inject(node, "all", "ecc-double")
+    for device in (first, second):
+        with pytest.raises(CalabashError, match="in use by 1 process") as refused:
+            driver.reset(device.uuid)
+        assert refused.value.reason is Reason.CONFLICT
+    driver.reset(third.uuid)
+    assert [driver.read(d.uuid).ecc_uncorrected for d in (first, second, third)] == [1, 1, 0]
+    program.communicate()
+    driver.reset(first.uuid)
+    assert driver.read(first.uuid).ecc_uncorrected == 0
+    sim.inject(node, "2", "lost")
+    with pytest.raises(CalabashError) as lost:
+        driver.reset(third.uuid)
+    assert lost.value.reason is Reason.UNHEALTHY
+
+
+def test_while_a_real_card_is_reset_the_driver_is_let_go_and_questions_wait(
+    tmp_path: Path, drivers: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = sim.create_node(tmp_path, "lab", "2xT4")
+    driver = drivers.enter_context(closing(vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))))
+    first, second = (d.uuid for d in driver.devices())
+    assert driver.wait_events(0.01) == ()
+    begun, go_on = threading.Event(), threading.Event()
+    answers: list[DeviceReading] = []
+
+    def reset(uuids: list[str]) -> None:
+        assert uuids == [first]
+        with pytest.raises(pynvml.NVMLError):
+            pynvml.nvmlDeviceGetCount()  # nobody has it open
+        begun.set()
+        assert go_on.wait(DEADLINE_S)
+
+    monkeypatch.setattr(nvidia_reset, "reset_real", reset)
+    monkeypatch.setattr(driver, "_simulated", None)
+    resetting = threading.Thread(target=driver.reset, args=(first,))
+    resetting.start()
+    assert begun.wait(DEADLINE_S)
+    reading = threading.Thread(target=lambda: answers.append(driver.read(second)))
+    reading.start()
+    reading.join(0.1)
+    assert answers == []
+    go_on.set()
+    for thread in (resetting, reading):
+        thread.join(DEADLINE_S)
+    assert [answer.uuid for answer in answers] == [second]
+    assert driver.wait_events(0.01) == ()  # from now on again
+    sim.inject(node, "1", "xid", "31")
+    assert driver.wait_events(DEADLINE_S) == (DeviceEvent(uuid=second, kind=EventKind.XID, code=31),)
 
 
 def test_a_lost_card_keeps_its_place_and_refuses_to_be_read(bench: Bench) -> None:

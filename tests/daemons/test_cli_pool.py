@@ -548,6 +548,41 @@ def test_a_broken_card_takes_no_work_and_comes_back(own: Terminal, fault: tuple[
     until(lambda: own(*again, code=None).returncode == 0, what="the card to come back")
 
 
+def test_cards_are_shown_drained_tested_reset_and_put_back(own: Terminal) -> None:
+    own("up", "--sim", "lab")
+    assert [row["health"] for row in own.items("device", "list")] == ["healthy"] * len(own.items("smi"))
+    job = own.holding("--memory", "1GiB", "--cores", "10")
+    drained = own("device", "drain", "0", "--reason", "a new fan").stdout
+    assert "draining" in drained
+    assert "a new fan" in drained
+    assert "draining" in own.refused(5, "run", "--memory", "1GiB", "--", "true")
+    held = own.items("ps")[0]["id"]
+    for verb in ("reset", "test"):
+        assert held in own("device", verb, "0", code=None).stderr
+    job.finish()
+    until(lambda: not own.items("ps"), what="the slice to come back")
+    tested = own("device", "test", "0").stdout
+    assert tested.startswith("passed")
+    own("device", "reset", "0")
+    own("device", "undrain", "0")
+    until(lambda: own.items("device", "list")[0]["health"] == "healthy", what="the card to be tested and taken back")
+    shown = own.json("device", "show", "0")
+    assert [entry["cause"] for entry in shown["history"]] == [
+        "drained: a new fan",
+        "a test passed",
+        "it was reset",
+        "put back by an operator",
+        "a test passed",
+    ]
+    assert own("device", "show", "0", "-o", "name").stdout.strip() == shown["device"]["uuid"]
+    assert own.json("device", "show", shown["device"]["uuid"][:12])["device"]["index"] == 0
+    own("sim", "inject", "lab", "--gpu", "0", "alloc-fail", "1")
+    failed = own("device", "test", "0", code=1).stdout
+    assert "cuMemAlloc_v2" in failed
+    for words in (("show", "99"), ("show", "GPU"), ("drain", "a/b"), ("test", "")):
+        assert "device" in own.refused(3, "device", *words)
+
+
 def test_a_home_whose_socket_path_is_too_long_is_refused_with_the_limit(tmp_path: Path) -> None:
     deep = Terminal(tmp_path / ("x" * 100), tmp_path)
     deep("sim", "create", "lab", "--gpus", "1xT4")

@@ -18,6 +18,7 @@ PAGES: dict[str, dict[str, int]] = {
     "README.md": {},
     "docs/tutorial/first-slice.md": {"calabash run --memory 200GiB -- true": 5},
     "docs/how-to/test-your-platform-without-gpus.md": {},
+    "docs/how-to/failed-cards.md": {},
 }
 
 

@@ -143,6 +143,14 @@ def test_only_administrators_set_queues_and_tenants(pool: World) -> None:
             assert as_user(EVE, partial(refusal_of, call)).reason is Reason.NOT_PERMITTED
 
 
+def test_only_administrators_take_cards_out_of_service_and_everybody_sees_them(pool: World) -> None:
+    for verb in ("drain", "undrain", "test", "reset"):
+        call = partial(pool.client.post, f"/v1/devices/0/{verb}")
+        assert as_user(EVE, partial(refusal_of, call)).reason is Reason.NOT_PERMITTED
+    shown = as_user(EVE, lambda: pool.client.get("/v1/devices/0"))
+    assert (shown["device"]["health"], shown["drained"]) == ("healthy", False)
+
+
 def test_gangs_of_two_users_with_one_name_are_two(pool: World) -> None:
     body = {"mode": "exclusive", "gang": "g", "gang_size": 2, "wait_s": 1.0}
     answers: list[Reason] = []

@@ -245,6 +245,9 @@ class World:
             for queue in self.client.get("/v1/queues")["items"]:
                 if queue["name"] != "default":
                     self.client.delete(f"/v1/queues/{queue['name']}")
+            for device in self.devices():
+                if device["health"] == "healthy":  # that it has failed before is forgotten
+                    self.client.post(f"/v1/devices/{device['index']}/undrain")
         except CalabashError:
             return False
         self.forget_events()

@@ -119,8 +119,7 @@ class Card:
             since_s = now_s if before.health is Health.HEALTHY else entry.since_s or now_s
             entry = msgspec.structs.replace(entry, cause=_latched(before, after, cause), since_s=since_s)
         self.entry = entry
-        step = event in _STEPS and after != before
-        if not changed and not step and event is not HealthEvent.APP_FAULT:
+        if not changed and event not in _STEPS and event is not HealthEvent.APP_FAULT:
             return None
         cause = _latched(before, after, cause)
         self._tell(after.health, cause, now_s)

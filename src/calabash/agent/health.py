@@ -195,7 +195,7 @@ _CHANGES: dict[HealthEvent, Callable[[HealthFacts], HealthFacts]] = {
     HealthEvent.IN_USE: lambda c: replace(c, idle=False),
     HealthEvent.RESET_DONE: _reset,
     HealthEvent.RESET_REFUSED: lambda c: replace(c, refused=c.need is Need.RESET),
-    HealthEvent.TEST_FAILED: lambda c: c,
+    HealthEvent.TEST_FAILED: lambda c: replace(c, need=_tested(c)),
     HealthEvent.HOLD_OVER: lambda c: replace(c, hold_until_s=0.0),
     HealthEvent.DRAIN: lambda c: replace(c, drained=True),
     HealthEvent.UNDRAIN: _undrained,

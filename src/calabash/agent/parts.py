@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent.allocations import Allocations, slices_on
 from calabash.agent.events import Events
-from calabash.agent.health import HealthEvent
 from calabash.agent.health_book import HealthBook
 from calabash.agent.health_policy import read_policy
 from calabash.agent.inventory import Inventory
@@ -24,7 +23,6 @@ from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
 from calabash.agent.tidings import Tidings
 from calabash.agent.truth import Hooks, Truth
-from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
@@ -105,12 +103,6 @@ def build_parts(
         changed=events.changed,
     )
     tidings = Tidings(inventory, events, membership, allocations.records)
-
-    def part_happened(
-        device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
-    ) -> None:
-        tidings.tell(inventory.part(device, part, event, cause), tenants)
-
     tools = NodeTools(
         home=home,
         inventory=inventory,
@@ -120,7 +112,7 @@ def build_parts(
         device_root=_device_root(environment),
         one_process=one_process,
         end=end,
-        part_happened=part_happened,
+        part_happened=tidings.part_happened,
         own=own,
         allocation_of=membership.allocation_of,
         tell=hooks.tell,

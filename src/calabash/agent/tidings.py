@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 
 from calabash.agent.card import HealthChange
 from calabash.agent.events import Events
+from calabash.agent.health import HealthEvent
 from calabash.agent.inventory import Inventory
 from calabash.agent.membership import Membership
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import Health
+from calabash.model.device import DeviceUuid, Health
 from calabash.model.request import AllocationId
 from calabash.seams.host.processes import Process, send_signal
 
@@ -50,6 +51,12 @@ class Tidings:
                     self._signal(record)
         if any(change.after is Health.HEALTHY for change in changes):
             self._events.changed()
+
+    def part_happened(
+        self, device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
+    ) -> None:
+        """Something happened to a part of a card that a mode looks after; these tenants are on it."""
+        self.tell(self._inventory.part(device, part, event, cause), tenants)
 
     def _concerned(self, change: HealthChange, tenants: Collection[AllocationId] | None) -> list[AllocationRecord]:
         on_it = [r for r in self._records() if any(part.device == change.device for part in r.placement.slices)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ def _walk(*events: HealthEvent | tuple[str, ...], start: HealthFacts | None = No
     ("events", "end"),
     [
         ((_E.APP_FAULT,), Health.HEALTHY),
+        ((_E.TEST_FAILED,), Health.RECOVERING),
         ((_E.MISSED,), Health.SUSPECT),
         ((_E.MISSED, _E.ANSWERED), Health.RECOVERING),
         ((_E.MISSED, _E.ANSWERED, _E.TEST_PASSED), Health.HEALTHY),
@@ -202,6 +204,14 @@ def test_a_policy_file_that_is_not_understood_is_refused_with_its_name(tmp_path:
     assert caught.value.reason is Reason.BAD_FILE
     assert "health.toml" in caught.value.message
     assert caught.value.hint
+
+
+def test_the_policy_that_the_guide_shows_is_the_default_but_for_its_examples(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "failed-cards.md").read_text()
+    (tmp_path / "health.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    shown = read_policy(tmp_path)
+    assert (shown.xid.application, shown.xid.replace) == ((119,), (95,))
+    assert msgspec.structs.replace(shown, xid=HealthPolicy().xid) == HealthPolicy()
 
 
 def test_without_a_policy_file_everything_has_its_default(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""Resets by the driver's own tool: what it says is understood, and it is never waited for without end."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu import nvidia_reset
+from calabash.seams.gpu.gate import DriverGate
+
+HANG_S = 60.0
+
+
+def tool(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """An ``nvidia-smi`` that does this."""
+    path = directory / "nvidia-smi"
+    path.write_text(f'#!/bin/sh\necho "$*" >{directory}/asked\n{script}\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
+    return directory / "asked"
+
+
+def test_cards_that_belong_together_are_reset_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tool(tmp_path, monkeypatch, "exit 0")
+    nvidia_reset.reset_real(["GPU-1", "GPU-2"])
+    assert asked.read_text() == "--gpu-reset -i GPU-1,GPU-2\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "said"),
+    [
+        ("echo 'GPU 00000000:01:00.0 is currently in use by another process.'; exit 4", Reason.CONFLICT, "in use"),
+        ("echo 'Insufficient Permissions' >&2; exit 4", Reason.NOT_PERMITTED, "Insufficient"),
+        ("echo 'Resetting GPU is not supported.'; exit 3", Reason.UNHEALTHY, "not supported"),
+        ("exit 255", Reason.UNHEALTHY, "255"),
+        ("yes no | head -c 100000; exit 1", Reason.UNHEALTHY, "no no"),
+    ],
+)
+def test_a_refusal_says_what_the_tool_has_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: Reason, said: str
+) -> None:
+    tool(tmp_path, monkeypatch, script)
+    with pytest.raises(CalabashError) as refused:
+        nvidia_reset.reset_real(["GPU-1"])
+    assert refused.value.reason is reason
+    assert said in refused.value.message
+    assert len(refused.value.message) <= 300
+    assert refused.value.hint
+
+
+def test_a_reset_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, monkeypatch, "exec sleep 60")
+    monkeypatch.setattr(nvidia_reset, "RESET_S", 0.2)
+    with pytest.raises(CalabashError) as refused:
+        nvidia_reset.reset_real(["GPU-1"])
+    assert refused.value.reason is Reason.TIMEOUT
+
+
+def test_without_the_tool_a_reset_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CalabashError) as refused:
+        nvidia_reset.reset_real(["GPU-1"])
+    assert refused.value.reason is Reason.NOT_FOUND
+
+
+def test_a_gate_is_shut_when_nobody_is_inside_and_whoever_comes_then_waits() -> None:
+    gate, entered, leave = DriverGate(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def first() -> None:
+        with gate.inside():
+            entered.set()
+            assert leave.wait(HANG_S)
+            order.append("first")
+
+    def late() -> None:
+        with gate.inside():
+            order.append("late")
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    assert entered.wait(HANG_S)
+    threading.Timer(0.05, leave.set).start()
+    with gate.shut(HANG_S):
+        order.append("alone")
+        threads.append(threading.Thread(target=late))
+        threads[1].start()
+        assert not gate.wait_open(0.05)
+    for thread in threads:
+        thread.join(HANG_S)
+    assert order == ["first", "alone", "late"]
+
+
+def test_a_gate_that_somebody_does_not_leave_is_opened_again() -> None:
+    gate = DriverGate()
+    with gate.inside(), pytest.raises(CalabashError) as refused, gate.shut(0.05):
+        pass
+    assert refused.value.reason is Reason.TIMEOUT
+    assert gate.wait_open(0.0)
