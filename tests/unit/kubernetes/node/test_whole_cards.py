@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +10,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, Agent, planned, pod
+from tests.unit.kubernetes.node.cards_world import CARDS, TOKENS, Cards
+from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, planned, pod
 
 from calabash.agent.membership_container import container_allocation
-from calabash.agent.snapshot import DeviceSnapshot
 from calabash.agent.strangers import Stranger
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.names import GPUS, SCHEDULER
@@ -27,12 +25,10 @@ from calabash.kubernetes.node.placing import ByPlan
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.specs import SlotSpecs
-from calabash.kubernetes.node.tokens import card_ids
-from calabash.kubernetes.node.wholecards import WholeCards
-from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import Device, DeviceUuid, Health, NodeName
+from calabash.kubernetes.node.wholecards import WholeCards, choose_whole, spare_cards
+from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.model.request import AllocationId
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import VirtualClock
 from calabash.seams.host.processes import Process
@@ -41,57 +37,6 @@ from calabash.seams.kube.meta import ObjectMeta
 from calabash.seams.kube.objects import Container, ContainerResources, Pod
 from calabash.seams.kube.resources import GpuNode, GpuNodeSpec
 from calabash.seams.kubelet.protocol import CheckpointEntry, PluginDevice
-from calabash.sharing.protocol import HeldSlice
-
-TOKENS = tuple(itertools.islice(card_ids(), 8))
-PEERS = {"GPU-0": "GPU-1", "GPU-1": "GPU-0", "GPU-2": "GPU-3", "GPU-3": "GPU-2"}
-CARDS = tuple(
-    Device(
-        uuid=DeviceUuid(f"GPU-{i}"),
-        index=i,
-        vendor="nvidia",
-        model="T4",
-        memory_mib=15360,
-        nvlink_peers=(DeviceUuid(PEERS[f"GPU-{i}"]),),
-    )
-    for i in range(4)
-)
-
-
-class Cards(Agent):
-    """An agent that also shows its cards."""
-
-    node = NodeName(NODE)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.health: dict[str, Health] = {}
-        self.strangers: dict[str, Stranger] = {}
-        self.orphans: dict[str, AllocationId] = {}
-
-    def devices(self) -> tuple[DeviceSnapshot, ...]:
-        return tuple(self._state(card) for card in CARDS)
-
-    def _state(self, card: Device) -> DeviceSnapshot:
-        on = [(r, s) for r in self.held.values() for s in r.placement.slices if s.device == card.uuid]
-        return DeviceSnapshot(
-            device=replace(card, health=self.health.get(card.uuid, Health.HEALTHY)),
-            mode=on[0][0].placement.mode if on else None,
-            held=tuple(HeldSlice(slice=s) for _, s in on),
-            allocations=tuple(r.id for r, _ in on),
-            strangers=(self.strangers[card.uuid],) if card.uuid in self.strangers else (),
-            orphans=(self.orphans[card.uuid],) if card.uuid in self.orphans else (),
-        )
-
-    def hold(self, name: str, device: str, mode: str = "vgpu") -> None:
-        part = Slice(device=DeviceUuid(device), memory_mib=1024, core_percent=30)
-        record = AllocationRecord(
-            id=AllocationId(name),
-            state=AllocationState.RUNNING,
-            request=GpuRequest(memory_mib=1024),
-            placement=Placement(node=NodeName(NODE), mode=ModeName(mode), slices=(part,)),
-        )
-        self.held[record.id] = record
 
 
 class Node:
@@ -292,6 +237,31 @@ def test_tokens_of_another_resource_lead_to_nobody(node: Node) -> None:
 def test_a_claimant_that_is_known_by_its_name_is_found(node: Node) -> None:
     node.add(asking("main"))
     assert node.cards.pod(Claimant(pod="team/p1", container="main", names=())).metadata.uid == UID
+
+
+@given(
+    st.lists(st.sampled_from(["idle", "slice", "whole", "ill", "promised"]), min_size=4, max_size=4),
+    st.integers(1, 4),
+)
+def test_cards_that_are_chosen_are_so_many_and_had_nobody(uses: list[str], count: int) -> None:
+    agent = Cards()
+    for card, use in zip(CARDS, uses, strict=True):
+        if use in {"slice", "whole"}:
+            agent.hold(f"on-{card.uuid}", card.uuid, "vgpu" if use == "slice" else "exclusive")
+        elif use == "ill":
+            agent.health[card.uuid] = Health.SUSPECT
+    promised = {card.uuid: "team/p" for card, use in zip(CARDS, uses, strict=True) if use == "promised"}
+    states = agent.devices()
+    spare = spare_cards(states, promised).devices
+    idle = [card.uuid for card, use in zip(CARDS, uses, strict=True) if use == "idle"]
+    assert [device.uuid for device in spare] == idle
+    chosen = choose_whole(NODE, states, spare, count)
+    if count > len(idle):
+        assert chosen is None
+    else:
+        assert chosen is not None
+        assert len({device.uuid for device in chosen}) == count
+        assert {device.uuid for device in chosen} <= set(idle)
 
 
 # ---- what the kubelet is told ---------------------------------------------------------------------------------------
