@@ -81,6 +81,7 @@ class World:
     ended: list[tuple[str, str]] = field(default_factory=list)
     held: dict[str, AllocationRecord] = field(default_factory=dict)
     slots: dict[str, Any] = field(default_factory=dict)
+    root: Path | None = None
     executor: MigExecutor = field(init=False)
     inventory: Inventory = field(init=False)
 
@@ -95,6 +96,7 @@ class World:
             inventory=self.inventory,
             library=self.home / "none",
             environment={},
+            device_root=self.root,
             keepings=lambda: [cast("Keeping", SimpleNamespace(limits=limits)) for limits in self.slots.values()],
             end=lambda allocation, reason, _: self.ended.append((allocation, reason)),
         )
@@ -297,6 +299,22 @@ def test_small_tenants_share_a_gpu_instance_by_its_compute_slices(world: World) 
     whole = world.grant("f", "3g.40gb", 0)
     (instance,) = world.cut.layout(world.cards[0].uuid).instances
     assert [(p.uuid, p.compute) for p in instance.parts] == [(whole, 3)]
+
+
+def test_containers_get_the_capabilities_of_their_instance_also_from_a_pool_that_was_started_again(
+    world: World,
+) -> None:
+    """As on a real card, whose nodes are below the root of the machine."""
+    root = world.node.state.parent / "root"
+    world.root = root
+    world.start()
+    world.grant("a", "2g.20gb", 2)
+    below = root / "proc/driver/nvidia/capabilities/gpu0/mig/gi1"
+    minors = [(below / path).read_text().split()[1] for path in ("access", "ci0/access")]
+    expected = tuple(str(root / f"dev/nvidia-caps/nvidia-cap{minor}") for minor in minors)
+    assert world.executor.edits(world.held["a"]).device_nodes == expected
+    world.start()
+    assert world.executor.edits(world.held["a"]).device_nodes == expected
 
 
 def test_a_card_that_cannot_be_cut_and_a_profile_that_it_has_not_are_refused(world: World) -> None:

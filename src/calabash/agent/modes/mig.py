@@ -25,7 +25,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import MIG_MODE, AllocationId, Slice
-from calabash.seams.gpu.partitions import partitioning_of
+from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, partitioning_of
 from calabash.seams.host.device_nodes import mig_nodes_of
 from calabash.sharing.protocol import Edits
 
@@ -108,9 +108,10 @@ class MigExecutor(ViewOnly):
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Slots say which MIG devices; whether they still stand is seen to by ``verify``."""
         slots = {keeping.limits.allocation: keeping.limits.uuids for keeping in self._tools.keepings()}
+        standing = {u: c.layout.part(u) for c in list(self._cards.values()) for u in c.layout.uuids}
         for record in held:
             uuids = slots.get(record.id, ())
-            self._held[record.id] = tuple(_Part(uuid=uuid) for uuid in uuids)
+            self._held[record.id] = tuple(_numbered(uuid, standing.get(uuid)) for uuid in uuids)
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
         told: list[str] = []
@@ -178,8 +179,8 @@ class MigExecutor(ViewOnly):
         return next((part for part in parts if part.uuid in card.layout.uuids), None)
 
     def _provided(self, card: MigCard, part: Slice) -> _Part:
-        instance, made = card.provide(part.profile, part.start, self._uuids())
-        return _Part(uuid=made.uuid, instance=instance.id, part=made.id)
+        found = card.provide(part.profile, part.start, self._uuids())
+        return _numbered(found[1].uuid, found)
 
     def _publish(self, card: MigCard) -> None:
         """What schedulers and the census see of the card."""
@@ -198,7 +199,7 @@ class MigExecutor(ViewOnly):
         found = card.layout.part(parts[index].uuid)
         if found is None:
             return self._made_again(card, record, index)
-        self._set(record.id, index, _Part(uuid=found[1].uuid, instance=found[0].id, part=found[1].id))
+        self._set(record.id, index, _numbered(parts[index].uuid, found))
         return []
 
     def _made_again(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
@@ -238,6 +239,10 @@ class MigExecutor(ViewOnly):
         parts = self._held.get(allocation)
         if parts is not None:
             self._held[allocation] = (*parts[:index], part, *parts[index + 1 :])
+
+
+def _numbered(uuid: DeviceUuid, found: tuple[GpuInstance, ComputeInstance] | None) -> _Part:
+    return _Part(uuid=uuid, instance=found[0].id, part=found[1].id) if found is not None else _Part(uuid=uuid)
 
 
 def _nodes(tools: NodeTools, card: MigCard | None, part: _Part) -> tuple[Path, ...]:
