@@ -13,6 +13,7 @@ from bench._report import Report, run
 from bench.modes_health import measure_faults
 from bench.modes_mig import measure_mig_node
 from bench.modes_mps import measure_mps
+from bench.modes_passthrough import measure_passthrough
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
 PLACED_AT_LEAST = 0.99
@@ -49,7 +50,7 @@ def measure_mig_plan(report: Report) -> None:
     report.add("mig: median decision", times[len(times) // 2] * 1000, "ms")
 
 
-SECTIONS = (measure_mig_plan, measure_mig_node, measure_mps, measure_faults)
+SECTIONS = (measure_mig_plan, measure_mig_node, measure_mps, measure_faults, measure_passthrough)
 
 
 def measure(report: Report) -> None:

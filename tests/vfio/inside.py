@@ -267,16 +267,20 @@ def a_card_of_two_functions(inner: Inner) -> None:
     executor.leave(held)
     reader.kill()
     reader.wait()
+    began = time.monotonic()
     executor.provide(held)
+    bound_s = time.monotonic() - began
     tell("companions", drivers=[tree.get(a).driver for a in (SHARED, SECOND)], said=inner.use(SHARED, SECOND))
     again, restarted = agent()  # the pool dies, and the next one finds what is given away
     restarted.recover([held])
     listed = [d.pci_bus_id for d in again.devices()]
     tell("after a restart", listed=listed, health=[d.health for d in again.devices() if d.pci_bus_id == SHARED])
     third, after = agent()
-    after.recover([])  # and one that finds it over
     uuid = DeviceUuid(f"GPU-{SHARED}")
+    began = time.monotonic()
+    after.recover([])  # and one that finds it over
     wait_for(lambda: third.lent.loan(uuid) is None)
+    tell("times of a card of two functions", bind_s=bound_s, return_s=time.monotonic() - began)
     third.observe(idle=lambda _: True)
     health = [d.health for d in third.devices() if d.uuid == uuid]
     wait_for(lambda: content(disk_of(SHARED)) != "")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
@@ -44,11 +45,29 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ] = 0
     cores: Annotated[int, Meta(ge=1, le=100, description="compute share per device in percent")] = 100
     mode: Annotated[
-        OptionalName, Meta(description="`exclusive`, `vgpu`, `timeslice`, `mig`; empty: what the amounts say")
+        OptionalName,
+        Meta(description="`exclusive`, `vgpu`, `timeslice`, `mig`, `passthrough`; empty: what the amounts say"),
     ] = ""
     mig: Annotated[
         str, Meta(max_length=32, description="a MIG profile such as `1g.10gb`, instead of memory, cores and mode")
     ] = ""
+    vf: Annotated[
+        str,
+        Meta(
+            max_length=64, description="a part of a card for a virtual machine, instead of memory; mode `passthrough`"
+        ),
+    ] = ""
+    standing: Annotated[
+        bool,
+        Meta(
+            description="it is kept until it is given back, without a program of this machine: for virtual machines, in mode"
+            " `passthrough`; administrators"
+        ),
+    ] = False
+    uuids: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=128)]],
+        Meta(max_length=64, description="acceptable devices; empty: any"),
+    ] = []
     isolation: Annotated[
         OptionalName,
         Meta(description="how strongly tenants are kept apart at least: `cooperative`, `brokered`, `hardware`"),
@@ -101,6 +120,8 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             core_percent=self.cores,
             mode=ModeName(self.mode),
             mig=self.mig,
+            vf=self.vf,
+            standing=self.standing,
             isolation=_isolation(self.isolation),
             policy=self.policy,
             priority=self.priority,
@@ -108,7 +129,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             queue=self.queue,
             gang=self.gang,
             gang_size=self.gang_size,
-            selector=Selector(models=tuple(self.models)),
+            selector=Selector(models=tuple(self.models), uuids=tuple(DeviceUuid(uuid) for uuid in self.uuids)),
             run_time_s=self.run_time_s,
             on_fault=self.on_fault,
         )

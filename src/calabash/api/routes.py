@@ -125,6 +125,12 @@ ROUTES = (
     ),
     Route(
         method="GET",
+        path="/v1/allocations/{id}/environment",
+        summary="what the program of one that is held needs, as it was answered when it was granted",
+        reply=replies.GrantReply,
+    ),
+    Route(
+        method="GET",
         path="/v1/allocations/{id}/why",
         summary="why it waits, or where it was placed and why there",
         reply=replies.WhyReply,

@@ -24,6 +24,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("view:release", "Take a slice back; its programs are ended."),
     "why": ("view:why", "Explain why a request waits, or where it was placed."),
     "mig": ("mig:mig", "Show how MIG cuts the cards, and cut them to stay so."),
+    "vm": ("vm:vm", "Give cards to virtual machines and take them back."),
     "queue": ("queue:queue", "Create, change and list queues."),
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),

@@ -61,6 +61,8 @@ class Pool:
         peer = caller.peer
         queue, tenant = self.queues.queue(wanted.queue), self.queues.tenant(wanted.tenant)
         request = wanted.request(tenant=self.permission.tenant(peer, wanted.tenant, tenant.users, tenant.groups))
+        if wanted.standing:
+            self.permission.require_administrator(peer, "keep devices for virtual machines")
         self.permission.require_queue(peer, wanted.queue, queue.users, queue.groups)
         requester = Requester(uid=peer.uid, user=user_name(peer.uid), process=caller.process)
         self._waiting.join(peer.uid, exempt=self.permission.administrator(peer))

@@ -178,7 +178,7 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
                 device=part.device,
                 memory_mib=part.memory_mib,
                 core_percent=part.core_percent,
-                profile=part.profile,
+                profile=part.profile or part.vf,
                 start=part.start,
                 spill_mib=part.spill_mib,
             )
@@ -233,7 +233,7 @@ def _allocation(
                 core_used_percent=seen.core_used_percent,
                 denied=seen.denied,
                 throttled_s=seen.throttled_s,
-                profile=part.profile,
+                profile=part.profile or part.vf,
                 start=part.start,
                 spill_mib=part.spill_mib,
             )

@@ -57,11 +57,12 @@ class SimulatedKernel:
             self._driver(VFIO_PCI)
 
     def plug(self, device: SimulatedPci) -> None:
-        """Let a device appear, driven by its driver; one that is there stays as it is."""
+        """Let a device appear, driven by its driver. One that is there stays as it is; one of which a simulated node shows
+        only what it is gets what it takes to be given away."""
         place = self._place(device.address)
-        if place.exists():
+        if (place / _OURS).exists():
             return
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         words = {
             "vendor": f"{device.vendor:#06x}",
             "device": f"{device.device:#06x}",
@@ -74,7 +75,8 @@ class SimulatedKernel:
         if device.vfs_total:
             words |= {"sriov_totalvfs": str(device.vfs_total), "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
         for name, text in words.items():
-            (place / name).write_text(text + "\n")
+            if not (place / name).exists():
+                (place / name).write_text(text + "\n")
         for kind, description in (device.types or {}).items():
             directory = place / "mdev_supported_types" / kind
             directory.mkdir(parents=True)
@@ -219,8 +221,12 @@ class SimulatedKernel:
     def _attach(self, address: str, driver: str) -> None:
         place = self._place(address)
         self._driver(driver)
-        (self._bus / "drivers" / driver / address).symlink_to(place)
-        (place / "driver").symlink_to(self._bus / "drivers" / driver)
+        for link, target in (
+            (self._bus / "drivers" / driver / address, place),
+            (place / "driver", self._bus / "drivers" / driver),
+        ):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
         if driver == VFIO_PCI:
             (self.root / "dev/vfio" / _name(place / "iommu_group")).touch()
 

@@ -15,7 +15,9 @@ from calabash.binder.requests import WaitingRequest
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.standalone import views
+from calabash.standalone.explanations import not_found
 from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.pool import Caller, Pool
 
 EVICTION_WAIT_S = 10.0
 RELEASE_S = 8.0  # SIGKILL comes after 5
@@ -119,10 +121,25 @@ async def release(request: Asked, allocation: str) -> replies.StateReply:
     return replies.StateReply(id=name, state=shown)
 
 
+@get("/v1/allocations/{allocation:str}/environment")
+async def environment(state: State, request: Asked, allocation: str) -> replies.GrantReply:
+    caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
+    granted = await work(request, _granted_before, pool_of(request), name, caller)
+    return views.granted(granted, state.context.simulation, state=granted.record.state)
+
+
+def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Grant:
+    record = pool.agent.record(allocation)
+    if record is None:
+        raise not_found(allocation)
+    pool.permission.require_owner(caller.peer, record.uid, allocation)
+    return pool.agent.grant(record)  # once more, which changes nothing
+
+
 @get("/v1/allocations/{allocation:str}/why")
 async def why(request: Asked, allocation: str) -> replies.WhyReply:
     caller_of(request)
     return await work(request, pool_of(request).explanations.why, AllocationId(requests.checked_id(allocation)))
 
 
-ALLOCATIONS = (list_allocations, allocate, started, release, why)
+ALLOCATIONS = (list_allocations, allocate, started, release, environment, why)

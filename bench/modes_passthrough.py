@@ -1,0 +1,40 @@
+"""Passthrough: how long a card takes to a virtual machine and back, in an emulated machine with a real kernel.
+
+The machine computes many times slower than a real one, and its card is an NVMe controller of two functions; a GPU's own
+driver adds what it takes to start and stop the card.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from tests.vfio.machine import HERE, EmulatedMachine, build_innermost, python
+from tools.emulated import AbsentError, cache, found
+
+from bench._report import Report
+
+_CASE = "times of a card of two functions"
+
+
+def measure_passthrough(report: Report) -> None:
+    """Bind and return of two functions together; nothing where no emulated machine can be had, or in a hurry."""
+    if report.quick or os.geteuid() != 0:
+        return
+    try:
+        parts = found()
+    except AbsentError as absent:
+        print(f"passthrough is not measured: {absent}")
+        return
+    with tempfile.TemporaryDirectory(dir=cache()) as scratch:
+        program = Path(scratch) / "innermost"
+        build_innermost(program)
+        machine = EmulatedMachine(parts=parts, scratch=Path(scratch))
+        told = machine.run([python(), str(HERE / "inside.py"), str(parts.tree), str(program)])
+    cases = [json.loads(line) for line in told.lines if line.startswith("{")]
+    times = next(case for case in cases if case["case"] == _CASE)
+    detail = "two functions, emulated processor"
+    report.add("passthrough: checked, written down and bound", times["bind_s"] * 1000, "ms", detail=detail)
+    report.add("passthrough: back with its driver", times["return_s"] * 1000, "ms", detail=detail)
