@@ -7,16 +7,16 @@ that nothing is ever planned that a sharing mode refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from calabash.binder.bundle import Bundle, mode_of, placed
+from calabash.binder.cluster_nodes import ClusterNode, same_devices, spec_of
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
 from calabash.binder.local import CYCLE_EVERY_S, Stop, Wait
 from calabash.binder.occupied import ForeignInCluster
 from calabash.binder.partitions import Partitions
-from calabash.binder.shapes import UNMANAGED, islands_of
 from calabash.binder.tenancy import Tenancy
 from calabash.model.device import Health, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -28,10 +28,8 @@ from calabash.sched import (
     Defer,
     Evict,
     Explanation,
-    GpuSpec,
     Move,
     NodePlacement,
-    NodeSpec,
     Options,
     PlacementPolicy,
     QueueSpec,
@@ -45,17 +43,6 @@ from calabash.sharing.protocol import Misfit
 
 GPUS_PER_NODE_MAX = 16
 ANYWHERE = Wish()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterNode:
-    """A node as requests see it."""
-
-    name: NodeName
-    devices: tuple[NodeDevice, ...]
-    labels: Mapping[str, str]
-    taints: tuple[str, ...] = ()
-    schedulable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +115,7 @@ class ClusterScheduler:
         self.nodes: dict[NodeName, ClusterNode] = {}
         width = max([GPUS_PER_NODE_MAX, *(len(node.devices) for node in nodes)])
         self.scheduler = Scheduler(
-            [_spec(node) for node in nodes], queues, policy=policy, options=options, gpus_per_node_max=width
+            [spec_of(node) for node in nodes], queues, policy=policy, options=options, gpus_per_node_max=width
         )
         self._occupied = ForeignInCluster(self.scheduler)
         self.tenancy = Tenancy()
@@ -157,17 +144,11 @@ class ClusterScheduler:
         used = {part.device for placement in placements for part in placement.slices}
         if not used <= number.keys():
             raise CalabashError(f"node {node.name} has no device {min(used - number.keys())}", reason=Reason.NOT_FOUND)
-        first = placements[0].slices[0]
-        choice = _adopted(self.kinds, request, [node.devices[number[uuid]].kind for uuid in used], first.profile)
-        self.scheduler.adopt(
-            queued(request, choice),
-            placement=NodePlacement(
-                node=self.scheduler.cluster.row(node.name),
-                devices=tuple(sorted(number[uuid] for uuid in used)),
-                mig_start=first.start if choice.shape.mig_profile else -1,
-            ),
-            started_at_s=started_at_s,
-        )
+        held, first = [node.devices[number[uuid]].kind for uuid in used], placements[0].slices[0]
+        choice = _adopted(self.kinds, request, held, first.profile)
+        row, devices = self.scheduler.cluster.row(node.name), tuple(sorted(number[uuid] for uuid in used))
+        place = NodePlacement(node=row, devices=devices, mig_start=first.start if choice.shape.mig_profile else -1)
+        self.scheduler.adopt(queued(request, choice), placement=place, started_at_s=started_at_s)
         self.known[request.id] = KnownBundle(request, (choice,), choice)
         self.tenancy.take(request.id, request.bundle, enumerate(placements))
 
@@ -200,7 +181,7 @@ class ClusterScheduler:
             self.remove_node(node.name)
             before = None
         if before is None:
-            self.scheduler.add_node(_spec(node))
+            self.scheduler.add_node(spec_of(node))
             self._joined(node)
             return
         if (before.labels, before.taints) != (node.labels, node.taints):
@@ -262,10 +243,7 @@ class ClusterScheduler:
         self.kinds.add(node.devices)
         for number, found in enumerate(node.devices):
             earlier = before.devices[number] if before else None
-            if earlier is not None and earlier.device.health is not found.device.health:
-                healthy = found.device.health is Health.HEALTHY
-                self.scheduler.set_health(node.name, number, healthy=healthy)
-            set_mig_instances(self.scheduler, node.name, number, found.device.mig_instances)
+            _refresh(self.scheduler, node.name, number, found, earlier)
             if (earlier.foreign_mib if earlier else 0) != found.foreign_mib:
                 self._occupied.set(node.name, number, found)
         if node.schedulable is not (before.schedulable if before else True):
@@ -316,15 +294,17 @@ class ClusterScheduler:
         return MoveBundle(id=name, by=by)
 
 
+def _refresh(scheduler: Scheduler, node: str, number: int, found: NodeDevice, earlier: NodeDevice | None) -> None:
+    """How a device fares now."""
+    if earlier is not None and earlier.device.health is not found.device.health:
+        scheduler.set_health(node, number, healthy=found.device.health is Health.HEALTHY)
+    set_mig_instances(scheduler, node, number, found.device.mig_instances)
+
+
 def _with_room(scheduler: Scheduler, choices: Sequence[Choice]) -> Choice | None:
     if len(choices) == 1:
         return choices[0]
     return next((c for c in choices if scheduler.room.choose(c.shape) is not None), None)
-
-
-def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
-    """Whether two looks at a node saw the same devices, however they fare."""
-    return [_fixed(d) for d in one.devices] == [_fixed(d) for d in other.devices]
 
 
 def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move) -> list[Placement] | Misfit:
@@ -366,36 +346,6 @@ def _because(node: ClusterNode, devices: Sequence[int], tenancy: Tenancy, policy
     shared = sum(tenancy.shared((node.name, node.devices[i].device.uuid)) for i in devices)
     beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
     return f"{node.name}: {places} ({beside}); policy {policy}"
-
-
-def _fixed(found: NodeDevice) -> tuple[object, ...]:
-    """What of a device never changes while it is the same."""
-    device = found.device
-    return (device.uuid, device.index, found.kind, device.numa_node, device.nvlink_peers)
-
-
-def _spec(node: ClusterNode) -> NodeSpec:
-    devices = [found.device for found in node.devices]
-    specs = [
-        GpuSpec(
-            model=found.kind,
-            card=found.device.model,
-            memory_mib=found.device.memory_mib,
-            island=island,
-            numa=found.device.numa_node,
-            healthy=found.device.health is Health.HEALTHY,
-            geometry=found.device.mig,
-        )
-        for found, island in zip(node.devices, islands_of(devices), strict=True)
-    ]
-    return NodeSpec(
-        name=node.name,
-        cpu_milli=UNMANAGED,
-        memory_mib=UNMANAGED,
-        gpus=tuple(specs),
-        labels=node.labels,
-        taints=node.taints,
-    )
 
 
 def queued(request: BundleRequest, choice: Choice) -> Request:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calabash.binder.bundle import MIXED, Bundle, Layout, Part, layout
-from calabash.binder.cluster import BundleRequest, ClusterNode, ClusterScheduler, StartBundle
+from calabash.binder.cluster import BundleRequest, ClusterScheduler, StartBundle
+from calabash.binder.cluster_nodes import ClusterNode
 from calabash.binder.kinds import NodeDevice, Wish
 from calabash.binder.local import Stop, Wait
 from calabash.model.device import Device, DeviceUuid, Health, NodeName

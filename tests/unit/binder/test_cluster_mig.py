@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calabash.binder.bundle import Bundle, Part
-from calabash.binder.cluster import BundleRequest, ClusterNode, ClusterScheduler, StartBundle
+from calabash.binder.cluster import BundleRequest, ClusterScheduler, StartBundle
+from calabash.binder.cluster_nodes import ClusterNode
 from calabash.binder.kinds import NodeDevice
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, state_of

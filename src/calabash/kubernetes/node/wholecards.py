@@ -151,7 +151,8 @@ def choose_whole(
 ) -> list[Device] | None:
     """``count`` of the spare cards, as the planner would choose on this node; None where there are not so many."""
     from calabash.binder.bundle import Bundle  # noqa: PLC0415  # with numpy; few agents need it
-    from calabash.binder.cluster import BundleRequest, ClusterNode, ClusterScheduler  # noqa: PLC0415
+    from calabash.binder.cluster import BundleRequest, ClusterScheduler  # noqa: PLC0415
+    from calabash.binder.cluster_nodes import ClusterNode  # noqa: PLC0415
     from calabash.binder.cluster_upkeep import start_on  # noqa: PLC0415
     from calabash.binder.kinds import NodeDevice  # noqa: PLC0415
     from calabash.sched import QueueSpec  # noqa: PLC0415

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calabash.binder.cluster import ClusterNode, same_devices
+from calabash.binder.cluster_nodes import ClusterNode, same_devices
 from calabash.binder.kinds import NodeDevice
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Stage, devices_of
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
