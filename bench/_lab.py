@@ -207,6 +207,7 @@ class Lab:
         core_percent: int = 100,
         policy: ComputePolicy | None = ComputePolicy.FIXED,
         memory_limit_bytes: int = 0,
+        spill_bytes: int = 0,
         priority: int = 0,
     ) -> Path:
         """A new slot on the first card."""
@@ -214,6 +215,7 @@ class Lab:
         device = SlotDevice(
             uuid=self.uuid,
             memory_limit_bytes=memory_limit_bytes,
+            spill_bytes=spill_bytes,
             core_percent=core_percent,
             policy=policy,
             priority=priority,

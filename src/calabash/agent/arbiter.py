@@ -21,6 +21,7 @@ from pathlib import Path
 
 from calabash.agent.arbiter_accounts import KERNEL_NS_MAX, ComputeDemand
 from calabash.agent.arbiter_policy import Order, SharedDevice, Turn, decide, is_active
+from calabash.agent.arbiter_shifts import Shift, present
 from calabash.agent.believed import CREDIT_NS, Believed, LargestStep
 from calabash.agent.pages import LimitsPage, TurnPlan, UsagePage
 from calabash.agent.pages_layout import PagePolicy
@@ -89,6 +90,7 @@ class DeviceShare:
             seen_ns=seen_ns,
             kernel_ns=kernel_ns,
             busy_until_ns=usage.busy_until_ns,
+            paged_bytes=max(0, usage.used_bytes - limits.memory_limit_bytes) if limits.spill_limit_bytes else 0,
         )
         return self._demand
 
@@ -184,6 +186,7 @@ class Arbiter:
         self._slots = OpenSlots(home / "alloc")
         self._devices: dict[DeviceUuid, dict[AllocationId, DeviceShare]] = {}
         self._states: dict[DeviceUuid, SharedDevice] = {}
+        self._shifts: dict[DeviceUuid, Shift] = {}
         self._scanned_ns = 0
         self._beat_ns = 0
 
@@ -200,9 +203,14 @@ class Arbiter:
         pause = TICK_IDLE_S
         for uuid, members in self._devices.items():
             demands = {name: member.demand(now_ns) for name, member in members.items()}
-            state, decision = decide(self._states[uuid], demands, now_ns)
+            shown = present(self._shifts.get(uuid), demands, now_ns)
+            if shown.shift is not None:
+                self._shifts[uuid] = shown.shift
+            else:
+                self._shifts.pop(uuid, None)
+            state, decision = decide(self._states[uuid], shown.demands, now_ns)
             self._states[uuid] = state
-            for name, order in decision.orders.items():
+            for name, order in (*decision.orders.items(), *shown.aside.items()):
                 members[name].obey(order)
             if len(state.active) > 1:
                 pause = min(pause, TICK_CONTENDED_S)
@@ -216,6 +224,7 @@ class Arbiter:
             devices.setdefault(uuid, {})[member.name] = member
         self._devices = devices
         self._states = {uuid: self._states.get(uuid, SharedDevice()) for uuid in devices}
+        self._shifts = {uuid: shift for uuid, shift in self._shifts.items() if uuid in devices}
 
 
 def _take_lock(home: Path) -> int:

@@ -57,6 +57,7 @@ class ComputeDemand:
     unreported_ns: int = 0
     seen_ns: int = 0
     kernel_ns: int = 0
+    paged_bytes: int = 0  # of its memory, what need not lie on the device
     busy_until_ns: int = 0  # when its work in flight should be done
 
     @property
