@@ -14,6 +14,7 @@ from bench.modes_health import measure_faults
 from bench.modes_mig import measure_mig_node
 from bench.modes_mps import measure_mps
 from bench.modes_passthrough import measure_passthrough
+from bench.modes_spill import measure_spill
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
 PLACED_AT_LEAST = 0.99
@@ -50,7 +51,7 @@ def measure_mig_plan(report: Report) -> None:
     report.add("mig: median decision", times[len(times) // 2] * 1000, "ms")
 
 
-SECTIONS = (measure_mig_plan, measure_mig_node, measure_mps, measure_faults, measure_passthrough)
+SECTIONS = (measure_mig_plan, measure_mig_node, measure_mps, measure_faults, measure_passthrough, measure_spill)
 
 
 def measure(report: Report) -> None:
