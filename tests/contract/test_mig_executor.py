@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.native.simnode import simctl
+from tests.native.simnode import simctl, until
 
 from calabash.agent.health import HealthEvent
 from calabash.agent.inventory import Inventory
@@ -146,10 +147,10 @@ class World:
 
 
 @contextmanager
-def world_at(home: Path, gpus: str = "2xA100-80GB,T4") -> Iterator[World]:
+def world_at(home: Path, gpus: str = "2xA100-80GB,T4", *, timeout_s: float = 60.0) -> Iterator[World]:
     home.mkdir(parents=True, exist_ok=True)
     node = sim.create_node(home, "lab", gpus, seed=1)
-    driver = vendors.open_driver("nvidia", DriverOptions(sim_state=node.state))
+    driver = vendors.open_driver("nvidia", DriverOptions(sim_state=node.state, call_timeout_s=timeout_s))
     cut = partitioning_of(driver)
     assert cut is not None
     world = World(home=home, node=node, driver=driver, cut=cut, mortal=Mortal(cut))
@@ -393,6 +394,22 @@ def test_a_layout_of_an_operator_is_kept_and_comes_back_after_a_reboot(world: Wo
     world.grant("d", "4g.40gb", 0)
 
 
+def test_what_a_layout_has_stands_again_when_there_is_room(world: World) -> None:
+    card = world.cards[0].uuid
+    world.executor.arrange(card, [("3g.40gb", 0), ("1g.10gb", 6)])
+    (large, small) = world.cut.layout(card).instances
+    for part in large.parts:
+        world.cut.destroy_part(card, large.id, part.id)
+    world.cut.destroy(card, large.id)
+    other = world.cut.create(card, "1g.10gb", 0)
+    world.verify()
+    assert world.places() == [("1g.10gb", 0), ("1g.10gb", 6)]
+    world.cut.destroy(card, other.id)
+    world.verify()
+    assert world.places() == [("3g.40gb", 0), ("1g.10gb", 6)]
+    assert world.cut.layout(card).part(small.parts[0].uuid) is not None
+
+
 def test_a_part_of_others_that_has_failed_is_given_to_nobody(world: World) -> None:
     card = world.cards[0].uuid
     world.cut.enable(card, True)
@@ -420,6 +437,42 @@ def test_a_book_that_is_lost_makes_everything_somebody_elses(world: World) -> No
     (world.home / "mig.json").write_text("{")
     world.start()
     assert [i.fixed for i in world.cards[0].mig_instances] == [True]
+
+
+def test_many_at_once_get_instances_of_their_own(world: World) -> None:
+    places = [(card, start) for card in (0, 1) for start in range(7)]
+    with ThreadPoolExecutor(len(places)) as pool:
+        for round_ in range(3):
+            names = [f"{round_}-{card}-{start}" for card, start in places]
+            asked = [
+                pool.submit(world.grant, name, "1g.10gb", start, card)
+                for name, (card, start) in zip(names, places, strict=True)
+            ]
+            uuids = [answer.result() for answer in asked]
+            assert len(set(uuids)) == len(places)
+            assert all(len(world.places(card)) == 7 for card in (0, 1))
+            for name in names:
+                world.leave(name)
+    assert world.verify() == []
+
+
+def test_a_card_that_hangs_keeps_nobody_from_another(tmp_path: Path) -> None:
+    with world_at(tmp_path, timeout_s=0.5) as world:
+        assert simctl("inject", world.node.state, "--gpu", 0, "hang", 60).returncode == 0
+        assert refused(world, "a", "1g.10gb", 0).reason is Reason.TIMEOUT
+        world.grant("b", "1g.10gb", 0, 1)
+        assert world.verify() == []
+        assert simctl("inject", world.node.state, "--gpu", 0, "recover").returncode == 0
+        until(lambda: _answers(world), "the card to answer again")
+        world.grant("c", "1g.10gb", 0)
+
+
+def _answers(world: World) -> bool:
+    try:
+        world.driver.read(world.cards[0].uuid)
+    except CalabashError:
+        return False
+    return True
 
 
 # -- property --------------------------------------------------------------------------------------------------------

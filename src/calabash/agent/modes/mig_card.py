@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from calabash.agent.modes.mig_book import MigBook
 from calabash.model.device import Device, DeviceUuid
@@ -132,15 +133,19 @@ class MigCard:
             return
         self._enable()
         for made in missing:
-            if self.layout.at(made.profile, made.start) is None:
-                known = self.device.mig.profile(made.profile)
-                if known is not None:
-                    self._part(self._make(made.profile, made.start), known.compute, known.compute, ())
+            known = self.device.mig.profile(made.profile)
+            if known is None or self.layout.at(made.profile, made.start) is not None:
+                continue
+            with _unless_full():  # something else stands there now
+                self._part(self._make(made.profile, made.start), known.compute, known.compute, ())
         self.learn()
 
     def mend(self, held: Parts) -> list[str]:
-        """Destroy idle instances of ours that have failed: made anew, they are well again. What was done, one line each."""
-        told = []
+        """Destroy idle instances of ours that have failed: made anew, they are well again. What was done, one line each.
+        What a layout of an operator has stands again where there is room."""
+        told: list[str] = []
+        if not self.layout.enabled:
+            return told
         for instance in self.layout.instances:
             failed = any(self._ill(part.uuid) for part in instance.parts)
             if failed and not self._taken(instance, held) and self._book.entry(self._uuid, instance) is not None:
@@ -150,7 +155,7 @@ class MigCard:
                 )
         if told:
             self.learn()
-            self.restore()
+        self.restore()
         return told
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -222,6 +227,15 @@ class MigCard:
             else:
                 self._book.has_part(self._uuid, instance, made.uuid)
                 return made
+
+
+@contextmanager
+def _unless_full() -> Iterator[None]:
+    try:
+        yield
+    except CalabashError as error:
+        if error.reason is not Reason.NO_CAPACITY:
+            raise
 
 
 def _change_when_idle(driver: Partitioning, uuid: DeviceUuid, enabled: bool) -> None:
