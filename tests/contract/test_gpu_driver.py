@@ -132,6 +132,18 @@ def test_waiting_for_events_ends_in_time_with_none(bench: Bench) -> None:
     assert time.monotonic() - before < DEADLINE_S
 
 
+def test_a_driver_that_is_let_go_of_for_a_moment_answers_again(bench: Bench) -> None:
+    devices = bench.driver.devices()
+    answers: list[DeviceReading] = []
+    asking = threading.Thread(target=lambda: answers.append(bench.driver.read(devices[0].uuid)))
+    with bench.driver.apart():
+        asking.start()
+    asking.join(60)
+    assert [answer.uuid for answer in answers] == [devices[0].uuid]
+    assert bench.driver.devices() == devices
+    assert bench.driver.wait_events(0.05) == ()
+
+
 def test_a_closed_driver_says_so_and_can_be_closed_again(bench: Bench) -> None:
     bench.driver.close()
     bench.driver.close()

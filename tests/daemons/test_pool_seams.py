@@ -54,7 +54,7 @@ def test_a_pool_keeps_its_journal_in_postgresql_and_survives_its_absence(
 
 
 _ACME = """
-import os, time
+import contextlib, os, time
 from calabash.model.device import Device, DeviceReading, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 
@@ -73,6 +73,8 @@ class AcmeDriver:
     def processes(self, uuid): return ()
     def utilization(self, uuid, after_us): return ()
     def set_exclusive(self, uuid, exclusive): pass
+    def reset(self, uuid): raise CalabashError("it cannot be reset", reason=Reason.UNHEALTHY)
+    def apart(self): return contextlib.nullcontext()
     def wait_events(self, timeout_s): time.sleep(timeout_s); return ()
     def close(self): pass
 

@@ -15,6 +15,7 @@ ModeName = NewType("ModeName", str)
 
 SPILL_MODE = ModeName("vgpu")  # the one that can page
 MIG_MODE = ModeName("mig")  # the one that a profile implies
+VF_MODE = ModeName("passthrough")  # likewise for a virtual function
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 FAULT_SIGNALS = ("SIGTERM", "SIGUSR1")
@@ -142,6 +143,12 @@ class GpuRequest:
                 f"virtual function {self.vf[:64]} says already how much of a device",
                 hint="leave memory and the MIG profile out, or the virtual function",
             )
+        if self.vf and self.mode not in ("", VF_MODE):
+            raise CalabashError(
+                f"virtual function {self.vf[:64]} is asked in mode {self.mode}", hint="leave the mode out with it"
+            )
+        if self.vf:
+            object.__setattr__(self, "mode", VF_MODE)
 
     def _check_spill(self) -> None:
         """Spilling implies the one mode that can."""

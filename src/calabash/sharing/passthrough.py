@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from calabash.model.device import Device, VfProfile
 from calabash.model.errors import Reason
-from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
+from calabash.model.request import VF_MODE, ComputePolicy, GpuRequest, Isolation, Slice
 from calabash.model.units import format_mib
 from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit
 
@@ -66,11 +66,12 @@ def vendor_resource(model: str) -> str:
 class Passthrough:
     """Whole cards, or parts of one size of a card."""
 
-    name = ModeName("passthrough")
+    name = VF_MODE
     isolation = Isolation.HARDWARE
 
     def rank(self, request: GpuRequest) -> int | None:
-        return -1 if request.vf else None  # else only when asked for by name
+        del request
+        return None  # only when asked for by name, or by a virtual function, which says the name
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         if device.mig_enabled:
