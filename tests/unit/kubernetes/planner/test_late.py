@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.unit.kubernetes.planner.owners import MOVES, Owner, balance
 from tests.unit.kubernetes.planner.virtual import Cluster, gpu_node
 from tests.unit.kubernetes.planner.world import World, until
 
@@ -65,6 +66,40 @@ class Affinity(Cluster):
     def give(self, uid: str, node: str) -> None:
         """Somebody binds it."""
         self.set(replace(self.pods[uid], node=node, nominated=""))
+
+
+def test_where_kube_scheduler_does_not_ask_the_heir_is_offered_the_kept_place_first() -> None:
+    cluster = Affinity({"a": 2, "b": 2}, options=MOVES)
+    owner = Owner(cluster, "web", 3)
+
+    def give_all() -> None:
+        for pod in list(cluster.pods.values()):
+            if pod.confined and not pod.node and not pod.leaving:
+                cluster.give(pod.uid, pod.confined[0])
+
+    owner.make()
+    for _ in range(3):
+        cluster.settle(2)
+        give_all()
+    nodes = list(cluster.bound().values())
+    full = next(name for name in nodes if nodes.count(name) == 2)
+    cluster.end(next(uid for uid, node in cluster.bound().items() if node == full))
+    owner.replicas = 2
+    large = cluster.create(GpuRequest(count=2))
+    cluster.settle(2)
+    (moved,) = cluster.evictions
+    (heir,) = owner.make()
+    cluster.settle(2)
+    (stays,) = set(owner.pods()) - {heir}
+    assert cluster.pods[heir].confined[0] == cluster.bound()[stays]
+    give_all()
+    cluster.settle(2)
+    give_all()
+    cluster.settle(2)
+    assert set(cluster.bound()) == {large, heir, stays}
+    assert moved not in cluster.pods
+    cluster.check()
+    balance(cluster)
 
 
 # ---- bound past the planner -----------------------------------------------------------------------------------------
