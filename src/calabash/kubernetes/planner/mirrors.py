@@ -97,10 +97,11 @@ class Mirrors:
         """A pod as it was last seen."""
         return next((pod for mirror in self._pods() if (pod := mirror.get(name, namespace)) is not None), None)
 
-    def synced(self) -> bool:
-        """Whether everything has been told, of pods all that was written before the last ``renew``."""
-        told = self._groups.synced() and all(mirror.synced() for mirror in self._all())
-        return told and all(mirror.renewed() for mirror in self._pods())
+    def untold(self) -> list[str]:
+        """Kinds of which not everything has been told yet, of pods all that was written before the last ``renew``."""
+        pods = {mirror.plural for mirror in self._pods() if not mirror.renewed()}
+        others = {mirror.plural for mirror in self._all() if not mirror.synced()}
+        return sorted({*pods, *others, *(() if self._groups.synced() else ("podgroups",))})
 
     def renew(self, term: int) -> None:
         """Another may have led before this term: what it wrote to pods must be known before anything is decided."""

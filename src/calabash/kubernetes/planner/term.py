@@ -17,6 +17,8 @@ from calabash.seams.kube import KubeClient
 
 log = structlog.get_logger(__name__)
 
+_SAY_EVERY_S = 10.0
+
 
 class CoreOfTerm:
     """See the module's description. ``_lock`` guards the core, ``_due`` says that there may be something to decide.
@@ -35,7 +37,7 @@ class CoreOfTerm:
         self._hold_s = hold_s
         self._options = options
         self._due = threading.Event()
-        self._decided_at = time.monotonic()
+        self._decided_at = self._waited_at = time.monotonic()
         self.lead = lead
         self.mirrors = Mirrors(client, self._lock, changed=self._due.set, now_s=clock.now_s)
 
@@ -55,8 +57,12 @@ class CoreOfTerm:
             self._end()
         if term and self._core is None:
             self.mirrors.renew(term)
-            if self.mirrors.synced():
+            untold = self.mirrors.untold()
+            if not untold:
                 self._begin(term)
+            elif time.monotonic() - self._waited_at >= _SAY_EVERY_S:
+                self._waited_at = time.monotonic()
+                log.info("leads as soon as it knows all", unknown=untold)
         return ended
 
     def _begin(self, term: int) -> None:

@@ -103,6 +103,11 @@ class Mirror(Generic[T]):
         """Whether the last list that was asked for is complete and told."""
         return self._synced.is_set() and self._answered == self._asked
 
+    @property
+    def plural(self) -> str:
+        """What it holds, as its path names it."""
+        return self._kind.plural
+
     def hurry(self) -> None:
         """The API server answers, as somebody noticed: try now what failed."""
         if self._failures:

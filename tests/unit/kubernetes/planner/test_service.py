@@ -15,7 +15,9 @@ from calabash.kubernetes.planner.core import Core
 from calabash.kubernetes.planner.mirrors import Mirrors
 from calabash.kubernetes.planner.reading import pod_facts
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
+from calabash.seams.kube import KubeError
 from calabash.seams.kube.objects import EVENT, Pod
 
 
@@ -128,6 +130,25 @@ def test_one_of_two_leads_and_the_other_takes_over_with_every_plan(world: World)
     threading.Event().wait(0.2)
     assert released(world, "q") is None, "the plan of the first holds"
     assert world.bind(second, pod, "a") == (200, {"Error": ""})
+
+
+def test_it_leads_only_when_it_knows_all_and_says_what_it_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, away = world.client.pages, True
+
+    def paged(kind: Any, *words: Any, **more: Any) -> Any:
+        if away and kind.plural == "poddisruptionbudgets":
+            raise KubeError("not now", reason=Reason.API_DOWN)
+        return pages(kind, *words, **more)
+
+    monkeypatch.setattr(world.client, "pages", paged)
+    service = world.start()
+    until(lambda: service.mirrors.untold() == ["poddisruptionbudgets"], "all else is told")
+    assert not service.leads()
+    away = False
+    until(service.leads, "leads")
+    assert service.mirrors.untold() == []
 
 
 def test_an_api_server_that_was_away_is_written_to_when_it_is_back(world: World) -> None:
