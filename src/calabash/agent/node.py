@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent import view
 from calabash.agent.care import Care
 from calabash.agent.cutting import Cutting
+from calabash.agent.granting import Grant, Granting
 from calabash.agent.membership import Membership
-from calabash.agent.modes.protocol import ModeExecutor
-from calabash.agent.modes.registry import executor_of
 from calabash.agent.parts import build_parts
-from calabash.agent.room import require_room, require_served
-from calabash.agent.slot_content import SlotDevice, SlotSpec
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
 from calabash.agent.watching import Watching
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import Device, NodeName
+from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
 from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
-from calabash.sharing.protocol import Edits
-from calabash.sharing.registry import mode_named
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """A journalled allocation, what its program needs to use it, and what its user should know, one line each."""
-
-    record: AllocationRecord
-    edits: Edits
-    warnings: tuple[str, ...] = ()
+__all__ = ["Grant", "NodeAgent"]
 
 
 class NodeAgent:
@@ -73,7 +59,6 @@ class NodeAgent:
         tenure: Tenure | None = None,
     ) -> None:
         self.node = NodeName(node or socket.gethostname())
-        self._library = library
         self._parts = build_parts(
             home=home,
             store=store,
@@ -88,6 +73,7 @@ class NodeAgent:
             tenure=tenure,
         )
         self._watching = Watching(self._parts, home)
+        self._granting = Granting(self._parts, library, settled=self._watching.record)
 
     def start(self) -> None:
         """Learn what the modes must know, adopt what is there, then watch."""
@@ -134,79 +120,7 @@ class NodeAgent:
         The reason says what is missing: UNHEALTHY when a device takes no work, NO_CAPACITY, NO_MEMORY, NO_CORES or
         MODE_CONFLICT when others are still on it, DISK_FULL, STORE_UNAVAILABLE, NOT_PERMITTED.
         """
-        mode = mode_named(record.placement.mode)
-        executor = executor_of(mode.name, self._parts.modes)
-        require_served(record, membership=self._parts.membership.form, own_uid=os.geteuid())
-        _require_may_stand(record, executor)
-        executor.prepare(record)
-        with self._parts.lock:
-            known = self._parts.allocations.get(record.id)
-            if known is not None:
-                return self._again(known, record)
-            require_room(record, view.devices(self._parts), but=instead_of)
-            held = self._parts.allocations.hold(record)
-        devices = self._provided(held, executor)
-        spec = SlotSpec(
-            allocation=record.id,
-            devices=devices,
-            tenant_uid=record.uid if record.uid >= 0 and os.geteuid() == 0 else None,
-            leaseless=self._parts.membership.form == "kernel",
-        )
-        with self._parts.lock:
-            granted = self._granted(held, spec, executor)
-            edits = self._edits(granted)
-        self.event("granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices()))
-        return Grant(record=granted, edits=edits, warnings=executor.warnings(granted))
-
-    def _provided(self, held: AllocationRecord, executor: ModeExecutor) -> tuple[SlotDevice, ...]:
-        """Without the lock: others are granted and released meanwhile."""
-        try:
-            for other in self._parts.modes.values():
-                if other is not executor:
-                    other.vacate(held)
-            return executor.provide(held)
-        except BaseException as error:
-            with self._parts.lock:
-                executor.leave(held)
-                self._parts.allocations.give_up(held.id, error)
-            raise
-
-    def _granted(self, held: AllocationRecord, spec: SlotSpec, executor: ModeExecutor) -> AllocationRecord:
-        allocations = self._parts.allocations
-        try:
-            granted = allocations.grant(spec)
-        except BaseException:
-            executor.leave(held)
-            raise
-        try:
-            executor.enter(granted, self._parts.slots.pages(held.id))
-        except CalabashError as error:
-            executor.leave(granted)
-            allocations.end(held.id, reason=error.reason, explanation=error.message)
-            self._watching.record(allocations.sweep())
-            raise
-        return (allocations.started(held.id, None) or granted) if held.request.standing else granted
-
-    def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
-        if self._parts.allocations.making(known.id):
-            raise CalabashError(
-                f"allocation {known.id} is just being made",
-                reason=Reason.CONFLICT,
-                hint="ask again in a second",
-            )
-        if self._parts.allocations.ending(known.id) or known.placement != wanted.placement:
-            raise CalabashError(
-                f"allocation {known.id} is still held with another placement, or is just ending",
-                reason=Reason.CONFLICT,
-                hint="it is tried again when its last process has ended",
-            )
-        return Grant(record=known, edits=self._edits(known))
-
-    def _edits(self, record: AllocationRecord) -> Edits:
-        slot = str(self._parts.slots.path(record.id))
-        mode = mode_named(record.placement.mode)
-        everywhere = mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
-        return everywhere.joined(executor_of(mode.name, self._parts.modes).edits(record))
+        return self._granting.grant(record, instead_of=instead_of)
 
     def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
         """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.
@@ -263,21 +177,6 @@ class NodeAgent:
         self._parts.events.subscribe(changed)
 
 
-def _require_may_stand(record: AllocationRecord, executor: ModeExecutor) -> None:
-    if record.request.standing and not executor.standing:
-        raise CalabashError(
-            f"an allocation in mode {executor.name} lives as long as its programs, and cannot stand without one",
-            hint="leave `standing` out",
-        )
-
-
 def _not_held(allocation: str) -> CalabashError:
     message = f"there is no allocation {allocation!r} held"
     return CalabashError(message, reason=Reason.NOT_FOUND, hint="see `calabash ps`")
-
-
-def _described(record: AllocationRecord, devices: Sequence[Device]) -> str:
-    """``vgpu: 8192 MiB 30% of device 0``."""
-    index = {d.uuid: d.index for d in devices}
-    parts = [f"{p.memory_mib} MiB {p.core_percent}% of device {index.get(p.device)}" for p in record.placement.slices]
-    return f"{record.placement.mode}: {', '.join(parts)}"

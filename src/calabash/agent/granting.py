@@ -1,0 +1,141 @@
+"""How an allocation comes about on a node: journalled first, then what its mode needs is made, then its slot.
+
+What takes time is done without the agent's lock, while its room is held; whatever fails, nothing is held afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.agent import view
+from calabash.agent.allocations import Changes
+from calabash.agent.modes.protocol import ModeExecutor
+from calabash.agent.modes.registry import executor_of
+from calabash.agent.parts import NodeParts
+from calabash.agent.room import require_room, require_served
+from calabash.agent.slot_content import SlotDevice, SlotSpec
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import Device
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.sharing.protocol import Edits
+from calabash.sharing.registry import mode_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A journalled allocation, what its program needs to use it, and what its user should know, one line each."""
+
+    record: AllocationRecord
+    edits: Edits
+    warnings: tuple[str, ...] = ()
+
+
+class Granting:
+    """Grants of one node. May be called from any thread.
+
+    Args:
+        library: the shim.
+        settled: what a sweep has changed is told to it, under the lock.
+    """
+
+    def __init__(self, parts: NodeParts, library: Path, *, settled: Callable[[Changes], None]) -> None:
+        self._parts = parts
+        self._library = library
+        self._settled = settled
+
+    def grant(self, record: AllocationRecord, *, instead_of: Collection[AllocationId] = ()) -> Grant:
+        """As ``NodeAgent.grant``."""
+        mode = mode_named(record.placement.mode)
+        executor = executor_of(mode.name, self._parts.modes)
+        require_served(record, membership=self._parts.membership.form, own_uid=os.geteuid())
+        _require_may_stand(record, executor)
+        executor.prepare(record)
+        with self._parts.lock:
+            known = self._parts.allocations.get(record.id)
+            if known is not None:
+                return self._again(known, record)
+            require_room(record, view.devices(self._parts), but=instead_of)
+            held = self._parts.allocations.hold(record)
+        devices = self._provided(held, executor)
+        spec = SlotSpec(
+            allocation=record.id,
+            devices=devices,
+            tenant_uid=record.uid if record.uid >= 0 and os.geteuid() == 0 else None,
+            leaseless=self._parts.membership.form == "kernel",
+        )
+        with self._parts.lock:
+            granted = self._granted(held, spec, executor)
+            edits = self._edits(granted)
+        self._parts.events.tell(
+            "granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices())
+        )
+        return Grant(record=granted, edits=edits, warnings=executor.warnings(granted))
+
+    def _provided(self, held: AllocationRecord, executor: ModeExecutor) -> tuple[SlotDevice, ...]:
+        """Without the lock: others are granted and released meanwhile."""
+        try:
+            for other in self._parts.modes.values():
+                if other is not executor:
+                    other.vacate(held)
+            return executor.provide(held)
+        except BaseException as error:
+            with self._parts.lock:
+                executor.leave(held)
+                self._parts.allocations.give_up(held.id, error)
+            raise
+
+    def _granted(self, held: AllocationRecord, spec: SlotSpec, executor: ModeExecutor) -> AllocationRecord:
+        allocations = self._parts.allocations
+        try:
+            granted = allocations.grant(spec)
+        except BaseException:
+            executor.leave(held)
+            raise
+        try:
+            executor.enter(granted, self._parts.slots.pages(held.id))
+        except CalabashError as error:
+            executor.leave(granted)
+            allocations.end(held.id, reason=error.reason, explanation=error.message)
+            self._settled(allocations.sweep())
+            raise
+        return (allocations.started(held.id, None) or granted) if held.request.standing else granted
+
+    def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
+        if self._parts.allocations.making(known.id):
+            raise CalabashError(
+                f"allocation {known.id} is just being made",
+                reason=Reason.CONFLICT,
+                hint="ask again in a second",
+            )
+        if self._parts.allocations.ending(known.id) or known.placement != wanted.placement:
+            raise CalabashError(
+                f"allocation {known.id} is still held with another placement, or is just ending",
+                reason=Reason.CONFLICT,
+                hint="it is tried again when its last process has ended",
+            )
+        return Grant(record=known, edits=self._edits(known))
+
+    def _edits(self, record: AllocationRecord) -> Edits:
+        slot = str(self._parts.slots.path(record.id))
+        mode = mode_named(record.placement.mode)
+        everywhere = mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
+        return everywhere.joined(executor_of(mode.name, self._parts.modes).edits(record))
+
+
+def _require_may_stand(record: AllocationRecord, executor: ModeExecutor) -> None:
+    if record.request.standing and not executor.standing:
+        raise CalabashError(
+            f"an allocation in mode {executor.name} lives as long as its programs, and cannot stand without one",
+            hint="leave `standing` out",
+        )
+
+
+def _described(record: AllocationRecord, devices: Sequence[Device]) -> str:
+    """``vgpu: 8192 MiB 30% of device 0``."""
+    index = {d.uuid: d.index for d in devices}
+    parts = [f"{p.memory_mib} MiB {p.core_percent}% of device {index.get(p.device)}" for p in record.placement.slices]
+    return f"{record.placement.mode}: {', '.join(parts)}"
