@@ -115,7 +115,7 @@ def test_parts_of_a_card_are_given_to_several_virtual_machines(emulated: Cases) 
     assert (len(set(case["given"])), case["apart"]) == (2, True)
     assert "pci 1b36:0010" in case["said"]
     assert emulated["one too many"]["reason"] == "no_capacity"
-    assert emulated["whole while divided"]["reason"] == "mode_conflict"
+    assert emulated["whole while divided"]["reason"] == "no_capacity"
 
 
 def test_functions_in_use_hold_nobody_up_and_go_when_they_are_free(emulated: Cases) -> None:

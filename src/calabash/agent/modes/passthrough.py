@@ -108,6 +108,13 @@ class PassthroughExecutor(ViewOnly):
 
     def _give(self, record: AllocationRecord, part: Slice) -> None:
         device = self._device(part.device)
+        for given in self._book.all():
+            if given.device == device.uuid and (given.kind is Kind.CARD or not part.vf):
+                raise CalabashError(
+                    f"device {device.index} is with {given.allocation}, or on its way back from there",
+                    reason=Reason.NO_CAPACITY,
+                    hint="see `calabash vm list`",
+                )
         card = self.machine.card(device)
         if part.vf:
             self._give_part(record, device, card, part.vf)
