@@ -135,7 +135,11 @@ def test_every_route_is_described_and_nothing_else_is() -> None:
     from calabash.standalone.handlers.application import HANDLERS
 
     served = {
-        (method, path.replace("allocation:str", "id").replace("name:path", "name"), route.status_code)
+        (
+            method,
+            path.replace("allocation:str", "id").replace("name:str", "id").replace("name:path", "name"),
+            route.status_code,
+        )
         for route in HANDLERS
         for path in route.paths
         for method in route.http_methods

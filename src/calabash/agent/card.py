@@ -108,6 +108,10 @@ class Card:
             device=self.device.uuid, before=before.health, after=after.health, cause=cause, tell=told, part=part
         )
 
+    def held_parts(self, now_s: float) -> list[str]:
+        """Parts that have stayed well for as long as they had to."""
+        return [name for name, facts in self.entry.parts.items() if 0 < facts.hold_until_s <= now_s]
+
     def _became(
         self, before: HealthFacts, after: HealthFacts, cause: str, *, now_s: float, event: HealthEvent | None = None
     ) -> HealthChange | None:

@@ -138,8 +138,8 @@ class HealthFacts:
 def decide(before: HealthFacts, event: HealthEvent, *, now_s: float, flapping: Flapping) -> HealthFacts:
     """The facts after an event."""
     if event is HealthEvent.TEST_PASSED:
-        if before.need is not Need.TEST:
-            return before
+        if before.need is not Need.TEST or before.misses or before.gone or before.standing:
+            return before  # what has happened since it began wants a test of its own
         hold_s = flapping.hold(len(before.left_at))
         return replace(before, need=Need.NOTHING, hold_until_s=now_s + hold_s if hold_s else 0.0)
     return _damped(before, _CHANGES[event](before), now_s, flapping, by_itself=event is not HealthEvent.DRAIN)
@@ -153,9 +153,14 @@ def stand(before: HealthFacts, standing: tuple[str, ...], *, now_s: float, flapp
     return _damped(before, replace(before, standing=standing, need=need), now_s, flapping, by_itself=True)
 
 
-def restored(before: HealthFacts) -> HealthFacts:
-    """The facts as a pool finds them that starts again: who is on it and whether it answers is to be seen anew."""
+def restored(before: HealthFacts, *, rebooted: bool = False) -> HealthFacts:
+    """The facts as a pool finds them that starts again: who is on it and whether it answers is to be seen anew.
+
+    ``rebooted``: the machine was restarted meanwhile, and with it every card reset.
+    """
     need = _tested(before) if before.standing else before.need
+    if rebooted and need is Need.RESET:
+        need = Need.TEST
     return replace(before, misses=0, idle=False, refused=False, standing=(), need=need)
 
 

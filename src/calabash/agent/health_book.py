@@ -51,19 +51,31 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, history=(*self.history, happening)[-HISTORY_MAX:])
 
 
-class HealthBook:
-    """The file. Without a home nothing is kept. Not safe for threads by itself."""
+class _Book(msgspec.Struct, frozen=True, kw_only=True):
+    """``boot``: which start of the machine it was written in."""
 
-    def __init__(self, home: Path | None) -> None:
+    boot: str
+    cards: dict[str, CardEntry]
+
+
+class HealthBook:
+    """The file. Without a home nothing is kept. Not safe for threads by itself.
+
+    ``rebooted``: the machine was restarted since it was written; known when it has been read.
+    """
+
+    def __init__(self, home: Path | None, *, boot: str = "") -> None:
         self._file = home / BOOK_FILE if home is not None else None
+        self._boot = boot
         self._written: bytes | None = None
+        self.rebooted = False
 
     def read(self) -> dict[str, CardEntry] | None:
         """What an earlier pool knew; None when that cannot be read and nothing is known of any card."""
         if self._file is None:
             return {}
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, CardEntry])
+            found = msgspec.json.decode(self._file.read_bytes(), type=_Book)
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -71,12 +83,14 @@ class HealthBook:
             with contextlib.suppress(OSError):
                 self._file.replace(self._file.with_suffix(".damaged"))
             return None
+        self.rebooted = found.boot != self._boot
+        return found.cards
 
     def write(self, entries: Mapping[str, CardEntry]) -> None:
         """Keep it, if it has changed. A disk that takes nothing delays nobody: it is written with the next change."""
         if self._file is None:
             return
-        text = msgspec.json.encode(entries)
+        text = msgspec.json.encode(_Book(boot=self._boot, cards=dict(entries)))
         if text == self._written:
             return
         try:

@@ -71,7 +71,12 @@ class Inventory:
         for driver in drivers:
             for device in driver.devices():
                 numbered = replace(device, index=len(self._cards), spill_mib=spill_mib)
-                card = Card(device=numbered, driver=driver, policy=self.policy, entry=_entry(device, known))
+                card = Card(
+                    device=numbered,
+                    driver=driver,
+                    policy=self.policy,
+                    entry=_entry(device, known, rebooted=self._book.rebooted),
+                )
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
                 self._cards[device.uuid] = card
         self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
@@ -139,6 +144,8 @@ class Inventory:
                 changes += _one(card.happened(event, "nobody is on it" if free else "it is in use", now_s=now_s))
                 if card.condition.hold_until_s and now_s >= card.condition.hold_until_s:
                     changes += _one(card.happened(HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
+                for part in card.held_parts(now_s):
+                    changes += _one(card.part_happened(part, HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
                 card.entry = msgspec.structs.replace(card.entry, ecc_uncorrected=reading.ecc_uncorrected)
             if card.device.memory_mib == 0:
                 self._learn(card)
@@ -247,7 +254,7 @@ class Inventory:
             if device.uuid in self._cards or driver is None:
                 return
             cards = list(self._cards.values())
-            entry = _entry(device, self._book.read())
+            entry = _entry(device, self._book.read(), rebooted=self._book.rebooted)
             cards.insert(device.index, Card(device=device, driver=driver, policy=self.policy, entry=entry))
             self._cards = {}
             for index, card in enumerate(cards):
@@ -286,12 +293,12 @@ class Inventory:
                     card.device = replace(device, index=card.device.index)
 
 
-def _entry(device: Device, known: dict[str, CardEntry] | None) -> CardEntry:
+def _entry(device: Device, known: dict[str, CardEntry] | None, *, rebooted: bool) -> CardEntry:
     """What an earlier pool knew of a card; where that is lost, the card must pass a test."""
     found = CardEntry(condition=HealthFacts(need=Need.TEST), cause="what was known of it is lost")
     if known is not None:
         found = known.get(device.uuid, CardEntry())
-        found = msgspec.structs.replace(found, condition=restored(found.condition))
+        found = msgspec.structs.replace(found, condition=restored(found.condition, rebooted=rebooted))
     if device.health is Health.LOST:
         gone = replace(found.condition, gone=True, need=max(found.condition.need, Need.TEST))
         found = msgspec.structs.replace(found, condition=gone, cause=found.cause or "it was lost when the pool started")

@@ -26,6 +26,7 @@ from calabash.agent.truth import Hooks, Truth
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.protocol import GpuDriver
+from calabash.seams.host.processes import boot_id
 from calabash.seams.store import Store
 
 
@@ -75,7 +76,9 @@ def build_parts(
     own = OwnProcesses()
     membership = membership or choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
-    inventory = Inventory(drivers, policy=read_policy(home), book=HealthBook(home), clock=clock, spill_mib=spill_mib)
+    inventory = Inventory(
+        drivers, policy=read_policy(home), book=HealthBook(home, boot=boot_id()), clock=clock, spill_mib=spill_mib
+    )
     ledgers = Ledgers(slots, clock, members=membership.processes)
     occupancy = Occupancy(inventory, membership, clock)
     allocations = Allocations(

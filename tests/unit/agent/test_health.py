@@ -44,6 +44,7 @@ def _walk(*events: HealthEvent | tuple[str, ...], start: HealthFacts | None = No
         ((_E.GONE,), Health.LOST),
         ((_E.GONE, _E.ANSWERED, _E.TEST_FAILED), Health.RECOVERING),
         ((_E.GONE, _E.ANSWERED, _E.TEST_FAILED, _E.TEST_PASSED), Health.HEALTHY),
+        ((_E.MISSED, _E.TEST_PASSED, _E.ANSWERED), Health.RECOVERING),
         ((_E.NEEDS_RESET,), Health.DRAINING),
         ((_E.NEEDS_RESET, _E.ANSWERED), Health.DRAINING),
         ((_E.NEEDS_RESET, _E.IDLE), Health.RECOVERING),

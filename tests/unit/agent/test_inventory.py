@@ -83,6 +83,7 @@ class Node:
         self.cards = Cards(joined=joined)
         self.clock = Clock()
         self.home = home
+        self.boot = "first"
         self.policy = policy
         self.users: dict[DeviceUuid, str] = {}
         self.test = Probed(passed=True, figures={"kernel": 10.0})
@@ -91,7 +92,10 @@ class Node:
     def begin(self) -> None:
         """A pool starts."""
         self.inventory = Inventory(
-            [cast("Any", self.cards)], policy=self.policy, book=HealthBook(self.home), clock=cast("Any", self.clock)
+            [cast("Any", self.cards)],
+            policy=self.policy,
+            book=HealthBook(self.home, boot=self.boot),
+            clock=cast("Any", self.clock),
         )
         self.recovery = Recovery(
             self.inventory,
@@ -276,6 +280,18 @@ def test_a_fault_in_a_part_takes_that_part_out_of_service_and_nothing_else(node:
     assert node.inventory.part_health(ONE, "MIG-1") is Health.HEALTHY
 
 
+def test_a_part_that_fails_again_has_to_stay_well_for_a_while(node: Node) -> None:
+    for _ in range(2):
+        for event in (HealthEvent.NEEDS_RESET, HealthEvent.IDLE, HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
+            node.inventory.part(ONE, "mps", event, "its daemon died and runs again")
+    assert node.inventory.part_health(ONE, "mps") is Health.RECOVERING
+    node.look()
+    assert node.inventory.part_health(ONE, "mps") is Health.RECOVERING
+    node.clock.at_s += 11
+    node.look()
+    assert node.inventory.part_health(ONE, "mps") is Health.HEALTHY
+
+
 def test_a_fault_that_a_program_causes_in_a_part_is_told_and_changes_nothing(node: Node) -> None:
     changes = node.inventory.happened(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=31, part="MIG-1"))
     assert [(c.part, c.after, c.tell) for c in changes] == [("MIG-1", Health.HEALTHY, False)]
@@ -298,6 +314,16 @@ def test_what_is_known_of_cards_and_parts_is_known_to_the_next_pool(tmp_path: Pa
     assert (node.health(), node.inventory.cause(ONE)) == (Health.DRAINING, "XID 48")
     assert node.inventory.part_health(TWO, "mps") is Health.DRAINING
     assert [h.cause for h in node.inventory.entry(ONE).history] == ["XID 48"]
+
+
+def test_a_restart_of_the_machine_is_a_reset_of_its_cards(tmp_path: Path) -> None:
+    node = Node(home=tmp_path, policy=HealthPolicy(recovery=RecoveryRules(reset=False)))
+    node.xid(48)
+    node.inventory.apply(TWO, HealthEvent.NEEDS_REPLACE, "XID 54")
+    node.boot = "second"
+    node.begin()
+    assert node.recover() is Health.HEALTHY
+    assert node.health(TWO) is Health.LOST
 
 
 def test_memory_errors_while_no_pool_was_there_count(tmp_path: Path) -> None:

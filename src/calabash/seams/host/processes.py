@@ -55,6 +55,14 @@ def identify(pid: int) -> Process | None:
     return Process(pid=pid, start_time=started) if started else None
 
 
+def boot_id() -> str:
+    """Which start of the machine this is; "" when the kernel does not say."""
+    try:
+        return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def began_s(process: Process) -> float:
     """When it was started, in seconds since the epoch."""
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
