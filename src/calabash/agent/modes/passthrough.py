@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from calabash.agent.modes.passthrough_book import Book, Given, Kind
+from calabash.agent.modes.passthrough_book import Given, GivenKind, PassthroughBook
 from calabash.agent.modes.passthrough_machine import PLAIN, Machine, real_machine, simulated_machine
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
 from calabash.agent.slot_content import SlotDevice
@@ -48,7 +48,7 @@ class PassthroughExecutor(ViewOnly):
     def __init__(self, tools: NodeTools, machine: Machine | None = None) -> None:
         super().__init__(tools)
         self._machine = machine
-        self._book = Book(tools.home / "passthrough.json")
+        self._book = PassthroughBook(tools.home / "passthrough.json")
         self._changing = threading.Lock()  # one change of the machine at a time
         self._over: set[str] = set()
         self._news: list[str] = []
@@ -109,7 +109,7 @@ class PassthroughExecutor(ViewOnly):
     def _give(self, record: AllocationRecord, part: Slice) -> None:
         device = self._device(part.device)
         for given in self._book.all():
-            if given.device == device.uuid and (given.kind is Kind.CARD or not part.vf):
+            if given.device == device.uuid and (given.kind is GivenKind.CARD or not part.vf):
                 raise CalabashError(
                     f"device {device.index} is with {given.allocation}, or on its way back from there",
                     reason=Reason.NO_CAPACITY,
@@ -138,7 +138,7 @@ class PassthroughExecutor(ViewOnly):
         return Given(
             allocation=record.id,
             device=device.uuid,
-            kind=Kind.CARD,
+            kind=GivenKind.CARD,
             name=address,
             driver=self.machine.tree.get(address).driver,
             card=device if address == card.address else None,
@@ -161,7 +161,7 @@ class PassthroughExecutor(ViewOnly):
                 reason=Reason.NO_CAPACITY,
             )
         machine.require_group(free, ())
-        self._book.add([_part(record, device, card, Kind.FUNCTION, free, made=made)])
+        self._book.add([_part(record, device, card, GivenKind.FUNCTION, free, made=made)])
         machine.vfio.bind(free)
 
     def _give_typed(self, record: AllocationRecord, device: Device, card: PciDevice, profile: str) -> None:
@@ -173,11 +173,11 @@ class PassthroughExecutor(ViewOnly):
             if kind is None or place in taken:
                 continue
             if kind.id.isdigit():
-                self._book.add([_part(record, device, card, Kind.TYPE, place)])
+                self._book.add([_part(record, device, card, GivenKind.TYPE, place)])
                 machine.functions.set_type(place, kind.id)
             else:
                 name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{record.id}/{device.uuid}"))
-                self._book.add([_part(record, device, card, Kind.MEDIATED, name)])
+                self._book.add([_part(record, device, card, GivenKind.MEDIATED, name)])
                 machine.functions.make_mediated(place, kind.id, name)
             return
         raise CalabashError(
@@ -193,8 +193,8 @@ class PassthroughExecutor(ViewOnly):
 
     def edits(self, record: AllocationRecord) -> Edits:
         given = [g for g in self._book.of(record.id) if g.main]
-        addresses = ",".join(g.name for g in given if g.kind is not Kind.MEDIATED)
-        mediated = ",".join(g.name for g in given if g.kind is Kind.MEDIATED)
+        addresses = ",".join(g.name for g in given if g.kind is not GivenKind.MEDIATED)
+        mediated = ",".join(g.name for g in given if g.kind is GivenKind.MEDIATED)
         environment = []
         for value, ours, is_mediated in ((addresses, "CALABASH_PCI", False), (mediated, "CALABASH_MDEV", True)):
             if value:
@@ -209,7 +209,7 @@ class PassthroughExecutor(ViewOnly):
     def _nodes(self, allocation: AllocationId) -> list[Path]:
         tree, found = self.machine.tree, []
         for given in self._book.of(allocation):
-            device = tree.find(given.name) if given.kind is not Kind.MEDIATED else None
+            device = tree.find(given.name) if given.kind is not GivenKind.MEDIATED else None
             group = device.group if device is not None else self.machine.functions.mediated_group(given.name)
             if group >= 0:
                 found.append(self.machine.vfio.group_file(group))
@@ -263,9 +263,9 @@ class PassthroughExecutor(ViewOnly):
     def _fetch_one(self, given: Given) -> None:
         """Raises CalabashError, and is tried again."""
         machine = self.machine
-        if given.kind is Kind.MEDIATED:
+        if given.kind is GivenKind.MEDIATED:
             machine.functions.unmake_mediated(given.name)
-        elif given.kind is Kind.TYPE:
+        elif given.kind is GivenKind.TYPE:
             machine.functions.set_type(given.name, "")
         else:
             self._fetch_device(given)
@@ -273,7 +273,9 @@ class PassthroughExecutor(ViewOnly):
             machine.functions.unmake(given.parent)
         self._book.remove(given)
         device = DeviceUuid(given.device)
-        if given.kind is Kind.CARD and not any(g.device == device and g.kind is Kind.CARD for g in self._book.all()):
+        if given.kind is GivenKind.CARD and not any(
+            g.device == device and g.kind is GivenKind.CARD for g in self._book.all()
+        ):
             self._tools.inventory.came_back(device)
 
     def _fetch_device(self, given: Given) -> None:
@@ -305,7 +307,7 @@ class PassthroughExecutor(ViewOnly):
 
 
 def _part(
-    record: AllocationRecord, device: Device, card: PciDevice, kind: Kind, name: str, *, made: bool = False
+    record: AllocationRecord, device: Device, card: PciDevice, kind: GivenKind, name: str, *, made: bool = False
 ) -> Given:
     return Given(
         allocation=record.id, device=device.uuid, kind=kind, name=name, parent=card.address, made=made, main=True

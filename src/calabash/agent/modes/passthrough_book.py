@@ -21,7 +21,7 @@ from calabash.seams.host.files import write_durably
 log = structlog.get_logger(__name__)
 
 
-class Kind(StrEnum):
+class GivenKind(StrEnum):
     """How it is given, and so how it comes back."""
 
     CARD = "card"  # bound to VFIO; its driver comes back
@@ -45,7 +45,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
     allocation: str
     device: str
-    kind: Kind
+    kind: GivenKind
     name: str
     driver: str = ""
     parent: str = ""
@@ -54,7 +54,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     main: bool = True
 
 
-class Book:
+class PassthroughBook:
     """All of it, on disk. From any thread."""
 
     def __init__(self, file: Path) -> None:
