@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from calabash.agent.doubtful import DoubtfulEntries
 from calabash.agent.lifecycle import LifecycleStep, Seen, next_step
 from calabash.agent.membership import Membership
 from calabash.agent.orphans import Orphans
@@ -88,9 +89,7 @@ class Allocations:
         self._held: dict[AllocationId, _Held] = {}
         self._orphans = Orphans(slots, membership)
         self._occupancy = occupancy
-        self._doubtful: dict[AllocationId, CalabashError] = {}
-
-    # -- reading -----------------------------------------------------------------------------------------------
+        self._doubtful = DoubtfulEntries(store, clock)
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""
@@ -114,8 +113,6 @@ class Allocations:
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
         return self._orphans.on(device)
-
-    # -- granting ----------------------------------------------------------------------------------------------
 
     def hold(self, record: AllocationRecord) -> AllocationRecord:
         """Journal it: its room is held from now on, and ``grant`` or ``give_up`` follows. Raises CalabashError and then
@@ -150,19 +147,14 @@ class Allocations:
         self._withdraw(allocation, error)
 
     def _withdraw(self, allocation: AllocationId, error: BaseException) -> None:
-        """Whether the journal has it is not known after a lost connection: close it until that succeeds."""
+        """Whether the journal has it is not known after a lost connection."""
         self._membership.remove(allocation)
         self._slots.remove(allocation)
-        cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
-        self._doubtful[allocation] = cause
-        self._close_doubtful(Changes())
+        self._doubtful.add(allocation, error)
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
-        """Ask for the end of an allocation; its programs are ended, then it is released. False when not held.
-
-        Args:
-            gently: its programs are about to end by themselves and are not to be told.
-        """
+        """Ask for the end of an allocation; its programs are ended, then it is released. False when not held. ``gently``:
+        its programs are about to end by themselves and are not to be told."""
         entry = self._held.get(allocation)
         if entry is None:
             return False
@@ -185,8 +177,6 @@ class Allocations:
             entry.start_unwritten = True
         return entry.record
 
-    # -- keeping -----------------------------------------------------------------------------------------------
-
     def recover(self) -> Changes:
         """Adopt what the journal, the slots and the members say; called once, before anything is granted."""
         self._slots.sweep()
@@ -202,8 +192,7 @@ class Allocations:
 
     def sweep(self) -> Changes:
         """Look at every witness again and take the steps that follow."""
-        changes = Changes()
-        self._close_doubtful(changes)
+        changes = Changes(failures=self._doubtful.close())
         for entry in list(self._held.values()):
             try:
                 self._settle(entry, changes)
@@ -221,7 +210,9 @@ class Allocations:
         while True:
             step = next_step(self._look(entry))
             if step is LifecycleStep.MARK_RUNNING:
-                self._mark_running(entry)
+                now_s = self._clock.now_s()
+                self._store.start(entry.record.id, at=now_s)
+                entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=now_s)
                 changes.started.append(entry.record)
             elif step is LifecycleStep.END_PROGRAMS:
                 if not entry.gently:
@@ -257,17 +248,9 @@ class Allocations:
             entry=record.state,
             slot=self._slots.exists(record.id),
             in_use=in_use,
-            awaited=self._awaited(entry),
+            awaited=self._tenure.holds(record, self._clock.monotonic_ns() - entry.since_ns),
             ending=entry.ending is not None,
         )
-
-    def _awaited(self, entry: _Held) -> bool:
-        return self._tenure.holds(entry.record, self._clock.monotonic_ns() - entry.since_ns)
-
-    def _mark_running(self, entry: _Held) -> None:
-        now_s = self._clock.now_s()
-        self._store.start(entry.record.id, at=now_s)
-        entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=now_s)
 
     def _remove_slot(self, entry: _Held) -> bool:
         """False when somebody has come after all."""
@@ -278,15 +261,6 @@ class Allocations:
             entry.final_usage = list(self._usage_of(record))
         self._slots.remove(record.id)
         return True
-
-    def _close_doubtful(self, changes: Changes) -> None:
-        for allocation, cause in list(self._doubtful.items()):
-            try:
-                self._store.release(allocation, at=self._clock.now_s(), reason=cause.reason, explanation=cause.message)
-            except CalabashError as error:
-                changes.failures.append(error)
-            else:
-                del self._doubtful[allocation]
 
 
 def slices_on(
