@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import tests.daemons.world
 from tests.daemons.users import ANN, open_way
-from tests.daemons.world import Program, World, elapsed_until, until
+from tests.daemons.world import NATIVE, Program, World, elapsed_until, until
 from tests.native.sim_cuda_programs import program
 
 from calabash.seams.host.processes import identify
@@ -73,6 +74,20 @@ def daemon_of(world: World) -> int:
     """The pid of the one that runs."""
     (found,) = (world.home / "mps").glob("*/pipe/nvidia-cuda-mps-control.pid")
     return int(found.read_text())
+
+
+def server_of(pipe: Path) -> int:
+    """The pid of the server that a daemon has."""
+    found = subprocess.run(
+        [NATIVE / "simgpu" / "nvidia-cuda-mps-control"],
+        input="get_server_list\n",
+        env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return int(found.stdout)
 
 
 def has_ended(pid: int) -> bool:
@@ -157,6 +172,35 @@ def test_an_illegal_access_is_told_to_whom_it_hits_and_the_service_is_back(world
     assert ready(world.running(client, **mps(20))[0]) == A100_SMS * 20 // 100  # while the two still live
     why = world.client.get(f"/v1/allocations/{other['id']}/why")
     assert any("a fatal fault of" in detail for detail in why["details"])
+
+
+def test_who_leaves_at_once_after_a_fault_is_told_all_the_same(world: World, client: str) -> None:
+    victim, other = world.running(client, **mps(50))
+    culprit, one = world.running("sh", "-c", f"(echo fault; echo call) | {client}", **mps(30))
+    ready(victim)
+    until(lambda: ask(victim, "call") == [str(ILLEGAL_ADDRESS)], what="the fault to hit the victim")
+    victim.kill()
+    told = until(lambda: [e for e in world.events("mps_fault") if e["allocation"] == other["id"]], what="it to be told")
+    assert f"allocation {one['id']}" in told[0]["message"]
+    until(culprit.dead, what="the culprit to end")
+
+
+def test_what_somebody_sets_at_the_server_is_set_back_and_told(world: World, client: str) -> None:
+    ready(world.running(client, **mps(20, 1024))[0])
+    (pipe,) = (world.home / "mps").glob("*/pipe")
+    changed = subprocess.run(
+        [NATIVE / "simgpu" / "nvidia-cuda-mps-control"],
+        input=f"set_active_thread_percentage {server_of(pipe)} 100\n",
+        env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert changed.stdout == "100.0\n"
+    until(lambda: any("gave 100%" in e["message"] for e in world.events("mended")), what="it to be told")
+    bare = world.run("env", "-u", "LD_PRELOAD", "-u", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", client, **mps(50, 1024))
+    assert ready(bare) == A100_SMS * 20 // 100
 
 
 def test_a_daemon_that_dies_is_started_again_and_its_clients_are_told(world: World, client: str) -> None:

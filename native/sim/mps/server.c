@@ -88,6 +88,7 @@ static void note_clients(void)
         seen[i] = now;
         if (!now) continue;
         seen_pid[i] = sim_process_pid(&sim, i);
+        if (seen_pid[i] == 0) seen_pid[i] = (int)n->proc[i].pid; /* it has died since: as it called itself */
         log_line("New client %d connected", seen_pid[i]);
         log_line("Status of client {%u, %d} is ACTIVE", n->proc[i].mps.id, seen_pid[i]);
     }
@@ -113,8 +114,10 @@ static void note_fault(struct sim_mps *m)
         uint32_t slot = m->fault_slot % SIM_PROCS_MAX;
         const char *uuid = sim.node->device[m->fault_device % SIM_DEVICES_MAX].profile.uuid;
         faults_seen = m->fault_count;
-        log_line("Client {%u, %d} encountered a fatal fault on device %s", sim.node->proc[slot].mps.id,
-                 seen_pid[slot], uuid);
+        int pid =
+            seen[slot] ? seen_pid[slot] : (int)m->fault_pid; /* it may have come and gone between two looks */
+        log_line("Client {%u, %d} encountered a fatal fault on device %s", sim.node->proc[slot].mps.id, pid,
+                 uuid);
         hit_clients(true);
         log_line("Server is in FAULT state: no new client until all that were hit have exited");
     }

@@ -40,7 +40,7 @@ struct server *server_for(struct daemon *d, uint32_t uid)
 
 struct sim_mps *server_state(struct daemon *d, const struct server *v)
 {
-    return v->slot >= 0 ? sim_mps_server(d->sim.node, (uint32_t)v->slot) : NULL;
+    return v->pid && v->slot >= 0 ? sim_mps_server(d->sim.node, (uint32_t)v->slot) : NULL;
 }
 
 /* In the child: become the server. */

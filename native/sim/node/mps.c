@@ -128,6 +128,7 @@ void sim_mps_fault(struct sim *s, uint32_t device, uint32_t result)
     }
     if (of) {
         of->fault_slot = (uint32_t)s->slot;
+        of->fault_pid = (uint32_t)n->proc[s->slot].pid;
         of->fault_device = device;
         of->fault_count++;
         __atomic_store_n(&of->status, SIM_MPS_FAULT, __ATOMIC_RELEASE);

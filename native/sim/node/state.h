@@ -238,6 +238,7 @@ struct sim_mps {
         fault_count; /* a server's: who made the last fatal fault, where; faults ever */
     uint32_t visible_count;
     uint8_t visible[SIM_DEVICES_MAX]; /* a server's devices, in its order */
+    uint32_t fault_pid;               /* in its own PID namespace */
     uint64_t spare[8];
 };
 

@@ -35,7 +35,7 @@ NOTES_MAX = 256
 log = structlog.get_logger(__name__)
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class RunningDaemon(msgspec.Struct, frozen=True, kw_only=True):
     """A daemon that was started for a card, whose compute mode was set."""
 
     device: str
@@ -117,7 +117,7 @@ class MpsExecutor(ViewOnly):
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         for record in held:
-            self._hold(record)
+            self._hold(record).resume()
         for running in self._written():
             process = Process(pid=running.pid, start_time=running.start_time)
             with self._lock:
@@ -210,7 +210,7 @@ class MpsExecutor(ViewOnly):
 
     def _remember(self) -> None:
         running = [
-            Running(device=uuid, pid=service.daemon.pid, start_time=service.daemon.start_time)
+            RunningDaemon(device=uuid, pid=service.daemon.pid, start_time=service.daemon.start_time)
             for uuid, service in list(self._services.items())
             if service.daemon is not None
         ]
@@ -222,9 +222,9 @@ class MpsExecutor(ViewOnly):
         except OSError as error:
             log.error("which MPS daemons run is not written down", error=error.strerror)
 
-    def _written(self) -> list[Running]:
+    def _written(self) -> list[RunningDaemon]:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=list[Running])
+            return msgspec.json.decode(self._file.read_bytes(), type=list[RunningDaemon])
         except FileNotFoundError:
             return []
         except (OSError, msgspec.DecodeError) as error:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import structlog
 
+from calabash.agent.modes.mps_clients import Clients
 from calabash.agent.modes.mps_door import Door
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
@@ -30,7 +31,7 @@ from calabash.seams.host.processes import Process, alive, identify, send_signal
 
 START_S = 10.0
 PART_AFTER_S = 1.0  # those that a fault hit may leave by themselves for so long
-LET_IN_MAX = 1024
+RETRY_S, RETRY_MAX_S = 1.0, 30.0  # what does not start is tried again, ever less often
 SMS_TOLERANCE = 2  # the driver rounds to what the chip can divide
 
 log = structlog.get_logger(__name__)
@@ -69,11 +70,13 @@ class CardService:
         self.daemon: Process | None = None
         self._server: Process | None = None
         self._door: Door | None = None
-        self._clients: dict[int, AllocationId | None] = {}
-        self._let_in: dict[int, AllocationId] = {}  # the last that came through the door
+        self._clients = Clients(tools.allocation_of)
         self._window: Share | None = None  # of whoever is being let in
         self._given = Share(percent=0, memory_mib=0)  # by the server; 0: not set
         self._faulted_at = 0.0
+        self._begun = False
+        self._down = False
+        self._retry_s, self._retry_at = RETRY_S, 0.0
 
     @property
     def door(self) -> Path:
@@ -98,6 +101,10 @@ class CardService:
         """It may have nothing any more."""
         self._shares.pop(allocation, None)
 
+    def resume(self) -> None:
+        """An earlier pool has begun it: it is to be there."""
+        self._begun = True
+
     def adopt(self, daemon: Process) -> None:
         """Take over the daemon of an earlier pool."""
         self.daemon = daemon
@@ -114,6 +121,7 @@ class CardService:
                 self._door = Door(
                     self.door, allocation_of=self._tools.allocation_of, admission=self.admitted, joined=self._joined
                 )
+            self._begun = True
 
     def stop(self) -> None:
         """End it and whoever is still a client; nobody holds anything of it."""
@@ -121,6 +129,9 @@ class CardService:
         if door is not None:
             door.close()
         with self._lock:
+            culprit = self.control.culprit()
+            if culprit and not self._faulted_at:  # all that it hit have left by now
+                self._tell_fault(culprit)
             try:
                 if self.running:
                     self.control.quit()
@@ -147,7 +158,7 @@ class CardService:
         with self._lock:
             self.ensure()
             before = self._looked(self._server_pid())
-            self._let_in = dict(list(self._let_in.items())[-LET_IN_MAX:]) | {pid: allocation}
+            self._clients.let_in(pid, allocation)
             self._window = share
             wrong = self._give()
         if wrong:
@@ -157,7 +168,7 @@ class CardService:
         finally:
             with self._lock:
                 self._window = None
-                self._clients[pid] = allocation  # until the server is asked again
+                self._clients.let_in(pid, allocation)
                 self._give()
                 after = self._looked(self._server_pid())
                 self._refuse_others(allocation, share, before, after)
@@ -197,19 +208,18 @@ class CardService:
 
     def look(self) -> None:
         """Several times a second: is the daemon there, does the server serve, who are its clients."""
-        if self.idle or not self._lock.acquire(blocking=False):
+        if self.idle or not self._begun or time.monotonic() < self._retry_at or not self._lock.acquire(blocking=False):
             return  # whoever has it looks by itself
         try:
             if not self.running:
                 self._restart()
                 return
-            known = dict(self._clients)
             look = self._looked(self._server.pid) if self._server is not None and alive(self._server) else None
             culprit = self.control.culprit()  # all that were hit may have gone by now, and the server serves again
             if look is None:
                 self._server_gone()
             elif look.status is ServerStatus.FAULT or culprit:
-                self._fault(look, known | self._clients, culprit)
+                self._fault(look, culprit)
             elif self._faulted_at:
                 self._back()
         finally:
@@ -230,35 +240,57 @@ class CardService:
             return [f"{gave} and was told {wanted.percent}% and {wanted.memory_mib} MiB again{wrong and ', ' + wrong}"]
 
     def _restart(self) -> None:
-        hit = _by_allocation(self._clients)
+        hit = self._clients.by_allocation()
         self._end_daemon()
         self._clients.clear()
-        self._tell_hit("mps_daemon_died", hit, "the MPS daemon died")
-        self.ensure()
-        self._tell("mps_back", "", "", f"the MPS daemon of device {self.device.index} runs again")
+        if not self._down:
+            self._tell_hit("mps_daemon_died", hit, "the MPS daemon died")
+        self._mend(f"the MPS daemon of device {self.device.index} runs again")
 
     def _server_gone(self) -> None:
-        hit, first = _by_allocation(self._clients), self._server is None
+        hit, first = self._clients.by_allocation(), self._server is None
         self._server = None
         self._clients.clear()
         if not first and not self._faulted_at:
             self._tell_hit("mps_server_died", hit, "the MPS server died")
-        self.ensure()
-        if self._faulted_at:
-            self._back()
-        elif not first:
-            self._tell("mps_back", "", "", f"the MPS server of device {self.device.index} runs again")
+        self._mend("" if first and not self._down else f"the MPS server of device {self.device.index} runs again")
 
-    def _fault(self, look: ServerLook, clients: Mapping[int, AllocationId | None], culprit: int) -> None:
+    def _mend(self, news: str) -> None:
+        """In a thread of its own: a card takes seconds to start, and the other cards are looked at meanwhile."""
+        self._down = True
+        self._retry_at = time.monotonic() + self._retry_s
+        threading.Thread(target=self._mended, args=(news,), name=f"mps-{self.device.index}", daemon=True).start()
+
+    def _mended(self, news: str) -> None:
+        with self._lock:
+            if self.idle:
+                return
+            try:
+                self.ensure()
+            except CalabashError as error:
+                log.error("the MPS service does not come back", device=self.device.index, error=error.message)
+                self._retry_at = time.monotonic() + self._retry_s
+                self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+                return
+            self._down, self._retry_s, self._retry_at = False, RETRY_S, 0.0
+            if self._faulted_at:
+                self._back()
+            elif news:
+                self._tell("mps_back", "", "", news)
+
+    def _fault(self, look: ServerLook, culprit: int) -> None:
         now = time.monotonic()
         if not self._faulted_at:
             self._faulted_at = now
-            whose = clients.get(culprit) or self._let_in.get(culprit)
-            by = f"allocation {whose} (process {culprit})" if whose else f"process {culprit}" if culprit else "a client"
-            self._tell_hit("mps_fault", _by_allocation(clients), f"a fatal fault of {by}")
+            self._tell_fault(culprit)
         elif look.status is ServerStatus.FAULT and now - self._faulted_at > PART_AFTER_S:
             self.control.ask(f"shutdown_server {look.pid} -f")
             self._server_gone()
+
+    def _tell_fault(self, culprit: int) -> None:
+        whose = self._clients.whose(culprit)
+        by = f"allocation {whose} (process {culprit})" if whose else f"process {culprit}" if culprit > 0 else "a client"
+        self._tell_hit("mps_fault", self._clients.by_allocation(), f"a fatal fault of {by}")
 
     def _back(self) -> None:
         took_s, self._faulted_at = time.monotonic() - self._faulted_at, 0.0
@@ -327,8 +359,7 @@ class CardService:
     def _looked(self, server: int) -> ServerLook | None:
         look = self.control.look(server)
         if look is not None:
-            known = self._clients
-            self._clients = {pid: known.get(pid) or self._tools.allocation_of(pid) for pid in look.clients}
+            self._clients.seen(look.clients)
         return look
 
     def _wanted(self) -> Share:
@@ -364,11 +395,3 @@ class CardService:
 
     def _tell(self, kind: str, reason: str, allocation: str, message: str) -> None:
         self._tools.tell(kind, reason, allocation, message)
-
-
-def _by_allocation(clients: Mapping[int, AllocationId | None]) -> dict[AllocationId, list[int]]:
-    found: dict[AllocationId, list[int]] = {}
-    for pid, whose in clients.items():
-        if whose is not None:
-            found.setdefault(whose, []).append(pid)
-    return found

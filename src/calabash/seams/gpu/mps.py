@@ -179,7 +179,8 @@ class MpsControl:
         self.ask("quit -t 0")
 
     def culprit(self) -> int:
-        """Who made the last fatal fault, by what the server has written since it was asked last; 0: it does not say."""
+        """Who made the last fatal fault, by what the server has written since it was asked last; 0: there was none, -1: it
+        does not say who."""
         try:
             with (self.log / "server.log").open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -190,7 +191,7 @@ class MpsControl:
             return 0
         self._read_to = size
         found = _CULPRIT.findall(text)
-        return int(found[-1]) if found else 0
+        return (int(found[-1]) or -1) if found else 0
 
     def forget_log(self) -> None:
         """What has been written so far is no news."""
