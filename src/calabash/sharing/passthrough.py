@@ -74,8 +74,8 @@ class Passthrough:
         return None  # only when asked for by name, or by a virtual function, which says the name
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        if device.mig_enabled:
-            return Misfit(reason=Reason.MODE_CONFLICT, message="has MIG on, and goes to a virtual machine without it")
+        if any(instance.fixed or instance.foreign for instance in device.mig_instances):
+            return Misfit(reason=Reason.MODE_CONFLICT, message="is cut by MIG, and goes to a virtual machine whole")
         if request.vf:
             return self._part(device, held, request)
         wanted = request.memory_mib or 0

@@ -1,0 +1,290 @@
+"""An agent whose front end asks for everything at random, until it is killed or has done its steps.
+
+``python -m tests.daemons.programs.every_mode HOME SEED STEPS COUNTER``: takes up what is there, looks whether books and
+machine agree, then grants, releases, drains and breaks things. COUNTER is a file whose first eight bytes count the
+steps of all lives. Ends with 0 when STEPS are done, everything was given back and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import random
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pynvml
+import structlog
+
+from calabash.agent.node import NodeAgent
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import Health
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigState
+from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Slice
+from calabash.seams.clock import SystemClock
+from calabash.seams.gpu import sim
+from calabash.seams.gpu.library import shim_library, simulated_environment
+from calabash.seams.gpu.partitions import partitioning_of
+from calabash.seams.gpu.protocol import DriverOptions
+from calabash.seams.gpu.vendors import open_present
+from calabash.seams.store import open_store
+from calabash.sharing.protocol import Misfit
+from calabash.sharing.registry import fits, mode_for
+
+PATIENCE_S = 60.0  # against hanging
+REFUSALS = {
+    Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT, Reason.UNHEALTHY, Reason.CONFLICT,
+    Reason.TOO_LARGE,
+}  # fmt: skip
+BURST = ComputePolicy.BURST
+ASKED = (
+    GpuRequest(memory_mib=4096, core_percent=20),
+    GpuRequest(memory_mib=12_000, core_percent=45, policy=BURST),
+    GpuRequest(mode=ModeName("exclusive")),
+    GpuRequest(mode=ModeName("timeslice")),
+    GpuRequest(mode=ModeName("mps"), memory_mib=3000, core_percent=30),
+    GpuRequest(mode=ModeName("mps"), memory_mib=1000, core_percent=10),
+    GpuRequest(mig="1g.10gb"),
+    GpuRequest(mig="3g.40gb"),
+    GpuRequest(mode=ModeName("mig"), memory_mib=15_000, core_percent=28),
+    GpuRequest(mode=ModeName("passthrough"), standing=True),
+    GpuRequest(vf="vf", standing=True),
+)
+
+
+class UntilGivenBack:
+    """Nobody uses anything here: what was granted is held until its end is asked for."""
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        del record, held_ns
+        return True
+
+
+class Life:
+    """One life of the agent."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home = home
+        self.random = random.Random(seed)
+        self.node = sim.find_node(home, "lab")
+        state = self.node.state
+        self.store = open_store(f"sqlite:///{home}/journal.db")
+        self.drivers = open_present(DriverOptions(sim_state=state))
+        self.agent = NodeAgent(
+            home=home,
+            store=self.store,
+            clock=SystemClock(),
+            drivers=self.drivers,
+            library=shim_library(),
+            environment=simulated_environment(state),
+            node="node",
+            tenure=UntilGivenBack(),
+        )
+        self.parts = cast("Any", self.agent)._parts
+        self.agent.start()
+        self.done: Counter[str] = Counter()
+        self.number = self.random.randrange(1 << 60)
+
+    # ---- steps ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        kind = self.random.choices(
+            (self.ask, self.end, self.drain, self.undrain, self.keep, self.hurt, self.agree),
+            (50, 40, 1, 3, 1, 0.3, 3),
+        )[0]
+        kind()
+
+    def ask(self) -> None:
+        request = self.random.choice(ASKED)
+        mode = mode_for(request).name
+        states = list(self.agent.devices())
+        self.random.shuffle(states)
+        for state in states:
+            answer = fits(state.device, *state.counted, replace(request, mode=mode))
+            if not isinstance(answer, Misfit):
+                self.grant(request, mode, answer)
+                return
+        self.done["no room"] += 1
+
+    def grant(self, request: GpuRequest, mode: ModeName, part: Slice) -> None:
+        self.number += 1
+        record = AllocationRecord(
+            id=AllocationId(f"a{self.number:x}"),
+            state=AllocationState.GRANTED,
+            request=request,
+            placement=Placement(node=self.agent.node, mode=mode, slices=(part,)),
+            created_at=time.time(),
+            granted_at=time.time(),
+        )
+        try:
+            self.agent.grant(record)
+        except CalabashError as error:
+            if error.reason not in REFUSALS:
+                raise
+            self.done[f"refused {error.reason}"] += 1
+        else:
+            self.done[f"granted {mode}"] += 1
+
+    def end(self) -> None:
+        held = self.agent.records()
+        if held:
+            self.agent.end(self.random.choice(held).id, reason="released", explanation="")
+
+    def drain(self) -> None:
+        self._as_operator(lambda device: self.agent.care.drain(device, why="a test", evict_after_s=None))
+
+    def undrain(self) -> None:
+        for state in self.agent.devices():
+            self.agent.care.undrain(state.device)
+
+    def keep(self) -> None:
+        mode = self.random.choice(("auto", "auto", "auto", "mig", "vgpu"))
+        self._as_operator(lambda device: self.agent.cutting.keep(device, mode))
+
+    def _as_operator(self, change: Callable[[Any], None]) -> None:
+        state = self.random.choice(self.agent.devices())
+        try:
+            change(state.device)
+        except CalabashError as error:
+            if error.reason not in REFUSALS | {Reason.SELECTOR_MISMATCH}:
+                raise
+
+    def hurt(self) -> None:
+        """Of all faults those after which a card is well again without anybody's help, and an error of a program."""
+        state = self.random.choice(self.agent.devices())
+        what = self.random.choice((("xid", "13"), ("xid", "48"), ("ecc-double",)))
+        self.inject(str(state.device.index), *what)
+
+    def inject(self, gpu: str, *what: str) -> None:
+        sim.inject(self.node, gpu, *what)
+        self.done["faults"] += 1
+
+    # ---- what must be true ----------------------------------------------------------------------------------------
+
+    def agree(self) -> None:
+        """At every moment: the journal has what is held, a device has one mode, and nothing of it is given twice."""
+        with self.parts.lock:
+            held = {record.id for record in self.agent.records()}
+            written = {record.id for record in self.store.allocations()}
+            states = self.agent.devices()
+        assert held == written, (held - written, written - held)
+        for state in states:
+            slices = [part.slice for part in state.held]
+            modes = {self.agent.record(name) for name in state.allocations} - {None}
+            assert len({record.placement.mode for record in modes if record is not None}) <= 1, state
+            assert sum(part.memory_mib for part in slices) <= state.device.memory_mib, state
+            assert sum(h.slice.core_percent for h in state.held if h.policy is not ComputePolicy.BEST_EFFORT) <= 100, (
+                state
+            )
+            if state.device.mig is not None:
+                taken = MigState()
+                for part in slices:
+                    if part.profile:
+                        before = taken
+                        taken = taken.joined(state.device.mig, part.profile, part.start)
+                        assert taken.mask.bit_count() == before.mask.bit_count() + self._width(state, part), state
+
+    @staticmethod
+    def _width(state: Any, part: Slice) -> int:
+        profile = state.device.mig.profile(part.profile)
+        assert profile is not None
+        return int(profile.slices)
+
+    def settle(self) -> None:
+        """Soon: the cards, the machine and the slots are as the books say."""
+        deadline = time.monotonic() + PATIENCE_S
+        while wrong := self.wrong():
+            assert time.monotonic() < deadline, wrong
+            time.sleep(0.05)
+
+    def wrong(self) -> list[str]:
+        """Where books and machine differ now."""
+        found: list[str] = []
+        with self.parts.lock:
+            records = self.agent.records()
+            slots = set(self.parts.slots.all())
+        names = {record.id for record in records}
+        if slots != names:
+            found.append(f"slots {slots ^ names}")
+        machine = self.parts.modes[ModeName("passthrough")].machine
+        by_mode: dict[str, set[str]] = {}
+        for record in records:
+            by_mode.setdefault(record.placement.mode, set()).update(s.device for s in record.placement.slices)
+        lent = [s for r in records for s in r.placement.slices if r.placement.mode == "passthrough"]
+        for state in self.agent.devices():
+            uuid, index = state.device.uuid, state.device.index
+            given = uuid in by_mode.get("passthrough", ())
+            whole = any(s.device == uuid and not s.vf for s in lent)
+            driver = machine.card(state.device).driver
+            if (driver == "vfio-pci") is not whole:
+                found.append(f"device {index} has driver {driver}")
+            if whole or state.device.health is Health.LOST:
+                continue
+            found += self._wrong_card(state, records, given=given, mps=uuid in by_mode.get("mps", ()))
+        return found
+
+    def _wrong_card(self, state: Any, records: list[AllocationRecord], *, given: bool, mps: bool) -> list[str]:
+        found: list[str] = []
+        uuid, index = state.device.uuid, state.device.index
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        exclusive = pynvml.nvmlDeviceGetComputeMode(handle) == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+        if exclusive is not mps:
+            found.append(f"device {index}: exclusive {exclusive}, mps {mps}")
+        partitioning = partitioning_of(self.parts.inventory.driver_of(uuid))
+        if state.device.mig is None or partitioning is None:
+            return found
+        layout = partitioning.layout(uuid)
+        standing = {(i.profile, i.start): {p.uuid for p in i.parts} for i in layout.instances}
+        shown = {k.limits.allocation: set(k.limits.uuids) for k in self.parts.ledgers.opened()}
+        cut = [(r, s) for r in records for s in r.placement.slices if s.device == uuid and s.profile]
+        for record, part in cut:
+            told = shown.get(record.id, set())
+            if not standing.get((part.profile, part.start), set()) & told:
+                found.append(f"device {index}: {record.id}: {part.profile} at {part.start}: {standing}, slot {told}")
+        others = state.held and not cut
+        if layout.enabled and (others or given):
+            found.append(f"device {index} is cut and in another mode")
+        return found
+
+    def leave(self) -> None:
+        """Everything is given back, and nothing of it is left."""
+        for state in self.agent.devices():
+            self.agent.cutting.keep(state.device, "auto")
+        for record in self.agent.records():
+            self.agent.end(record.id, reason="released", explanation="")
+        self.settle()
+        deadline = time.monotonic() + PATIENCE_S
+        while self.agent.records() or (self.home / "mps.json").exists():
+            assert time.monotonic() < deadline, "something is still held"
+            time.sleep(0.05)
+        self.settle()
+
+
+def main() -> int:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    home, seed, steps, counter = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    life = Life(home, seed)
+    with counter.open("r+b") as file, mmap.mmap(file.fileno(), 8) as count:
+        life.settle()
+        print("settled", flush=True)
+        while (so_far := struct.unpack("<q", count[:8])[0]) < steps:
+            life.step()
+            count[:8] = struct.pack("<q", so_far + 1)
+    life.settle()
+    life.agree()
+    life.undrain()
+    life.leave()
+    print(dict(life.done), flush=True)
+    life.agent.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

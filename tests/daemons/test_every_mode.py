@@ -1,0 +1,77 @@
+"""All modes side by side on one node: whatever happens, books, cards, machine and journal agree, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.daemons.world import HANG_S, until
+
+from calabash.seams.gpu import sim
+from calabash.seams.host.mounts import unmount
+
+ROOT = Path(__file__).resolve().parents[2]
+CARDS = "2xA100-80GB,1xH100,1xT4"
+STEPS = int(os.environ.get("CALABASH_STEPS", "1000"))
+LIVES = 5
+
+
+class Lives:
+    """The agent of one node, again and again."""
+
+    def __init__(self, home: Path, steps: int) -> None:
+        self.home = home
+        self.steps = steps
+        self.counter = home / "steps"
+        self.counter.write_bytes(bytes(8))
+        self.log = home / "log"
+        self.log.touch()
+        sim.create_node(home, "lab", CARDS)
+
+    @property
+    def done(self) -> int:
+        """Steps of all lives."""
+        return int(struct.unpack("<q", self.counter.read_bytes())[0])
+
+    def begin(self, seed: int) -> subprocess.Popen[bytes]:
+        arguments = [self.home, seed, self.steps, self.counter]
+        command = [sys.executable, "-m", "tests.daemons.programs.every_mode", *map(str, arguments)]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def until_steps(self, process: subprocess.Popen[bytes], goal: int) -> None:
+        """Until so many were made in all lives, or this one is over."""
+        until(lambda: self.done >= goal or process.poll() is not None, within_s=5 * HANG_S, what="its steps")
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-6000:]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for slot in tmp_path.glob("alloc/*"):  # of lives that failed
+        with suppress(OSError):
+            unmount(slot)
+
+
+def test_steps_in_all_modes_with_deaths_between_them_leave_nothing(home: Path) -> None:
+    lives, chance = Lives(home, STEPS), random.Random(5)
+    for life in range(LIVES - 1):
+        with lives.begin(life) as process:
+            lives.until_steps(process, STEPS * (life + 1) // LIVES)
+            time.sleep(chance.random() * 0.02)
+            process.kill()
+        assert process.returncode == -signal.SIGKILL, lives.said()
+    with lives.begin(LIVES) as process:
+        assert process.wait() == 0, lives.said()
+    assert lives.done == STEPS
