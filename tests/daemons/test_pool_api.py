@@ -159,7 +159,7 @@ def test_every_reply_is_of_the_shape_that_is_described(world: World) -> None:
     for name, shape in shapes.items():
         method, path = name.split()
         if method == "GET":
-            answer = world.client.get(path.replace("{id}", granted["id"]))
+            answer = world.client.get(path.replace("{id}", "0" if "/devices/" in path else granted["id"]))
             assert set(answer) == set(shape.__struct_fields__), name
             msgspec.convert(answer, shape)
     world.client.delete(f"/v1/allocations/{granted['id']}")

@@ -8,7 +8,7 @@ import msgspec
 
 from calabash.agent.health import HealthEvent, HealthFacts, Need, decide, stand
 from calabash.agent.health_book import CardEntry, Happening
-from calabash.agent.health_findings import Findings, Watched
+from calabash.agent.health_findings import Findings, Watched, judge
 from calabash.agent.health_policy import HealthPolicy
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
 from calabash.seams.gpu.protocol import GpuDriver
@@ -80,6 +80,20 @@ class Card:
         after = decide(before, event, now_s=now_s, flapping=self.policy.damping())
         return self._became(before, after, cause, now_s=now_s, event=event)
 
+    def answered(self, reading: DeviceReading, *, free: bool, divided: bool, now_s: float) -> list[HealthChange]:
+        """Take a reading. ``free``: nobody is on it. ``divided``: by MIG."""
+        self.reading = reading
+        told = [self.happened(HealthEvent.ANSWERED, "it answers", now_s=now_s)]
+        told += self.found(*judge(self.watched, reading, self.policy, now_s=now_s, divided=divided), now_s=now_s)
+        event = HealthEvent.IDLE if free else HealthEvent.IN_USE
+        told.append(self.happened(event, "nobody is on it" if free else "it is in use", now_s=now_s))
+        if 0 < self.condition.hold_until_s <= now_s:
+            told.append(self.happened(HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
+        for part in [name for name, facts in self.entry.parts.items() if 0 < facts.hold_until_s <= now_s]:
+            told.append(self.part_happened(part, HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
+        self.entry = msgspec.structs.replace(self.entry, ecc_uncorrected=reading.ecc_uncorrected)
+        return [change for change in told if change is not None]
+
     def found(self, watched: Watched, findings: Findings, *, now_s: float) -> list[HealthChange]:
         """Take what a reading says."""
         self.watched = watched
@@ -107,10 +121,6 @@ class Card:
         return HealthChange(
             device=self.device.uuid, before=before.health, after=after.health, cause=cause, tell=told, part=part
         )
-
-    def held_parts(self, now_s: float) -> list[str]:
-        """Parts that have stayed well for as long as they had to."""
-        return [name for name, facts in self.entry.parts.items() if 0 < facts.hold_until_s <= now_s]
 
     def _became(
         self, before: HealthFacts, after: HealthFacts, cause: str, *, now_s: float, event: HealthEvent | None = None

@@ -61,7 +61,7 @@ class Care:
         for part in inventory.entry(device.uuid).parts:
             for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
                 self._tell(inventory.part(device.uuid, part, event, "put back by an operator"))
-        inventory.postpone(device.uuid, test_at_ns=0)
+        inventory.steps.postpone(device.uuid, test_at_ns=0)
 
     def test(self, device: Device) -> Probed:
         """Whether it works; an idle card only."""
@@ -78,7 +78,7 @@ class Care:
         inventory = self._parts.inventory
         self.recovery.reset(device.uuid)
         if device.health is not Health.HEALTHY:
-            inventory.postpone(device.uuid, test_at_ns=0)
+            inventory.steps.postpone(device.uuid, test_at_ns=0)
 
     def round(self) -> None:
         """Whatever is due now."""

@@ -133,7 +133,7 @@ class Cutting:
         uuids = [device.uuid for device, _ in layouts]
         if len(set(uuids)) < len(uuids):
             raise CalabashError("a card stands twice among the layouts", hint="write one layout for each card")
-        with self._parts.inventory.reserved(uuids, "being cut by MIG"):
+        with self._parts.inventory.steps.reserved(uuids, "being cut by MIG"):
             complete = [(device, self.checked(device, wanted)) for device, wanted in layouts]
             for device, places in complete:
                 executor.arrange(device.uuid, places)

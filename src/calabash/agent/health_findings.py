@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from calabash.agent.health import HealthEvent
 from calabash.agent.health_policy import EVENT_OF, FaultClass, HealthPolicy
 from calabash.model.device import DeviceReading, Slowdown
+from calabash.seams.gpu.protocol import DeviceEvent, EventKind
 
 THERMAL, POWER_BRAKE, POWER_CAP, LINKS, PAGES = "thermal", "power_brake", "power_cap", "nvlink", "memory"
 
@@ -68,6 +69,18 @@ def judge(
         found(policy.nvlink.down, LINKS, f"{links - reading.nvlinks_up} of {links} NVLinks are down")
     after = replace(before, ecc_uncorrected=reading.ecc_uncorrected, nvlinks=links, since_s=since)
     return after, Findings(faults=tuple(faults), standing=tuple(standing))
+
+
+def judged(event: DeviceEvent, policy: HealthPolicy, *, divided: bool) -> tuple[HealthEvent | None, str]:
+    """What a driver has reported by itself, and its cause for people; None when nothing follows."""
+    if event.kind is EventKind.XID:
+        return EVENT_OF.get(policy.xid.of(event.code)), f"XID {event.code}"
+    if event.kind is EventKind.ECC_DOUBLE_BIT:
+        told = policy.memory.uncorrected == 1 and not divided
+        return (HealthEvent.NEEDS_RESET if told else None), "double-bit memory error"
+    if event.kind is EventKind.LOST:
+        return HealthEvent.GONE, "the driver lost it"
+    return None, ""
 
 
 def _slowed(

@@ -8,27 +8,26 @@ what a reading shows, who is on a card, the outcome of a test; and with what ope
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from calabash.agent.card import Card, HealthChange
+from calabash.agent.card_steps import RESETTING, CardSteps
 from calabash.agent.divisions import Divisions
-from calabash.agent.health import HealthEvent, HealthFacts, HealthStep, Need, restored
+from calabash.agent.health import HealthEvent, HealthFacts, Need, restored
 from calabash.agent.health_book import CardEntry, HealthBook
-from calabash.agent.health_findings import judge
-from calabash.agent.health_policy import EVENT_OF, HealthPolicy
+from calabash.agent.health_findings import judged
+from calabash.agent.health_policy import HealthPolicy
 from calabash.agent.lent import Lent
 from calabash.agent.readings import Readings
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, VfProfile
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import Clock, SystemClock
-from calabash.seams.gpu.protocol import DeviceEvent, EventKind, GpuDriver
+from calabash.seams.gpu.protocol import DeviceEvent, GpuDriver
 
 FIRST_ANSWER_S = 10.0
-RESETTING = "being reset"
 
 
 def answers(driver: GpuDriver, device: Device) -> bool:
@@ -79,6 +78,9 @@ class Inventory:
                 )
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
                 self._cards[device.uuid] = card
+        self.steps = CardSteps(
+            lambda: self._cards, self._lock, self.policy, lent=lambda uuid: self.lent.loan(uuid) is not None
+        )
         self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
         self.observe(idle=lambda _: False, within_s=FIRST_ANSWER_S)  # who is on them is not known yet
 
@@ -135,18 +137,7 @@ class Inventory:
                         card.reading = None
                         changes += _one(card.happened(HealthEvent.MISSED, reading.message, now_s=now_s))
                     continue
-                card.reading = reading
-                changes += _one(card.happened(HealthEvent.ANSWERED, "it answers", now_s=now_s))
-                changes += card.found(
-                    *judge(card.watched, reading, self.policy, now_s=now_s, divided=self._divided(card)), now_s=now_s
-                )
-                event = HealthEvent.IDLE if free else HealthEvent.IN_USE
-                changes += _one(card.happened(event, "nobody is on it" if free else "it is in use", now_s=now_s))
-                if card.condition.hold_until_s and now_s >= card.condition.hold_until_s:
-                    changes += _one(card.happened(HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
-                for part in card.held_parts(now_s):
-                    changes += _one(card.part_happened(part, HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
-                card.entry = msgspec.structs.replace(card.entry, ecc_uncorrected=reading.ecc_uncorrected)
+                changes += card.answered(reading, free=free, divided=self._divided(card), now_s=now_s)
             if card.device.memory_mib == 0:
                 self._learn(card)
         if changes:
@@ -162,23 +153,15 @@ class Inventory:
 
     def happened(self, event: DeviceEvent) -> list[HealthChange]:
         """What a driver reported by itself."""
-        fault, cause = self._judged(event)
-        if fault is None or event.uuid not in self._cards or self.lent.loan(event.uuid) is not None:
+        card = self._cards.get(event.uuid)
+        if card is None or self.lent.loan(event.uuid) is not None:
+            return []
+        fault, cause = judged(event, self.policy, divided=self._divided(card))
+        if fault is None:
             return []
         if event.part and fault is not HealthEvent.GONE:
             return self.part(event.uuid, event.part, fault, cause)
         return self.apply(event.uuid, fault, cause)
-
-    def _judged(self, event: DeviceEvent) -> tuple[HealthEvent | None, str]:
-        if event.kind is EventKind.XID:
-            return EVENT_OF.get(self.policy.xid.of(event.code)), f"XID {event.code}"
-        if event.kind is EventKind.ECC_DOUBLE_BIT:
-            card = self._cards.get(event.uuid)
-            told = self.policy.memory.uncorrected == 1 and not (card is not None and self._divided(card))
-            return (HealthEvent.NEEDS_RESET if told else None), "double-bit memory error"
-        if event.kind is EventKind.LOST:
-            return HealthEvent.GONE, "the driver lost it"
-        return None, ""
 
     def apply(self, uuid: DeviceUuid, event: HealthEvent, cause: str) -> list[HealthChange]:
         """Something happened to a card."""
@@ -207,44 +190,6 @@ class Inventory:
             card = self._cards[uuid]
             card.entry = msgspec.structs.replace(card.entry, **fields)
         self._keep()
-
-    def due(self, now_ns: int) -> list[tuple[DeviceUuid, HealthStep]]:
-        """What is to be done now so that cards come back."""
-        found = []
-        with self._lock:
-            for uuid, card in self._cards.items():
-                step = card.condition.step
-                if step is HealthStep.RESET and not self.policy.recovery.reset:
-                    continue
-                at_ns = card.test_at_ns if step is HealthStep.TEST else card.reset_at_ns
-                lent = self.lent.loan(uuid) is not None
-                if step is not None and not card.reserved and not lent and now_ns >= at_ns:
-                    found.append((uuid, step))
-        return found
-
-    def postpone(self, uuid: DeviceUuid, *, test_at_ns: int | None = None, reset_at_ns: int | None = None) -> None:
-        """Do not try again before then."""
-        with self._lock:
-            card = self._cards[uuid]
-            card.test_at_ns = card.test_at_ns if test_at_ns is None else test_at_ns
-            card.reset_at_ns = card.reset_at_ns if reset_at_ns is None else reset_at_ns
-
-    @contextmanager
-    def reserved(self, uuids: Sequence[DeviceUuid], why: str) -> Iterator[None]:
-        """Meanwhile nobody gets these cards. Raises CONFLICT when something is being done with one of them."""
-        with self._lock:
-            for uuid in uuids:
-                if self._cards[uuid].reserved:
-                    text = f"device {self._cards[uuid].device.index} is {self._cards[uuid].reserved}"
-                    raise CalabashError(text, reason=Reason.CONFLICT, hint="try again in a moment")
-            for uuid in uuids:
-                self._cards[uuid].reserved = why
-        try:
-            yield
-        finally:
-            with self._lock:
-                for uuid in uuids:
-                    self._cards[uuid].reserved = ""
 
     def remember(self, device: Device) -> None:
         """A card that was lent before this process began: its driver does not list it, and it has its old place. Before

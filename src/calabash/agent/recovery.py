@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from calabash.agent.card import HealthChange
+from calabash.agent.card_steps import RESETTING
 from calabash.agent.health import HealthEvent, HealthStep
-from calabash.agent.inventory import RESETTING, Inventory
+from calabash.agent.inventory import Inventory
 from calabash.agent.probe import Probed
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -49,7 +50,7 @@ class Recovery:
 
     def round(self) -> None:
         """Whatever is due now."""
-        for uuid, step in self._inventory.due(self._clock.monotonic_ns()):
+        for uuid, step in self._inventory.steps.due(self._clock.monotonic_ns()):
             try:
                 if step is HealthStep.TEST:
                     self._test(uuid)
@@ -60,7 +61,7 @@ class Recovery:
 
     def test(self, uuid: DeviceUuid) -> Probed:
         """Test an idle card now. Raises CONFLICT while it is in use."""
-        with self._one, self._inventory.reserved([uuid], "being tested"):
+        with self._one, self._inventory.steps.reserved([uuid], "being tested"):
             self._require_idle(uuid, "tested")
             return self._tried(uuid, idle=True)
 
@@ -71,8 +72,8 @@ class Recovery:
 
     def _test(self, uuid: DeviceUuid) -> None:
         again_ns = self._clock.monotonic_ns() + int(self._inventory.policy.recovery.test_again_s * 1e9)
-        self._inventory.postpone(uuid, test_at_ns=again_ns)
-        with self._one, self._inventory.reserved([uuid], "being tested"):
+        self._inventory.steps.postpone(uuid, test_at_ns=again_ns)
+        with self._one, self._inventory.steps.reserved([uuid], "being tested"):
             self._tried(uuid, idle=not self._in_use(uuid))
 
     def _tried(self, uuid: DeviceUuid, *, idle: bool) -> Probed:
@@ -102,7 +103,7 @@ class Recovery:
 
     def _reset(self, uuid: DeviceUuid) -> None:
         again_ns = self._clock.monotonic_ns() + int(self._inventory.policy.recovery.reset_again_s * 1e9)
-        self._inventory.postpone(uuid, reset_at_ns=again_ns)
+        self._inventory.steps.postpone(uuid, reset_at_ns=again_ns)
         with self._one:
             try:
                 self._reset_held(uuid)
@@ -119,7 +120,7 @@ class Recovery:
                 hint=f"calabash device mode {device.index} vgpu, then reset it",
             )
         together = [uuid, *device.reset_peers]
-        with self._inventory.reserved(together, RESETTING):
+        with self._inventory.steps.reserved(together, RESETTING):
             self._require_idle(uuid, "reset")
             for peer in device.reset_peers:
                 self._require_idle(peer, f"reset with device {device.index}, which NVLink joins it to")

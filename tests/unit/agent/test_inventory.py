@@ -179,7 +179,7 @@ def test_where_resets_are_not_wanted_a_card_waits_for_an_operator() -> None:
     node.xid(48)
     assert node.recover() is Health.RECOVERING
     assert node.cards.resets == []
-    assert node.inventory.due(node.clock.monotonic_ns()) == []
+    assert node.inventory.steps.due(node.clock.monotonic_ns()) == []
     node.inventory.apply(ONE, HealthEvent.UNDRAIN, "by hand")
     assert node.recover() is Health.HEALTHY
 
@@ -192,13 +192,13 @@ def test_a_card_whose_reset_is_refused_drains_and_is_tried_again_later() -> None
     node.recovery.round()
     assert node.health() is Health.DRAINING
     assert "used by a2" in node.inventory.cause(ONE)
-    assert node.inventory.due(node.clock.monotonic_ns()) == []
+    assert node.inventory.steps.due(node.clock.monotonic_ns()) == []
     del node.users[TWO]
     assert node.recover() is Health.HEALTHY
 
 
 def test_what_is_being_done_with_a_card_keeps_others_from_it(node: Node) -> None:
-    with node.inventory.reserved([ONE], "being tested"):
+    with node.inventory.steps.reserved([ONE], "being tested"):
         assert node.health() is Health.RECOVERING
         with pytest.raises(CalabashError) as refused:
             node.recovery.reset(ONE)
@@ -264,7 +264,7 @@ def test_a_card_that_somebody_else_has_reset_is_tested_and_taken_back(node: Node
     assert node.health() is Health.DRAINING
     node.cards.says(ONE, ecc_uncorrected=0)
     node.look()
-    assert node.inventory.due(node.clock.monotonic_ns()) == [(ONE, HealthStep.TEST)]
+    assert node.inventory.steps.due(node.clock.monotonic_ns()) == [(ONE, HealthStep.TEST)]
     assert node.cards.resets == []
 
 
