@@ -40,8 +40,8 @@ EDU = "0000:02:00.0"
 BEHIND, NEIGHBOUR = "0000:04:01.0", "0000:04:02.0"  # in one group, behind a bridge
 BRIDGE = "0000:00:03.0"
 DIVIDED = "0000:05:00.0"
-SHORT_S = 1.0
-WAIT_S = 60.0
+SHORT_S = 2.5
+WAIT_S = 120.0
 BUS = Path("/sys/bus/pci")
 
 tree = PciTree()

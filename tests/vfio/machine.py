@@ -25,7 +25,7 @@ from tools.emulated import Emulated
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MEMORY_MIB = 768
-_RUN_S = 240.0
+_RUN_S = 480.0
 _SOCKET_S = 30.0
 
 _INIT = """#!/bin/busybox sh
