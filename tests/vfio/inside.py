@@ -103,18 +103,29 @@ class Inner:
         return (done.stdout + done.stderr).decode(errors="replace")[-1500:]
 
     @contextmanager
-    def holding(self, address: str, group: Path) -> Iterator[None]:
+    def holding(self, address: str) -> Iterator[None]:
         """It stands still and has the device."""
         environment = {**os.environ, "LD_LIBRARY_PATH": self._parts.libraries}
         process = subprocess.Popen(
             [*self._command(address), "-S"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
         )
         try:
-            wait_for(lambda: bool(machine.users([group])) or process.poll() is not None)
+            wait_for(lambda: has_device(process.pid) or process.poll() is not None)
             yield
         finally:
             process.kill()
             process.communicate()
+
+
+def has_device(pid: int) -> bool:
+    """Whether a process has a device of VFIO, and not only its group, open."""
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if "vfio-device" in os.readlink(descriptor):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def wait_for(true: Callable[[], bool]) -> bool:
@@ -243,8 +254,7 @@ def a_card_goes_and_comes(inner: Inner) -> None:
     tell(
         "lent is not lost", changes=len(changes), health=[d.health for d in inventory.devices() if d.pci_bus_id == EDU]
     )
-    group = machine.vfio.group_file(tree.get(EDU).group)
-    with inner.holding(EDU, group):
+    with inner.holding(EDU):
         said = inner.use(EDU)
         tell("two users of a group", said=said[-300:])
         tell("unbind blocks", **refused(lambda: machine.vfio.give_back(EDU, "")), still=tree.get(EDU).driver)
@@ -303,7 +313,7 @@ def a_group_of_several(inner: Inner) -> None:
     kernel_says(f"devices/{NEIGHBOUR}/driver/unbind", NEIGHBOUR)
     executor.provide(held)
     tell("viable without the neighbour's driver", said=inner.use(BEHIND))
-    with inner.holding(BEHIND, machine.vfio.group_file(tree.get(BEHIND).group)):
+    with inner.holding(BEHIND):
         tell(
             "the neighbour's driver while the group is owned",
             bind=kernel_says("drivers/virtio-pci/bind", NEIGHBOUR),
@@ -335,7 +345,7 @@ def parts_of_a_card(inner: Inner) -> None:
     given = [dict(executor.edits(held).environment)["CALABASH_PCI"] for held in (first, second)]
     groups = [tree.get(address).group for address in given]
     tell("functions", given=given, apart=groups[0] != groups[1], said=inner.use(given[0]))
-    with inner.holding(given[1], machine.vfio.group_file(groups[1])):
+    with inner.holding(given[1]):
         tell("functions in use", **refused(lambda: functions.unmake(DIVIDED)))
     for held in (first, second):
         executor.leave(held)
