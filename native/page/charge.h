@@ -31,8 +31,8 @@
 
 #include <stdbool.h>
 
-#ifndef __x86_64__
-#error "the 16-byte compare-and-swap of this file is written for x86-64"
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "the 16-byte compare-and-swap of this file is written for x86-64 and aarch64"
 #endif
 
 #define CB_CHARGE_UNIT 512u
@@ -43,6 +43,7 @@ struct cb_pair {
     uint64_t high;
 };
 
+#ifdef __x86_64__
 static inline bool cb_pair_swap(volatile void *address, struct cb_pair *expected, struct cb_pair desired)
 {
     bool done;
@@ -53,6 +54,30 @@ static inline bool cb_pair_swap(volatile void *address, struct cb_pair *expected
                          : "memory");
     return done;
 }
+#else
+/* What was found instead may be torn, as with cb_pair_read: only a store that succeeds proves the load. */
+static inline bool cb_pair_swap(volatile void *address, struct cb_pair *expected, struct cb_pair desired)
+{
+    uint64_t low, high;
+    uint32_t failed;
+    __asm__ __volatile__("1: ldaxp %0, %1, %3\n"
+                         "   cmp %0, %4\n"
+                         "   ccmp %1, %5, #0, eq\n"
+                         "   b.ne 2f\n"
+                         "   stlxp %w2, %6, %7, %3\n"
+                         "   cbnz %w2, 1b\n"
+                         "   b 3f\n"
+                         "2: clrex\n"
+                         "   mov %w2, #1\n"
+                         "3:\n"
+                         : "=&r"(low), "=&r"(high), "=&r"(failed), "+Q"(*(volatile struct cb_pair *)address)
+                         : "r"(expected->low), "r"(expected->high), "r"(desired.low), "r"(desired.high)
+                         : "cc", "memory");
+    expected->low = low;
+    expected->high = high;
+    return failed == 0;
+}
+#endif
 
 static inline struct cb_pair cb_pair_read(volatile const void *address)
 {

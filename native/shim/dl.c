@@ -5,7 +5,7 @@
  * we were not there. RTLD_NEXT, RTLD_DEFAULT and dlopen's search path depend on who calls: the C library
  * tells by the return address. So the exported functions are trampolines: they ask a filter first and
  * otherwise jump (not call) to the real function with registers and stack as they were, so that it sees our
- * caller as its own.
+ * caller as its own. They are in a file of their own for each machine: jump_x86_64.c, jump_aarch64.c.
  *
  * The filter answers only for names in the hook table, and only where the real answer lies in the real
  * driver.
@@ -18,10 +18,6 @@
 
 #include <dlfcn.h>
 #include <string.h>
-
-#ifndef __x86_64__
-#error "the trampolines of this file are written for x86-64"
-#endif
 
 void *cb_filter_symbol(void *handle, const char *name) __attribute__((used, visibility("hidden")));
 void *cb_filter_version(void *handle, const char *name, const char *version)
@@ -119,80 +115,3 @@ void *cb_open_elsewhere(long space, const char *name, int flags)
     if (done != NULL) (void)done(handle);
     return real(LM_ID_BASE, name, flags & ~RTLD_DEEPBIND);
 }
-
-/* clang-format off */
-__asm__(
-    ".text\n"
-    ".globl dlsym\n.type dlsym,@function\n"
-    "dlsym:\n"
-    "    .cfi_startproc\n"
-    "    endbr64\n"
-    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
-    "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
-    "    sub $8, %rsp\n    .cfi_adjust_cfa_offset 8\n"
-    "    call cb_filter_symbol\n"
-    "    add $8, %rsp\n    .cfi_adjust_cfa_offset -8\n"
-    "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
-    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
-    "    test %rax, %rax\n"
-    "    jz 1f\n"
-    "    ret\n"
-    "1:  jmp *cb_dl(%rip)\n"
-    "    .cfi_endproc\n"
-    ".size dlsym,.-dlsym\n"
-
-    ".globl dlvsym\n.type dlvsym,@function\n"
-    "dlvsym:\n"
-    "    .cfi_startproc\n"
-    "    endbr64\n"
-    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
-    "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
-    "    push %rdx\n    .cfi_adjust_cfa_offset 8\n"
-    "    call cb_filter_version\n"
-    "    pop %rdx\n    .cfi_adjust_cfa_offset -8\n"
-    "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
-    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
-    "    test %rax, %rax\n"
-    "    jz 1f\n"
-    "    ret\n"
-    "1:  jmp *cb_dl+8(%rip)\n"
-    "    .cfi_endproc\n"
-    ".size dlvsym,.-dlvsym\n"
-
-    ".globl dlopen\n.type dlopen,@function\n"
-    "dlopen:\n"
-    "    .cfi_startproc\n"
-    "    endbr64\n"
-    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
-    "    sub $16, %rsp\n    .cfi_adjust_cfa_offset 16\n"
-    "    call cb_filter_open\n"
-    "    add $16, %rsp\n    .cfi_adjust_cfa_offset -16\n"
-    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
-    "    mov %eax, %esi\n"
-    "    jmp *cb_dl+16(%rip)\n"
-    "    .cfi_endproc\n"
-    ".size dlopen,.-dlopen\n"
-
-    ".globl dlmopen\n.type dlmopen,@function\n"
-    "dlmopen:\n"
-    "    .cfi_startproc\n"
-    "    endbr64\n"
-    "    push %rdi\n    .cfi_adjust_cfa_offset 8\n"
-    "    push %rsi\n    .cfi_adjust_cfa_offset 8\n"
-    "    push %rdx\n    .cfi_adjust_cfa_offset 8\n"
-    "    call cb_open_elsewhere\n"
-    "    pop %rdx\n    .cfi_adjust_cfa_offset -8\n"
-    "    pop %rsi\n    .cfi_adjust_cfa_offset -8\n"
-    "    pop %rdi\n    .cfi_adjust_cfa_offset -8\n"
-    "    test %rax, %rax\n"
-    "    jz 1f\n"
-    "    ret\n"
-    "1:  and $~8, %edx\n" /* RTLD_DEEPBIND */
-    "    jmp *cb_dl+24(%rip)\n"
-    "    .cfi_endproc\n"
-    ".size dlmopen,.-dlmopen\n"
-);
-/* clang-format on */
-
-_Static_assert(RTLD_DEEPBIND == 8, "the trampoline of dlmopen clears this bit");
-_Static_assert(offsetof(struct cb_dl, dlmopen) == 24, "the trampolines jump through these offsets");

@@ -167,7 +167,8 @@ static uint32_t find_sysv(const struct object *object, const char *name)
 static int is_c_library(const char *soname)
 {
     return soname != NULL &&
-           (same(soname, "libc.so.6") || same(soname, "libdl.so.2") || same(soname, "libc.musl-x86_64.so.1"));
+           (same(soname, "libc.so.6") || same(soname, "libdl.so.2") ||
+            same(soname, "libc.musl-x86_64.so.1") || same(soname, "libc.musl-aarch64.so.1"));
 }
 
 struct search {

@@ -62,7 +62,8 @@ static int visit_for_owner(struct dl_phdr_info *info, size_t size, void *argumen
     const char *slash = strrchr(info->dlpi_name, '/');
     (void)size;
     if (slash == NULL || strcmp(slash + 1, "libcalabash.so") != 0) return 0;
-    if (syscall(SYS_stat, info->dlpi_name, &status) == 0) *(uid_t *)argument = status.st_uid;
+    if (syscall(SYS_newfstatat, AT_FDCWD, info->dlpi_name, &status, 0) == 0)
+        *(uid_t *)argument = status.st_uid;
     return 1;
 }
 
@@ -111,7 +112,7 @@ static bool is_member(struct membership *member)
     if (point != NULL &&
         snprintf(path, sizeof(path), "%s%.*s", point, (int)(allocation + 1 + length - group), group) <
             (int)sizeof(path) &&
-        syscall(SYS_stat, path, &status) == 0)
+        syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0)
         member->owner = status.st_uid;
     return true;
 }

@@ -14,7 +14,7 @@ void cb_spin_wait(cb_spin *spin)
             !__atomic_exchange_n(&spin->held, 1, __ATOMIC_ACQUIRE))
             return;
         if (turn < 100)
-            __builtin_ia32_pause();
+            cb_relax();
         else if (turn < 1000)
             sched_yield();
         else

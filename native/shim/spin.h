@@ -16,4 +16,13 @@ static inline void cb_unlock(cb_spin *spin)
     __atomic_store_n(&spin->held, 0, __ATOMIC_RELEASE);
 }
 
+static inline void cb_relax(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#else
+    __asm__ __volatile__("yield");
+#endif
+}
+
 #endif
