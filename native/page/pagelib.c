@@ -136,7 +136,9 @@ uint64_t cb_page_load64(const uint64_t *word)
 
 uint32_t cb_page_add32(uint32_t *word, uint32_t value)
 {
-    return __atomic_add_fetch(word, value, __ATOMIC_ACQ_REL);
+    uint32_t now = __atomic_add_fetch(word, value, __ATOMIC_ACQ_REL);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* odd is seen before anything of what is written next */
+    return now;
 }
 
 int cb_page_wake(uint32_t *word)

@@ -81,9 +81,10 @@ static bool has_ended(int32_t pid)
 static bool is_dead(const struct cb_usage_proc *proc, uint64_t here, bool thorough)
 {
     int32_t pid = __atomic_load_n(&proc->pid, __ATOMIC_ACQUIRE);
-    uint64_t started = __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE);
     if (pid <= 0) return false;
     if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE && proc->pid_namespace == here) {
+        /* Looked at only now: before it was live, the slot still told when its last owner had started. */
+        uint64_t started = __atomic_load_n(&proc->start_time, __ATOMIC_ACQUIRE);
         if (kill(pid, 0) != 0 && errno == ESRCH) return true;
         if (has_ended(pid)) return true;
         if (!thorough) return false;

@@ -270,6 +270,7 @@ static bool check_pages(const struct slot *slot, const struct cb_limits *limits,
                slot->membership.allocation);
         return false;
     }
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what was read above is not newer than what comes now */
     if (limits->device_count == 0 || limits->device_count > CB_DEVICES_MAX ||
         (__atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE) & 1u) != 0) {
         cb_say("the limits in %s are damaged: %u devices, generation %u", slot->path, limits->device_count,

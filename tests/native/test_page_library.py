@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.compiled import compiled
+
 import calabash
 
 LIBRARY = Path(calabash.__file__).parent / "_native" / "lib" / "libcalabash-page.so"
@@ -48,3 +50,13 @@ def test_a_fault_outside_the_library_still_ends_the_process(tmp_path: Path) -> N
     done = probe(tmp_path, "touch")
     assert done.returncode == -7
     assert done.stdout.count("gone") == 3
+
+
+def test_two_words_move_as_one_and_the_books_are_kept(tmp_path: Path) -> None:
+    source = Path(__file__).parent / "page_check.c"
+    native = Path(__file__).parents[2] / "native"
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{native}"]
+    command: list[str | Path] = ["gcc", *flags, source, LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"]
+    check = compiled("page_check", command)
+    done = subprocess.run([check, tmp_path / "usage"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr

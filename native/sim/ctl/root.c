@@ -19,7 +19,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LIBRARIES  "usr/lib/x86_64-linux-gnu"
+#if defined(__aarch64__)
+#define MACHINE "aarch64"
+#else
+#define MACHINE "x86_64"
+#endif
+#define LIBRARIES  "usr/lib/" MACHINE "-linux-gnu"
 #define NODE_CTL   255
 #define NODE_MODES 254
 
@@ -37,7 +42,8 @@ static void write_driver(int root, const struct sim_node *node)
     const char *version = node->driver_version;
 
     PUT(root, "proc/driver/nvidia/version",
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  (simulated)\nGCC version:  none\n", version);
+        "NVRM version: NVIDIA UNIX " MACHINE " Kernel Module  %s  (simulated)\nGCC version:  none\n",
+        version);
     PUT(root, "proc/driver/nvidia/params",
         "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n");
     PUT(root, "proc/devices",

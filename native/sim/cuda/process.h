@@ -27,7 +27,7 @@ struct device { /* a device as this process sees it */
 struct process {
     struct sim sim;
     uint32_t generation; /* of the slot: another's when we were taken for dead */
-    volatile bool ready;
+    _Atomic bool ready;
     bool forked;
     int device_count;
     struct device device[SIM_DEVICES_MAX];
