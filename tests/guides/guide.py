@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("src", "native", "tests", "tools", "examples", "pyproject.toml", "Makefile")
+COPIED = ("src", "native", "tests", "bench", "tools", "examples", "pyproject.toml", "Makefile")
 COMMAND_TIMEOUT_S = 240.0
 _FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<path>\S+/\S+|\S+\.\w+))?(?: (?P<how>append))?$")
 

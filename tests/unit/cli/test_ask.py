@@ -23,6 +23,8 @@ _VALUES = {
     "--spill": "3GiB",
     "--cores": "30%",
     "--mode": "vgpu",
+    "--mig": "1g.10gb",
+    "--isolation": "hardware",
     "--policy": "burst",
     "--model": "A100",
     "--tenant": "vision",

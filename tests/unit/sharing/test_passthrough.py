@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model.device import Device, DeviceUuid, VfProfile
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigInstance
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.sharing.passthrough import (
     MODE,
@@ -65,11 +68,12 @@ def test_a_card_too_small_or_cut_by_mig_is_no_answer() -> None:
     small = fits(CARD, None, (), GpuRequest(mode=NAME, memory_mib=50_000))
     assert isinstance(small, Misfit)
     assert small.reason is Reason.TOO_LARGE
-    from dataclasses import replace
-
-    cut = fits(replace(CARD, mig_enabled=True), None, (), WHOLE)
-    assert isinstance(cut, Misfit)
-    assert "MIG" in cut.message
+    idle = MigInstance(profile="1g.5gb", start=0)
+    assert isinstance(fits(replace(CARD, mig_enabled=True, mig_instances=(idle,)), None, (), WHOLE), Slice)
+    for stays in (replace(idle, fixed=True), replace(idle, foreign=True)):
+        cut = fits(replace(CARD, mig_enabled=True, mig_instances=(idle, stays)), None, (), WHOLE)
+        assert isinstance(cut, Misfit)
+        assert "MIG" in cut.message
 
 
 def test_parts_of_one_size_fill_a_card_and_no_other_size_goes_beside_them() -> None:
