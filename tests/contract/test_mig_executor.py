@@ -415,7 +415,7 @@ def test_a_part_of_others_that_has_failed_is_given_to_nobody(world: World) -> No
     world.cut.enable(card, True)
     part = world.cut.create_part(card, world.cut.create(card, "1g.10gb", 0).id, 1)
     world.start()
-    world.inventory.part(card, part.uuid, HealthEvent.NEEDS_RESET, "XID 95")
+    world.inventory.health.part_happened(card, part.uuid, HealthEvent.NEEDS_RESET, "XID 95")
     world.verify()
     assert [(i.place, i.foreign) for i in world.cards[0].mig_instances] == [(("1g.10gb", 0), True)]
 
@@ -423,7 +423,7 @@ def test_a_part_of_others_that_has_failed_is_given_to_nobody(world: World) -> No
 def test_a_card_that_is_kept_in_another_mode_is_given_up_when_it_is_idle(world: World) -> None:
     card = world.cards[0].uuid
     world.grant("a", "1g.10gb", 0)
-    world.inventory.note(card, mode="vgpu")
+    world.inventory.health.note(card, mode="vgpu")
     world.verify()
     assert world.cut.layout(card).enabled
     world.leave("a")

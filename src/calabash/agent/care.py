@@ -43,24 +43,24 @@ class Care:
 
     def entry(self, device: Device) -> CardEntry:
         """What is known of its health."""
-        return self._parts.inventory.entry(device.uuid)
+        return self._parts.inventory.health.entry(device.uuid)
 
     def drain(self, device: Device, *, why: str, evict_after_s: float | None) -> None:
         """Nothing new goes there any more; ``evict_after_s``: whoever is still there by then is ended."""
         at_s = self._parts.clock.now_s() + evict_after_s if evict_after_s is not None else 0.0
-        self._parts.inventory.note(device.uuid, drained_why=why, evict_at_s=at_s)
+        self._parts.inventory.health.note(device.uuid, drained_why=why, evict_at_s=at_s)
         cause = f"drained: {why}" if why else "drained by an operator"
-        self._tell(self._parts.inventory.apply(device.uuid, HealthEvent.DRAIN, cause))
+        self._tell(self._parts.inventory.health.happened(device.uuid, HealthEvent.DRAIN, cause))
         self.evict()
 
     def undrain(self, device: Device) -> None:
         """It is well, the operator says: it goes back to work as soon as it passes a test."""
         inventory = self._parts.inventory
-        inventory.note(device.uuid, drained_why="", evict_at_s=0.0)
-        self._tell(inventory.apply(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
-        for part in inventory.entry(device.uuid).parts:
+        inventory.health.note(device.uuid, drained_why="", evict_at_s=0.0)
+        self._tell(inventory.health.happened(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
+        for part in inventory.health.entry(device.uuid).parts:
             for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
-                self._tell(inventory.part(device.uuid, part, event, "put back by an operator"))
+                self._tell(inventory.health.part_happened(device.uuid, part, event, "put back by an operator"))
         inventory.steps.postpone(device.uuid, test_at_ns=0)
 
     def test(self, device: Device) -> Probed:
@@ -89,7 +89,7 @@ class Care:
         """End whoever is on a card that was to be empty by now."""
         now_s = self._parts.clock.now_s()
         for device in self._parts.inventory.devices():
-            entry = self._parts.inventory.entry(device.uuid)
+            entry = self._parts.inventory.health.entry(device.uuid)
             if not entry.evict_at_s or now_s < entry.evict_at_s or not entry.condition.drained:
                 continue
             for allocation in self._on(device.uuid):

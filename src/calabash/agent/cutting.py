@@ -92,7 +92,7 @@ class Cutting:
             raise CalabashError(
                 f"device {device.index}, a {device.model}, cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH
             )
-        self._parts.inventory.note(device.uuid, mode="" if mode == AUTO else mode)
+        self._parts.inventory.health.note(device.uuid, mode="" if mode == AUTO else mode)
         self._parts.events.tell("mode", device=device.uuid, message=f"device {device.index} serves mode {mode}")
         self._parts.events.changed()
 

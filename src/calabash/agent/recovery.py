@@ -85,12 +85,12 @@ class Recovery:
             probed = Probed(passed=True)  # it answers; whoever is on it leaves no room for more
         event = HealthEvent.TEST_PASSED if probed.passed else HealthEvent.TEST_FAILED
         said = "a test passed" if probed.passed else f"a test failed: {probed.why}"
-        self._tell(self._inventory.apply(uuid, event, said))
+        self._tell(self._inventory.health.happened(uuid, event, said))
         return probed
 
     def _compared(self, uuid: DeviceUuid, probed: Probed) -> Probed:
         """Held against what the card itself has done before."""
-        known = self._inventory.entry(uuid).figures
+        known = self._inventory.health.entry(uuid).figures
         slowest = self._inventory.policy.recovery.test_slowest
         for name, value in probed.figures.items():
             before = known.get(name)
@@ -98,7 +98,7 @@ class Recovery:
                 why = f"{name} took {value:.0f} us, {value / before:.1f} times its own {before:.0f} us"
                 return Probed(passed=False, context_bytes=probed.context_bytes, why=why, figures=probed.figures)
         best = {name: min(value, known.get(name, value)) for name, value in probed.figures.items()}
-        self._inventory.note(uuid, figures={**known, **best})
+        self._inventory.health.note(uuid, figures={**known, **best})
         return probed
 
     def _reset(self, uuid: DeviceUuid) -> None:
@@ -109,7 +109,7 @@ class Recovery:
                 self._reset_held(uuid)
             except CalabashError as error:
                 why = f"it cannot be reset: {error.message}"
-                self._tell(self._inventory.apply(uuid, HealthEvent.RESET_REFUSED, why))
+                self._tell(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
 
     def _reset_held(self, uuid: DeviceUuid) -> None:
         device = self._device(uuid)
@@ -125,7 +125,7 @@ class Recovery:
             for peer in device.reset_peers:
                 self._require_idle(peer, f"reset with device {device.index}, which NVLink joins it to")
             self._inventory.driver_of(uuid).reset(uuid)
-            self._tell(self._inventory.apply(uuid, HealthEvent.RESET_DONE, "it was reset"))
+            self._tell(self._inventory.health.happened(uuid, HealthEvent.RESET_DONE, "it was reset"))
 
     def _require_idle(self, uuid: DeviceUuid, to_be: str) -> None:
         who = self._in_use(uuid)

@@ -56,7 +56,7 @@ class Tidings:
         self, device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
     ) -> None:
         """Something happened to a part of a card that a mode looks after; these tenants are on it."""
-        self.tell(self._inventory.part(device, part, event, cause), tenants)
+        self.tell(self._inventory.health.part_happened(device, part, event, cause), tenants)
 
     def _concerned(self, change: HealthChange, tenants: Collection[AllocationId] | None) -> list[AllocationRecord]:
         on_it = [r for r in self._records() if any(part.device == change.device for part in r.placement.slices)]

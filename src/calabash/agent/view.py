@@ -37,7 +37,7 @@ def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
         held=tuple(held),
         allocations=tuple(names),
         reading=parts.inventory.reading(device.uuid),
-        cause=parts.inventory.cause(device.uuid),
+        cause=parts.inventory.health.cause(device.uuid),
         orphans=tuple(parts.allocations.orphaned(device.uuid)),
         strangers=parts.truth.strangers(device.uuid),
         drained=parts.truth.policy is not StrangerPolicy.TELL,

@@ -152,7 +152,7 @@ def _waiting_for(driver: GpuDriver, parts: NodeParts) -> Callable[[], float | No
             log.debug("no events from the driver", vendor=driver.vendor, error=error.message)
             return EVENT_WAIT_S
         for event in events:
-            parts.tidings.tell(parts.inventory.happened(event))
+            parts.tidings.tell(parts.inventory.health.reported(event))
         return None
 
     return wait

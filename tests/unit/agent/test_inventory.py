@@ -110,7 +110,7 @@ class Node:
         return [f"{c.before} -> {c.after}: {c.cause}" for c in changes]
 
     def xid(self, code: int, *, part: str = "") -> None:
-        self.inventory.happened(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=code, part=part))
+        self.inventory.health.reported(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=code, part=part))
 
     def health(self, uuid: DeviceUuid = ONE) -> Health:
         return next(d.health for d in self.inventory.devices() if d.uuid == uuid)
@@ -171,7 +171,7 @@ def test_a_card_that_has_become_slow_fails_its_test(node: Node) -> None:
     slow = node.recovery.test(ONE)
     assert not slow.passed
     assert "4.5 times its own 10 us" in slow.why
-    assert node.inventory.entry(ONE).figures == {"kernel": 10.0}
+    assert node.inventory.health.entry(ONE).figures == {"kernel": 10.0}
 
 
 def test_where_resets_are_not_wanted_a_card_waits_for_an_operator() -> None:
@@ -180,7 +180,7 @@ def test_where_resets_are_not_wanted_a_card_waits_for_an_operator() -> None:
     assert node.recover() is Health.RECOVERING
     assert node.cards.resets == []
     assert node.inventory.steps.due(node.clock.monotonic_ns()) == []
-    node.inventory.apply(ONE, HealthEvent.UNDRAIN, "by hand")
+    node.inventory.health.happened(ONE, HealthEvent.UNDRAIN, "by hand")
     assert node.recover() is Health.HEALTHY
 
 
@@ -191,7 +191,7 @@ def test_a_card_whose_reset_is_refused_drains_and_is_tried_again_later() -> None
     node.look()
     node.recovery.round()
     assert node.health() is Health.DRAINING
-    assert "used by a2" in node.inventory.cause(ONE)
+    assert "used by a2" in node.inventory.health.cause(ONE)
     assert node.inventory.steps.due(node.clock.monotonic_ns()) == []
     del node.users[TWO]
     assert node.recover() is Health.HEALTHY
@@ -246,7 +246,7 @@ def test_what_a_reading_shows_is_judged_by_the_policy(
     node.clock.at_s += 2
     node.look()
     assert node.health() is state
-    assert cause in node.inventory.cause(ONE)
+    assert cause in node.inventory.health.cause(ONE)
     assert node.health(TWO) is Health.HEALTHY
 
 
@@ -271,29 +271,29 @@ def test_a_card_that_somebody_else_has_reset_is_tested_and_taken_back(node: Node
 def test_a_fault_in_a_part_takes_that_part_out_of_service_and_nothing_else(node: Node) -> None:
     node.xid(95, part="MIG-1")
     assert node.health() is Health.HEALTHY
-    assert node.inventory.part_health(ONE, "MIG-1") is Health.DRAINING
-    assert node.inventory.part_health(ONE, "MIG-2") is Health.HEALTHY
+    assert node.inventory.health.of_part(ONE, "MIG-1") is Health.DRAINING
+    assert node.inventory.health.of_part(ONE, "MIG-2") is Health.HEALTHY
     assert node.recover() is Health.HEALTHY
     assert node.cards.resets == []
     for event in (HealthEvent.IDLE, HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
-        node.inventory.part(ONE, "MIG-1", event, "made anew")
-    assert node.inventory.part_health(ONE, "MIG-1") is Health.HEALTHY
+        node.inventory.health.part_happened(ONE, "MIG-1", event, "made anew")
+    assert node.inventory.health.of_part(ONE, "MIG-1") is Health.HEALTHY
 
 
 def test_a_part_that_fails_again_has_to_stay_well_for_a_while(node: Node) -> None:
     for _ in range(2):
         for event in (HealthEvent.NEEDS_RESET, HealthEvent.IDLE, HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
-            node.inventory.part(ONE, "mps", event, "its daemon died and runs again")
-    assert node.inventory.part_health(ONE, "mps") is Health.RECOVERING
+            node.inventory.health.part_happened(ONE, "mps", event, "its daemon died and runs again")
+    assert node.inventory.health.of_part(ONE, "mps") is Health.RECOVERING
     node.look()
-    assert node.inventory.part_health(ONE, "mps") is Health.RECOVERING
+    assert node.inventory.health.of_part(ONE, "mps") is Health.RECOVERING
     node.clock.at_s += 11
     node.look()
-    assert node.inventory.part_health(ONE, "mps") is Health.HEALTHY
+    assert node.inventory.health.of_part(ONE, "mps") is Health.HEALTHY
 
 
 def test_a_fault_that_a_program_causes_in_a_part_is_told_and_changes_nothing(node: Node) -> None:
-    changes = node.inventory.happened(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=31, part="MIG-1"))
+    changes = node.inventory.health.reported(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=31, part="MIG-1"))
     assert [(c.part, c.after, c.tell) for c in changes] == [("MIG-1", Health.HEALTHY, False)]
 
 
@@ -301,7 +301,7 @@ def test_memory_errors_of_a_divided_card_are_those_of_its_parts(node: Node) -> N
     node.inventory.divisions.set(ONE, enabled=True, instances=(), parts=())
     node.cards.says(ONE, ecc_uncorrected=1)
     node.look()
-    assert node.inventory.happened(DeviceEvent(uuid=ONE, kind=EventKind.ECC_DOUBLE_BIT)) == []
+    assert node.inventory.health.reported(DeviceEvent(uuid=ONE, kind=EventKind.ECC_DOUBLE_BIT)) == []
     assert node.health() is Health.HEALTHY
 
 
@@ -309,17 +309,17 @@ def test_what_is_known_of_cards_and_parts_is_known_to_the_next_pool(tmp_path: Pa
     node = Node(home=tmp_path)
     node.users[ONE] = "a1"
     node.xid(48)
-    node.inventory.part(TWO, "mps", HealthEvent.NEEDS_RESET, "its daemon has died")
+    node.inventory.health.part_happened(TWO, "mps", HealthEvent.NEEDS_RESET, "its daemon has died")
     node.begin()
-    assert (node.health(), node.inventory.cause(ONE)) == (Health.DRAINING, "XID 48")
-    assert node.inventory.part_health(TWO, "mps") is Health.DRAINING
-    assert [h.cause for h in node.inventory.entry(ONE).history] == ["XID 48"]
+    assert (node.health(), node.inventory.health.cause(ONE)) == (Health.DRAINING, "XID 48")
+    assert node.inventory.health.of_part(TWO, "mps") is Health.DRAINING
+    assert [h.cause for h in node.inventory.health.entry(ONE).history] == ["XID 48"]
 
 
 def test_a_restart_of_the_machine_is_a_reset_of_its_cards(tmp_path: Path) -> None:
     node = Node(home=tmp_path, policy=HealthPolicy(recovery=RecoveryRules(reset=False)))
     node.xid(48)
-    node.inventory.apply(TWO, HealthEvent.NEEDS_REPLACE, "XID 54")
+    node.inventory.health.happened(TWO, HealthEvent.NEEDS_REPLACE, "XID 54")
     node.boot = "second"
     node.begin()
     assert node.recover() is Health.HEALTHY
@@ -328,12 +328,12 @@ def test_a_restart_of_the_machine_is_a_reset_of_its_cards(tmp_path: Path) -> Non
 
 def test_memory_errors_while_no_pool_was_there_count(tmp_path: Path) -> None:
     node = Node(home=tmp_path)
-    node.inventory.apply(ONE, HealthEvent.DRAIN, "by hand")
-    node.inventory.apply(ONE, HealthEvent.UNDRAIN, "by hand")
+    node.inventory.health.happened(ONE, HealthEvent.DRAIN, "by hand")
+    node.inventory.health.happened(ONE, HealthEvent.UNDRAIN, "by hand")
     assert node.recover() is Health.HEALTHY
     node.cards.says(ONE, ecc_uncorrected=2)
     node.begin()
-    assert node.inventory.entry(ONE).condition.need is Need.RESET
+    assert node.inventory.health.entry(ONE).condition.need is Need.RESET
 
 
 def test_where_the_book_is_damaged_every_card_has_to_pass_a_test(tmp_path: Path) -> None:
@@ -352,4 +352,4 @@ def test_a_book_that_cannot_be_written_keeps_nobody_from_judging(tmp_path: Path)
 
 def test_of_a_card_that_is_not_here_nothing_is_told(node: Node) -> None:
     for kind in EventKind:
-        assert node.inventory.happened(DeviceEvent(uuid=DeviceUuid("GPU-9"), kind=kind, code=48)) == []
+        assert node.inventory.health.reported(DeviceEvent(uuid=DeviceUuid("GPU-9"), kind=kind, code=48)) == []

@@ -225,12 +225,12 @@ class MigExecutor(ViewOnly):
                 card.vacate(self._uuids())
 
     def _ill(self, card: DeviceUuid) -> Callable[[DeviceUuid], bool]:
-        return lambda part: self._tools.inventory.part_health(card, part) is not Health.HEALTHY
+        return lambda part: self._tools.inventory.health.of_part(card, part) is not Health.HEALTHY
 
     def _forget_ills(self, card: MigCard) -> None:
         """A part that does not stand any more has no health."""
         uuid = card.device.uuid
-        for name in self._tools.inventory.entry(uuid).parts:
+        for name in self._tools.inventory.health.entry(uuid).parts:
             if name.startswith("MIG-") and name not in card.layout.uuids:
                 for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
                     self._tools.part_happened(uuid, name, event, "it was destroyed", ())

@@ -55,7 +55,7 @@ class NodeTools:
             ``leave`` takes.
         part_happened: something happened to a part of a card that the executor looks after, such as a MIG device (by its
             UUID) or a daemon (by a name): card, part, event, cause, and the allocations that it concerns. People and those
-            tenants are told; ``inventory.part_health`` then says whether the part may be given out. It is well again after
+            tenants are told; ``inventory.health.of_part`` then says whether the part may be given out. It is well again after
             RESET_DONE (where it needed a reset) and TEST_PASSED, both the executor's to say.
         own: processes of an earlier pool that an executor takes over.
         allocation_of: whose a process is, by the kernel's word or by its lease.

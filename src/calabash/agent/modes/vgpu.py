@@ -43,10 +43,10 @@ class VgpuExecutor(ViewOnly):
             reaper.learn_context(model, probed.context_bytes)
             if (
                 probed.figures
-                and not inventory.entry(device.uuid).figures
+                and not inventory.health.entry(device.uuid).figures
                 and not _busy(inventory.reading(device.uuid))
             ):
-                inventory.note(device.uuid, figures=dict(probed.figures))  # later tests are held against it
+                inventory.health.note(device.uuid, figures=dict(probed.figures))  # later tests are held against it
             log.info("tried a card", model=model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
