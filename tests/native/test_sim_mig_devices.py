@@ -210,6 +210,19 @@ def test_a_reboot_leaves_no_instance_and_the_mode_on_ampere_only(tmp_path: Path,
     assert (device["mig_enabled"], device["gpu_instances"], device["compute_instances"]) == (stays, [], [])
 
 
+def test_a_look_from_where_the_boot_is_not_known_takes_nothing_away(node: CudaNode) -> None:
+    uuid, _ = cut(node.state, 0, [(ONE, 0, [C1]), (THREE, 4, [C3])])
+    node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES=uuid)
+    before = node.device(0)
+    covered = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", 'mount -t tmpfs tmpfs /proc; exec "$@"']
+    tool = simctl("models").args[0]
+    subprocess.run([*covered, "sh", tool, "show", node.state], capture_output=True, timeout=60, check=True)
+    after = node.device(0)
+    assert (len(before["compute_instances"]), before["used_bytes"] > 0) == (2, True)
+    for what in ("mig_enabled", "gpu_instances", "compute_instances", "used_bytes"):
+        assert after[what] == before[what], what
+
+
 def test_a_node_in_use_is_not_rebooted(node: CudaNode) -> None:
     node.start("sim_cuda_load", "wait")
     refused = simctl("reboot", node.state)

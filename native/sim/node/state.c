@@ -124,12 +124,15 @@ int sim_create(const char *path, const char *name, const struct sim_device *devi
     return result;
 }
 
-/* A node file outlives a reboot; what it says of processes does not. */
+/*
+ * A node file outlives a reboot; what it says of processes and of MIG instances does not. Whoever cannot tell
+ * which boot this is, because its /proc is not the kernel's (that of the node, say), takes nothing away from others.
+ */
 static void check_boot(struct sim_node *n, int fd)
 {
     char boot[40];
     sim_read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
-    if (strcmp(boot, n->boot_id) == 0) return;
+    if (boot[0] == 0 || strcmp(boot, n->boot_id) == 0) return;
     while (flock(fd, LOCK_EX) != 0 && errno == EINTR)
         ;
     if (strcmp(boot, n->boot_id) != 0) reset_dynamic(n);
