@@ -16,7 +16,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from calabash.agent.modes.mps_service import CardService, ServiceTools, Share
+from calabash.agent.modes.mps_news import ServiceTools
+from calabash.agent.modes.mps_service import CardService
+from calabash.agent.modes.mps_shares import Share
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
 from calabash.agent.slot_content import SlotDevice
 from calabash.model.allocation import AllocationRecord
