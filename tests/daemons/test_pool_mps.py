@@ -76,18 +76,17 @@ def daemon_of(world: World) -> int:
     return int(found.read_text())
 
 
-def server_of(pipe: Path) -> int:
-    """The pid of the server that a daemon has."""
-    found = subprocess.run(
+def at_daemon(pipe: Path, line: str) -> str:
+    """What a daemon answers to its control program."""
+    return subprocess.run(
         [NATIVE / "simgpu" / "nvidia-cuda-mps-control"],
-        input="get_server_list\n",
+        input=f"{line}\n",
         env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
-    )
-    return int(found.stdout)
+    ).stdout.strip()
 
 
 def of(world: World, kind: str, allocation: dict[str, Any]) -> list[dict[str, Any]]:
@@ -192,17 +191,17 @@ def test_who_leaves_at_once_after_a_fault_is_told_all_the_same(world: World, cli
 def test_what_somebody_sets_at_the_server_is_set_back_and_told(world: World, client: str) -> None:
     ready(world.running(client, **mps(20, 1024))[0])
     (pipe,) = (world.home / "mps").glob("*/pipe")
-    changed = subprocess.run(
-        [NATIVE / "simgpu" / "nvidia-cuda-mps-control"],
-        input=f"set_active_thread_percentage {server_of(pipe)} 100\n",
-        env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert changed.stdout == "100.0\n"
-    until(lambda: any("gave 100%" in e["message"] for e in world.events("mended")), what="it to be told")
+    server = at_daemon(pipe, "get_server_list")
+
+    def told() -> bool:
+        if any("gave 100%" in event["message"] for event in world.events("mended")):
+            return True
+        if at_daemon(pipe, f"get_active_thread_percentage {server}") != "100.0":  # the end of a turn sets it silently
+            assert at_daemon(pipe, f"set_active_thread_percentage {server} 100") == "100.0"
+        return False
+
+    until(told, what="it to be told")
+    until(lambda: at_daemon(pipe, f"get_active_thread_percentage {server}") == "20.0", what="it to be set back")
     bare = world.run("env", "-u", "LD_PRELOAD", "-u", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", client, **mps(50, 1024))
     assert ready(bare) == A100_SMS * 20 // 100
 

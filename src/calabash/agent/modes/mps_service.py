@@ -16,7 +16,7 @@ from calabash.agent.modes.mps_daemon import CardDaemon
 from calabash.agent.modes.mps_door import Door
 from calabash.agent.modes.mps_news import ServiceNews, ServiceTools
 from calabash.agent.modes.mps_shares import Share, Shares
-from calabash.agent.modes.mps_turns import Turns
+from calabash.agent.modes.mps_turns import CardTurns
 from calabash.agent.modes.mps_watch import ServiceWatch
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
@@ -40,7 +40,9 @@ class CardService:
         self._daemon = CardDaemon(device, self.control, self._shares, Clients(tools.allocation_of))
         news = ServiceNews(device, tools)
         self._watch = ServiceWatch(self._daemon, news, lock=self._lock, ensure=self.ensure)
-        self._turns = Turns(self._daemon, news, lock=self._lock, ensure=self.ensure, allocation_of=tools.allocation_of)
+        self._turns = CardTurns(
+            self._daemon, news, lock=self._lock, ensure=self.ensure, allocation_of=tools.allocation_of
+        )
         self._door: Door | None = None
         self._begun = False
 

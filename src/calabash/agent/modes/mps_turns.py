@@ -15,7 +15,7 @@ from calabash.seams.host.processes import identify
 SMS_TOLERANCE = 2  # the driver rounds to what the chip can divide
 
 
-class Turns:
+class CardTurns:
     """The turns of one card.
 
     Args:
