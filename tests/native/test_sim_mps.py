@@ -99,7 +99,7 @@ def test_clients_run_at_once_by_their_shares(service: Service) -> None:
         client.tell("for 1.0 200000")
     done = [int(client.hear()[0]) for client in clients]
     for share, count in zip(shares, done, strict=True):
-        assert 100 * count / sum(done) == pytest.approx(share, abs=2)
+        assert 100 * count / sum(done) == pytest.approx(share, abs=5)
 
 
 def test_shares_that_come_to_more_than_the_card_are_lessened_alike(service: Service) -> None:
