@@ -138,6 +138,18 @@ def wait_for(true: Callable[[], bool]) -> bool:
     return True
 
 
+def wait_for_news(executor: PassthroughExecutor) -> list[str]:
+    """What it has to tell, as soon as there is something."""
+    news: list[str] = []
+
+    def told() -> bool:
+        news.extend(executor.verify([]))
+        return bool(news)
+
+    wait_for(told)
+    return news
+
+
 def disk_of(address: str) -> Path:
     """The disk that a controller has now."""
     return next((n for n in tree.nodes(address) if re.fullmatch(r"nvme\d+n1", n.name)), Path("/dev/none"))
@@ -260,8 +272,8 @@ def a_card_goes_and_comes(inner: Inner) -> None:
         tell("unbind blocks", **refused(lambda: machine.vfio.give_back(EDU, "")), still=tree.get(EDU).driver)
         executor.leave(held)
         returning = [d.health for d in inventory.devices() if d.pci_bus_id == EDU]
-        wait_for(lambda: bool(executor._news))
-        tell("on its way back", health=returning, news=executor.verify([]))
+        news = wait_for_news(executor)
+        tell("on its way back", health=returning, news=news)
     began = time.monotonic()
     back = wait_for(lambda: inventory.lent.loan(DeviceUuid(f"GPU-{EDU}")) is None)
     tell("back", back=back, driver=tree.get(EDU).driver, seconds=time.monotonic() - began)

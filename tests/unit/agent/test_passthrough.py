@@ -18,7 +18,8 @@ from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.seams.host.pci_sim import SimulatedKernel, SimulatedPci
+from calabash.seams.host.pci_sim import SimulatedKernel
+from calabash.seams.host.pci_sim_bus import SimulatedPci
 
 CARDS = {"GPU-a": "00000000:65:00.0", "GPU-b": "00000000:66:00.0"}
 A, B, SOUND = "0000:65:00.0", "0000:66:00.0", "0000:65:00.1"
@@ -97,7 +98,7 @@ class World:
     def back(self) -> None:
         """Wait until everything that is over is back."""
         until = time.monotonic() + 60
-        while self.executor._fetching is not None:
+        while self.executor._fetching._thread is not None:
             assert time.monotonic() < until, self.executor.verify([])
             time.sleep(0.01)
 

@@ -67,7 +67,7 @@ def _give(world: World, held: dict[str, AllocationRecord], wanted: AllocationRec
 @given(STEPS)
 @settings(max_examples=40)
 def test_books_kernel_and_loans_agree_after_every_step_and_nothing_is_left(steps: list[tuple[str, Any, str]]) -> None:
-    with tempfile.TemporaryDirectory() as home, patch("calabash.agent.modes.passthrough._TRY_AGAIN_S", 0.01):
+    with tempfile.TemporaryDirectory() as home, patch("calabash.agent.modes.passthrough_fetching._TRY_AGAIN_S", 0.01):
         world = World(Path(home))
         machine = world.executor.machine
         machine.writer.__class__ = Moody

@@ -9,7 +9,8 @@ import pytest
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.pci import PciTree, memory_in_name, pci_address
-from calabash.seams.host.pci_sim import SimulatedKernel, SimulatedPci
+from calabash.seams.host.pci_sim import SimulatedKernel
+from calabash.seams.host.pci_sim_bus import SimulatedPci
 
 CARD, SOUND = "0000:65:00.0", "0000:65:00.1"
 

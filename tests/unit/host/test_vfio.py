@@ -14,7 +14,8 @@ import pytest
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.pci import PciTree
-from calabash.seams.host.pci_sim import SimulatedKernel, SimulatedPci
+from calabash.seams.host.pci_sim import SimulatedKernel
+from calabash.seams.host.pci_sim_bus import SimulatedPci
 from calabash.seams.host.sysfs_writer import BlockedError, HelperWriter
 from calabash.seams.host.vfio import Vfio, is_vfio
 from calabash.seams.host.virtual_functions import VirtualFunctions

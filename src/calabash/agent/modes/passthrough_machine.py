@@ -12,7 +12,8 @@ from calabash.model.device import Device, VfProfile
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.device_nodes import node_of
 from calabash.seams.host.pci import PciDevice, PciTree, pci_address
-from calabash.seams.host.pci_sim import SimulatedKernel, SimulatedPci
+from calabash.seams.host.pci_sim import SimulatedKernel
+from calabash.seams.host.pci_sim_bus import SimulatedPci
 from calabash.seams.host.processes import Process, command_name, device_users
 from calabash.seams.host.sysfs_writer import HelperWriter, KernelWriter
 from calabash.seams.host.vfio import Vfio, is_vfio
