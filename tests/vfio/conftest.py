@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.vfio.machine import HERE, EmulatedMachine, build_innermost, python
+from tests.vfio.machine import EmulatedMachine, build_innermost
 from tools.emulated import AbsentError, Emulated, cache, found
 
 Cases = Mapping[str, Mapping[str, Any]]
@@ -40,10 +40,9 @@ def emulated() -> Cases:
         program = scratch / "innermost"
         build_innermost(program)
         machine = EmulatedMachine(parts=parts, scratch=scratch)
-        words = [python(), str(HERE / "inside.py"), str(parts.tree), str(program)]
         with ThreadPoolExecutor(2) as both:
-            bare = both.submit(machine.run, [*words, "no-iommu"], iommu=False, processors=1)
-            told = machine.run(words)
+            bare = both.submit(machine.run, machine.program(program, "no-iommu"), iommu=False, processors=1)
+            told = machine.run(machine.program(program))
         runs = (told, bare.result())
     finally:
         shutil.rmtree(scratch)

@@ -24,6 +24,7 @@ from tools.emulated import Emulated
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+INSIDE = "tests.vfio.inside"
 MEMORY_MIB = 768
 _RUN_S = 480.0
 _SOCKET_S = 30.0
@@ -67,7 +68,7 @@ class Told:
 
 @dataclass(slots=True)
 class EmulatedMachine:
-    """What one needs; made once in ``scratch``, run as often as wanted."""
+    """What one needs; made once in ``scratch``, run as often as wanted. What a program imports is compiled out here."""
 
     parts: Emulated
     scratch: Path
@@ -76,6 +77,17 @@ class EmulatedMachine:
     def __post_init__(self) -> None:
         self.environment = {**os.environ, "LD_LIBRARY_PATH": self.parts.libraries, "TMPDIR": str(self.scratch)}
         (self.scratch / "disk").write_bytes(b"a disk of an emulated machine".ljust(1 << 20, b"\0"))
+        compiles = {**os.environ, "PYTHONPYCACHEPREFIX": str(self.bytecode), "PYTHONDONTWRITEBYTECODE": ""}
+        subprocess.run([python(), "-c", f"import {INSIDE}"], cwd=ROOT, env=compiles, check=True)
+
+    @property
+    def bytecode(self) -> Path:
+        """Where it is compiled to."""
+        return self.scratch / "bytecode"
+
+    def program(self, innermost: Path, *words: str) -> list[str]:
+        """The command that tries everything, or what the words say."""
+        return [python(), "-m", INSIDE, str(self.parts.tree), str(innermost), *words]
 
     def run(self, program: Sequence[str], *, iommu: bool = True, processors: int = 2) -> Told:
         """Start it, let it run the program as root, and wait until it has ended."""
@@ -144,7 +156,8 @@ class EmulatedMachine:
         modules = self.parts.modules("virtio_pci", "virtiofs")
         words = " ".join(f"'{word}'" for word in program)
         environment = (
-            f"HOME=/run TMPDIR=/run PATH=/usr/bin:/bin:/usr/sbin:/sbin PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1"
+            "HOME=/run TMPDIR=/run PATH=/usr/bin:/bin:/usr/sbin:/sbin "
+            f"PYTHONPATH={ROOT} PYTHONPYCACHEPREFIX={self.bytecode} PYTHONDONTWRITEBYTECODE=1"
         )
         files = {
             "init": (_INIT.encode(), 0o755),
