@@ -106,6 +106,7 @@ def test_a_card_changes_its_mode_when_it_is_idle_and_only_then(make_world: MakeW
     assert not cards(world)[0]["mig_enabled"]
     assert world.devices()[0]["mode"] == "vgpu"
     waiting.finish()
+    until(lambda: not world.allocations(), what="the slice to come back")
     _, seen = looking(world, memory_mib=30_000)
     assert seen["mib"] == 40192
 
