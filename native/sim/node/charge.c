@@ -5,6 +5,7 @@
 
 #include "sim/node/managed.h"
 #include "sim/node/mps.h"
+#include "sim/node/room.h"
 #include "sim/node/slot.h"
 
 /* An injected allocation failure. The caller holds the device's lock. */
@@ -17,22 +18,6 @@ static bool fails_by_injection(struct sim_device *d)
     x *= 0xD6E8FEB86659FD93ull;
     x ^= x >> 32;
     return x % 1000 < d->faults.alloc_fail_permille;
-}
-
-/*
- * The peaks are of what the living hold: on a card the memory of a process is free when its end can be seen, here only
- * when somebody sweeps, and a sibling may have been given it meanwhile. Looking is dear, so only a new peak looks. The
- * caller holds the device's lock: nobody takes anything between the look and the peak.
- */
-static void see_peaks(struct sim *s, uint32_t device)
-{
-    struct sim_device *d = &s->node->device[device];
-    if (d->used_bytes <= d->used_peak_bytes && d->alloc_bytes <= d->alloc_peak_bytes) return;
-    struct sim_remains dead = sim_remains_on(s, device);
-    uint64_t used = d->used_bytes - dead.alloc_bytes - dead.context_bytes;
-    uint64_t alloc = d->alloc_bytes - dead.alloc_bytes;
-    if (used > d->used_peak_bytes) d->used_peak_bytes = used;
-    if (alloc > d->alloc_peak_bytes) d->alloc_peak_bytes = alloc;
 }
 
 /* Whether the compute instance that this process began with stands still; it is gone for good once it was destroyed. */
@@ -51,39 +36,11 @@ bool sim_has_place(struct sim *s, uint32_t device)
     return has;
 }
 
-static struct sim_gi *instance_of(struct sim_device *d, const struct sim_proc_device *p)
-{
-    return p->mig_used && p->mig_gi_id < SIM_GI_MAX ? &d->mig.gi[p->mig_gi_id] : NULL;
-}
-
-uint64_t sim_room(const struct sim *s, uint32_t device, uint32_t proc)
-{
-    struct sim_device *d = &s->node->device[device];
-    const struct sim_gi *g = instance_of(d, &s->node->proc[proc].device[device]);
-    uint64_t total = sim_device_total(d), room = d->used_bytes < total ? total - d->used_bytes : 0;
-    uint64_t within = g && g->used_bytes < g->memory_bytes ? g->memory_bytes - g->used_bytes : 0;
-    return g && within < room ? within : room;
-}
-
-void sim_hold(struct sim *s, uint32_t device, uint32_t proc, int64_t bytes)
-{
-    struct sim_device *d = &s->node->device[device];
-    struct sim_proc_device *p = &s->node->proc[proc].device[device];
-    struct sim_gi *g = instance_of(d, p);
-    if (g) g->used_bytes += (uint64_t)bytes;
-    p->alloc_bytes += (uint64_t)bytes;
-    d->alloc_bytes += (uint64_t)bytes;
-    d->used_bytes += (uint64_t)bytes;
-    if (bytes <= 0) return;
-    if (p->alloc_bytes > p->alloc_peak_bytes) p->alloc_peak_bytes = p->alloc_bytes;
-    see_peaks(s, device);
-}
-
 static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
 {
     struct sim_device *d = &s->node->device[device];
     struct sim_proc_device *p = &s->node->proc[s->slot].device[device];
-    struct sim_gi *g = instance_of(d, p);
+    struct sim_gi *g = sim_instance_of(d, p);
     if (!has_place(d, p)) return false;
     if (!sim_mps_allows(&s->node->proc[s->slot], device, bytes)) return false;
     if (bytes > sim_room(s, device, (uint32_t)s->slot)) return false;
@@ -98,7 +55,7 @@ static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool cont
         if (p->alloc_bytes > p->alloc_peak_bytes) p->alloc_peak_bytes = p->alloc_bytes;
     }
     d->used_bytes += bytes;
-    see_peaks(s, device);
+    sim_see_peaks(s, device);
     return true;
 }
 

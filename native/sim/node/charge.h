@@ -12,9 +12,4 @@ void sim_refund(struct sim *s, uint32_t device, uint64_t bytes, bool context);
 /* False when the compute instance that this process began with has been destroyed, or its card divided since. */
 bool sim_has_place(struct sim *s, uint32_t device);
 
-/* Room that is left on `device` for the process in `proc`, and moving its bytes on and off. The caller holds the
- * device's lock and has looked at the room. */
-uint64_t sim_room(const struct sim *s, uint32_t device, uint32_t proc);
-void sim_hold(struct sim *s, uint32_t device, uint32_t proc, int64_t bytes);
-
 #endif

@@ -3,7 +3,7 @@
  */
 #include "sim/node/managed.h"
 
-#include "sim/node/charge.h"
+#include "sim/node/room.h"
 
 #define LINK_BPS 12000000000ull /* of a card whose profile does not say */
 

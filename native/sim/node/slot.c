@@ -7,6 +7,7 @@
 #include "sim/node/slot.h"
 
 #include "sim/node/engine.h"
+#include "sim/node/life.h"
 #include "sim/node/managed.h"
 
 #include <errno.h>
@@ -18,21 +19,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Locks live on bytes far behind the end of the file, one region for each kind. */
-#define LIVE_BASE ((off_t)1 << 40)
-#define PID_BASE  ((off_t)1 << 41)
-
 static int lock_byte(int fd, int command, short type, off_t offset)
 {
     struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = offset, .l_len = 1};
     return fcntl(fd, command, &l);
-}
-
-static bool slot_is_held(struct sim *s, uint32_t slot)
-{
-    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LIVE_BASE + slot, .l_len = 1};
-    if (fcntl(s->fd, F_OFD_GETLK, &l) != 0) return true;
-    return l.l_type != F_UNLCK;
 }
 
 /* Keep the last seconds of a process that ends, for NVML tells of them. The caller holds the node's lock. */
@@ -70,22 +60,6 @@ static void free_slot(struct sim *s, uint32_t slot)
     __atomic_store_n(&n->proc[slot].state, SIM_SLOT_FREE, __ATOMIC_RELEASE);
 }
 
-/* The program may have closed our descriptor, and its number may be another file's now. The slot's lock lives
- * on with the mapping; to look at the locks of others any descriptor of the node will do. */
-static bool can_look(struct sim *s)
-{
-    struct stat st;
-    if (fstat(s->fd, &st) == 0 && st.st_dev == s->file_device && st.st_ino == s->file_inode) return true;
-    int fd = open(s->path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return false;
-    if (fstat(fd, &st) != 0 || st.st_dev != s->file_device || st.st_ino != s->file_inode) {
-        close(fd);
-        return false;
-    }
-    s->fd = fd;
-    return true;
-}
-
 int sim_sweep(struct sim *s, uint64_t at_most_every_ns)
 {
     struct sim_node *n = s->node;
@@ -93,35 +67,17 @@ int sim_sweep(struct sim *s, uint64_t at_most_every_ns)
     if (at_most_every_ns && now - __atomic_load_n(&n->swept_ns, __ATOMIC_RELAXED) < at_most_every_ns)
         return 0;
     int freed = 0;
-    if (!can_look(s)) return 0;
+    if (!sim_can_look(s)) return 0;
     sim_lock_node(s);
     n->swept_ns = now;
     for (uint32_t i = 0; i < sim_procs_used(n); i++) {
-        if (n->proc[i].state != SIM_SLOT_LIVE || (int)i == s->slot || slot_is_held(s, i)) continue;
+        if (n->proc[i].state != SIM_SLOT_LIVE || (int)i == s->slot || sim_slot_is_held(s, i)) continue;
         free_slot(s, i);
         freed++;
     }
     n->swept_count += (uint64_t)freed;
     sim_unlock_node(s);
     return freed;
-}
-
-struct sim_remains sim_remains_on(struct sim *s, uint32_t device)
-{
-    struct sim_remains found = {0, 0};
-    bool looked = false;
-    for (uint32_t i = 0; i < sim_procs_used(s->node); i++) {
-        const struct sim_proc *p = &s->node->proc[i];
-        const struct sim_proc_device *held = &p->device[device];
-        if (p->state != SIM_SLOT_LIVE || (int)i == s->slot || held->alloc_bytes + held->context_bytes == 0)
-            continue;
-        if (!looked && !can_look(s)) break;
-        looked = true;
-        if (slot_is_held(s, i)) continue;
-        found.alloc_bytes += held->alloc_bytes;
-        found.context_bytes += held->context_bytes;
-    }
-    return found;
 }
 
 static void describe_self(struct sim_proc *p)

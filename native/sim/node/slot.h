@@ -17,12 +17,6 @@ void sim_forget(struct sim *s);
  * Returns the number of slots freed. Takes the node's lock: call without any device lock. */
 int sim_sweep(struct sim *s, uint64_t at_most_every_ns);
 
-/* What processes that have died still count for on `device`, until somebody sweeps. Call with the device's lock. */
-struct sim_remains {
-    uint64_t alloc_bytes, context_bytes;
-};
-struct sim_remains sim_remains_on(struct sim *s, uint32_t device);
-
 /* PID of the process in `slot` as the caller's namespace numbers it; 0 when it is not visible there. */
 pid_t sim_process_pid(struct sim *s, uint32_t slot);
 
