@@ -1,6 +1,7 @@
 /* The innermost machine's only program, started by QEMU itself (multiboot): says which devices it has been given and uses
  * one. Of QEMU's teaching device it asks a factorial and two transfers by DMA, there and back; of an NVMe controller the
- * version in its registers. Everything is told on the serial line; the machine then ends with 33. */
+ * version in its registers. The firmware (qboot) gives no device its place in memory: that is done here. Everything is told
+ * on the serial line; the machine then ends with 33. */
 typedef unsigned int u32;
 typedef unsigned char u8;
 
@@ -45,6 +46,18 @@ static void config_write(u32 function, u32 offset, u32 value) {
     port_out32(0xcfc, value);
 }
 
+/* Where the function's registers now are; 0 when it has none. */
+static u32 place(u32 function) {
+    u32 bar = config_read(function, 0x10), at = 0xe0000000u + (function << 20);
+    if (config_read(function, 0xc) >> 16 & 0x7f || bar & 1) return 0;
+    config_write(function, 0x10, 0xffffffffu);
+    if (!config_read(function, 0x10)) return 0;
+    config_write(function, 0x10, at);
+    if ((bar & 6) == 4) config_write(function, 0x14, 0);
+    config_write(function, 4, config_read(function, 4) | 6);
+    return at;
+}
+
 enum { INVERSE = 1, FACTORIAL = 2, STATUS = 8, DMA_FROM = 0x20, DMA_TO = 0x22, DMA_COUNT = 0x24, DMA_COMMAND = 0x26 };
 
 static void transfer(volatile u32 *edu, u32 from, u32 to, u32 command) {
@@ -81,13 +94,12 @@ __attribute__((noreturn, used)) static void begin(void) {
     for (u32 function = 0; function < 256; function++) {
         u32 id = config_read(function, 0);
         if ((id & 0xffff) == 0xffff) continue;
-        u32 kind = config_read(function, 8) >> 8, bar = config_read(function, 0x10) & ~15u;
+        u32 kind = config_read(function, 8) >> 8, bar = place(function);
         say("pci ");
         say_hex(id & 0xffff, 4);
         say(":");
         say_hex(id >> 16, 4);
         say(" ");
-        if (bar) config_write(function, 4, config_read(function, 4) | 6);
         if (id == 0x11e81234) use_edu((volatile u32 *)bar);
         if (kind == 0x010802 && bar) {
             say("nvme=");

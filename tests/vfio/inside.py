@@ -89,7 +89,8 @@ class Inner:
     def _command(self, *addresses: str) -> list[str]:
         devices = (word for address in addresses for word in ("-device", f"vfio-pci,host={address}"))
         words = (
-            "-M pc -accel tcg -cpu qemu64 -m 32 -nodefaults -nographic -no-reboot -device isa-debug-exit,iobase=0xf4"
+            "-M pc -bios qboot.rom -accel tcg -cpu qemu64 -m 32 -nodefaults -nographic -no-reboot "
+            "-device isa-debug-exit,iobase=0xf4"
         )
         return [*self._parts.qemu, *words.split(), *devices]
 
