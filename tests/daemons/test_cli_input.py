@@ -257,11 +257,19 @@ def test_doctor_advises_the_step_that_is_next(own: Terminal) -> None:
 
 def test_smi_tells_of_a_fault_and_of_its_end_as_soon_as_the_command_is_back(own: Terminal) -> None:
     own("up", "--sim", "lab")
+    own("sim", "inject", "lab", "lost")
+    assert own.items("smi")[0]["health"] != "healthy"
+    own("sim", "inject", "lab", "recover")
+    assert own.items("smi")[0]["health"] == "healthy"
+
+
+def test_a_card_that_fails_twice_is_held_back_and_the_command_says_where_to_look(own: Terminal) -> None:
+    own("up", "--sim", "lab")
     for _ in range(2):
         own("sim", "inject", "lab", "lost")
-        assert own.items("smi")[0]["health"] != "healthy"
-        own("sim", "inject", "lab", "recover")
-        assert own.items("smi")[0]["health"] == "healthy"
+        said = own("sim", "inject", "lab", "recover")
+    assert "calabash device show" in said.stdout + said.stderr
+    assert own.items("smi")[0]["health"] == "recovering"
 
 
 def test_a_node_shows_how_much_was_not_served_and_lists_it_only_when_asked(own: Terminal) -> None:

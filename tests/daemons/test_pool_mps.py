@@ -18,6 +18,7 @@ from tests.daemons.users import ANN, open_way
 from tests.daemons.world import NATIVE, Program, World, until
 from tests.native.sim_cuda_programs import program
 
+from calabash.agent.modes.mps import service_directory
 from calabash.seams.host.processes import identify
 
 A100_SMS = 108
@@ -72,8 +73,9 @@ def ready(running: Program) -> int:
 
 def daemon_of(world: World) -> int:
     """The pid of the one that runs."""
-    (found,) = (world.home / "mps").glob("*/pipe/nvidia-cuda-mps-control.pid")
-    return int(found.read_text())
+    written = service_directory(world.home).glob("*/pipe/nvidia-cuda-mps-control.pid")
+    (found,) = (pid for pid in (int(file.read_text()) for file in written) if not has_ended(pid))
+    return found
 
 
 def at_daemon(pipe: Path, line: str) -> str:
@@ -190,7 +192,7 @@ def test_who_leaves_at_once_after_a_fault_is_told_all_the_same(world: World, cli
 
 def test_what_somebody_sets_at_the_server_is_set_back_and_told(world: World, client: str) -> None:
     ready(world.running(client, **mps(20, 1024))[0])
-    (pipe,) = (world.home / "mps").glob("*/pipe")
+    (pipe,) = service_directory(world.home).glob("*/pipe")
     server = at_daemon(pipe, "get_server_list")
 
     def told() -> bool:
@@ -246,7 +248,7 @@ def test_a_pool_that_is_killed_leaves_the_service_to_the_next_one(
     world.kill()
     assert ask(tenant, "call") == ["0"]
     world.up()
-    until((world.home / "mps/0/door").exists, what="the door to open")
+    until((service_directory(world.home) / "0/door").exists, what="the door to open")
     assert ask(tenant, "call") == ["0"]
     assert daemon_of(world) == daemon
     assert ready(world.running(client, **mps(30))[0]) == A100_SMS * 30 // 100

@@ -86,7 +86,8 @@ def _wait_until_seen(name: str, fault: str) -> None:
     while not all(seen(device) for device in client().get("/v1/devices")["items"]):
         if time.monotonic() > deadline:
             click.echo(
-                f"the pool has not seen it within {SEEN_WITHIN_S:g}s; `calabash smi` shows when it has", err=True
+                f"the pool does not show it within {SEEN_WITHIN_S:g}s; `calabash device show` says what it waits for",
+                err=True,
             )
             return
         time.sleep(0.05)

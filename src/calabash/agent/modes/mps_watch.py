@@ -18,6 +18,7 @@ from calabash.model.errors import CalabashError
 from calabash.seams.gpu.mps import ServerLook, ServerStatus
 from calabash.seams.host.processes import alive
 
+NAMED_WITHIN_S = 0.3  # the server writes who made a fault a moment after everybody can see that there is one
 PART_AFTER_S = 1.0  # those that a fault hit may leave by themselves for so long
 RETRY_S, RETRY_MAX_S = 1.0, 30.0  # what does not start is tried again, ever less often
 
@@ -41,6 +42,7 @@ class ServiceWatch:
         self._ensure = ensure
         self._index = daemon.device.index
         self._faulted_at = 0.0
+        self._unnamed_until = 0.0  # a fault was seen, and not yet whose it is
         self._down = False
         self._retry_s, self._retry_at = RETRY_S, 0.0
 
@@ -57,7 +59,7 @@ class ServiceWatch:
             culprit = daemon.control.culprit()  # all that were hit may have gone by now, and the server serves again
             if look is None:
                 self._server_gone()
-            elif look.status is ServerStatus.FAULT or culprit:
+            elif look.status is ServerStatus.FAULT or culprit or self._unnamed_until:
                 self._fault(look, culprit)
             elif self._faulted_at:
                 self._back()
@@ -127,8 +129,10 @@ class ServiceWatch:
     def _fault(self, look: ServerLook, culprit: int) -> None:
         now = time.monotonic()
         if not self._faulted_at:
-            self._faulted_at = now
-            self._news.fault(culprit, self._daemon.clients)
+            self._unnamed_until = self._unnamed_until or now + NAMED_WITHIN_S
+            if culprit or now >= self._unnamed_until:
+                self._faulted_at, self._unnamed_until = now, 0.0
+                self._news.fault(culprit, self._daemon.clients)
         elif look.status is ServerStatus.FAULT and now - self._faulted_at > PART_AFTER_S:
             self._daemon.control.ask(f"shutdown_server {look.pid} -f")
             self._server_gone()
