@@ -73,9 +73,14 @@ def ready(running: Program) -> int:
 
 def daemon_of(world: World) -> int:
     """The pid of the one that runs."""
-    written = service_directory(world.home).glob("*/pipe/nvidia-cuda-mps-control.pid")
-    (found,) = (pid for pid in (int(file.read_text()) for file in written) if not has_ended(pid))
-    return found
+
+    def alone() -> int:
+        """Those of tenants before may just be ending."""
+        written = service_directory(world.home).glob("*/pipe/nvidia-cuda-mps-control.pid")
+        live = [pid for pid in (int(file.read_text() or 0) for file in written) if not has_ended(pid)]
+        return live[0] if len(live) == 1 else 0
+
+    return int(until(alone, what="one daemon to run"))
 
 
 def at_daemon(pipe: Path, line: str) -> str:
