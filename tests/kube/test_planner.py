@@ -153,8 +153,11 @@ def test_why_a_pod_waits_stands_in_its_condition_and_in_one_event(planned: Plann
     condition = planned.cluster.wait_for(said, "the condition")
     assert condition is not None
     assert "0/100 nodes are available" in condition["message"]
-    events = [e for e in api.get("/api/v1/namespaces/why/events")["items"] if e["reason"] == "TooLarge"]
-    assert len(events) == 1
+
+    def events() -> list[Json]:
+        return [e for e in api.get("/api/v1/namespaces/why/events")["items"] if e["reason"] == "TooLarge"]
+
+    assert len(planned.cluster.wait_for(events, "the event, which is written after the condition")) == 1
     remove(planned, "why")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,9 @@ $b mount -t proc proc /proc; $b mount -t sysfs sysfs /sys; $b mount -t devtmpfs 
 for module in $($b cat /modules/order); do $b insmod /modules/$module; done
 $b mount -t virtiofs -o ro machine /machine || $b poweroff -f
 for place in proc sys dev; do $b mount -o bind /$place /machine/$place; done
+$b mkdir /tree; $b mount -o bind /machine@ROOT@ /tree
 $b mount -t tmpfs tmpfs /machine/run; $b mount -t tmpfs tmpfs /machine/tmp
+$b mkdir -p /machine@ROOT@; $b mount -o bind /tree /machine@ROOT@
 echo
 . /command
 echo "@end $?"
@@ -160,7 +163,7 @@ class EmulatedMachine:
             f"PYTHONPATH={ROOT} PYTHONPYCACHEPREFIX={self.bytecode} PYTHONDONTWRITEBYTECODE=1"
         )
         files = {
-            "init": (_INIT.encode(), 0o755),
+            "init": (_INIT.replace("@ROOT@", shlex.quote(str(ROOT))).encode(), 0o755),
             "bin/busybox": (Path(busybox).read_bytes(), 0o755),
             "command": (f"{environment} $b chroot /machine {words}\n".encode(), 0o644),
             "modules/order": ("\n".join(m.name for m in modules).encode(), 0o644),
