@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
-from calabash.model.units import format_mib
+from calabash.sharing.amounts import not_left, wanted_memory_mib
 from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
 
 SLICE_RESERVE_MIB = 64
@@ -37,30 +37,17 @@ class Mps:
         refused = _unserved(request)
         if refused is not None:
             return refused
-        division = self.division(device, held)
-        usable_mib = device.memory_mib - SLICE_RESERVE_MIB
-        wanted_mib = request.memory_mib
-        if wanted_mib is None:
-            milli = request.memory_milli or 10 * request.core_percent
-            wanted_mib = max(1, device.memory_mib * milli // 1000 - SLICE_RESERVE_MIB)
-        if wanted_mib > usable_mib:
-            return Misfit(
-                reason=Reason.TOO_LARGE,
-                message=f"{device.model} can give one slice {format_mib(usable_mib)}, asked {format_mib(wanted_mib)}",
-            )
-        if division.slots_free == 0:
-            return Misfit(reason=Reason.NO_CAPACITY, message=f"{len(held)} of {CLIENTS_MAX} slices are on it")
-        if wanted_mib > division.memory_free_mib:
-            return Misfit(
-                reason=Reason.NO_MEMORY,
-                message=f"{format_mib(division.memory_free_mib)} of {format_mib(device.memory_mib)} is free,"
-                f" asked {format_mib(wanted_mib)}",
-            )
-        if request.core_percent > division.core_free_percent:
-            return Misfit(
-                reason=Reason.NO_CORES,
-                message=f"{division.core_free_percent}% of compute is free, asked {request.core_percent}%",
-            )
+        wanted_mib = wanted_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
+        misfit = not_left(
+            device,
+            self.division(device, held),
+            memory_mib=wanted_mib,
+            core_percent=request.core_percent,
+            reserve_mib=SLICE_RESERVE_MIB,
+            slices_max=CLIENTS_MAX,
+        )
+        if misfit is not None:
+            return misfit
         return Slice(device=device.uuid, memory_mib=wanted_mib, core_percent=request.core_percent)
 
     def charge(self, part: Slice, policy: ComputePolicy) -> Charge:

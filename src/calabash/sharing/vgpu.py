@@ -23,6 +23,7 @@ from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Slice
 from calabash.model.units import format_mib
+from calabash.sharing.amounts import not_left, wanted_memory_mib
 from calabash.sharing.protocol import Charge, DeviceDivision, Edits, HeldSlice, Misfit, shim_environment
 
 SLICE_RESERVE_MIB = 32
@@ -55,34 +56,20 @@ class Vgpu:
         return 10
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        division = self.division(device, held)
-        usable_mib = device.memory_mib - SLICE_RESERVE_MIB
-        wanted_mib = request.memory_mib
-        if wanted_mib is None:
-            milli = request.memory_milli or 10 * request.core_percent
-            wanted_mib = max(1, device.memory_mib * milli // 1000 - SLICE_RESERVE_MIB)
+        wanted_mib = wanted_memory_mib(device, request, reserve_mib=SLICE_RESERVE_MIB)
         if request.spill_mib > device.spill_mib:
             return _unspilled(device, request)
         wanted_mib -= request.spill_mib
-        if wanted_mib > usable_mib:
-            return Misfit(
-                reason=Reason.TOO_LARGE,
-                message=f"{device.model} can give one slice {format_mib(usable_mib)}, asked {format_mib(wanted_mib)}",
-            )
-        if division.slots_free == 0:
-            return Misfit(reason=Reason.NO_CAPACITY, message=f"{len(held)} of {SLICES_MAX} slices are on it")
-        if wanted_mib > division.memory_free_mib:
-            return Misfit(
-                reason=Reason.NO_MEMORY,
-                message=f"{format_mib(division.memory_free_mib)} of {format_mib(device.memory_mib)} is free,"
-                f" asked {format_mib(wanted_mib)}",
-            )
-        wanted_percent = guaranteed_percent(request.core_percent, request.policy)
-        if wanted_percent > division.core_free_percent:
-            return Misfit(
-                reason=Reason.NO_CORES,
-                message=f"{division.core_free_percent}% of compute is free, asked {wanted_percent}%",
-            )
+        misfit = not_left(
+            device,
+            self.division(device, held),
+            memory_mib=wanted_mib,
+            core_percent=guaranteed_percent(request.core_percent, request.policy),
+            reserve_mib=SLICE_RESERVE_MIB,
+            slices_max=SLICES_MAX,
+        )
+        if misfit is not None:
+            return misfit
         return Slice(
             device=device.uuid,
             memory_mib=wanted_mib + request.spill_mib,

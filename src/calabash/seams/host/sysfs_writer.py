@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from calabash.model.errors import CalabashError, Reason
+
 _HELPER = Path(__file__).with_name("sysfs_helper.py")
 _START_S = 30.0  # for an interpreter to start on a busy machine
 _BLOCKED_MAX = 16
@@ -30,6 +32,16 @@ class BlockedError(OSError):
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__(errno.ETIMEDOUT, f"no answer within {timeout_s:g} s", str(path))
+
+
+def refused(error: OSError, what: str, meanings: Mapping[int, str] | None, *, otherwise: Reason) -> CalabashError:
+    """What the kernel's number means. ``meanings``: "cause; hint" by number; ``otherwise``: the reason, where it is not a
+    lack of rights."""
+    number = error.errno or 0
+    cause, _, hint = (meanings or {}).get(number, f"{os.strerror(number)}; see `dmesg`").partition("; ")
+    name = errno.errorcode.get(number, str(number))
+    reason = Reason.NOT_PERMITTED if number in {errno.EACCES, errno.EPERM, errno.EROFS} else otherwise
+    return CalabashError(f"{what}: {cause} ({name})", reason=reason, hint=hint)
 
 
 class KernelWriter(Protocol):

@@ -11,7 +11,6 @@ fails is undone, and every call may be repeated. ``new_id`` is never written: it
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ import structlog
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.pci import PciDevice, PciTree, pci_address
-from calabash.seams.host.sysfs_writer import BlockedError, KernelWriter
+from calabash.seams.host.sysfs_writer import BlockedError, KernelWriter, refused
 
 WRITE_S = 10.0
 _MODPROBE_S = 30.0
@@ -216,11 +215,7 @@ class Vfio:
                 hint="it goes on by itself as soon as whoever uses the device lets go of it",
             ) from error
         except OSError as error:
-            number = error.errno or 0
-            cause, _, hint = (meanings or {}).get(number, f"{os.strerror(number)}; see `dmesg`").partition("; ")
-            name = errno.errorcode.get(number, str(number))
-            reason = Reason.NOT_PERMITTED if number in {errno.EACCES, errno.EPERM, errno.EROFS} else Reason.UNHEALTHY
-            raise CalabashError(f"{what}: {cause} ({name})", reason=reason, hint=hint) from error
+            raise refused(error, what, meanings, otherwise=Reason.UNHEALTHY) from error
 
     def _blocking(self, text: str, path: Path) -> str:
         address = pci_address(text) or pci_address(path.parent.name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.pci import PciTree
-from calabash.seams.host.sysfs_writer import BlockedError, KernelWriter
+from calabash.seams.host.sysfs_writer import BlockedError, KernelWriter, refused
 from calabash.seams.host.vfio import WRITE_S
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -119,8 +119,4 @@ class VirtualFunctions:
                 hint="shut the virtual machine down; it goes on by itself then",
             ) from error
         except OSError as error:
-            number = error.errno or 0
-            cause, _, hint = (meanings or {}).get(number, f"{os.strerror(number)}; see `dmesg`").partition("; ")
-            name = errno.errorcode.get(number, str(number))
-            reason = Reason.NOT_PERMITTED if number in {errno.EACCES, errno.EPERM, errno.EROFS} else Reason.CONFLICT
-            raise CalabashError(f"{what}: {cause} ({name})", reason=reason, hint=hint) from error
+            raise refused(error, what, meanings, otherwise=Reason.CONFLICT) from error
