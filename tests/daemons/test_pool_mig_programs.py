@@ -190,10 +190,10 @@ def test_whoever_is_on_an_instance_without_a_slice_is_a_stranger_and_keeps_it_fr
     try:
         assert stranger.stdout is not None
         assert stranger.stdout.readline() == b"held\n"
+        _, other = looking(world, memory_mib=9000)  # at once: the pool still believes that the instance is idle
+        assert other["uuid"] != seen["uuid"]
         until(lambda: world.events("stranger"), what="the stranger to be told of")
         assert str(stranger.pid) in world.events("stranger")[0]["message"]
-        _, other = looking(world, memory_mib=9000)
-        assert other["uuid"] != seen["uuid"]
     finally:
         stranger.kill()
         stranger.wait()

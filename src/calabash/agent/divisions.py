@@ -26,10 +26,13 @@ class Divisions:
 
     def set(
         self, card: DeviceUuid, *, enabled: bool, instances: tuple[MigInstance, ...], parts: Iterable[DeviceUuid]
-    ) -> None:
-        """What stands on a card, and the names by which programs know the parts."""
+    ) -> bool:
+        """What stands on a card, and the names by which programs know the parts; whether that is news."""
+        division = _Division(enabled=enabled, instances=instances, parts=frozenset(parts))
         with self._lock:
-            self._of[card] = _Division(enabled=enabled, instances=instances, parts=frozenset(parts))
+            news = self._of.get(card) != division
+            self._of[card] = division
+        return news
 
     def shown(self, device: Device) -> Device:
         """The card with what stands on it."""

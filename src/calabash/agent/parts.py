@@ -119,6 +119,7 @@ def build_parts(
         own=own,
         allocation_of=membership.allocation_of,
         tell=hooks.tell,
+        changed=events.changed,
     )
     return NodeParts(
         lock=lock,

@@ -196,6 +196,7 @@ class Binder:
             return self._failed(waiting, start, error)
         with self._lock:
             overtaken = self._starts.granted(waiting.id)
+            self._starts.drop(waiting.id)
             if overtaken is None:
                 self._tracker.started(granted.record)
             else:
@@ -218,6 +219,9 @@ class Binder:
                     pass  # it has lost its place already and waits where it stood
                 elif reason is Reason.UNHEALTHY:
                     self._tracker.unbind(waiting.id)
+                elif any(part.start >= 0 for part in start.placement.slices):  # others may be free beside that place
+                    self._tracker.unbind(waiting.id)
+                    return self._starts.refused(start)
                 else:
                     self._starts.again(start)
                 return False

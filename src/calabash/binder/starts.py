@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from calabash.binder.local import Start, Stop
 from calabash.model.errors import Reason
-from calabash.model.request import AllocationId
+from calabash.model.request import AllocationId, Placement
 from calabash.sched import Explanation
 
 
@@ -17,6 +17,7 @@ class Starts:
         self._decided: dict[AllocationId, Start] = {}
         self._granting: dict[AllocationId, Start] = {}
         self._overtaken: dict[AllocationId, Stop] = {}
+        self._refused: dict[AllocationId, Placement] = {}
 
     def __contains__(self, allocation: AllocationId) -> bool:
         return allocation in self._decided or allocation in self._granting
@@ -43,8 +44,14 @@ class Starts:
         self.granted(start.id)
         self._decided[start.id] = start
 
+    def refused(self, start: Start) -> bool:
+        """The node has something else at its place. Whether to look for another at once: no, when that was refused before."""
+        before, self._refused[start.id] = self._refused.get(start.id), start.placement
+        return before != start.placement
+
     def drop(self, allocation: AllocationId) -> bool:
-        """It is not to start; False when it was not decided."""
+        """It is not to start, or has started; False when it was not decided."""
+        self._refused.pop(allocation, None)
         return self._decided.pop(allocation, None) is not None
 
     def overtake(self, stop: Stop) -> bool:
@@ -68,3 +75,4 @@ class Starts:
     def clear(self) -> None:
         """No decision holds any more; grants that are being made go on."""
         self._decided.clear()
+        self._refused.clear()

@@ -77,10 +77,12 @@ class MigExecutor(ViewOnly):
         found: list[_Part] = []
         for index, part in enumerate(record.placement.slices):
             card = self._card(part.device)
-            with card.lock:
-                found.append(self._known(record, index, card) or self._provided(card, part))
-                self._held[record.id] = tuple(found)  # at once: the next one on this card must see it
-            self._publish(card)
+            try:
+                with card.lock:
+                    found.append(self._known(record, index, card) or self._provided(card, part))
+                    self._held[record.id] = tuple(found)  # at once: the next one on this card must see it
+            finally:
+                self._publish(card)  # also who was in the way
         return tuple(SlotDevice(uuid=part.uuid) for part in found)
 
     def edits(self, record: AllocationRecord) -> Edits:
@@ -183,13 +185,15 @@ class MigExecutor(ViewOnly):
         return _numbered(found[1].uuid, found)
 
     def _publish(self, card: MigCard) -> None:
-        """What schedulers and the census see of the card."""
-        self._tools.inventory.divisions.set(
+        """What schedulers and the census see of the card; other places may be free now."""
+        news = self._tools.inventory.divisions.set(
             card.device.uuid,
             enabled=card.layout.enabled,
             instances=card.instances(self._uuids()),
             parts=card.layout.uuids,
         )
+        if news:
+            self._tools.changed()
 
     def _kept(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
         """What a held allocation has still stands, or stands again."""

@@ -30,6 +30,10 @@ def _told_nobody(kind: str, reason: str, allocation: str, device: str, message: 
     del kind, reason, allocation, device, message
 
 
+def _nothing_follows() -> None:
+    """Where executors stand alone."""
+
+
 def _ends_nothing(allocation: AllocationId, reason: str, explanation: str) -> None:
     del allocation, reason, explanation
 
@@ -60,6 +64,7 @@ class NodeTools:
         own: processes of an earlier pool that an executor takes over.
         allocation_of: whose a process is, by the kernel's word or by its lease.
         tell: an event: kind, reason, allocation, device, message.
+        changed: room may have appeared; not to be called under a lock.
     """
 
     home: Path
@@ -74,6 +79,7 @@ class NodeTools:
     own: OwnProcesses = field(default_factory=OwnProcesses)
     allocation_of: Callable[[int], AllocationId | None] = _nobodys
     tell: Tell = _told_nobody
+    changed: Callable[[], None] = _nothing_follows
 
 
 class ModeExecutor(Protocol):
