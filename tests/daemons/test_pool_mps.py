@@ -253,7 +253,7 @@ def test_a_pool_that_is_killed_leaves_the_service_to_the_next_one(
     world.kill()
     assert ask(tenant, "call") == ["0"]
     world.up()
-    until((service_directory(world.home) / "0/door").exists, what="the door to open")
+    until((service_directory(world.home) / "0/door/knock").exists, what="the door to open")
     assert ask(tenant, "call") == ["0"]
     assert daemon_of(world) == daemon
     assert ready(world.running(client, **mps(30))[0]) == A100_SMS * 30 // 100

@@ -21,6 +21,7 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.clock import Clock
+from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.gpu.protocol import GpuDriver
 from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
@@ -39,7 +40,7 @@ class NodeAgent:
         spill_mib: host memory that it gives for what does not fit on its cards; 0: nothing may be spilled.
         strangers: what happens to processes on a card that have no slice of it.
         node: its name; "" is the machine's.
-        membership, tenure: see ``parts.build_parts``.
+        driver_files, membership, tenure: see ``parts.build_parts``.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class NodeAgent:
         spill_mib: int = 0,
         strangers: StrangerPolicy = StrangerPolicy.TELL,
         node: str = "",
+        driver_files: DriverFiles = OWN_FILES,
         membership: Membership | None = None,
         tenure: Tenure | None = None,
     ) -> None:
@@ -69,6 +71,7 @@ class NodeAgent:
             one_process=one_process,
             spill_mib=spill_mib,
             strangers=strangers,
+            driver_files=driver_files,
             membership=membership,
             tenure=tenure,
         )

@@ -25,6 +25,7 @@ from calabash.agent.tidings import Tidings
 from calabash.agent.truth import Hooks, Truth
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
+from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.gpu.protocol import GpuDriver
 from calabash.seams.host.processes import boot_id
 from calabash.seams.store import Store
@@ -61,6 +62,7 @@ def build_parts(
     one_process: bool,
     spill_mib: int,
     strangers: StrangerPolicy,
+    driver_files: DriverFiles = OWN_FILES,
     membership: Membership | None = None,
     tenure: Tenure | None = None,
 ) -> NodeParts:
@@ -68,6 +70,7 @@ def build_parts(
 
     Args:
         environment: what leads a program to the simulated node; empty on a machine of cards.
+        driver_files: where the driver's own programs are when they are not ours.
         membership: where others make the groups of processes; None: the strongest form that this process may have.
         tenure: how long an allocation is kept that nobody uses.
     """
@@ -111,6 +114,7 @@ def build_parts(
         inventory=inventory,
         library=library,
         environment=environment,
+        driver_files=driver_files,
         keepings=ledgers.opened,
         device_root=_device_root(environment),
         one_process=one_process,

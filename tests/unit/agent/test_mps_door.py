@@ -32,7 +32,7 @@ class House:
         self.joined: list[tuple[AllocationId, int, int]] = []
         self.news = threading.Condition()
         self.door = Door(
-            home / "door", allocation_of=lambda _: self.owner, admission=self.admission, joined=self.has_joined
+            home / "door/knock", allocation_of=lambda _: self.owner, admission=self.admission, joined=self.has_joined
         )
 
     @contextmanager

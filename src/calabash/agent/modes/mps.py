@@ -58,7 +58,7 @@ class MpsExecutor(ViewOnly):
         self._file = tools.home / "mps.json"
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        find_program(self._tools.environment)
+        find_program(self._tools.environment, self._tools.driver_files)
         if not self._tools.library.is_file():
             raise CalabashError(
                 f"{self._tools.library.name} has not been built, so programs cannot ask for their share",
@@ -97,8 +97,8 @@ class MpsExecutor(ViewOnly):
         )
         door = str(service.door.parent)
         mounts = (
-            Mount(path=pipe, inside=pipe, read_only=False),
             Mount(path=door, inside=door),
+            Mount(path=pipe, inside=pipe, read_only=False),
             Mount(path="/dev/shm", inside="/dev/shm", read_only=False),  # noqa: S108 - the service's own channel
         )
         return Edits(environment=environment, mounts=mounts)
@@ -192,6 +192,7 @@ class MpsExecutor(ViewOnly):
                     kind, reason, allocation, uuid, message
                 ),
                 environment=self._tools.environment,
+                files=self._tools.driver_files,
                 notes=self._note,
             )
             service = CardService(device, service_directory(self._tools.home) / str(device.index), tools)

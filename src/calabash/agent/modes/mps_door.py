@@ -55,13 +55,14 @@ class Door:
         self._joined = joined
         self._wasted: dict[AllocationId, float] = {}
         self._closing = threading.Event()
+        path.parent.mkdir(mode=0o711, exist_ok=True)
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self._listener.bind(str(path))
         path.chmod(0o666)
         self._listener.listen(128)
         self._listener.settimeout(IDLE_S)
-        self._thread = threading.Thread(target=self._serve, name=f"door-{path.parent.name}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"door-{path.parent.parent.name}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from calabash.agent.modes.mps_clients import Clients
 from calabash.model.device import Device
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId
+from calabash.seams.gpu.library import DriverFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class ServiceTools:
     allocation_of: Callable[[int], AllocationId | None]
     tell: Callable[[str, str, str, str], None]
     environment: Mapping[str, str]
+    files: DriverFiles
     notes: Callable[[AllocationId, str], None]
 
 

@@ -32,7 +32,7 @@ class CardService:
 
     def __init__(self, device: Device, directory: Path, tools: ServiceTools) -> None:
         self.device = device
-        self.control = MpsControl(directory, device.uuid, tools.environment)
+        self.control = MpsControl(directory, device.uuid, tools.environment, tools.files)
         self._directory = directory
         self._tools = tools
         self._lock = threading.RLock()
@@ -48,8 +48,8 @@ class CardService:
 
     @property
     def door(self) -> Path:
-        """Where programs knock."""
-        return self._directory / "door"
+        """Where programs knock: alone in its directory, which containers see."""
+        return self._directory / "door" / "knock"
 
     @property
     def daemon(self) -> Process | None:

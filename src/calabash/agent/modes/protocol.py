@@ -16,6 +16,7 @@ from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ModeName
+from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.sharing.protocol import Edits
 
 Tell = Callable[[str, str, str, str, str], None]
@@ -53,6 +54,7 @@ class NodeTools:
         library: the shim.
         environment: what leads a program to the simulated node; empty on a machine with cards.
         keepings: open pages of everything held, also of what only has a view of devices.
+        driver_files: where the driver's own programs are when they are not ours.
         device_root: below which /dev and /proc describe the cards; None: device nodes are left alone.
         one_process: cards that are given out exclusively take one process only.
         end: ends an allocation that cannot go on: id, reason, explanation. Never called with a lock of an executor's that
@@ -71,6 +73,7 @@ class NodeTools:
     inventory: Inventory
     library: Path
     environment: Mapping[str, str]
+    driver_files: DriverFiles = OWN_FILES
     keepings: Callable[[], list[Keeping]] = list
     device_root: Path | None = None
     one_process: bool = False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from calabash.agent.node import Grant
 from calabash.agent.slot_names import USAGE_FILE
-from calabash.kubernetes.node.hostdriver import HostDriver, library_directories
+from calabash.kubernetes.node.hostdriver import HostDriver, library_directories, names_of
 from calabash.model.device import Device, DeviceUuid
 from calabash.seams.cdi import ContainerEdits, DeviceNode, MountEdit
 from calabash.seams.host.device_nodes import node_of
@@ -85,19 +85,8 @@ def _library_mounts(files: Sequence[Path]) -> list[MountEdit]:
         MountEdit(host_path=str(file), container_path=f"{directory}/{name}", options=_READ)
         for file in files
         for directory in library_directories()
-        for name in _names_of(file)
+        for name in names_of(file)
     ]
-
-
-def _names_of(file: Path) -> tuple[str, ...]:
-    """``libcuda.so.580.95.05`` is also looked for as ``libcuda.so.1``; the linker's own name costs nothing more."""
-    stem, _, version = file.name.partition(".so.")
-    names = [file.name]
-    if version != "1":
-        names.append(f"{stem}.so.1")
-    if stem in {"libcuda", "libnvidia-ml"}:
-        names.append(f"{stem}.so")
-    return tuple(names)
 
 
 def device_nodes(host: Path, devices: Sequence[Device], wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from calabash.agent.inventory import no_devices
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.host.libraries import libraries_named
 
 _COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -91,6 +92,40 @@ def find_driver(host: Path, version: str, *, root: str = "/") -> HostDriver:
         )
     nodes = tuple(Path("/dev") / name for name in _COMMON_NODES if (host / "dev" / name).is_char_device())
     return HostDriver(libraries=tuple(found.values()), nodes=nodes)
+
+
+def names_of(library: Path) -> tuple[str, ...]:
+    """``libcuda.so.580.95.05`` is also looked for as ``libcuda.so.1``; the linker's own name costs nothing more."""
+    stem, _, version = library.name.partition(".so.")
+    names = [library.name]
+    if version != "1":
+        names.append(f"{stem}.so.1")
+    if stem in {"libcuda", "libnvidia-ml"}:
+        names.append(f"{stem}.so")
+    return tuple(names)
+
+
+def programs_of(driver: HostDriver, host: Path, directory: Path, *, root: str = "/") -> DriverFiles:
+    """What lets programs of the host's driver run beside us: they are taken as they are, with its libraries, but with the
+    C library of our own image. So ``directory`` gets links to the libraries of the driver alone. Raises CalabashError."""
+    if driver.state is not None:
+        return OWN_FILES
+    wanted = {name: host / str(library).lstrip("/") for library in driver.libraries for name in names_of(library)}
+    try:
+        directory.mkdir(mode=0o755, exist_ok=True)
+        for link in directory.iterdir():
+            if link.name not in wanted:
+                link.unlink()
+        for name, file in wanted.items():
+            link = directory / name
+            if not link.is_symlink() or link.readlink() != file:
+                link.unlink(missing_ok=True)
+                link.symlink_to(file)
+    except OSError as error:
+        raise CalabashError(
+            f"cannot link the driver's libraries in {directory}: {error.strerror}", reason=Reason.BAD_FILE
+        ) from error
+    return DriverFiles(root=host / root.lstrip("/"), libraries=directory)
 
 
 def simulated_driver(libraries: Path, state: Path) -> HostDriver:

@@ -19,7 +19,14 @@ from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.node.cordon import Cordon, bare
 from calabash.kubernetes.node.edits import EditsMaker, device_nodes
 from calabash.kubernetes.node.happenings import NodeHappenings
-from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, find_nvml, no_cards, simulated_driver
+from calabash.kubernetes.node.hostdriver import (
+    HostDriver,
+    find_driver,
+    find_nvml,
+    no_cards,
+    programs_of,
+    simulated_driver,
+)
 from calabash.kubernetes.node.installed import install
 from calabash.kubernetes.node.memory import give_back
 from calabash.kubernetes.node.plugins import Plugins
@@ -98,6 +105,7 @@ class AgentService:
         hierarchy = find_container_hierarchy()
         if hierarchy is None:
             raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")
+        host_driver = self._host_driver(drivers)
         pods, cordon = NodePods(self._fetch), Cordon()
         membership = ContainerMembership(hierarchy, settings.home / "alloc")
         agent = NodeAgent(
@@ -109,6 +117,7 @@ class AgentService:
             environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
             strangers=settings.strangers,
             node=settings.node,
+            driver_files=programs_of(host_driver, settings.host, settings.home / "driver", root=settings.driver_root),
             membership=membership,
             tenure=PodTenure(pods, membership.sandbox_since_s),
         )
@@ -120,7 +129,7 @@ class AgentService:
             agent,
             pods,
             membership,
-            edits=self._edits(agent, drivers),
+            edits=self._edits(agent, host_driver),
             closed=cordon.why,
             granted=self._news.set,
         )
@@ -152,13 +161,13 @@ class AgentService:
             stack.callback(mirror.stop)
         return mirrors
 
-    def _edits(self, agent: NodeAgent, drivers: tuple[GpuDriver, ...]) -> Callable[[Grant], ContainerEdits]:
+    def _edits(self, agent: NodeAgent, driver: HostDriver) -> Callable[[Grant], ContainerEdits]:
         settings = self._settings
-        installed = settings.home / "lib"
+        installed = self._installed
         maker = EditsMaker(
             shim=install(shim_library(), installed),
             preload=installed / "ld.so.preload",
-            driver=self._host_driver(drivers, installed),
+            driver=driver,
         )
 
         def edits(grant: Grant) -> ContainerEdits:
@@ -168,8 +177,13 @@ class AgentService:
 
         return edits
 
-    def _host_driver(self, drivers: tuple[GpuDriver, ...], installed: Path) -> HostDriver:
-        settings = self._settings
+    @property
+    def _installed(self) -> Path:
+        """Where files lie that containers of tenants are given."""
+        return self._settings.home / "lib"
+
+    def _host_driver(self, drivers: tuple[GpuDriver, ...]) -> HostDriver:
+        settings, installed = self._settings, self._installed
         if settings.sim_state is None:
             return find_driver(settings.host, drivers[0].driver_version(), root=settings.driver_root)
         pair = simulated_driver(simulated_library_dir(), settings.sim_state)

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import calabash
 
 SIM_ENVIRONMENT = "CALABASH_SIM"
 _NATIVE = Path(calabash.__file__).resolve().parent / "_native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFiles:
+    """The driver of a host whose file system we see somewhere below our own.
+
+    Args:
+        root: where its own root is for us; None: what our own PATH and loader find is all there is.
+        libraries: a directory with its libraries and with no others, for programs of it that run beside us.
+    """
+
+    root: Path | None = None
+    libraries: Path | None = None
+
+
+OWN_FILES = DriverFiles()
 
 
 def shim_library() -> Path:

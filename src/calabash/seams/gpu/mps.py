@@ -16,9 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
+from calabash.seams.gpu.library import OWN_FILES, SIM_ENVIRONMENT, DriverFiles, simulated_library_dir
+from calabash.seams.host.libraries import follow
 
 PROGRAM = "nvidia-cuda-mps-control"
+HOST_DIRECTORIES = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin")
 ASK_S = 3.0
 SOCKET_PATH_MAX = 90  # what remains of a socket's path when the names of its files are taken off
 _LOG_BYTES_MAX = 1 << 20
@@ -44,30 +46,43 @@ class ServerLook:
     clients: tuple[int, ...] = ()
 
 
-def find_program(environment: Mapping[str, str]) -> Path:
-    """The control program: the simulated one on a simulated node. Raises CalabashError(BAD_FILE) when there is none."""
-    found: str | None
+def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> Path:
+    """The control program: the simulated one on a simulated node, else ours, else the host's, as we see it. Raises
+    CalabashError(BAD_FILE) when there is none."""
+    found: Path | None
     if SIM_ENVIRONMENT in environment:
         path = simulated_library_dir() / PROGRAM
-        found = str(path) if path.is_file() else None
+        found = path if path.is_file() else None
     else:
-        found = shutil.which(PROGRAM)
+        own = shutil.which(PROGRAM)
+        found = Path(own) if own else _on_host(files.root)
     if found is None:
         raise CalabashError(
             f"{PROGRAM} is not installed, so mode mps cannot be served",
             reason=Reason.BAD_FILE,
             hint="it comes with the driver: nvidia-compute-utils, or make native for a simulated node",
         )
-    return Path(found)
+    return found
+
+
+def _on_host(root: Path | None) -> Path | None:
+    """What the links of distributions lead to, so that the server is found beside it."""
+    if root is None:
+        return None
+    found = (follow(root, f"{directory}/{PROGRAM}") for directory in HOST_DIRECTORIES)
+    return next((path for path in found if path is not None), None)
 
 
 class MpsControl:
     """The daemon of one directory."""
 
-    def __init__(self, directory: Path, device: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, device: str, environment: Mapping[str, str], files: DriverFiles = OWN_FILES
+    ) -> None:
         self.pipe = directory / "pipe"
         self.log = directory / "log"
         self._environment = environment
+        self._files = files
         self._own = {
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log),
@@ -82,7 +97,7 @@ class MpsControl:
 
     def start(self, *, multiuser: bool) -> subprocess.Popen[bytes]:
         """Start the daemon as a child that outlives us. Raises CalabashError."""
-        program = find_program(self._environment)
+        program = self._program()
         own = self.pipe.parent
         for directory, mode in ((own.parent, 0o711), (own, 0o711), (self.pipe, 0o711), (self.log, 0o700)):
             directory.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -92,7 +107,7 @@ class MpsControl:
         try:
             return subprocess.Popen(
                 command,
-                env=self._whole(),
+                env=self._whole(program),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -105,15 +120,16 @@ class MpsControl:
 
     def ask(self, *commands: str) -> str:
         """What the commands answer, one after the other. Raises CalabashError: TIMEOUT, or NOT_FOUND without a daemon."""
+        program = self._program()
         try:
             done = subprocess.run(
-                [str(find_program(self._environment))],
+                [str(program)],
                 input="".join(f"{command}\n" for command in commands),
                 capture_output=True,
                 text=True,
                 errors="replace",
                 timeout=ASK_S,
-                env=self._whole(),
+                env=self._whole(program),
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
@@ -200,8 +216,15 @@ class MpsControl:
         except OSError:
             self._read_to = 0
 
-    def _whole(self) -> dict[str, str]:
+    def _program(self) -> Path:
+        return find_program(self._environment, self._files)
+
+    def _whole(self, program: Path) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "LD_PRELOAD"))}
+        if self._files.root is not None and program.is_relative_to(self._files.root):
+            inherited["PATH"] = f"{program.parent}:{inherited.get('PATH', os.defpath)}"
+            if self._files.libraries is not None:
+                inherited["LD_LIBRARY_PATH"] = str(self._files.libraries)
         return inherited | dict(self._environment) | self._own
 
 

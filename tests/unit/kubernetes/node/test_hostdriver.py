@@ -17,11 +17,12 @@ from tests.native.simnode import simctl
 from tests.unit.agent.test_host_libraries import cache
 
 from calabash.kubernetes.node import service as node_service
-from calabash.kubernetes.node.hostdriver import find_driver, find_nvml
+from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, find_nvml, programs_of
 from calabash.kubernetes.node.service import AgentService
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.gpu.library import OWN_FILES, simulated_library_dir
+from calabash.seams.gpu.mps import MpsControl, find_program
 from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.objects import EVENT, Condition
 from calabash.seams.kube.resources import GPU_NODE
@@ -74,6 +75,72 @@ print(len(driver.devices()))
     library.write_text("no library")
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert "cannot load the host's driver library" in done.stderr
+
+
+def _host_with_service(host: Path, root: str = "") -> Path:
+    """A host as distributions make them: what is in /usr/bin is a link, and the program says how it was run."""
+    base = host / root
+    for directory in ("usr/bin", "usr/lib64", "etc/alternatives", "opt/driver"):
+        (base / directory).mkdir(parents=True)
+    program = base / "opt/driver/nvidia-cuda-mps-control"
+    program.write_text('#!/bin/sh\ncat\necho "$LD_LIBRARY_PATH ${PATH%%:*} $CUDA_MPS_PIPE_DIRECTORY"\n')
+    program.chmod(0o755)
+    (base / "etc/alternatives/mps-control").symlink_to("/opt/driver/nvidia-cuda-mps-control")
+    (base / "usr/bin/nvidia-cuda-mps-control").symlink_to("/etc/alternatives/mps-control")
+    for name in ("libcuda.so.580.1", "libc.so.6"):
+        (base / "usr/lib64" / name).touch()
+    return program
+
+
+@pytest.mark.parametrize("root", ["", "run/nvidia/driver"], ids=["of the host", "of a container"])
+def test_the_hosts_multi_process_service_is_run_with_its_drivers_libraries_and_no_others(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    host, home = tmp_path / "host", tmp_path / "home"
+    home.mkdir()
+    program = _host_with_service(host, root)
+    driver = find_driver(host, "580.1", root=f"/{root}")
+    files = programs_of(driver, host, home / "driver", root=f"/{root}")
+    assert find_program({}, files) == program
+    assert {link.name for link in (home / "driver").iterdir()} == {"libcuda.so.580.1", "libcuda.so.1", "libcuda.so"}
+    assert (home / "driver/libcuda.so.1").resolve() == host / root / "usr/lib64/libcuda.so.580.1"
+    answer = MpsControl(home / "mps/0", "GPU-1", {}, files).ask("get_server_list")
+    assert answer.splitlines() == ["get_server_list", f"{home / 'driver'} {program.parent} {home / 'mps/0/pipe'}"]
+
+
+def test_links_of_an_older_driver_go_when_the_host_has_another(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    _host_with_service(host)
+    programs_of(find_driver(host, "580.1"), host, tmp_path / "driver")
+    (host / "usr/lib64/libcuda.so.580.1").rename(host / "usr/lib64/libcuda.so.590.2")
+    programs_of(find_driver(host, "590.2"), host, tmp_path / "driver")
+    assert (tmp_path / "driver/libcuda.so.1").resolve().name == "libcuda.so.590.2"
+    assert not (tmp_path / "driver/libcuda.so.580.1").is_symlink()
+
+
+def test_a_program_of_our_own_path_and_a_simulated_node_need_nothing_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    _host_with_service(tmp_path / "host")
+    files = programs_of(find_driver(tmp_path / "host", "580.1"), tmp_path / "host", tmp_path / "driver")
+    assert find_program({}, files) == Path("/usr/bin/nvidia-cuda-mps-control")
+    simulated = HostDriver(state=tmp_path / "node.state")
+    assert programs_of(simulated, tmp_path / "host", tmp_path / "nowhere") == OWN_FILES
+    assert find_program({"CALABASH_SIM": "x"}, files) == simulated_library_dir() / "nvidia-cuda-mps-control"
+
+
+def test_a_node_without_the_program_cannot_serve_the_mode_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    _host_with_service(tmp_path / "host")
+    (tmp_path / "host/usr/bin/nvidia-cuda-mps-control").unlink()
+    files = programs_of(find_driver(tmp_path / "host", "580.1"), tmp_path / "host", tmp_path / "driver")
+    with pytest.raises(CalabashError, match="mode mps cannot be served") as told:
+        find_program({}, files)
+    assert told.value.reason is Reason.BAD_FILE
 
 
 @contextmanager
