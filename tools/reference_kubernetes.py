@@ -43,6 +43,9 @@ The first that is found counts.
 * **priority**: `spec.priority`, as the PriorityClass gives it.
 * **mode, policy, isolation, models**: annotations `calabash.dev/mode`, `calabash.dev/policy`, `calabash.dev/isolation`,
   `calabash.dev/models` (with commas).
+* **memory beyond the card**: annotation `calabash.dev/spill`, in bytes (`30Gi`): the part of the memory of each device that
+  need not lie on it ([how](../how-to/spill.md#in-a-cluster)). It is of every container of the pod that asks for devices,
+  each by an amount of memory.
 * **run time, movable**: annotations `calabash.dev/run-time` (`1h30m`), `calabash.dev/movable` (`true`, of
   pods whose owner makes them again: see [moving pods](../concepts/planner.md#moving-pods-so-that-others-find-room)).
 """

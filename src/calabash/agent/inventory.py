@@ -164,7 +164,7 @@ class Inventory:
         for device in card.driver.devices():
             if device.uuid == card.device.uuid and device.memory_mib:
                 with self._lock:
-                    card.device = replace(device, index=card.device.index)
+                    card.device = replace(device, index=card.device.index, spill_mib=card.device.spill_mib)
 
 
 def _counted(device: Device, known: dict[str, CardEntry] | None) -> int | None:

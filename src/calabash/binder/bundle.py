@@ -81,6 +81,7 @@ class Layout:
     Args:
         columns: the parts on each, by number.
         mode, core_milli, memory_mib, mig_profile: what the scheduler reserves of each device.
+        host_mib: what it reserves of the node's own memory, for what is spilled.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -88,6 +89,7 @@ class Layout:
     core_milli: int
     memory_mib: int
     mig_profile: str = ""
+    host_mib: int = 0
 
 
 def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
@@ -200,7 +202,9 @@ def _beside(
 def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]) -> Layout | Misfit:
     modes = {mode_of(bundle, number, device) for column in columns for number in column}
     if len(modes) > 1:
-        return Layout(columns=tuple(columns), mode=MIXED, core_milli=WHOLE_MILLI, memory_mib=0)
+        return Layout(
+            columns=tuple(columns), mode=MIXED, core_milli=WHOLE_MILLI, memory_mib=0, host_mib=_spilled(bundle)
+        )
     mode = mode_named(next(iter(modes)))
     sample = fits(device, None, (), bundle.request)
     if isinstance(sample, Slice) and sample.profile:
@@ -227,4 +231,12 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
                     phase_milli += charge.core_milli
                     phase_mib += charge.memory_mib
             milli, memory_mib = max(milli, phase_milli), max(memory_mib, phase_mib)
-    return Layout(columns=tuple(columns), mode=mode.name, core_milli=milli, memory_mib=memory_mib)
+    return Layout(
+        columns=tuple(columns), mode=mode.name, core_milli=milli, memory_mib=memory_mib, host_mib=_spilled(bundle)
+    )
+
+
+def _spilled(bundle: Bundle) -> int:
+    """Memory of the host for what the parts that run at the same time spill together."""
+    requests = [part.request for part in bundle.parts]
+    return max(sum(requests[n].count * requests[n].spill_mib for n in phase) for phase in bundle.phases)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from calabash.binder.kinds import NodeDevice
-from calabash.binder.shapes import UNMANAGED, islands_of
+from calabash.binder.shapes import UNMANAGED, host_memory_of, islands_of
 from calabash.model.device import Health, NodeName
 from calabash.sched import GpuSpec, NodeSpec
 
@@ -44,7 +44,7 @@ def spec_of(node: ClusterNode) -> NodeSpec:
     return NodeSpec(
         name=node.name,
         cpu_milli=UNMANAGED,
-        memory_mib=UNMANAGED,
+        memory_mib=host_memory_of(devices),
         gpus=tuple(specs),
         labels=node.labels,
         taints=node.taints,

@@ -29,7 +29,8 @@ class NodeDevice:
     def kind(self) -> str:
         """What requests select by."""
         served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
-        return f"{self.device.model}/{self.device.memory_mib}MiB{'/cut' if self.device.mig else ''}{served}"
+        spills = f"/spills {self.device.spill_mib}MiB" if self.device.spill_mib else ""
+        return f"{self.device.model}/{self.device.memory_mib}MiB{'/cut' if self.device.mig else ''}{served}{spills}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,10 @@ class Kinds:
                 self._known.clear()
             found = self._known[key] = self._made(bundle, wish)
         if isinstance(found, Misfit):
-            raise CalabashError(found.message, reason=found.reason, hint="ask for less, or for other devices")
+            hint = "ask for less, or for other devices"
+            if found.reason is Reason.NOT_PERMITTED:
+                hint = "an administrator allows it where the agent of a node is started"
+            raise CalabashError(found.message, reason=found.reason, hint=hint)
         return found
 
     def _made(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...] | Misfit:
@@ -115,7 +119,7 @@ class Kinds:
             models=frozenset(names) if len(names) < len(self._samples) else frozenset(),
             mode=found.mode,
             cpu_milli=bundle.request.cpu_milli,
-            memory_mib=bundle.request.host_memory_mib,
+            memory_mib=bundle.request.host_memory_mib + found.host_mib,
             selector=wish.selector,
             tolerations=wish.tolerations,
         )

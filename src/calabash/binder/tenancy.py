@@ -70,7 +70,7 @@ class Tenancy:
 
 
 def _memory(held: Held) -> int:
-    return sum(h.slice.memory_mib for h in held)
+    return sum(h.slice.resident_mib for h in held)
 
 
 def _cores(held: Held) -> int:

@@ -78,6 +78,7 @@ class _Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     kind: ContainerKind = ContainerKind.MAIN
     count: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     memory_mib: Annotated[int, msgspec.Meta(ge=1, le=2**43)] | None = None
+    spill_mib: Annotated[int, msgspec.Meta(ge=0, le=2**43)] = 0
     memory_milli: _Part | None = None
     core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
     mode: Annotated[str, msgspec.Meta(max_length=32)] = ""
@@ -140,6 +141,7 @@ def _written(part: ContainerRequest) -> _Container:
         kind=part.kind,
         count=request.count,
         memory_mib=request.memory_mib,
+        spill_mib=request.spill_mib,
         memory_milli=request.memory_milli,
         core_percent=request.core_percent,
         mode=request.mode,
@@ -182,6 +184,7 @@ def _read(pod: _Pod, part: _Container) -> ContainerRequest:
         request = GpuRequest(
             count=part.count,
             memory_mib=part.memory_mib,
+            spill_mib=part.spill_mib,
             memory_milli=part.memory_milli,
             core_percent=part.core_percent,
             mode=ModeName(part.mode),

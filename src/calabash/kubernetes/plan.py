@@ -22,13 +22,15 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What a container has of one device. ``memory_mib`` 0 means not capped; ``profile`` and ``start`` as in ``Slice``."""
+    """What a container has of one device. ``memory_mib`` 0 means not capped; ``core_percent`` 0: not promised any; ``profile``,
+    ``start`` and ``spill_mib`` as in ``Slice``."""
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
     memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)]
-    core_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    core_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]
     profile: Annotated[str, msgspec.Meta(max_length=32)] = ""
     start: Annotated[int, msgspec.Meta(ge=-1, le=63)] = -1
+    spill_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)] = 0
 
     @classmethod
     def of(cls, part: Slice) -> PlannedSlice:
@@ -39,6 +41,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             core_percent=part.core_percent,
             profile=part.profile,
             start=part.start,
+            spill_mib=part.spill_mib,
         )
 
     def slice(self) -> Slice:
@@ -49,6 +52,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             core_percent=self.core_percent,
             profile=self.profile,
             start=self.start,
+            spill_mib=self.spill_mib,
         )
 
 
@@ -105,6 +109,8 @@ def read_plan(text: str) -> PodPlan:
         devices = [s.device for s in container.slices]
         if len(set(devices)) != len(devices):
             raise _bad(f"container {container.name} has one device twice")
+        if any(s.spill_mib and s.spill_mib >= s.memory_mib for s in container.slices):
+            raise _bad(f"container {container.name} has nothing on its device")
     return plan
 
 

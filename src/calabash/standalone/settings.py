@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.units import MIB
+from calabash.seams.host.memory import memory_mib
 from calabash.seams.store import Retention
 
 SETTINGS_FILE = "pool.toml"
@@ -59,7 +58,7 @@ class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
         """Host memory for what is spilled; 0 where that is not allowed."""
         if not self.spill:
             return 0
-        return self.spill_mib_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB // 2
+        return self.spill_mib_max or memory_mib() // 2
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

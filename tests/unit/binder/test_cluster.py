@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -275,3 +276,21 @@ def test_what_is_held_of_one_card_is_charged_as_that_card_beside_another_on_its_
         without = GpuRequest(core_percent=asked.core_percent)
         again.adopt(request(name, without), started[name].placements, started_at_s=0.0)
     assert (again.scheduler.cluster.gpu_free_mib == first.scheduler.cluster.gpu_free_mib).all()
+
+
+def test_what_is_spilled_is_counted_against_the_node_and_what_is_promised_against_the_card() -> None:
+    gives = replace(device(0), spill_mib=40 * 1024)
+    spilling = GpuRequest(memory_mib=50 * 1024, spill_mib=20 * 1024, core_percent=10)
+    found = layout(together(spilling, GpuRequest(memory_mib=1024, core_percent=10)), gives)
+    assert isinstance(found, Layout)
+    assert (found.memory_mib, found.host_mib) == (31 * 1024 + 2 * 32, 20 * 1024)
+    assert getattr(layout(one_by_one(spilling, spilling), gives), "host_mib", None) == 20 * 1024
+    devices = [replace(gives, uuid=DeviceUuid(f"GPU-{i}"), index=i) for i in range(3)]
+    scheduler = ClusterScheduler([node("a", *devices), node("b")], QUEUES)
+    for i in range(3):
+        scheduler.submit(request(f"r{i}", spilling, at_s=i))
+    started = starts(scheduler)
+    assert set(started) == {"r0", "r1"}, "three cards have room, the node's memory for two"
+    assert {s.node for s in started.values()} == {"a"}
+    scheduler.finished(AllocationId("r0"))
+    assert set(starts(scheduler, 1.0)) == {"r2"}

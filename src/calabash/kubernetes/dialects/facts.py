@@ -10,6 +10,7 @@ from calabash.kubernetes.asked import GangSource, isolation_named
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.protocol import said, words
 from calabash.kubernetes.dialects.registry import DIALECTS
+from calabash.kubernetes.quantity import mib_of, parse_quantity
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName
@@ -59,12 +60,13 @@ def facts_of(pod: AskingPod) -> PodTerms:
 
 def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuRequest:
     """The request with all that the pod says besides its amounts. Raises CalabashError."""
-    mode, policy, isolation, models = (
-        _said(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS)
+    mode, policy, isolation, models, spill = (
+        _said(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS, names.SPILL)
     )
     return replace(
         request,
         mode=mode_named(mode).name if mode else ModeName(request.mode),
+        spill_mib=_spill(spill) if spill else request.spill_mib,
         policy=_policy(policy) if policy else request.policy,
         isolation=isolation_named(isolation) if isolation else request.isolation,
         selector=replace(request.selector, models=words(models)) if models else request.selector,
@@ -126,6 +128,10 @@ def _size(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None:
         raise CalabashError(f"{names.GANG_SIZE} {text!r} is not a number", hint="write how many members it needs")
     return int(text)
+
+
+def _spill(text: str) -> int:
+    return mib_of(parse_quantity(text, what=names.SPILL), what=names.SPILL)
 
 
 def _policy(word: str) -> ComputePolicy:

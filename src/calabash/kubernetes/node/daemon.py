@@ -16,7 +16,9 @@ from pathlib import Path
 from calabash.agent.strangers import StrangerPolicy
 from calabash.kubernetes.node.memory import keep_small
 from calabash.kubernetes.node.settings import AgentSettings
+from calabash.kubernetes.plan import MEMORY_MIB_MAX
 from calabash.model.errors import CalabashError
+from calabash.seams.host.memory import memory_mib
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,6 +51,13 @@ def parser() -> argparse.ArgumentParser:
         help="how often at most the API server is told what is used; 0: never",
     )
     made.add_argument(
+        "--spill",
+        type=_spilled_mib,
+        default=usual.spill_mib,
+        metavar="HALF|MIB",
+        help="let slices have memory beyond their cards, up to so much memory of this node for all together, or half of it",
+    )
+    made.add_argument(
         "--serve-nvidia-names",
         action="store_true",
         help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
@@ -60,6 +69,14 @@ def _seconds(text: str) -> float:
     """A length of time that can be waited. Raises ValueError."""
     found = float(text)
     if not 0 <= found <= 86400:
+        raise ValueError(text)
+    return found
+
+
+def _spilled_mib(text: str) -> int:
+    """An amount of this node's memory; half of it in whole GiB, so that nodes of one kind are alike. Raises ValueError."""
+    found = memory_mib() // 2 // 1024 * 1024 if text == "half" else int(text)
+    if not 0 <= found <= MEMORY_MIB_MAX:
         raise ValueError(text)
     return found
 
@@ -77,6 +94,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         sim_state=read.sim.absolute() if read.sim else None,
         kubeconfig=read.kubeconfig,
         strangers=StrangerPolicy(read.strangers),
+        spill_mib=read.spill,
         use_every_s=read.use_every,
         serve_nvidia_names=read.serve_nvidia_names,
     )

@@ -159,7 +159,7 @@ class Preparer:
         record = AllocationRecord(
             id=container_allocation(uid, container),
             state=AllocationState.GRANTED,
-            request=_request(planned, pod.metadata.namespace),
+            request=request_of(planned, pod.metadata.namespace),
             placement=placement,
             user=f"{pod.metadata.namespace}/{pod.metadata.name}"[:128],
             command=(container,),
@@ -168,9 +168,9 @@ class Preparer:
         return self._agent.grant(record, instead_of=others)
 
 
-def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:
+def request_of(planned: PlannedContainer, namespace: str) -> GpuRequest:
     """The request that these slices answer."""
-    amounts = {(s.memory_mib, s.core_percent, s.profile) for s in planned.slices}
+    amounts = {(s.memory_mib, s.spill_mib, s.core_percent, s.profile) for s in planned.slices}
     whole = planned.mode == EXCLUSIVE.name
     if len(amounts) != 1 and not whole:
         raise CalabashError(
@@ -179,10 +179,11 @@ def _request(planned: PlannedContainer, namespace: str) -> GpuRequest:
     profile = planned.slices[0].profile
     if profile:
         return GpuRequest(count=len(planned.slices), mig=profile, policy=planned.policy, tenant=namespace)
-    memory_mib, core_percent = planned.slices[0].memory_mib, planned.slices[0].core_percent
+    memory_mib, core_percent = planned.slices[0].memory_mib, planned.slices[0].core_percent or 100
     return GpuRequest(
         count=len(planned.slices),
         memory_mib=None if whole or not memory_mib else memory_mib,
+        spill_mib=planned.slices[0].spill_mib,
         core_percent=core_percent,
         mode=ModeName(planned.mode),
         policy=planned.policy,

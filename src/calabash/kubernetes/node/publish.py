@@ -128,7 +128,7 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
 def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:
     """One line for people."""
     healthy = sum(device.health == "healthy" for device in devices)
-    given = sum(part.memory_mib for device in devices for part in device.slices)
+    given = sum(part.memory_mib - part.spill_mib for device in devices for part in device.slices)
     total = sum(device.memory_mib for device in devices)
     models = dict.fromkeys(device.model for device in devices)
     return GpuNodeSummary(
@@ -151,6 +151,7 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
             policy=record.request.policy.value,
             allocation=record.id,
             memory_mib=part.memory_mib,
+            spill_mib=part.spill_mib,
             core_percent=part.core_percent,
             memory_used_mib=use.memory_mib,
             core_used_percent=use.percent,
@@ -181,6 +182,7 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, *
         mode=state.mode or "",
         slices=tuple(slices),
         foreign_mib=state.foreign_mib,
+        spill_mib=device.spill_mib,
         memory_used_mib=use.memory_mib,
         utilization_percent=use.percent,
         mig_profiles=_profiles(device),

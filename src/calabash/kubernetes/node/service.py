@@ -115,6 +115,7 @@ class AgentService:
             drivers=drivers,
             library=shim_library(),
             environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
+            spill_mib=settings.spill_mib,
             strangers=settings.strangers,
             node=settings.node,
             driver_files=programs_of(host_driver, settings.host, settings.home / "driver", root=settings.driver_root),

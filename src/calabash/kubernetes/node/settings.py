@@ -24,6 +24,7 @@ class AgentSettings:
         kubeconfig: None: as a pod of the cluster.
         strangers: what happens to processes on a card that have no slice of it.
         serve_nvidia_names: whether pods that admission did not translate are given whole cards as ``nvidia.com/gpu``.
+        spill_mib: host memory that the node gives for what does not fit on its cards; 0: nothing may be spilled.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
     """
 
@@ -37,4 +38,5 @@ class AgentSettings:
     kubeconfig: Path | None = None
     strangers: StrangerPolicy = StrangerPolicy.TELL
     serve_nvidia_names: bool = False
+    spill_mib: int = 0
     use_every_s: float = EVERY_S

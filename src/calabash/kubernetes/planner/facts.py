@@ -71,7 +71,8 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceSeen:
-    """A slice that a node's agent has given out. ``memory_mib`` 0 means not capped; ``whole``: nobody may be beside it."""
+    """A slice that a node's agent has given out. ``memory_mib`` is what it is promised there,
+    0 means not capped; ``whole``: nobody may be beside it."""
 
     pod_uid: str
     device: str

@@ -87,6 +87,7 @@ class GpuNodeKeeping:
             modes=self._one(device.modes),
             slices=tuple(_slice(one) for one in device.slices),
             foreign_mib=device.foreign_mib,
+            spill_mib=device.spill_mib,
             mig_profiles=self._one(device.mig_profiles),
             mig_instances=device.mig_instances,
         )
@@ -111,6 +112,7 @@ def _slice(one: GpuNodeSlice) -> GpuNodeSlice:
         policy="",
         allocation="",
         memory_mib=one.memory_mib,
+        spill_mib=one.spill_mib,
     )
 
 

@@ -241,6 +241,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
                 pci_bus_id=d.pci_bus_id,
                 numa_node=d.numa_node,
                 nvlink_peers=cast(tuple[DeviceUuid, ...], d.nvlink_peers),
+                spill_mib=d.spill_mib,
                 mig=_geometry(d.mig_profiles),
                 mig_instances=tuple(_instance(i) for i in d.mig_instances),
                 health=Health.HEALTHY if d.health == Health.HEALTHY else Health.LOST,
@@ -251,7 +252,9 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
         for d in sorted(node.status.devices, key=lambda d: d.index)
     )
     slices = tuple(
-        SliceSeen(pod_uid=s.pod_uid, device=d.uuid, memory_mib=s.memory_mib, whole=s.mode == EXCLUSIVE.name)
+        SliceSeen(
+            pod_uid=s.pod_uid, device=d.uuid, memory_mib=s.memory_mib - s.spill_mib, whole=s.mode == EXCLUSIVE.name
+        )
         for d in node.status.devices
         for s in d.slices
     )

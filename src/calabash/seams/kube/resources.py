@@ -33,8 +33,9 @@ class GpuNodeMigInstance(KubeStruct, frozen=True):
 
 
 class GpuNodeSlice(KubeStruct, frozen=True):
-    """What one container holds of a device. ``pod`` is ``namespace/name``; ``memory_mib`` 0 means not capped. What is used of
-    it is told coarsely: ``core_used_percent`` of the whole device; None where the agent does not tell."""
+    """What one container holds of a device. ``pod`` is ``namespace/name``; ``memory_mib`` 0 means not capped, ``spill_mib``
+    of it need not lie on the device. What is used of it is told coarsely: ``core_used_percent`` of the whole device; None
+    where the agent does not tell."""
 
     pod: str
     pod_uid: str
@@ -43,6 +44,7 @@ class GpuNodeSlice(KubeStruct, frozen=True):
     policy: str
     allocation: str
     memory_mib: int = 0
+    spill_mib: int = 0
     core_percent: int = 0
     memory_used_mib: int | None = None
     core_used_percent: int | None = None
@@ -53,6 +55,7 @@ class GpuNodeSlice(KubeStruct, frozen=True):
 class GpuNodeDevice(KubeStruct, frozen=True):
     """A device. ``modes`` are those it can have, ``mode`` the one in force ("" when idle); ``foreign_mib`` is memory in
     use by processes that nobody was given; what the driver says of its use is told coarsely, None where it is not.
+    ``spill_mib`` is host memory that the node gives, to all slices together, for what does not fit on its devices.
     ``mig_profiles`` say how it can be cut, ``mig_instances`` how it is."""
 
     uuid: str
@@ -68,6 +71,7 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     mode: str = ""
     slices: tuple[GpuNodeSlice, ...] = ()
     foreign_mib: int = 0
+    spill_mib: int = 0
     memory_used_mib: int | None = None
     utilization_percent: int | None = None
     mig_profiles: tuple[GpuNodeMigProfile, ...] = ()

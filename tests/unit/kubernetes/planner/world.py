@@ -43,11 +43,12 @@ class World:
             self.client.create(NAMESPACE, {"metadata": {"name": name}})
         self.services: list[PlannerService] = []
 
-    def node(self, name: str, *, tokens: int = 128) -> None:
+    def node(self, name: str, *, tokens: int = 128, **more: Any) -> None:
         self.client.create(NODE, {"metadata": {"name": name, "labels": {"pool": name}}})
         self.tokens(name, tokens)
         devices = [
-            {"uuid": f"GPU-{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy"} for i in range(2)
+            {"uuid": f"GPU-{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy", **more}
+            for i in range(2)
         ]
         self.client.create(GPU_NODE, {"metadata": {"name": name}})
         self.client.patch(GPU_NODE, name, body={"status": {"devices": devices}}, subresource="status")

@@ -1,0 +1,12 @@
+"""Memory of this machine."""
+
+from __future__ import annotations
+
+import os
+
+from calabash.model.units import MIB
+
+
+def memory_mib() -> int:
+    """All that it has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB

@@ -1,0 +1,41 @@
+"""Memory beyond the card, planned: where it is given, up to what is given, and what a pod is told elsewhere."""
+
+from __future__ import annotations
+
+from tests.unit.kubernetes.planner.world import World, released, until
+
+from calabash.kubernetes.names import PLAN
+from calabash.kubernetes.plan import read_plan
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.objects import EVENT
+
+GIB = 1024
+SPILLING = GpuRequest(memory_mib=60 * GIB, spill_mib=30 * GIB, core_percent=40)
+
+
+def test_pods_are_planned_beyond_the_card_up_to_what_their_node_gives(world: World) -> None:
+    world.node("stingy")
+    world.node("generous", spillMib=40 * GIB)
+    world.start()
+    world.pod("first", SPILLING)
+    plan = read_plan(until(lambda: released(world, "first"), "released").metadata.annotations[PLAN])
+    assert plan.node == "generous"
+    (part,) = plan.containers[0].slices
+    assert (part.memory_mib, part.spill_mib, part.core_percent) == (60 * GIB, 30 * GIB, 40)
+    world.pod("second", SPILLING)  # the other card has room, and the node's memory has not
+    told = until(
+        lambda: [e.message for e in world.client.list(EVENT, "team").items if e.involved_object.name == "second"],
+        "told",
+    )
+    assert "host memory" in told[0]
+    assert PLAN not in world.get("second").metadata.annotations
+    world.pod("small", GpuRequest(memory_mib=20 * GIB, spill_mib=10 * GIB, core_percent=10))
+    until(lambda: released(world, "small"), "released")
+
+
+def test_where_no_node_gives_memory_the_pod_is_told_that_an_administrator_does(world: World) -> None:
+    world.node("stingy")
+    world.start()
+    world.pod("p", SPILLING)
+    told = until(lambda: [e.message for e in world.client.list(EVENT, "team").items], "told")
+    assert "memory beyond the card is not allowed" in told[0]
