@@ -4,6 +4,7 @@
  */
 #include "sim_cuda_check.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #define MIB (1ull << 20)
@@ -300,6 +301,50 @@ static void illegal(void)
     EXPECT(cuMemcpyDtoH_v2(&x, p, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+/* On a card beside a Grace CPU kernels reach whatever pages the program has; elsewhere that is an illegal address. */
+static void coherent(void)
+{
+    size_t bare = used_bytes();
+    int value = 0, *plain = malloc(4 * MIB);
+    static const struct {
+        CUdevice_attribute attribute;
+        int value;
+    } told[] = {{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 1},
+                {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 1},
+                {CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 1},
+                {CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, 1},
+                {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+                {CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, CU_DEVICE_NUMA_CONFIG_NUMA_NODE},
+                {CU_DEVICE_ATTRIBUTE_NUMA_ID, 1},
+                {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0},
+                {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 9}};
+    for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
+        OK(cuDeviceGetAttribute(&value, told[i].attribute, 0));
+        EQUAL(value, told[i].value);
+    }
+    count_up(NULL, (CUdeviceptr)plain, MIB);
+    OK(cuCtxSynchronize());
+    EQUAL(plain[MIB - 1], MIB - 1);
+    EQUAL(used_bytes(), bare);
+    free(plain);
+    plain = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(plain, 4096);
+    count_up(NULL, (CUdeviceptr)plain, 1);
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void not_coherent(void)
+{
+    int value = 7, *plain = malloc(4096);
+    OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0));
+    EQUAL(value, 0);
+    OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, 0));
+    EQUAL(value, CU_DEVICE_NUMA_CONFIG_NONE);
+    count_up(NULL, (CUdeviceptr)plain, 1);
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    free(plain);
+}
+
 static void shared_by_descriptor(void)
 {
     size_t base = used_bytes();
@@ -404,6 +449,8 @@ int main(int argc, char **argv)
         {"box", box},
         {"pointers", pointers},
         {"illegal", illegal},
+        {"coherent", coherent},
+        {"not_coherent", not_coherent},
         {"no_access", no_access},
         {"descriptor", shared_by_descriptor},
         {"ipc", ipc},

@@ -22,6 +22,7 @@ MEMORY = {
     "copies of boxes touch the box and nothing else": "box",
     "a pointer knows its kind, context, device and range": "pointers",
     "an illegal address is sticky and a reset heals it": "illegal",
+    "without coherence memory of the host is an illegal address": "not_coherent",
     "physical memory is shared with a process that gets its descriptor": "descriptor",
     "an IPC handle shows the memory of its owner, who pays": "ipc",
 }
@@ -65,6 +66,13 @@ def node(tmp_path: Path) -> Iterator[CudaNode]:
 def test_memory(node: CudaNode, check: str) -> None:
     node.run("sim_cuda_memory", check)
     assert node.device()["used_bytes"] == 0
+
+
+def test_a_card_beside_a_grace_cpu_reaches_all_memory_of_the_program(tmp_path: Path) -> None:
+    node = CudaNode(tmp_path / "node.state", "GH200")
+    node.run("sim_cuda_memory", "coherent")
+    assert node.device()["used_bytes"] == 0
+    node.close()
 
 
 @pytest.mark.parametrize("check", MANAGED.values(), ids=list(MANAGED))

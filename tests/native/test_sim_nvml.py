@@ -28,6 +28,8 @@ FIGURES = {
     "H100-80GB": ("NVIDIA H100 80GB HBM3", 81559, 132 * 128, [9, 0], 0x2330, 700, 5120),
     "H200-141GB": ("NVIDIA H200", 143771, 132 * 128, [9, 0], 0x2335, 700, 6144),
     "B200-180GB": ("NVIDIA B200", 183359, 148 * 128, [10, 0], 0x2901, 1000, 7680),
+    "GH200-96GB": ("NVIDIA GH200 480GB", 97871, 132 * 128, [9, 0], 0x2342, 900, 6144),
+    "GB200-186GB": ("NVIDIA GB200", 189471, 152 * 128, [10, 0], 0x2941, 1200, 8192),
 }
 
 
@@ -397,6 +399,34 @@ def test_processor_and_memory_affinity_cover_the_machine_without_overlap(tmp_pat
     if online >= 2:
         assert masks[0] & masks[1] == 0
     assert (masks[0] | masks[1]).bit_count() == online
+
+
+def test_cards_beside_grace_cpus_have_places_and_memory_nodes_of_their_own(tmp_path: Path, holder: Path) -> None:
+    node = Node(tmp_path / "n", "2xGH200,3xGB200,T4", holder)
+    answer = node.nvml("""
+        import ctypes
+        def optional(call, h):
+            try: return call(h)
+            except NVMLError_NotSupported: return None
+        def addressing(h):
+            mode = c_nvmlDeviceAddressingMode_t()
+            mode.version = nvmlDeviceAddressingMode_v1
+            assert nvmlDeviceGetAddressingMode.__globals__["_nvmlGetFunctionPointer"](
+                "nvmlDeviceGetAddressingMode")(h, ctypes.byref(mode)) == 0
+            return mode.value
+        def linked(h):
+            return nvmlDeviceGetC2cModeInfoV1(h).isC2cEnabled
+        answer = [[nvmlDeviceGetPciInfo(h).busId, nvmlDeviceGetMemoryAffinity(h, 1, 0)[0],
+                   optional(nvmlDeviceGetNumaNodeId, h), addressing(h), optional(linked, h)] for h in handles()]
+    """)
+    assert answer == [
+        ["00000009:01:00.0", 1 << 0, 4, 2, 1],
+        ["00000019:01:00.0", 1 << 1, 12, 2, 1],
+        ["00000028:01:00.0", 1 << 2, 20, 2, 1],
+        ["00000029:01:00.0", 1 << 2, 28, 2, 1],
+        ["00000038:01:00.0", 1 << 3, 36, 2, 1],
+        ["00000000:4D:00.0", 1 << 1, None, 0, None],
+    ]
 
 
 def test_field_values_answer_by_number_and_admit_what_they_do_not_know(node: Node) -> None:

@@ -39,6 +39,8 @@ NAMES = {
     "H100-80GB": (SEVEN, "1g.10gb 1g.10gb+me 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
     "H200-141GB": (SEVEN, "1g.18gb 1g.18gb+me 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"),
     "B200-180GB": (SEVEN, "1g.23gb 1g.23gb+me 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb"),
+    "GH200-96GB": (SEVEN, "1g.12gb 1g.12gb+me 1g.24gb 2g.24gb 3g.48gb 4g.48gb 7g.96gb"),
+    "GB200-186GB": (SEVEN, "1g.23gb 1g.23gb+me 1g.47gb 2g.47gb 3g.93gb 4g.93gb 7g.186gb"),
 }
 HELPERS = """
 import ctypes

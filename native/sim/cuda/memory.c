@@ -9,6 +9,7 @@
 #include "sim/cuda/process.h"
 #include "sim/cuda/registered.h"
 #include "sim/cuda/space.h"
+#include "sim/node/build.h"
 #include "sim/node/charge.h"
 #include "sim/node/managed.h"
 #include "sim/node/state.h"
@@ -147,6 +148,20 @@ static bool may(const struct context *c, const struct range *r)
     }
 }
 
+/* Of a card that uses the host's page tables: whether pages of the program itself are there. */
+static bool host_allows(const struct context *c, uint64_t address, uint64_t bytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = address + bytes;
+    unsigned char there[256];
+
+    if (sim_memory_node(c->device->profile) < 0 || space_holds(address) || space_holds(end - 1)) return false;
+    for (uint64_t at = address & ~(page - 1); at < end; at += sizeof there * page) {
+        uint64_t size = end - at < sizeof there * page ? end - at : sizeof there * page;
+        if (mincore((void *)at, size, there) != 0) return false;
+    }
+    return true;
+}
+
 bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
 {
     bool ok = true;
@@ -154,6 +169,7 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
     memory_lock();
     while (ok && bytes) {
         const struct range *r = range_find_any(address);
+        if (!r && host_allows(c, address, bytes)) break;
         ok = r && may(c, r);
         if (!ok) break;
         uint64_t here = r->base + r->size - address;

@@ -12,6 +12,7 @@
 
 #define LAUNCH_OVERHEAD_NS 2000u
 #define SWITCHED_FROM      5u /* this many linked cards need switches */
+#define MEMORY_NODES       8  /* NUMA nodes that the driver keeps for a coherent card */
 
 static uint64_t next_random(struct card_random *random)
 {
@@ -63,6 +64,13 @@ static void set_attributes(struct sim_profile *p, const struct card *card)
     a[CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED] = card->cc_major >= 9;
     a[CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT] = card->cc_major >= 9 ? 4 : 1;
     a[CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO] = card->cc_minor == 0 ? 2 : 32;
+    if (card->cards_per_cpu) {
+        a[CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS] = 1;
+        a[CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES] = 1;
+        a[CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST] = 1;
+        a[CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED] = 1;
+        a[CU_DEVICE_ATTRIBUTE_NUMA_CONFIG] = CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
+    }
     a[CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID] = (int32_t)card->pci_device_id;
     a[CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID] = (int32_t)card->pci_subsystem_id;
 }
@@ -92,7 +100,8 @@ static void set_figures(struct sim_profile *p, const struct card *card)
     p->l2_bytes = (uint32_t)card->l2_bytes;
     p->memory_bandwidth_bps = card->bandwidth_mb_s * 1000000ull;
     p->flops_fp32 = 2000000ull * card->sm_clock_mhz * card->sm_count * card->cores_per_sm;
-    p->host_bandwidth_bps = host_bandwidth_bps(card->pcie_gen);
+    p->host_bandwidth_bps =
+        card->host_mb_s ? card->host_mb_s * 1000000ull : host_bandwidth_bps(card->pcie_gen);
     p->peer_bandwidth_bps = p->host_bandwidth_bps;
     p->launch_overhead_ns = LAUNCH_OVERHEAD_NS;
     p->pci_device_id = card->pci_device_id;
@@ -130,6 +139,50 @@ static void set_wiring(struct sim_device *devices, const struct card *const *lis
     p->peer_bandwidth_bps = p->nvlink_links_per_peer * (uint64_t)list[index]->nvlink_mb_s * 1000000ull;
 }
 
+int32_t sim_memory_node(const struct sim_profile *profile)
+{
+    if (profile->attribute[CU_DEVICE_ATTRIBUTE_NUMA_CONFIG] != CU_DEVICE_NUMA_CONFIG_NUMA_NODE) return -1;
+    return profile->attribute[CU_DEVICE_ATTRIBUTE_NUMA_ID];
+}
+
+/* Each Grace CPU is a NUMA node and a PCI domain group of its own: 0009:01:00.0 is the card of the first GH200,
+ * 0008:01:00.0 and 0009:01:00.0 are those of the first pair of GB200. */
+static void set_superchips(struct sim_device *devices, const struct card *const *list, uint32_t count)
+{
+    uint32_t cpus = 0, beside = 0; /* cards of the last CPU so far */
+    const struct card *last = NULL;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct sim_profile *p = &devices[i].profile;
+        uint32_t together = list[i]->cards_per_cpu;
+
+        if (together == 0) continue;
+        if (last != list[i] || beside == together) {
+            cpus++;
+            beside = 0;
+        }
+        last = list[i];
+        p->numa_node = (int32_t)cpus - 1;
+        p->pci_domain = 0x10 * (cpus - 1) + (together == 1 ? 9 : 8 + beside);
+        p->pci_bus = 1;
+        beside++;
+    }
+}
+
+/* The memory of each coherent card is a NUMA node after those of the CPUs, with seven more for MIG devices. */
+static void set_memory_nodes(struct sim_device *devices, const struct card *const *list, uint32_t count)
+{
+    int32_t next = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (devices[i].profile.numa_node >= next) next = devices[i].profile.numa_node + 1;
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i]->cards_per_cpu == 0) continue;
+        devices[i].profile.attribute[CU_DEVICE_ATTRIBUTE_NUMA_ID] = next;
+        next += MEMORY_NODES;
+    }
+}
+
 void card_build(struct sim_device *devices, const struct card *const *list, uint32_t count,
                 struct card_random *random)
 {
@@ -148,6 +201,8 @@ void card_build(struct sim_device *devices, const struct card *const *list, uint
         devices[i].persistence_mode = 1;
         devices[i].ecc_mode = devices[i].ecc_mode_pending = p->ecc_capable;
     }
+    set_superchips(devices, list, count);
+    set_memory_nodes(devices, list, count);
     for (uint32_t i = 0; i < count; i++)
         set_wiring(devices, list, count, i);
 }

@@ -15,6 +15,10 @@ struct card_random {
 void card_build(struct sim_device *devices, const struct card *const *list, uint32_t count,
                 struct card_random *random);
 
+/* The NUMA node that a card's memory is where the CPU and it share page tables and caches, as on GH200 and GB200; -1 for
+ * every other card. */
+int32_t sim_memory_node(const struct sim_profile *profile);
+
 /* The card that a device of a node file is; NULL when the file names none we know. */
 const struct card *card_of(const struct sim_device *device);
 

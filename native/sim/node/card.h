@@ -54,6 +54,8 @@ struct card {
     uint32_t idle_c, full_c, slowdown_c, shutdown_c;
     uint32_t pci_device_id, pci_subsystem_id; /* (device << 16) | vendor */
     uint32_t pcie_gen, pcie_width;
+    uint32_t cards_per_cpu; /* cards that share a Grace CPU, coherent with its memory; 0: a card on the bus */
+    uint32_t host_mb_s;     /* between card and host; 0: what its PCI Express link gives */
     uint32_t nvlink_count, nvlink_version, nvlink_mb_s; /* links, NVML version, MB/s per link and direction */
     int ecc_default,
         remapping; /* ECC on when shipped; row remapping (Ampere and later), else page retirement */

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "sim/node/build.h"
 #include "sim/nvml/core.h"
 
 #include <stdio.h>
@@ -203,6 +204,15 @@ NVML_API nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2, nvml
     }
 }
 
+static size_t host_nodes(const struct sim_node *node)
+{
+    int32_t last = 0;
+
+    for (uint32_t i = 0; i < node->device_count; i++)
+        if (node->device[i].profile.numa_node > last) last = node->device[i].profile.numa_node;
+    return (size_t)last + 1;
+}
+
 /* The simulated NUMA nodes share this machine's processors out evenly, in order. */
 NVML_API nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, unsigned long *set)
 {
@@ -211,8 +221,7 @@ NVML_API nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, unsign
     if (size == 0) return NVML_ERROR_INVALID_ARGUMENT;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     size_t cpus = online > 0 ? (size_t)online : 1;
-    int32_t last = t.sim->node->device[t.sim->node->device_count - 1].profile.numa_node;
-    size_t nodes = last > 0 ? (size_t)last + 1 : 1, node = (size_t)t.device->profile.numa_node;
+    size_t nodes = host_nodes(t.sim->node), node = (size_t)t.device->profile.numa_node;
     size_t from = cpus >= nodes ? node * cpus / nodes : 0,
            to = cpus >= nodes ? (node + 1) * cpus / nodes : cpus;
 
@@ -237,5 +246,35 @@ NVML_API nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int size, uns
     if (size == 0 || scope > NVML_AFFINITY_SCOPE_SOCKET) return NVML_ERROR_INVALID_ARGUMENT;
     memset(set, 0, size * sizeof *set);
     if (t.device->profile.numa_node >= 0) set[0] = 1ul << t.device->profile.numa_node;
+    return NVML_SUCCESS;
+}
+
+/* ---- coherence with the memory of the CPU ---- */
+
+NVML_API nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
+{
+    NV_TARGET(t, device, NV_CARD);
+    NV_NEED(node);
+    if (sim_memory_node(&t.device->profile) < 0) return NVML_ERROR_NOT_SUPPORTED;
+    *node = (unsigned int)sim_memory_node(&t.device->profile);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlDeviceAddressingMode_t *mode)
+{
+    NV_TARGET(t, device, NV_CARD);
+    NV_NEED(mode);
+    if (mode->version != nvmlDeviceAddressingMode_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    mode->value = sim_memory_node(&t.device->profile) >= 0 ? NVML_DEVICE_ADDRESSING_MODE_ATS
+                                                           : NVML_DEVICE_ADDRESSING_MODE_NONE;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetC2cModeInfoV(nvmlDevice_t device, nvmlC2cModeInfo_v1_t *c2cModeInfo)
+{
+    NV_TARGET(t, device, NV_CARD);
+    NV_NEED(c2cModeInfo);
+    if (sim_memory_node(&t.device->profile) < 0) return NVML_ERROR_NOT_SUPPORTED;
+    c2cModeInfo->isC2cEnabled = 1;
     return NVML_SUCCESS;
 }

@@ -27,6 +27,7 @@ from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 CARD_MEMORY_MIB = {
     "V100": 32768, "P40": 24576, "P100": 16384, "T4": 16384, "A10": 24576, "A30": 24576, "A100": 40960,
     "A100-40GB": 40960, "A100-80GB": 81920, "H100": 81920, "H200": 144384, "B200": 184320,
+    "GH200": 98304, "GB200": 190464,
 }  # fmt: skip
 _NODE_CARDS = re.compile(r"^(?P<count>\d+) x (?P<model>\S+)(?: is (?P<card>\S+))?$")
 DEVICES_MAX = 64

@@ -77,6 +77,8 @@ def test_two_threes_strand_a_compute_slice_but_leave_no_memory() -> None:
         ("NVIDIA A100-SXM4-80GB", 81_920, "A100-80"),
         ("NVIDIA A100-PCIE-40GB", 40_960, "A100-40"),
         ("H200", 144_384, "H200"),
+        ("NVIDIA GH200 480GB", 97_280, "GH200"),
+        ("NVIDIA GB200", 188_733, "GB200"),
         ("NVIDIA A30", 24_576, "A30"),
         ("Tesla T4", 16_384, None),
     ],

@@ -8,7 +8,7 @@ from calabash.model.mig import MigGeometry, MigProfile
 
 
 def _seven(sizes: Mapping[str, tuple[str, float]]) -> MigGeometry:
-    """Eight memory slices, seven compute slices: A100, H100, H200, B200. ``sizes``: shape -> (suffix, GiB usable)."""
+    """Eight memory slices, seven compute slices: A100 and later. ``sizes``: shape -> (suffix, GiB usable)."""
     shapes: dict[str, tuple[int, int, tuple[int, ...], int]] = {
         "1g": (1, 1, (0, 1, 2, 3, 4, 5, 6), 7),
         "1g.double": (1, 2, (0, 2, 4, 6), 4),
@@ -71,6 +71,18 @@ GEOMETRIES: Mapping[str, MigGeometry] = {
             "3g": ("71gb", 69.5), "4g": ("71gb", 69.5), "7g": ("141gb", 140.0),
         }
     ),
+    "GH200": _seven(
+        {
+            "1g": ("12gb", 11.0), "1g.double": ("24gb", 23.0), "2g": ("24gb", 23.0),
+            "3g": ("48gb", 46.5), "4g": ("48gb", 46.5), "7g": ("96gb", 93.0),
+        }
+    ),
+    "GB200": _seven(
+        {
+            "1g": ("23gb", 22.0), "1g.double": ("47gb", 45.5), "2g": ("47gb", 45.5),
+            "3g": ("93gb", 91.5), "4g": ("93gb", 91.5), "7g": ("186gb", 183.5),
+        }
+    ),
     "B200": _seven(
         {
             "1g": ("23gb", 22.0), "1g.double": ("45gb", 44.0), "2g": ("45gb", 44.0),
@@ -85,4 +97,5 @@ def geometry_of(model: str, memory_mib: int) -> MigGeometry | None:
     name = model.upper()
     if "A100" in name:
         return GEOMETRIES["A100-80" if "80" in name.replace("A100", "") or memory_mib > 50_000 else "A100-40"]
-    return next((geometry for key, geometry in GEOMETRIES.items() if key in name), None)
+    found = max((key for key in GEOMETRIES if key in name), key=len, default=None)  # GH200 is no H200
+    return GEOMETRIES[found] if found else None
