@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import selected
 
 SHAPES_KEPT_MAX = 16_384
+_LIST = re.compile(r"\(([^()]*)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,18 @@ class Kinds:
                 self._samples[found.kind] = replace(found, device=healthy, foreign_mib=0)
                 self._known.clear()
                 self.version += 1
+
+    def plain(self, text: str) -> str:
+        """With models, which people know, for kinds; each once in a list of nothing else."""
+        models = {sample.device.model for sample in self._samples.values()}
+        for kind in sorted(self._samples, key=len, reverse=True):
+            text = text.replace(kind, self._samples[kind].device.model)
+
+        def once(found: re.Match[str]) -> str:
+            listed = dict.fromkeys(found[1].split(", "))
+            return f"({', '.join(listed)})" if listed.keys() <= models else found[0]
+
+        return _LIST.sub(once, text)
 
     def choices(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...]:
         """The shapes that would serve the bundle: one, or several where amounts follow the card.

@@ -18,6 +18,7 @@ from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explanation, Move, Options, Request, Running
+from calabash.sched.explain.nodes import OTHER_MODEL
 from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.spec import UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.restart import restore
@@ -27,6 +28,7 @@ from calabash.sched.upkeep import rebind, relabel, set_evictable, set_mig_coming
 
 __all__ = [
     "DEFAULT_POLICY",
+    "OTHER_MODEL",
     "UNLIMITED",
     "WHOLE_MILLI",
     "ZERO",

@@ -3,6 +3,9 @@
 No hook and no program runs in the tenant's place: files are mounted where the loader looks by itself, in images of Debian's
 and of Red Hat's kind, without a cache of libraries and without a shell. The shim is named in ``/etc/ld.so.preload``, which
 no variable of the pod can undo. The slot is mounted for reading, its usage page alone for writing.
+
+A mode whose edits name no library to preload has no use for CUDA in the container, as with a card that is on its way into a
+virtual machine: shim and driver then stay outside.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ SHIM_INSIDE = f"{INSIDE}/libcalabash.so"
 SLOT_INSIDE = f"{INSIDE}/slot"
 PRELOAD_INSIDE = "/etc/ld.so.preload"
 SIM_INSIDE = f"{INSIDE}/sim"
-_OTHERWISE_INSIDE = frozenset({"LD_PRELOAD", "CALABASH_SLOT", "NVIDIA_VISIBLE_DEVICES"})
+_PRELOAD = "LD_PRELOAD"
+_OTHERWISE_INSIDE = frozenset({_PRELOAD, "CALABASH_SLOT", "NVIDIA_VISIBLE_DEVICES"})
 _READ = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _WRITE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
@@ -44,13 +48,12 @@ class EditsMaker:
 
     def of(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
         """All of it; ``nodes`` are those of the devices of the grant."""
+        uses_cuda = any(key == _PRELOAD for key, _ in grant.edits.environment)
         # "void" keeps the runtime of others from adding its own; the shim narrows the view of devices by the slot.
         env = [("NVIDIA_VISIBLE_DEVICES", "void")]
         env += [(key, value) for key, value in grant.edits.environment if key not in _OTHERWISE_INSIDE]
         slot = Path(grant.record.slot)
         mounts = [
-            MountEdit(host_path=str(self._shim), container_path=SHIM_INSIDE, options=_READ),
-            MountEdit(host_path=str(self._preload), container_path=PRELOAD_INSIDE, options=_READ),
             MountEdit(host_path=str(slot), container_path=SLOT_INSIDE, options=(*_READ, "noexec")),
             MountEdit(host_path=str(slot / USAGE_FILE), container_path=f"{SLOT_INSIDE}/{USAGE_FILE}", options=_WRITE),
         ]
@@ -58,16 +61,36 @@ class EditsMaker:
             MountEdit(host_path=m.path, container_path=m.inside, options=_READ if m.read_only else _WRITE)
             for m in grant.edits.mounts
         ]
-        mounts += _library_mounts(self._driver.libraries)
-        if self._driver.state is not None:
-            env.append(("CALABASH_SIM", f"{SIM_INSIDE}/{self._driver.state.name}"))
-            mounts.append(
-                MountEdit(host_path=str(self._driver.state.parent), container_path=SIM_INSIDE, options=_WRITE)
-            )
-        devices = tuple(
-            DeviceNode(path=f"/dev/{node.name}", host_path=str(node)) for node in (*self._driver.nodes, *nodes)
-        ) + tuple(DeviceNode(path=path) for path in grant.edits.device_nodes)
-        return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=devices)
+        devices: list[DeviceNode] = []
+        if uses_cuda:
+            mounts += self._libraries()
+            devices += (DeviceNode(path=f"/dev/{n.name}", host_path=str(n)) for n in (*self._driver.nodes, *nodes))
+            if self._driver.state is not None:
+                env.append(("CALABASH_SIM", f"{SIM_INSIDE}/{self._driver.state.name}"))
+                mounts.append(
+                    MountEdit(host_path=str(self._driver.state.parent), container_path=SIM_INSIDE, options=_WRITE)
+                )
+        for path in grant.edits.device_nodes:
+            node, mount = self._node(path)
+            devices += node
+            mounts += mount
+        return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
+
+    def _libraries(self) -> list[MountEdit]:
+        return [
+            MountEdit(host_path=str(self._shim), container_path=SHIM_INSIDE, options=_READ),
+            MountEdit(host_path=str(self._preload), container_path=PRELOAD_INSIDE, options=_READ),
+            *_library_mounts(self._driver.libraries),
+        ]
+
+    def _node(self, path: str) -> tuple[list[DeviceNode], list[MountEdit]]:
+        """Of a simulated machine it lies below the machine's own root, and may be a file that stands for a device."""
+        if self._driver.state is None:
+            return [DeviceNode(path=path)], []
+        shown = self._driver.state.parent / "root" / path.lstrip("/")
+        if shown.is_char_device():
+            return [DeviceNode(path=path, host_path=str(shown))], []
+        return [], [MountEdit(host_path=str(shown), container_path=path, options=_WRITE)] if shown.exists() else []
 
 
 def write_preload(path: Path) -> None:

@@ -9,6 +9,8 @@ have them waits.
 
 from __future__ import annotations
 
+import re
+
 from calabash.binder.cluster import MoveBundle, StartBundle
 from calabash.binder.local import Stop, Wait
 from calabash.kubernetes.names import GPUS
@@ -19,9 +21,10 @@ from calabash.kubernetes.planner.facts import Action, EvictPod, Nominate, Releas
 from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.pods import Pods
 from calabash.model.errors import Reason
-from calabash.sched import Explanation
+from calabash.sched import OTHER_MODEL, Explanation
 
 PROTECTED_S = 60.0
+_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Decisions:
@@ -57,7 +60,7 @@ class Decisions:
                 self._stopped(entry, decision)
             elif isinstance(decision, Wait):
                 note = self._pods.wishes.budgets.note(book, entry)
-                book.tell(entry, decision.reason, text_of(decision.explanation) + self._unready() + note)
+                book.tell(entry, decision.reason, self._told(entry, decision.explanation) + self._unready() + note)
         self._give_up_halves()
 
     def started(self, entry: Entry, start: StartBundle) -> None:
@@ -202,6 +205,13 @@ class Decisions:
                 book.wait(entry)
         book.broken.clear()
 
+    def _told(self, entry: Entry, explanation: Explanation) -> str:
+        """In words of people: models for kinds of devices, names for pods."""
+        assert entry.bundle is not None
+        chose_models = bool(entry.bundle.request.selector.models)
+        text = self._book.scheduler.kinds.plain(text_of(explanation, chose_models=chose_models))
+        return _UID.sub(lambda found: self._name(found[0]), text)
+
     def _unready(self) -> str:
         """Why nodes that nobody cordoned take nothing."""
         names = self._book.unready
@@ -256,8 +266,10 @@ def plan_of(entry: Entry, start: StartBundle, plan_id: str) -> PodPlan:
     )
 
 
-def text_of(explanation: Explanation) -> str:
-    """An explanation in one line: what is short, in numbers, and what would help."""
+def text_of(explanation: Explanation, *, chose_models: bool) -> str:
+    """An explanation in one line: what is short, in numbers, and what would help. Where the pod chose no models, those that
+    cannot serve it are left out already, and another model is no help."""
     causes = "; ".join(f"{cause.nodes}: {cause.text}" for cause in explanation.causes[:3])
-    changes = "; ".join(explanation.changes[:2])
+    helps = [change for change in explanation.changes if chose_models or not change.startswith(OTHER_MODEL)]
+    changes = "; ".join(helps[:2])
     return ". ".join(filter(None, (explanation.summary, causes, f"hint: {changes}" if changes else "")))

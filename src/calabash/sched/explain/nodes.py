@@ -45,6 +45,9 @@ _WORDS = {
 }
 
 
+OTHER_MODEL = "would fit on another device model"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVerdict:
     """What the nodes say about one shape: causes (most nodes first) and how many nodes have room."""
@@ -232,7 +235,7 @@ def _less_host_memory(cluster: Cluster, shape: Shape) -> list[str]:
 def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
     wanted = ", ".join(shape.selector)
     tries: list[tuple[bool, Shape, str]] = [
-        (bool(shape.models), replace(shape, models=frozenset()), "would fit on another device model"),
+        (bool(shape.models), replace(shape, models=frozenset()), OTHER_MODEL),
         (
             bool(shape.card_memory_mib_min or shape.card_memory_mib_max),
             replace(shape, card_memory_mib_min=0, card_memory_mib_max=0),

@@ -55,6 +55,7 @@ class SimulatedBus:
         (self.root / "sys/module" / module).mkdir(parents=True, exist_ok=True)
         if module == "vfio_pci":
             self._driver(VFIO_PCI)
+            (self.root / "dev/vfio/vfio").touch()
 
     def plug(self, device: SimulatedPci) -> None:
         """Let a device appear, driven by its driver. One that is there stays as it is; one of which a simulated node shows

@@ -25,18 +25,23 @@ from calabash.sharing.registry import mode_named
 
 
 def _edits(
-    tmp_path: Path, driver: HostDriver, nodes: tuple[Path, ...] = (), more: ModeEdits | None = None
+    tmp_path: Path,
+    driver: HostDriver,
+    nodes: tuple[Path, ...] = (),
+    more: ModeEdits | None = None,
+    *,
+    name: str = "vgpu",
 ) -> ContainerEdits:
     slices = tuple(Slice(device=DeviceUuid(f"GPU-{i}"), memory_mib=1, core_percent=1) for i in range(2))
     record = AllocationRecord(
         id=AllocationId("a1"),
         state=AllocationState.GRANTED,
         request=GpuRequest(),
-        placement=Placement(node=NodeName(NODE), mode=ModeName("vgpu"), slices=slices),
+        placement=Placement(node=NodeName(NODE), mode=ModeName(name), slices=slices),
         slot="/var/lib/calabash/alloc/a1",
     )
     maker = EditsMaker(shim=Path("/opt/libcalabash.so"), preload=tmp_path / "ld.so.preload", driver=driver)
-    mode = mode_named("vgpu").container_edits(slices, library="/opt/libcalabash.so", slot=record.slot)
+    mode = mode_named(name).container_edits(slices, library="/opt/libcalabash.so", slot=record.slot)
     return maker.of(Grant(record=record, edits=mode.joined(more or ModeEdits())), nodes)
 
 
@@ -85,6 +90,28 @@ def test_what_a_mode_has_made_on_its_node_goes_into_the_container(tmp_path: Path
     assert "rw" in _at(edits, "/run/calabash/pipe").options
     assert "ro" in _at(edits, "/run/calabash/facts").options
     assert [node.path for node in edits.device_nodes] == ["/dev/vfio/7"]
+
+
+def test_a_virtual_machines_container_has_the_group_of_its_card_and_nothing_of_the_driver(tmp_path: Path) -> None:
+    driver = HostDriver(libraries=(Path("/usr/lib64/libcuda.so.580.1"),), nodes=(Path("/dev/nvidiactl"),))
+    more = ModeEdits(device_nodes=("/dev/vfio/vfio", "/dev/vfio/7"))
+    edits = _edits(tmp_path, driver, (Path("/dev/nvidia3"),), more, name="passthrough")
+    assert [node.path for node in edits.device_nodes] == ["/dev/vfio/vfio", "/dev/vfio/7"]
+    assert [mount.container_path for mount in edits.mounts] == [SLOT_INSIDE, f"{SLOT_INSIDE}/usage"]
+    assert dict(edits.env) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_devices_of_a_simulated_machine_come_from_its_own_root_be_they_files_or_devices(tmp_path: Path) -> None:
+    state, shown = tmp_path / "node.state", tmp_path / "root/dev"
+    (shown / "vfio").mkdir(parents=True)
+    (shown / "vfio/7").touch()
+    (shown / "caps").symlink_to("/dev/null")
+    more = ModeEdits(device_nodes=("/dev/vfio/7", "/dev/caps", "/dev/absent"))
+    edits = _edits(tmp_path, HostDriver(state=state), more=more, name="passthrough")
+    assert [(node.path, node.host_path) for node in edits.device_nodes] == [("/dev/caps", str(shown / "caps"))]
+    assert _at(edits, "/dev/vfio/7").host_path == str(shown / "vfio/7")
+    assert not [mount for mount in edits.mounts if "absent" in mount.container_path]
+    assert "CALABASH_SIM" not in dict(edits.env)
 
 
 @pytest.mark.parametrize("directory", ["usr/lib64", "usr/lib/x86_64-linux-gnu"])

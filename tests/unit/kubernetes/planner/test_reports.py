@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.kubernetes.planner.virtual import Cluster
+from tests.unit.kubernetes.planner.virtual import Cluster, device
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.kubernetes.planner.facts import Report
+from calabash.binder.kinds import NodeDevice
+from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen, Report
 from calabash.kubernetes.planner.reading import node_facts
 from calabash.model.errors import Reason
-from calabash.model.request import GpuRequest
+from calabash.model.request import GpuRequest, ModeName, Selector
 from calabash.seams.kube.objects import Node
 
 WHOLE = GpuRequest()
@@ -81,6 +82,57 @@ def test_numbers_that_change_all_the_time_are_renewed_every_ten_seconds() -> Non
     cluster.core.book.tell(cluster.core.book.entries[uid], Reason.QUEUE_OVER_LIMIT, "another reason")
     pass_s(cluster, 2)
     assert reports(cluster, uid)[-1].reason is Reason.QUEUE_OVER_LIMIT, "that is told at once"
+
+
+def of_models(**models: tuple[str, ...]) -> Cluster:
+    """A node for each model, and the modes that its agent serves."""
+    cluster = Cluster({})
+    for number, (model, modes) in enumerate(models.items()):
+        card = replace(device(number), model=model)
+        served = frozenset(ModeName(mode) for mode in modes)
+        seen = GpuNodeSeen(name=f"n{number}", devices=(NodeDevice(device=card, modes=served),))
+        cluster.nodes[seen.name] = (NodeSeen(name=seen.name, labels={}), seen)
+        cluster.core.devices(seen, cluster.now_s)
+        cluster.core.node(cluster.nodes[seen.name][0], cluster.now_s)
+    return cluster
+
+
+def test_who_chose_a_model_that_is_busy_in_another_mode_is_told_of_other_models_by_their_names() -> None:
+    cluster = of_models(T4=("vgpu", "timeslice"), A10=("vgpu", "timeslice"))
+    small = Selector(models=("T4",))
+    cluster.create(GpuRequest(mode=ModeName("timeslice"), selector=small))
+    cluster.settle()
+    uid = cluster.create(GpuRequest(memory_mib=2048, core_percent=30, selector=small))
+    pass_s(cluster, 3)
+    (report,) = reports(cluster, uid)
+    assert report.reason is Reason.MODE_CONFLICT
+    assert report.message.endswith("hint: would fit on another device model (A10)")
+
+
+def test_who_chose_no_model_is_not_sent_to_models_that_cannot_serve_it() -> None:
+    cluster = of_models(T4=("vgpu", "timeslice"), A10=("exclusive",))
+    cluster.create(GpuRequest(mode=ModeName("timeslice")))
+    cluster.settle()
+    uid = cluster.create(GpuRequest(memory_mib=2048, core_percent=30))
+    pass_s(cluster, 3)
+    (report,) = reports(cluster, uid)
+    assert report.reason is Reason.MODE_CONFLICT
+    assert "another device model" not in report.message
+
+
+def test_what_is_held_for_another_pod_is_told_with_its_name() -> None:
+    cluster = Cluster({"a": 1})
+    first = cluster.create(GpuRequest(mode=ModeName("timeslice")))
+    cluster.settle()
+    waiting = cluster.create(GpuRequest(memory_mib=2048, core_percent=30), name="0f8fad5b-d9cb-469f-a165-70867728950e")
+    pass_s(cluster, 3)
+    late = cluster.create(GpuRequest(mode=ModeName("timeslice")))
+    pass_s(cluster, 3)
+    assert reports(cluster, waiting)[0].reason is Reason.MODE_CONFLICT
+    assert f"for team/{waiting}," in reports(cluster, late)[0].message
+    cluster.end(first)
+    cluster.settle()
+    assert waiting in cluster.bound(), "who waits for another mode has the card when the last one leaves"
 
 
 # ---- nodes that are not ready -----------------------------------------------------------------------------------------

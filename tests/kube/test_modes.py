@@ -1,0 +1,218 @@
+"""Every sharing mode in pods, on one real node with cards of several kinds: what a user asks for by a word is what a container
+has, a card changes its mode when it is idle and only then, and what was given comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from tests.kube.api import Json
+from tests.kube.cluster import Cluster
+from tests.kube.gpu_node import MIB, GpuNode
+from tests.kube.needs import need
+from tests.kube.node import RealNode
+from tests.kube.product import USERS, Product, user_pod
+
+from calabash.kubernetes.names import CORES, GPUS, ISOLATION, MEMORY, MODE, MODELS
+from calabash.kubernetes.node.edits import SLOT_INSIDE
+from calabash.kubernetes.plan import PodPlan, read_plan
+
+TEAM = "team"
+LOOK = "load devices; load fill 16"  # which devices it sees, then how many bytes it gets
+FOREVER = f"{LOOK}; exec sleep 1000"
+A100, H100, T4 = "A100", "H100", "T4"
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    need(node=True)
+    with (
+        Cluster(lifecycle=True, users=USERS) as cluster,
+        Product(GpuNode(RealNode(cluster), tmp_path_factory.mktemp("modes"), gpus="2xA100-80GB,1xH100,1xT4")) as made,
+    ):
+        made.namespace(TEAM)
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def everything_comes_back(product: Product) -> Iterator[None]:
+    """After each test nobody holds anything, and every card is idle: in no mode."""
+    yield
+    for pod in product.api.get(f"/api/v1/namespaces/{TEAM}/pods")["items"]:
+        product.api.delete(f"/api/v1/namespaces/{TEAM}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+    product.cluster.wait_for(lambda: product.gpu_node.slots() == [], "the slots to be gone")
+    product.cluster.wait_for(lambda: set(modes(product).values()) == {""}, "every card to be idle")
+
+
+def modes(product: Product) -> dict[str, str]:
+    """The mode of each card, by UUID."""
+    return {device["uuid"]: device.get("mode", "") for device in product.gpu_node.status().get("devices", [])}
+
+
+def start(
+    product: Product,
+    name: str,
+    script: str,
+    limits: Mapping[str, str] | None = None,
+    *,
+    restart: str = "Never",
+    **said: str,
+) -> None:
+    """A pod whose annotations say ``mode``, ``isolation``, ``models``."""
+    names = {"mode": MODE, "isolation": ISOLATION, "models": MODELS}
+    made = user_pod(name, dict(limits or {GPUS: "1"}), script, restartPolicy=restart)
+    made["metadata"]["annotations"] = {names[word]: value for word, value in said.items()}
+    product.create(TEAM, made)
+
+
+def said(product: Product, name: str, lines: int) -> list[str]:
+    """What it has printed, once that is so many lines."""
+
+    def printed() -> list[str]:
+        found = product.log(TEAM, name).split()
+        return found if len(found) >= lines else []
+
+    product.wait(TEAM, name, "Running", "Succeeded")
+    return product.cluster.wait_for(printed, f"{lines} lines of pod {name}")
+
+
+def plan_of(product: Product, name: str) -> PodPlan:
+    return read_plan(product.pod(TEAM, name)["metadata"]["annotations"]["calabash.dev/plan"])
+
+
+def waits_with(product: Product, name: str, *words: str) -> str:
+    """Until it is told why it waits, in these words."""
+
+    def told() -> str:
+        message = str(product.condition(TEAM, name).get("message", ""))
+        return message if all(word in message for word in words) else ""
+
+    try:
+        return product.cluster.wait_for(told, f"why {name} waits")
+    except TimeoutError as error:
+        error.add_note(str(product.condition(TEAM, name)))
+        raise
+
+
+def slices(product: Product) -> dict[str, Json]:
+    """What the node tells that each pod holds."""
+    devices = product.gpu_node.status()["devices"]
+    return {
+        part["pod"].partition("/")[2]: {**part, "device": d["uuid"]} for d in devices for part in d.get("slices", [])
+    }
+
+
+def told_of(product: Product, count: int) -> dict[str, Json]:
+    """The same once it tells of so many."""
+    product.cluster.wait_for(lambda: len(slices(product)) == count, f"the node to tell of {count} pods")
+    return slices(product)
+
+
+def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_words_say(product: Product) -> None:
+    start(product, "named", FOREVER, {"nvidia.com/mig-1g.10gb": "1"}, models=A100)
+    start(product, "hardware", FOREVER, {MEMORY: "16Gi"}, isolation="hardware", models=A100)
+    for name in ("turn0", "turn1"):
+        start(product, name, FOREVER, models=T4, mode="timeslice")
+    start(product, "whole", FOREVER, models=H100, mode="exclusive")
+    start(product, "sliced", FOREVER, {MEMORY: "4Gi", CORES: "30"}, models=A100)
+    seen = {name: said(product, name, 2) for name in ("named", "hardware", "turn0", "turn1", "whole", "sliced")}
+    assert {name: len(lines) for name, lines in seen.items()} == dict.fromkeys(seen, 2), "one device each"
+    held = told_of(product, 6)
+    got_mib = {name: int(lines[1]) // MIB for name, lines in seen.items()}
+    cards = {card["uuid"]: card for card in (product.gpu_node.card(index) for index in range(4))}
+    assert {name: (part["mode"], part.get("profile", "")) for name, part in held.items()} == {
+        "named": ("mig", "1g.10gb"),
+        "hardware": ("mig", "1g.20gb"),
+        "turn0": ("timeslice", ""),
+        "turn1": ("timeslice", ""),
+        "whole": ("exclusive", ""),
+        "sliced": ("vgpu", ""),
+    }
+    (divided,) = (card for card in cards.values() if card["compute_instances"])
+    assert {held[name]["device"] for name in ("named", "hardware")} == {divided["uuid"]}
+    parts = {part["uuid"].removeprefix("MIG-") for part in divided["compute_instances"]}
+    assert {seen[name][0] for name in ("named", "hardware")} == parts, "each sees its own part"
+    for name in ("turn0", "turn1", "whole", "sliced"):
+        assert f"GPU-{seen[name][0]}" == held[name]["device"]
+    for name in ("named", "hardware", "sliced"):
+        assert held[name]["memoryMib"] - 600 <= got_mib[name] <= held[name]["memoryMib"]
+    whole = cards[held["whole"]["device"]]
+    assert got_mib["whole"] > (whole["memory_total_bytes"] // MIB) * 0.97
+    assert got_mib["turn0"] > 14000, "memory is not split"
+    assert modes(product) == {part["device"]: part["mode"] for part in held.values()}
+
+
+def test_a_card_changes_its_mode_when_the_last_one_leaves_and_not_before(product: Product) -> None:
+    for name in ("turn0", "turn1"):
+        start(product, name, FOREVER, models=T4, mode="timeslice")
+    for name in ("turn0", "turn1"):
+        said(product, name, 2)
+    start(product, "sliced", LOOK, {MEMORY: "2Gi", CORES: "30"}, models=T4)
+    waits_with(product, "sliced", "devices in another sharing mode")
+    start(product, "turn2", FOREVER, models=T4, mode="timeslice")
+    waits_with(
+        product, "turn2", f"{TEAM}/sliced"
+    )  # who waits for the change is not passed by those who keep it from coming
+    product.delete(TEAM, "turn0")
+    product.cluster.wait_for(lambda: len(slices(product)) == 1, "the first to be gone")
+    assert set(modes(product).values()) == {"", "timeslice"}
+    assert "nodeName" not in product.pod(TEAM, "sliced")["spec"]
+    product.delete(TEAM, "turn1")
+    got = said(product, "sliced", 2)
+    assert 1024 < int(got[1]) // MIB <= 2048
+    assert plan_of(product, "sliced").containers[0].mode == "vgpu"
+    assert said(product, "turn2", 2)[0] == got[0], "and it changes back when that one has ended"
+
+
+def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_the_agent_dies_meanwhile(
+    product: Product,
+) -> None:
+    cluster = product.cluster
+    until_told = f"{LOOK}; while [ ! -e /tmp/go ]; do sleep 0.1; done; exit 1"
+    start(product, "before", until_told, {"nvidia.com/mig-1g.10gb": "1"}, restart="Always")
+    first = said(product, "before", 2)
+    start(product, "meanwhile", FOREVER, {"nvidia.com/mig-3g.40gb": "1"}, models=A100)
+    cluster.wait_for(lambda: "nodeName" in product.pod(TEAM, "meanwhile")["spec"], "it to be bound")
+    cluster.restart("agent")
+    got = said(product, "meanwhile", 2)
+    assert 38 * 1024 < int(got[1]) // MIB < 40 * 1024
+    assert product.pod(TEAM, "before")["status"]["containerStatuses"][0]["restartCount"] == 0
+    cluster.kubectl("exec", "-n", TEAM, "before", "--", "touch", "/tmp/go")
+
+    def again() -> bool:
+        status = product.pod(TEAM, "before")["status"]["containerStatuses"][0]
+        return bool(status["restartCount"] == 1 and status["state"].get("running"))
+
+    cluster.wait_for(again, "its container to run again")
+    assert said(product, "before", 2) == first
+
+
+def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_of_its_driver(product: Product) -> None:
+    """The form in which KubeVirt's launcher looks for a device of ``calabash.dev/gpus``: a variable and its group's file."""
+    look = "env; ls -d /dev/vfio/*; ls -d /run/calabash/* /usr/lib64/lib*; cat /etc/ld.so.preload; echo end"
+    start(product, "machine", f"{look}; exec sleep 1000", models=T4, mode="passthrough")
+
+    def printed() -> list[str]:
+        found = product.log(TEAM, "machine").splitlines()
+        return found if "end" in found else []
+
+    product.wait(TEAM, "machine", "Running")
+    lines = product.cluster.wait_for(printed, "what it sees")
+    environment = dict(line.split("=", 1) for line in lines if "=" in line)
+    (held,) = told_of(product, 1).values()
+    (card,) = (d for d in product.gpu_node.status()["devices"] if d["uuid"] == held["device"])
+    assert (held["mode"], card["health"]) == ("passthrough", "healthy"), "away, and not ill"
+    address = environment["PCI_RESOURCE_CALABASH_DEV_GPUS"]
+    assert address == environment["PCI_RESOURCE_NVIDIA_COM_TESLA_T4"]
+    assert address == card["pciBusId"].lower()[4:]
+    root = product.gpu_node.state.parent / "root"
+    bound = root / "sys/bus/pci/devices" / address
+    group = (bound / "iommu_group").resolve().name
+    assert (bound / "driver").resolve().name == "vfio-pci"
+    assert [line for line in lines if line.startswith("/")] == [f"/dev/vfio/{group}", "/dev/vfio/vfio", SLOT_INSIDE]
+    assert not {"CUDA_VISIBLE_DEVICES", "CALABASH_SIM", "LD_PRELOAD"} & environment.keys()
+    start(product, "sliced", LOOK, {MEMORY: "2Gi", CORES: "30"}, models=T4)
+    waits_with(product, "sliced", "devices in another sharing mode")
+    product.delete(TEAM, "machine")
+    assert len(said(product, "sliced", 2)) == 2
+    assert (bound / "driver").resolve().name == "nvidia"
