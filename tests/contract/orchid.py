@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, nullcontext
 
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
+from calabash.model.device import ComputeMode, Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
 
@@ -26,7 +26,7 @@ class OrchidDriver:
 
     def __init__(self) -> None:
         self._closed = False
-        self._exclusive = False
+        self._compute_mode = ComputeMode.DEFAULT
 
     def _check(self, uuid: DeviceUuid | None = None) -> None:
         if self._closed:
@@ -55,9 +55,13 @@ class OrchidDriver:
         self._check(uuid)
         return ()
 
-    def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
+    def compute_mode(self, uuid: DeviceUuid) -> ComputeMode:
         self._check(uuid)
-        self._exclusive = exclusive
+        return self._compute_mode
+
+    def set_compute_mode(self, uuid: DeviceUuid, mode: ComputeMode) -> None:
+        self._check(uuid)
+        self._compute_mode = mode
 
     def reset(self, uuid: DeviceUuid) -> None:
         self._check(uuid)

@@ -19,7 +19,7 @@ from bench._lab import Lab
 from tests.contract.orchid import open_orchid
 
 from calabash.agent.inventory import Inventory
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
+from calabash.model.device import ComputeMode, Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import nvidia_reset, sim, vendors
 from calabash.seams.gpu.deadline import DeadlineThread
@@ -350,17 +350,17 @@ def _answers(driver: GpuDriver, uuid: DeviceUuid) -> bool:
         return False
 
 
-def test_exclusive_use_is_set_and_taken_back(bench: Bench) -> None:
+def test_who_may_use_a_card_is_set_and_read_back(bench: Bench) -> None:
     import os
 
     node = _lab(bench)
     if os.geteuid() != 0:
         pytest.skip("needs root, as on a real card")
     uuid = bench.driver.devices()[0].uuid
-    bench.driver.set_exclusive(uuid, True)
-    assert '"compute_mode":3' in _show(node)
-    bench.driver.set_exclusive(uuid, False)
-    assert '"compute_mode":3' not in _show(node)
+    for number, mode in ((3, ComputeMode.EXCLUSIVE_PROCESS), (2, ComputeMode.PROHIBITED), (0, ComputeMode.DEFAULT)):
+        bench.driver.set_compute_mode(uuid, mode)
+        assert f'"compute_mode":{number}' in _show(node)
+        assert bench.driver.compute_mode(uuid) is mode
 
 
 def _show(node: sim.NodeFile) -> str:

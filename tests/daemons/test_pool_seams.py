@@ -55,7 +55,7 @@ def test_a_pool_keeps_its_journal_in_postgresql_and_survives_its_absence(
 
 _ACME = """
 import contextlib, os, time
-from calabash.model.device import Device, DeviceReading, DeviceUuid
+from calabash.model.device import ComputeMode, Device, DeviceReading, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 
 class AcmeDriver:
@@ -72,7 +72,8 @@ class AcmeDriver:
         return DeviceReading(uuid=uuid, memory_used_mib=7, utilization_percent=3, temperature_c=40, power_w=20.0)
     def processes(self, uuid): return ()
     def utilization(self, uuid, after_us): return ()
-    def set_exclusive(self, uuid, exclusive): pass
+    def compute_mode(self, uuid): return ComputeMode.DEFAULT
+    def set_compute_mode(self, uuid, mode): pass
     def reset(self, uuid): raise CalabashError("it cannot be reset", reason=Reason.UNHEALTHY)
     def apart(self): return contextlib.nullcontext()
     def wait_events(self, timeout_s): time.sleep(timeout_s); return ()

@@ -63,14 +63,22 @@ class Card:
         health = self.condition.health
         if self.reserved and health is Health.HEALTHY:
             health = Health.RECOVERING
+        if self.ill_services and health is Health.HEALTHY:
+            health = Health.SUSPECT
         return replace(self.device, health=health, pinned=self.entry.mode)
 
     @property
     def cause(self) -> str:
         """Why it is not healthy; "" when it is."""
         if self.condition.health is Health.HEALTHY:
-            return self.reserved
+            return self.reserved or ", ".join(f"{name} is {facts.health}" for name, facts in self.ill_services)
         return self.entry.cause
+
+    @property
+    def ill_services(self) -> tuple[tuple[str, HealthFacts], ...]:
+        """Daemons that serve it and are not well: it takes nothing new meanwhile. A MIG device is its own matter."""
+        found = self.entry.parts.items()
+        return tuple((n, f) for n, f in found if not n.startswith("MIG-") and f.health is not Health.HEALTHY)
 
     def happened(self, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
         """Take an event; what people should know of it."""

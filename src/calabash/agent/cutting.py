@@ -18,7 +18,7 @@ from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, occupied
 from calabash.model.mig_plan import MigChoice, plan, standing
-from calabash.model.request import MIG_MODE, AllocationId, ModeName
+from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName
 from calabash.sharing.mig import used_by
 from calabash.sharing.registry import SHARING_MODES
 
@@ -117,7 +117,7 @@ class Cutting:
                 reason=Reason.CONFLICT,
                 hint=f"drain it first: calabash device drain {device.index}",
             )
-        if device.pinned not in ("", MIG_MODE):
+        if device.pinned not in ("", *CUT_MODES):
             raise CalabashError(
                 f"device {device.index} is kept in mode {device.pinned}",
                 reason=Reason.MODE_CONFLICT,

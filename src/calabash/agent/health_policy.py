@@ -100,6 +100,16 @@ class LinkRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
     down: FaultClass = FaultClass.SUSPECT
 
 
+class MpsRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """NVIDIA's multi-process service. What is wrong with it is wrong with a part of its card, which comes back by itself.
+
+    ``client_fault``: a fatal fault of a program, which hits all others. ``daemon_died``: the daemon, or its server.
+    """
+
+    client_fault: FaultClass = FaultClass.APPLICATION
+    daemon_died: FaultClass = FaultClass.RESET
+
+
 class RecoveryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """How cards come back.
 
@@ -133,6 +143,7 @@ class HealthPolicy(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True
     memory: MemoryRules = MemoryRules()
     throttling: ThrottleRules = ThrottleRules()
     nvlink: LinkRules = LinkRules()
+    mps: MpsRules = MpsRules()
     recovery: RecoveryRules = RecoveryRules()
     flapping: FlappingRules = FlappingRules()
 

@@ -15,6 +15,7 @@ from calabash.model.device import DeviceUuid, Health
 from calabash.model.request import AllocationId
 from calabash.seams.host.processes import Process, send_signal
 
+_HITS = {HealthEvent.APP_FAULT, HealthEvent.NEEDS_RESET, HealthEvent.NEEDS_REPLACE}
 _SIGNALLED = {Health.DRAINING, Health.LOST}
 
 
@@ -55,8 +56,14 @@ class Tidings:
     def part_happened(
         self, device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
     ) -> None:
-        """Something happened to a part of a card that a mode looks after; these tenants are on it."""
-        self.tell(self._inventory.health.part_happened(device, part, event, cause), tenants)
+        """Something happened to a part of a card that a mode looks after; these tenants are on it. Their programs hear of
+        it also where it changes nothing about the part."""
+        changes = self._inventory.health.part_happened(device, part, event, cause)
+        self.tell(changes, tenants)
+        if event in _HITS and not any(change.tell for change in changes):
+            for record in self._records():
+                if record.id in tenants:
+                    self._signal(record)
 
     def _concerned(self, change: HealthChange, tenants: Collection[AllocationId] | None) -> list[AllocationRecord]:
         on_it = [r for r in self._records() if any(part.device == change.device for part in r.placement.slices)]

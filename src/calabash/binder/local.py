@@ -144,7 +144,7 @@ class LocalScheduler:
         answer = placement.slices[0]
         shape = shape_of(placement.mode, answer, request, count=len(devices))
         queued = _queued(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner)
-        place = NodePlacement(node=0, devices=devices, mig_start=answer.start)
+        place = NodePlacement(node=0, devices=devices, mig_start=answer.start if shape.mig_profile else -1)
         self.scheduler.adopt(queued, placement=place, started_at_s=started_at_s)
         self._requests[allocation] = request
         self._slices[allocation] = placement

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import GpuRequest, ModeName, Slice
+from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import GpuSpec, NodeSpec, Shape
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits, mode_named, mode_on, selected
@@ -87,11 +87,12 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
 def shape_of(mode: ModeName, part: Slice, request: GpuRequest, *, count: int) -> Shape:
     """So many slices like this one, in the scheduler's terms; on any device."""
     charge = mode_named(mode).charge(part, request.policy)
+    cut = bool(part.profile) and mode == MIG_MODE  # an instance is the scheduler's matter; a share of one is not
     return Shape(
         gpu_count=count,
-        gpu_milli=0 if part.profile else charge.core_milli,
-        gpu_memory_mib=0 if part.profile else charge.memory_mib,
-        mig_profile=part.profile,
+        gpu_milli=0 if cut else charge.core_milli,
+        gpu_memory_mib=0 if cut else charge.memory_mib,
+        mig_profile=part.profile if cut else "",
         mode=mode,
         cpu_milli=request.cpu_milli,
         memory_mib=request.host_memory_mib + count * part.spill_mib,

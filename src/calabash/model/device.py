@@ -23,6 +23,14 @@ class Health(StrEnum):
     LOST = "lost"
 
 
+class ComputeMode(StrEnum):
+    """Which processes may have contexts on a device."""
+
+    DEFAULT = "default"
+    EXCLUSIVE_PROCESS = "exclusive_process"
+    PROHIBITED = "prohibited"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfProfile:
     """A part of a card for a virtual machine: its name, its memory, and how many of it the card makes."""

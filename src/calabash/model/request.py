@@ -15,6 +15,8 @@ ModeName = NewType("ModeName", str)
 
 SPILL_MODE = ModeName("vgpu")  # the one that can page
 MIG_MODE = ModeName("mig")  # the one that a profile implies
+MPS_MODE = ModeName("mps")
+CUT_MODES = frozenset({MIG_MODE, MPS_MODE})  # those that serve a card as MIG has cut it
 VF_MODE = ModeName("passthrough")  # likewise for a virtual function
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"

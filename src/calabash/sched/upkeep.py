@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigInstance
+from calabash.model.request import CUT_MODES
 from calabash.sched.cluster.columns import MODE_MIG
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Bind
@@ -34,7 +35,8 @@ def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: S
     else:
         del cluster.mig_instances[key]
     stays = any(instance.stays for instance in instances)
-    cluster.keep_mode(*key, MODE_MIG if stays else scheduler.specs[name].gpus[device].mode)
+    kept = scheduler.specs[name].gpus[device].mode
+    cluster.keep_mode(*key, kept if kept in CUT_MODES or not stays else MODE_MIG)
     cluster.touch(key[0])
     scheduler.state.freed()
 

@@ -95,9 +95,9 @@ def wanted_profile(geometry: MigGeometry, request: GpuRequest) -> MigProfile | N
 def used_by(geometry: MigGeometry, held: Sequence[HeldSlice]) -> MigState:
     """What tenants hold of the card."""
     state = MigState()
-    for part in (h.slice for h in held):
-        if part.profile:
-            state = state.joined(geometry, part.profile, part.start)
+    # Shares of one instance are one instance.
+    for profile, start in dict.fromkeys((h.slice.profile, h.slice.start) for h in held if h.slice.profile):
+        state = state.joined(geometry, profile, start)
     return state
 
 

@@ -125,5 +125,9 @@ def shim_environment(slices: Sequence[Slice], *, library: str, slot: str) -> tup
 
 def visible_devices(slices: Sequence[Slice]) -> tuple[tuple[str, str], ...]:
     """The two variables by which CUDA and the container runtime learn which devices are meant."""
-    uuids = ",".join(s.device for s in slices)
+    return visible_device(",".join(s.device for s in slices))
+
+
+def visible_device(uuids: str) -> tuple[tuple[str, str], ...]:
+    """The same for devices, or parts of them, by name."""
     return (("CUDA_VISIBLE_DEVICES", uuids), ("NVIDIA_VISIBLE_DEVICES", uuids))

@@ -16,7 +16,7 @@ from typing import cast
 from calabash import sharing
 from calabash.model.device import Device, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Selector, Slice
+from calabash.model.request import CUT_MODES, MIG_MODE, GpuRequest, ModeName, Selector, Slice
 from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode
 
 
@@ -121,7 +121,7 @@ def _kept(device: Device, mode: SharingMode) -> Misfit | None:
         message = f"is kept in mode {device.pinned}, asked {mode.name}"
         return Misfit(reason=Reason.MODE_CONFLICT, message=message)
     stays = next((i for i in device.mig_instances if i.stays), None)
-    if stays is not None and mode.name != MIG_MODE:
+    if stays is not None and mode.name != MIG_MODE and not (mode.name in CUT_MODES and device.pinned == mode.name):
         message = f"is cut by MIG, and its {stays.profile} at {stays.start} stays, asked {mode.name}"
         return Misfit(reason=Reason.MODE_CONFLICT, message=message)
     return None

@@ -10,16 +10,16 @@ from typing import Any, cast
 import pytest
 
 from calabash.agent.inventory import Inventory
+from calabash.agent.modes.compute_modes import ComputeModes
 from calabash.agent.modes.guards import Guards
 from calabash.agent.modes.protocol import NodeTools
 from calabash.agent.modes.registry import executor_of, open_modes
 from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.model.device import ComputeMode, Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
 from calabash.seams.host.acl import access_of
-from calabash.seams.host.device_nodes import node_of
 from calabash.seams.host.mounts import mount, unmount
 from calabash.sharing.registry import SHARING_MODES
 
@@ -32,7 +32,8 @@ class Cards:
     vendor = "nvidia"
 
     def __init__(self) -> None:
-        self.exclusive: list[bool] = []
+        self.mode: ComputeMode = ComputeMode.DEFAULT
+        self.refuses = False
 
     def devices(self) -> tuple[Device, ...]:
         return (Device(uuid=CARD, index=0, vendor="other", model="A100", memory_mib=40_000, pci_bus_id=BUS_ID),)
@@ -40,8 +41,13 @@ class Cards:
     def read(self, uuid: DeviceUuid) -> Any:
         raise CalabashError("it is only a list of cards", reason=Reason.UNHEALTHY)
 
-    def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
-        self.exclusive.append(exclusive)
+    def compute_mode(self, uuid: DeviceUuid) -> ComputeMode:
+        return self.mode
+
+    def set_compute_mode(self, uuid: DeviceUuid, mode: ComputeMode) -> None:
+        if self.refuses:
+            raise CalabashError("not now", reason=Reason.UNHEALTHY)
+        self.mode = mode
 
 
 def _record(mode: str, *, name: str = "a1", uid: int = TENANT_UID) -> AllocationRecord:
@@ -217,14 +223,73 @@ def test_a_damaged_list_of_guards_guards_nothing_and_is_replaced(tmp_path: Path,
 
 
 def test_one_process_at_a_time_only_where_it_is_configured(tmp_path: Path) -> None:
-    cards = Cards()
-    for configured in (False, True):
+    for configured, mode in ((False, ComputeMode.DEFAULT), (True, ComputeMode.EXCLUSIVE_PROCESS)):
+        cards = Cards()
         executor = executor_of("exclusive", open_modes(_tools(tmp_path, cards=cards, one_process=configured)))
         executor.enter(_record("exclusive"), cast("Any", None))
+        assert cards.mode is mode
         executor.leave(_record("exclusive"))
-    assert cards.exclusive == [True, False]
+        assert cards.mode is ComputeMode.DEFAULT
 
 
-def test_a_card_without_a_node_has_none(tmp_path: Path) -> None:
-    assert node_of(tmp_path, BUS_ID) is None
-    assert node_of(tmp_path, "../../etc") is None
+# -- compute modes -------------------------------------------------------------------------------------------------------
+
+
+def _compute_modes(home: Path, cards: Cards) -> ComputeModes:
+    return ComputeModes(home / "modes.json", lambda _: cast("Any", cards))
+
+
+@pytest.mark.parametrize("before", list(ComputeMode))
+def test_a_compute_mode_is_put_back_as_it_was(tmp_path: Path, before: ComputeMode) -> None:
+    cards = Cards()
+    cards.mode = before
+    modes = _compute_modes(tmp_path, cards)
+    assert modes.make_exclusive(CARD) is False
+    assert cards.compute_mode(CARD) is ComputeMode.EXCLUSIVE_PROCESS
+    modes.restore(CARD)
+    assert cards.compute_mode(CARD) is before
+    assert not (tmp_path / "modes.json").exists()
+    cards.mode = ComputeMode.PROHIBITED  # somebody else's from here on
+    modes.restore(CARD)
+    assert cards.compute_mode(CARD) is ComputeMode.PROHIBITED
+
+
+def test_a_pool_that_died_leaves_to_the_next_one_what_the_compute_mode_was(tmp_path: Path) -> None:
+    cards = Cards()
+    cards.mode = ComputeMode.PROHIBITED
+    _compute_modes(tmp_path, cards).make_exclusive(CARD)
+    again = _compute_modes(tmp_path, cards)
+    again.make_exclusive(CARD)
+    again.keep_only({CARD})
+    assert cards.compute_mode(CARD) is ComputeMode.EXCLUSIVE_PROCESS
+    again.keep_only(())
+    assert cards.compute_mode(CARD) is ComputeMode.PROHIBITED
+
+
+def test_what_is_not_written_down_is_not_changed(tmp_path: Path) -> None:
+    cards = Cards()
+    with pytest.raises(CalabashError):
+        _compute_modes(tmp_path / "nowhere", cards).make_exclusive(CARD)
+    assert cards.compute_mode(CARD) is ComputeMode.DEFAULT
+
+
+def test_a_compute_mode_that_somebody_has_changed_is_set_again_and_that_is_noticed(tmp_path: Path) -> None:
+    cards = Cards()
+    modes = _compute_modes(tmp_path, cards)
+    modes.make_exclusive(CARD)
+    assert modes.make_exclusive(CARD) is False
+    cards.mode = ComputeMode.DEFAULT
+    assert modes.make_exclusive(CARD) is True
+    assert cards.compute_mode(CARD) is ComputeMode.EXCLUSIVE_PROCESS
+
+
+def test_a_card_that_does_not_take_its_compute_mode_back_is_asked_again(tmp_path: Path) -> None:
+    cards = Cards()
+    modes = _compute_modes(tmp_path, cards)
+    modes.make_exclusive(CARD)
+    cards.refuses = True
+    modes.restore(CARD)
+    assert cards.compute_mode(CARD) is ComputeMode.EXCLUSIVE_PROCESS
+    cards.refuses = False
+    modes.keep_only(())
+    assert cards.compute_mode(CARD) is ComputeMode.DEFAULT

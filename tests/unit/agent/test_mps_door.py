@@ -153,16 +153,19 @@ def test_a_server_is_read_with_its_clients(tmp_path: Path) -> None:
         ("30.0\n8G\n", (30.0, 8192)),
         ("12.5\n900M\n", (12.5, 900)),
         ("100.0\nunlimited\n", (100.0, 0)),
+        ("12.5\nwhat a newer driver says\n30.0\n8G\n", (30.0, 8192)),
         ("\n", (-1.0, -1)),
     ],
 )
 def test_what_a_server_gives_is_read(tmp_path: Path, answer: str, share: tuple[float, int]) -> None:
-    assert Said(tmp_path, answer).share(7, "GPU-1") == share
+    assert Said(tmp_path, answer).share(7) == share
 
 
 def test_a_server_that_does_not_say_what_it_was_told_is_noticed(tmp_path: Path) -> None:
-    assert Said(tmp_path, "", "30.0\n8G\n").set_share(7, "GPU-1", percent=30, memory_mib=8192) == ""
-    assert "100%" in Said(tmp_path, "", "100.0\nunlimited\n").set_share(7, "GPU-1", percent=30, memory_mib=8192)
+    for also_next in (False, True):
+        good, bad = Said(tmp_path, "30.0\n30.0\n8G\n"), Said(tmp_path, "30.0\n100.0\nunlimited\n")
+        assert good.set_share(7, percent=30, memory_mib=8192, also_next=also_next) == ""
+        assert "100%" in bad.set_share(7, percent=30, memory_mib=8192, also_next=also_next)
 
 
 def test_the_culprit_is_read_once_from_what_the_server_has_written(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from calabash.agent.modes.compute_modes import ComputeModes
 from calabash.agent.modes.guards import Guards
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
 from calabash.agent.slot_pages import Pages
@@ -31,6 +32,7 @@ class ExclusiveExecutor(ViewOnly):
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
         self._guards = Guards(tools.home / "guards.json")
+        self._compute = ComputeModes(tools.home / "compute-modes.exclusive.json", tools.inventory.driver_of)
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
         del pages
@@ -40,14 +42,16 @@ class ExclusiveExecutor(ViewOnly):
             path = self._node(part.device)
             if path is not None:
                 self._guard(record, path)
-        self._one_process(record, True)
+        self._one_process(record)
 
     def leave(self, record: AllocationRecord) -> None:
         self._guards.restore(record.id)
-        self._one_process(record, False)
+        for part in record.placement.slices:
+            self._compute.restore(part.device)
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         self._guards.keep_only({record.id for record in held})
+        self._compute.keep_only({part.device for record in held for part in record.placement.slices})
         self._guards.renew()  # the pool before may have died when it had written one down and not yet set it
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
@@ -73,12 +77,12 @@ class ExclusiveExecutor(ViewOnly):
         found = node_of(root, device.pci_bus_id) if device is not None else None
         return str(found) if found is not None else None
 
-    def _one_process(self, record: AllocationRecord, exclusive: bool) -> None:
+    def _one_process(self, record: AllocationRecord) -> None:
         if not self._tools.one_process:
             return
         for part in record.placement.slices:
             try:
-                self._tools.inventory.driver_of(part.device).set_exclusive(part.device, exclusive)
+                self._compute.make_exclusive(part.device)
             except CalabashError as error:
                 log.warning("the compute mode could not be set", device=part.device, error=error.message)
 

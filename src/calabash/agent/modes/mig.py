@@ -139,8 +139,8 @@ class MigExecutor(ViewOnly):
     def vacate(self, record: AllocationRecord) -> None:
         for part in record.placement.slices:
             card = self._cards.get(part.device)
-            if card is None or not card.layout.enabled:
-                continue
+            if card is None or not card.layout.enabled or part.profile:
+                continue  # whoever is given an instance takes it as it stands
             with card.lock:
                 card.vacate(self._uuids())
             self._publish(card)

@@ -1,4 +1,5 @@
-"""MPS on this node: one daemon for each card that is shared so, started with its first slice and stopped after its last.
+"""MPS on this node: one daemon for each card, or MIG instance, that is shared so, started with its first slice and stopped
+after its last.
 
 Daemons outlive their pool, as tenants do. What runs stands in ``mps.json`` in the home, with start times, so that the
 next pool takes over what is still needed and ends the rest.
@@ -10,13 +11,16 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import msgspec
 import structlog
 
-from calabash.agent.modes.mps_news import ServiceTools
+from calabash.agent.health import HealthEvent, Need
+from calabash.agent.modes.compute_modes import ComputeModes
+from calabash.agent.modes.mps_book import DaemonBook, RunningDaemon
+from calabash.agent.modes.mps_news import WELL_AGAIN, ServiceTools
+from calabash.agent.modes.mps_served import Place, Served, place_of, served_at
 from calabash.agent.modes.mps_service import CardService
 from calabash.agent.modes.mps_shares import Share
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
@@ -27,22 +31,13 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
 from calabash.seams.gpu.mps import SOCKET_PATH_MAX, find_program
-from calabash.seams.host.files import write_durably
 from calabash.seams.host.processes import Process, alive
 from calabash.sharing import mps
-from calabash.sharing.protocol import Edits, Mount
+from calabash.sharing.protocol import Edits, Mount, visible_device
 
 NOTES_MAX = 256
 
 log = structlog.get_logger(__name__)
-
-
-class RunningDaemon(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon that was started for a card, whose compute mode was set."""
-
-    device: str
-    pid: int
-    start_time: int
 
 
 class MpsExecutor(ViewOnly):
@@ -53,9 +48,10 @@ class MpsExecutor(ViewOnly):
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
         self._lock = threading.Lock()
-        self._services: dict[DeviceUuid, CardService] = {}
+        self._services: dict[Place, CardService] = {}
         self._notes: dict[AllocationId, str] = {}
-        self._file = tools.home / "mps.json"
+        self._book = DaemonBook(tools.home / "mps.json")
+        self._compute = ComputeModes(tools.home / "compute-modes.mps.json", tools.inventory.driver_of)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
         find_program(self._tools.environment, self._tools.driver_files)
@@ -71,29 +67,27 @@ class MpsExecutor(ViewOnly):
                 reason=Reason.MODE_CONFLICT,
                 hint="ask for one device in mode mps",
             )
-        (part,) = record.placement.slices
-        # No policy: the service holds the share, and everybody runs at once, so there are no turns to hand out.
-        return (SlotDevice(uuid=part.device, memory_limit_bytes=part.memory_mib * MIB, core_percent=part.core_percent),)
+        return _slot(record, served_at(place_of(record), self._tools))
 
     def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        devices = self.prepare(record)
         service = self._hold(record)
-        self._set_exclusive(service, True)
+        self._make_exclusive(service)
         service.ensure()
         self._remember()
-        return devices
+        return _slot(record, service.served)
 
     def edits(self, record: AllocationRecord) -> Edits:
         """Its environment lets an honest program lower itself to its share even when the door is closed."""
-        service = self._services.get(record.placement.slices[0].device)
+        service = self._services.get(place_of(record))
         if service is None:
             return Edits()
-        share, pipe = _share(record), str(service.control.pipe)
+        share, pipe = _share(record, service.served), str(service.control.pipe)
         environment = (
             *service.control.reach,
             ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(share.percent)),
-            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"{record.placement.slices[0].device}={share.memory_mib}M"),
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={share.memory_mib}M"),
             ("CALABASH_MPS_DOOR", str(service.door)),
+            *(() if service.served.whole else visible_device(service.served.uuid)),
         )
         door = str(service.door.parent)
         mounts = (
@@ -101,7 +95,7 @@ class MpsExecutor(ViewOnly):
             Mount(path=pipe, inside=pipe, read_only=False),
             Mount(path="/dev/shm", inside="/dev/shm", read_only=False),  # noqa: S108 - the service's own channel
         )
-        return Edits(environment=environment, mounts=mounts)
+        return Edits(environment=environment, mounts=mounts, device_nodes=service.served.nodes)
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
         note = self._notes.get(record.id)
@@ -109,29 +103,33 @@ class MpsExecutor(ViewOnly):
 
     def leave(self, record: AllocationRecord) -> None:
         """Others may use the card at once; the daemon is stopped at the next look, when nobody else has come."""
-        for part in record.placement.slices:
-            service = self._services.get(part.device)
-            if service is None:
-                continue
-            service.leave(record.id)
-            if service.idle:
-                self._set_exclusive(service, False)
+        service = self._services.get(place_of(record))
+        if service is None:
+            return
+        service.leave(record.id)
+        if service.idle:
+            self._compute.restore(service.served.card)
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         for record in held:
-            self._hold(record).resume()
-        for running in self._written():
+            try:
+                self._hold(record).resume()
+            except CalabashError as error:  # ``verify`` ends it, or it comes back
+                log.warning("an allocation has no MPS service", allocation=record.id, error=error.message)
+        for running in self._book.read():
             process = Process(pid=running.pid, start_time=running.start_time)
-            with self._lock:
-                service = self._of(DeviceUuid(running.device))
-            if service is not None and alive(process):
+            if not alive(process):
+                continue
+            service = self._found((DeviceUuid(running.device), running.profile, running.start))
+            if service is not None:
                 self._tools.own.add(process)
                 service.adopt(process)
+        self._compute.keep_only({service.served.card for service in self._services.values() if not service.idle})
 
     def look(self) -> None:
-        for uuid, service in list(self._services.items()):
+        for place, service in list(self._services.items()):
             if service.idle:
-                self._stop(uuid, service)
+                self._stop(place, service)
                 continue
             try:
                 before = service.daemon
@@ -139,111 +137,154 @@ class MpsExecutor(ViewOnly):
                 if service.daemon != before:
                     self._remember()
             except CalabashError as error:
-                log.error("the MPS service is not well", device=service.device.index, error=error.message)
+                log.error("the MPS service is not well", served=service.served.name, error=error.message)
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        del held
         mended: list[str] = []
-        for service in list(self._services.values()):
-            if service.idle:
-                continue
-            self._set_exclusive(service, True)
+        for record in held:
+            self._keep(record)
+        services = [service for service in list(self._services.values()) if not service.idle]
+        for service in services:
+            if self._make_exclusive(service):
+                mended.append(f"the compute mode of {service.served.name} had been changed and is set again")
             try:
                 mended += service.verify()
             except CalabashError as error:
-                log.warning("the MPS service cannot be checked", device=service.device.index, error=error.message)
+                log.warning("the MPS service cannot be checked", served=service.served.name, error=error.message)
+        self._compute.keep_only({s.served.card for s in list(self._services.values()) if not s.idle})
+        self._forget_ills()
         return mended
 
     def stop(self) -> None:
         """Daemons with tenants go on without a pool; the next one takes them over."""
-        for uuid, service in list(self._services.items()):
+        for place, service in list(self._services.items()):
             if service.idle:
-                self._stop(uuid, service)
+                self._stop(place, service)
             else:
                 service.release()
 
-    def _stop(self, uuid: DeviceUuid, service: CardService) -> None:
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _stop(self, place: Place, service: CardService) -> None:
         with self._lock:  # ``provide`` may have come for it meanwhile
-            if not service.idle:
+            if not service.idle or self._services.get(place) is not service:
                 return
-            del self._services[uuid]
+            del self._services[place]
             service.stop()
-            self._set_exclusive(service, False)
+        self._compute.restore(service.served.card)
         self._remember()
 
     def _hold(self, record: AllocationRecord) -> CardService:
-        """Its service, which from now on is not idle."""
-        device = record.placement.slices[0].device
+        """Its service, which from now on is not idle. Raises CalabashError where there is nothing to serve."""
+        place = place_of(record)
+        served = served_at(place, self._tools)
         with self._lock:
-            service = self._of(device)
-            if service is None:
-                raise CalabashError(f"device {device} is not on this node", reason=Reason.NO_DEVICES)
-            service.hold(record.id, _share(record))
+            service = self._services.get(place)
+            if service is not None and service.served.uuid != served.uuid and service.idle:
+                service.stop()  # of an instance that was there before
+                service = None
+            service = service or self._made(place, served)
+            if service.served.uuid != served.uuid:
+                raise CalabashError(
+                    f"{served.name} was made anew, others still had the old one", reason=Reason.UNHEALTHY
+                )
+            service.hold(record.id, _share(record, service.served))
             return service
 
-    def _of(self, uuid: DeviceUuid) -> CardService | None:
-        """Under the lock; None when the node has no such device."""
-        service = self._services.get(uuid)
-        device = next((d for d in self._tools.inventory.devices() if d.uuid == uuid), None)
-        if service is None and device is not None:
-            tools = ServiceTools(
-                allocation_of=self._tools.allocation_of,
-                tell=lambda kind, reason, allocation, message: self._tools.tell(
-                    kind, reason, allocation, uuid, message
-                ),
-                environment=self._tools.environment,
-                files=self._tools.driver_files,
-                notes=self._note,
-            )
-            service = CardService(device, service_directory(self._tools.home) / str(device.index), tools)
-            self._services[uuid] = service
+    def _keep(self, record: AllocationRecord) -> None:
+        """An allocation whose instance is gone cannot go on."""
+        place = place_of(record)
+        service = self._services.get(place)
+        if service is not None and service.serves and service.holds(record.id):
+            return
+        try:
+            if served_at(place, self._tools).uuid == (service.served.uuid if service is not None else ""):
+                return
+            why = "was made anew"
+        except CalabashError as error:
+            if error.reason is not Reason.UNHEALTHY or not place[1]:
+                return  # the card does not answer now
+            why = "is gone"
+        self._tools.end(record.id, Reason.UNHEALTHY, f"its {place[1]} at {place[2]} {why}")
+
+    def _found(self, place: Place) -> CardService | None:
+        """The service of a place; None when nothing is there."""
+        with self._lock:
+            service = self._services.get(place)
+            try:
+                return service or self._made(place, served_at(place, self._tools))
+            except CalabashError:
+                return None
+
+    def _made(self, place: Place, served: Served) -> CardService:
+        """Under the lock."""
+
+        def happened(event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:
+            self._tools.part_happened(served.card, served.part, event, cause, tenants)
+
+        tools = ServiceTools(
+            name=served.name,
+            allocation_of=self._tools.allocation_of,
+            tell=lambda kind, reason, allocation, message: self._tools.tell(
+                kind, reason, allocation, served.card, message
+            ),
+            environment=self._tools.environment,
+            files=self._tools.driver_files,
+            notes=self._note,
+            happened=happened,
+            rules=self._tools.inventory.policy.mps,
+        )
+        service = CardService(served, service_directory(self._tools.home) / served.directory, tools)
+        self._services[place] = service
         return service
+
+    def _forget_ills(self) -> None:
+        """A service that has ended, or that another pool has taken over well, is not ill."""
+        well = {(s.served.card, s.served.part): s.serves for s in list(self._services.values())}
+        for device in self._tools.inventory.devices():
+            for part, facts in self._tools.inventory.health.entry(device.uuid).parts.items():
+                if mps.is_part(part) and facts.need is not Need.NOTHING and well.get((device.uuid, part), True):
+                    for event in WELL_AGAIN:
+                        self._tools.part_happened(device.uuid, part, event, "it serves, or nobody needs it", ())
 
     def _note(self, allocation: AllocationId, note: str) -> None:
         """Kept beyond its end: that is when people ask."""
         self._notes = dict(list(self._notes.items())[-NOTES_MAX:]) | {allocation: note}
 
-    def _set_exclusive(self, service: CardService, exclusive: bool) -> None:
-        """Nobody gets onto the card past the service; where that cannot be set, strangers are still told of."""
+    def _make_exclusive(self, service: CardService) -> bool:
+        """Nobody gets onto the card past the service; where that cannot be set, strangers are still told of. Whether it had
+        been undone."""
+        if not service.served.whole:
+            return False  # what is cut has no compute mode
         try:
-            uuid = service.device.uuid
-            self._tools.inventory.driver_of(uuid).set_exclusive(uuid, exclusive)
+            return self._compute.make_exclusive(service.served.card)
         except CalabashError as error:
-            log.debug("the compute mode could not be set", device=service.device.index, error=error.message)
+            log.debug("the compute mode could not be set", served=service.served.name, error=error.message)
+            return False
 
     def _remember(self) -> None:
-        running = [
-            RunningDaemon(device=uuid, pid=service.daemon.pid, start_time=service.daemon.start_time)
-            for uuid, service in list(self._services.items())
-            if service.daemon is not None
-        ]
-        try:
-            if running:
-                write_durably(self._file, msgspec.json.encode(running))
-            else:
-                self._file.unlink(missing_ok=True)
-        except OSError as error:
-            log.error("which MPS daemons run is not written down", error=error.strerror)
-
-    def _written(self) -> list[RunningDaemon]:
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=list[RunningDaemon])
-        except FileNotFoundError:
-            return []
-        except (OSError, msgspec.DecodeError) as error:
-            log.error("what MPS daemons an earlier pool has left is not known", error=str(error))
-            return []
+        self._book.write(
+            RunningDaemon(device=place[0], profile=place[1], start=place[2], pid=found.pid, start_time=found.start_time)
+            for place, service in list(self._services.items())
+            if (found := service.daemon) is not None
+        )
 
 
-def _share(record: AllocationRecord) -> Share:
+def _slot(record: AllocationRecord, served: Served) -> tuple[SlotDevice, ...]:
+    """No policy: the service holds the share, and everybody runs at once, so there are no turns to hand out."""
+    share = _share(record, served)
+    return (SlotDevice(uuid=served.uuid, memory_limit_bytes=share.memory_mib * MIB, core_percent=share.percent),)
+
+
+def _share(record: AllocationRecord, served: Served) -> Share:
     (part,) = record.placement.slices
-    return Share(percent=max(1, part.core_percent), memory_mib=part.memory_mib)
+    return Share(percent=served.share_of(part), memory_mib=part.memory_mib)
 
 
 def service_directory(home: Path) -> Path:
     """Where sockets lie: in the home, unless its name is too long for a socket's. Raises CalabashError(NOT_PERMITTED)."""
     own = home / "mps"
-    if len(os.fsencode(own)) < SOCKET_PATH_MAX - len("/99/pipe/control"):
+    if len(os.fsencode(own)) < SOCKET_PATH_MAX - len("/99-99/pipe/control"):
         return own
     name = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
     base = Path("/run" if os.geteuid() == 0 else "/tmp")  # noqa: S108 - whose it is is looked at

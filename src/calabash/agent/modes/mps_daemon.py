@@ -1,4 +1,4 @@
-"""The daemon of a card's multi-process service and the one server it has: how they come, what they are told, how they end."""
+"""The daemon of a multi-process service and the one server it has: how they come, what they are told, how they end."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ import subprocess
 import time
 
 from calabash.agent.modes.mps_clients import Clients
+from calabash.agent.modes.mps_served import Served
 from calabash.agent.modes.mps_shares import Share, Shares
-from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.mps import MpsControl, ServerLook, ServerStatus
 from calabash.seams.host.processes import Process, alive, identify, send_signal
 
 START_S = 10.0
+LOOK_S = 0.01
+NOTHING = Share(percent=0, memory_mib=0)
 
 
 class CardDaemon:
     """One daemon. Not safe for threads by itself."""
 
-    def __init__(self, device: Device, control: MpsControl, shares: Shares, clients: Clients) -> None:
-        self.device = device
+    def __init__(self, served: Served, control: MpsControl, shares: Shares, clients: Clients) -> None:
+        self.served = served
         self.control = control
         self.shares = shares
         self.clients = clients
         self.process: Process | None = None
         self.server: Process | None = None
-        self.given = Share(percent=0, memory_mib=0)  # by the server; 0: not set
+        self.given = NOTHING  # by the server, as far as we know
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def running(self) -> bool:
         """Whether it lives."""
         return self.process is not None and alive(self.process)
+
+    @property
+    def serving(self) -> bool:
+        """Whether it and its server live."""
+        return self.running and self.server is not None and alive(self.server)
 
     @property
     def server_pid(self) -> int:
@@ -54,38 +61,46 @@ class CardDaemon:
         while True:
             try:
                 rest = self.shares.wanted()
-                self.control.set_defaults(self.device.uuid, percent=rest.percent, memory_mib=rest.memory_mib)
+                self.control.set_defaults(percent=rest.percent, memory_mib=rest.memory_mib)
                 return
             except CalabashError as error:
                 if self._child.poll() is not None or time.monotonic() > deadline:
                     self.end()
                     raise CalabashError(
-                        f"the MPS daemon of device {self.device.index} does not start: {error.message}",
+                        f"the MPS daemon of {self.served.name} does not start: {error.message}",
                         reason=error.reason,
                         hint=f"look at {self.control.log / 'control.log'}",
                     ) from error
-                time.sleep(0.01)
+                time.sleep(LOOK_S)
 
     def serve(self) -> None:
         """Have a server, started when there is none. Raises CalabashError when it does not come up."""
+        if self.serving and self._answers(self.server_pid):
+            return
         deadline = time.monotonic() + START_S
         asked = False
         while True:
             servers = self.control.servers()
-            look = self.control.look(servers[0]) if servers else None
-            if look is not None and look.status is not ServerStatus.INITIALIZING:
-                self.server = identify(look.pid)
+            if servers and self._answers(servers[0]):
+                found = identify(servers[0])
+                if found != self.server:
+                    self.server, self.given = found, NOTHING
                 return
             if not servers and not asked:
                 self.control.start_server(os.geteuid())
                 asked = True
             if time.monotonic() > deadline:
                 raise CalabashError(
-                    f"the MPS server of device {self.device.index} does not come up within {START_S:g} s",
+                    f"the MPS server of {self.served.name} does not come up within {START_S:g} s",
                     reason=Reason.TIMEOUT,
                     hint=f"look at {self.control.log / 'server.log'}",
                 )
-            time.sleep(0.01)
+            time.sleep(LOOK_S)
+
+    def lost_server(self) -> None:
+        """It is gone, and its clients with it."""
+        self.server, self.given = None, NOTHING
+        self.clients.clear()
 
     def end(self) -> None:
         """And its server: one without a daemon serves nobody and keeps the next one from the card."""
@@ -95,7 +110,7 @@ class CardDaemon:
         if self._child is not None:
             self._child.wait()
         self._child = self.process = self.server = None
-        self.given = Share(percent=0, memory_mib=0)
+        self.given = NOTHING
 
     def look(self) -> ServerLook | None:
         """Its server and who its clients are; None when it is not there."""
@@ -107,9 +122,20 @@ class CardDaemon:
     def give(self) -> str:
         """Tell the server what is wanted, and ask it back: "" when it says the same."""
         wanted = self.shares.wanted()
-        percent, memory_mib = wanted.percent, wanted.memory_mib
-        if self.shares.window is None:
-            self.control.set_defaults(self.device.uuid, percent=percent, memory_mib=memory_mib)
-        wrong = self.control.set_share(self.server_pid, self.device.uuid, percent=percent, memory_mib=memory_mib)
+        wrong = self.control.set_share(
+            self.server_pid,
+            percent=wanted.percent,
+            memory_mib=wanted.memory_mib,
+            also_next=self.shares.window is None,
+        )
         self.given = wanted
         return wrong
+
+    def rest(self) -> None:
+        """Nobody is being let in: the server gives the least share."""
+        if self.given != self.shares.wanted():
+            self.give()
+
+    def _answers(self, server: int) -> bool:
+        look = self.control.look(server)
+        return look is not None and look.status is not ServerStatus.INITIALIZING

@@ -1,4 +1,4 @@
-"""The multi-process service of one card: its daemon, its server, its clients, and what they may have.
+"""The multi-process service of one card, or of a MIG instance: its daemon, its server, its clients, and what they may have.
 
 What is at rest is safe: whoever joins without having been let in gets the least share that anybody holds. While a program
 is let in (``mps_turns``) the server gives that program's share. Faults and deaths are seen by its watch (``mps_watch``).
@@ -15,10 +15,10 @@ from calabash.agent.modes.mps_clients import Clients
 from calabash.agent.modes.mps_daemon import CardDaemon
 from calabash.agent.modes.mps_door import Door
 from calabash.agent.modes.mps_news import ServiceNews, ServiceTools
+from calabash.agent.modes.mps_served import Served
 from calabash.agent.modes.mps_shares import Share, Shares
 from calabash.agent.modes.mps_turns import CardTurns
 from calabash.agent.modes.mps_watch import ServiceWatch
-from calabash.model.device import Device
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.seams.gpu.mps import MpsControl
@@ -28,17 +28,17 @@ log = structlog.get_logger(__name__)
 
 
 class CardService:
-    """One card. Methods may be called from any thread; all but ``hold`` and ``leave`` may take seconds."""
+    """One service. Methods may be called from any thread; all but ``hold`` and ``leave`` may take seconds."""
 
-    def __init__(self, device: Device, directory: Path, tools: ServiceTools) -> None:
-        self.device = device
-        self.control = MpsControl(directory, device.uuid, tools.environment, tools.files)
+    def __init__(self, served: Served, directory: Path, tools: ServiceTools) -> None:
+        self.served = served
+        self.control = MpsControl(directory, served.uuid, tools.environment, tools.files)
         self._directory = directory
         self._tools = tools
         self._lock = threading.RLock()
         self._shares = Shares()
-        self._daemon = CardDaemon(device, self.control, self._shares, Clients(tools.allocation_of))
-        news = ServiceNews(device, tools)
+        self._daemon = CardDaemon(served, self.control, self._shares, Clients(tools.allocation_of))
+        self._news = news = ServiceNews(tools)
         self._watch = ServiceWatch(self._daemon, news, lock=self._lock, ensure=self.ensure)
         self._turns = CardTurns(
             self._daemon, news, lock=self._lock, ensure=self.ensure, allocation_of=tools.allocation_of
@@ -60,6 +60,15 @@ class CardService:
     def idle(self) -> bool:
         """Whether nobody holds anything of it."""
         return self._shares.idle
+
+    @property
+    def serves(self) -> bool:
+        """Whether programs that come are served, as far as that has been seen."""
+        return self._begun and self._watch.well and self._daemon.serving
+
+    def holds(self, allocation: AllocationId) -> bool:
+        """Whether it may have something of it."""
+        return self._shares.of(allocation) is not None
 
     def hold(self, allocation: AllocationId, share: Share) -> None:
         """From now on it may have this."""
@@ -83,7 +92,7 @@ class CardService:
             if not self._daemon.running:
                 self._daemon.start()
             self._daemon.serve()
-            self._daemon.give()
+            self._daemon.rest()
             if self._door is None:
                 self._door = Door(
                     self.door,
@@ -97,6 +106,7 @@ class CardService:
         """Several times a second: is the daemon there, does the server serve, who are its clients."""
         if self._begun:
             self._watch.look()
+            self._news.report()
 
     def verify(self) -> list[str]:
         """Once a second: the server gives what it should; what was mended."""
@@ -111,9 +121,10 @@ class CardService:
                 if self._daemon.running:
                     self.control.quit()
             except CalabashError as error:
-                log.warning("the MPS daemon did not quit", device=self.device.index, error=error.message)
+                log.warning("the MPS daemon did not quit", served=self.served.name, error=error.message)
             self._daemon.end()
             self._daemon.clients.clear()
+        self._news.report()
 
     def release(self) -> None:
         """The pool stops and others go on: only the door is closed."""

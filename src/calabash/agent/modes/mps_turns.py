@@ -68,14 +68,14 @@ class CardTurns:
     def joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:
         """What a program that was let in has said of its multiprocessors; 0: nothing."""
         share = self._daemon.shares.of(allocation)
-        if share is None or multiprocessors == 0:
+        if share is None or multiprocessors == 0 or self._daemon.served.multiprocessors == 0:
             return
-        device = self._daemon.device
-        expected = max(1, device.multiprocessor_count * share.percent // 100)
+        served = self._daemon.served
+        expected = max(1, served.multiprocessors * share.percent // 100)
         if multiprocessors > expected + SMS_TOLERANCE or multiprocessors < expected - SMS_TOLERANCE:
             self._news.unverified(
                 allocation,
-                f"program {pid} sees {multiprocessors} multiprocessors of {device.multiprocessor_count},"
+                f"program {pid} sees {multiprocessors} multiprocessors of {served.multiprocessors},"
                 f" its share of {share.percent}% is {expected}",
             )
 

@@ -40,11 +40,16 @@ class ServiceWatch:
         self._news = news
         self._lock = lock
         self._ensure = ensure
-        self._index = daemon.device.index
+        self._name = daemon.served.name
         self._faulted_at = 0.0
         self._unnamed_until = 0.0  # a fault was seen, and not yet whose it is
         self._down = False
         self._retry_s, self._retry_at = RETRY_S, 0.0
+
+    @property
+    def well(self) -> bool:
+        """Whether it is not down and no fault is being got over."""
+        return not self._down and not self._faulted_at
 
     def look(self) -> None:
         """Several times a second: is the daemon there, does the server serve, who are its clients."""
@@ -72,13 +77,13 @@ class ServiceWatch:
         with self._lock:
             if daemon.shares.idle or not daemon.running or daemon.server is None or self._faulted_at:
                 return []
-            wanted, said = daemon.shares.wanted(), daemon.control.share(daemon.server.pid, daemon.device.uuid)
+            wanted, said = daemon.shares.wanted(), daemon.control.share(daemon.server.pid)
             if said == (wanted.percent, wanted.memory_mib):
                 return []
             known, wrong = daemon.given == wanted, daemon.give()
             if not known and not wrong:
                 return []  # somebody came or left
-            gave = f"the MPS server of device {self._index} gave {said[0]:g}% and {said[1]} MiB to whoever comes"
+            gave = f"the MPS server of {self._name} gave {said[0]:g}% and {said[1]} MiB to whoever comes"
             return [f"{gave} and was told {wanted.percent}% and {wanted.memory_mib} MiB again{wrong and ', ' + wrong}"]
 
     def tell_unseen(self) -> None:
@@ -93,30 +98,35 @@ class ServiceWatch:
         self._daemon.clients.clear()
         if not self._down:
             self._news.hit("mps_daemon_died", hit, "the MPS daemon died")
-        self._mend(f"the MPS daemon of device {self._index} runs again")
+        self._mend(f"the MPS daemon of {self._name} runs again")
 
     def _server_gone(self) -> None:
         hit, first = self._daemon.clients.by_allocation(), self._daemon.server is None
-        self._daemon.server = None
-        self._daemon.clients.clear()
+        self._daemon.lost_server()
         if not first and not self._faulted_at:
             self._news.hit("mps_server_died", hit, "the MPS server died")
-        self._mend("" if first and not self._down else f"the MPS server of device {self._index} runs again")
+        self._mend("" if first and not self._down else f"the MPS server of {self._name} runs again")
 
     def _mend(self, news: str) -> None:
         """In a thread of its own: a card takes seconds to start, and the other cards are looked at meanwhile."""
         self._down = True
         self._retry_at = time.monotonic() + self._retry_s
-        threading.Thread(target=self._mended, args=(news,), name=f"mps-{self._index}", daemon=True).start()
+        threading.Thread(
+            target=self._mended, args=(news,), name=f"mps-{self._daemon.served.directory}", daemon=True
+        ).start()
 
     def _mended(self, news: str) -> None:
+        self._start_again(news)
+        self._news.report()
+
+    def _start_again(self, news: str) -> None:
         with self._lock:
             if self._daemon.shares.idle:
                 return
             try:
                 self._ensure()
             except CalabashError as error:
-                log.error("the MPS service does not come back", device=self._index, error=error.message)
+                log.error("the MPS service does not come back", served=self._name, error=error.message)
                 self._retry_at = time.monotonic() + self._retry_s
                 self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
                 return
@@ -141,4 +151,4 @@ class ServiceWatch:
         took_s, self._faulted_at = time.monotonic() - self._faulted_at, 0.0
         self._daemon.clients.clear()
         self._daemon.give()
-        self._news.back(f"the MPS server of device {self._index} serves again after {took_s:.1f} s")
+        self._news.back(f"the MPS server of {self._name} serves again after {took_s:.1f} s")

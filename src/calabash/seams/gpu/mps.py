@@ -22,6 +22,7 @@ from calabash.seams.host.libraries import follow
 PROGRAM = "nvidia-cuda-mps-control"
 HOST_DIRECTORIES = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin")
 ASK_S = 3.0
+DEVICE = 0  # a daemon has one, and the service takes limits by number everywhere, by UUID not
 SOCKET_PATH_MAX = 90  # what remains of a socket's path when the names of its files are taken off
 _LOG_BYTES_MAX = 1 << 20
 _PIDS_MAX = 4096
@@ -158,33 +159,27 @@ class MpsControl:
         """Have a server started for a user, or for all of a daemon that serves all."""
         self.ask(f"start_server -uid {uid}")
 
-    def set_share(self, server: int, device: str, *, percent: int, memory_mib: int) -> str:
-        """What clients that come from now on get. "" when the server then says the same, else what it says."""
+    def set_share(self, server: int, *, percent: int, memory_mib: int, also_next: bool) -> str:
+        """What clients that come from now on get; ``also_next``: those of the next server too. "" when the server then says
+        the same, else what it says."""
         answer = self.ask(
+            *(_defaults(percent, memory_mib) if also_next else ()),
             f"set_active_thread_percentage {server} {percent}",
-            f"set_device_pinned_mem_limit {server} {device} {memory_mib}M",
+            f"set_device_pinned_mem_limit {server} {DEVICE} {memory_mib}M",
+            *_questions(server),
         )
-        said = self.share(server, device)
+        said = _shares(answer)
         if said == (percent, memory_mib):
             return ""
         return f"it says {said[0]:g}% and {said[1]} MiB ({answer.strip()[:100]})"
 
-    def share(self, server: int, device: str) -> tuple[float, int]:
+    def share(self, server: int) -> tuple[float, int]:
         """Percent and MiB that a server gives to clients that come now; MiB 0: no limit."""
-        lines = self.ask(
-            f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} {device}"
-        ).splitlines()
-        try:
-            return float(lines[0]), _mib(lines[1].strip())
-        except (IndexError, ValueError):
-            return -1.0, -1
+        return _shares(self.ask(*_questions(server)))
 
-    def set_defaults(self, device: str, *, percent: int, memory_mib: int) -> None:
+    def set_defaults(self, *, percent: int, memory_mib: int) -> None:
         """What the next server starts with."""
-        self.ask(
-            f"set_default_active_thread_percentage {percent}",
-            f"set_default_device_pinned_mem_limit {device} {memory_mib}M",
-        )
+        self.ask(*_defaults(percent, memory_mib))
 
     def terminate(self, server: int, client: int) -> None:
         """End the work of one client; its process goes on without the card."""
@@ -226,6 +221,26 @@ class MpsControl:
             if self._files.libraries is not None:
                 inherited["LD_LIBRARY_PATH"] = str(self._files.libraries)
         return inherited | dict(self._environment) | self._own
+
+
+def _defaults(percent: int, memory_mib: int) -> tuple[str, str]:
+    return (
+        f"set_default_active_thread_percentage {percent}",
+        f"set_default_device_pinned_mem_limit {DEVICE} {memory_mib}M",
+    )
+
+
+def _questions(server: int) -> tuple[str, str]:
+    return f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} {DEVICE}"
+
+
+def _shares(answer: str) -> tuple[float, int]:
+    """Its last two lines, whatever was said before them."""
+    lines = answer.splitlines()[-2:]
+    try:
+        return float(lines[0]), _mib(lines[1].strip())
+    except (IndexError, ValueError):
+        return -1.0, -1
 
 
 def _pids(text: str) -> tuple[int, ...]:

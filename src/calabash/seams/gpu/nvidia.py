@@ -20,7 +20,15 @@ from typing import TypeVar
 
 import pynvml
 
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, ProcessUtilization
+from calabash.model.device import (
+    ComputeMode,
+    Device,
+    DeviceProcess,
+    DeviceReading,
+    DeviceUuid,
+    Health,
+    ProcessUtilization,
+)
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import nvidia_reset
 from calabash.seams.gpu import nvml_cards as cards
@@ -231,11 +239,11 @@ class NvidiaDriver:
             f"utilisation of {uuid}", lambda: cards.utilization_of(cards.handle_of(uuid), after_us), of=uuid
         )
 
-    def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
-        mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
-        self._ask(
-            f"compute mode of {uuid}", lambda: pynvml.nvmlDeviceSetComputeMode(cards.handle_of(uuid), mode), of=uuid
-        )
+    def compute_mode(self, uuid: DeviceUuid) -> ComputeMode:
+        return self._ask(f"compute mode of {uuid}", lambda: cards.compute_mode_of(cards.handle_of(uuid)), of=uuid)
+
+    def set_compute_mode(self, uuid: DeviceUuid, mode: ComputeMode) -> None:
+        self._ask(f"compute mode of {uuid}", lambda: cards.set_compute_mode(cards.handle_of(uuid), mode), of=uuid)
 
     def reset(self, uuid: DeviceUuid) -> None:
         self._ask(f"finding {uuid}", lambda: cards.handle_of(uuid), of=uuid)

@@ -40,6 +40,9 @@ class NvidiaPartitioning:
         self._parts.update((part.uuid, uuid) for instance in found.instances for part in instance.parts)
         return found
 
+    def multiprocessors(self, uuid: DeviceUuid, part: DeviceUuid) -> int:
+        return self._ask(f"multiprocessors of {part}", lambda: mig.multiprocessors_of(handle_of(part)), of=uuid)
+
     def enable(self, uuid: DeviceUuid, enabled: bool) -> None:
         what = f"MIG mode of {uuid}"
         status = self._ask(what, lambda: mig.enable(handle_of(uuid), enabled), of=uuid)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pynvml
 
 from calabash.model.device import (
+    ComputeMode,
     Device,
     DeviceProcess,
     DeviceReading,
@@ -274,3 +275,25 @@ def _part_of(handle: object, gpu_instance: int, compute_instance: int) -> str:
         except pynvml.NVMLError:
             continue  # no instance there, or it is just going
     return f"GPU instance {gpu_instance}"
+
+
+# ---- compute modes --------------------------------------------------------------------------------------------------
+
+_COMPUTE_MODES = {
+    ComputeMode.DEFAULT: pynvml.NVML_COMPUTEMODE_DEFAULT,
+    ComputeMode.EXCLUSIVE_PROCESS: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
+    ComputeMode.PROHIBITED: pynvml.NVML_COMPUTEMODE_PROHIBITED,
+}
+_FOUND_MODES = {number: mode for mode, number in _COMPUTE_MODES.items()} | {
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: ComputeMode.EXCLUSIVE_PROCESS  # what drivers take it for since long
+}
+
+
+def compute_mode_of(handle: object) -> ComputeMode:
+    """Which processes may use a card."""
+    return _FOUND_MODES.get(pynvml.nvmlDeviceGetComputeMode(handle), ComputeMode.DEFAULT)
+
+
+def set_compute_mode(handle: object, mode: ComputeMode) -> None:
+    """Which processes may use a card from now on."""
+    pynvml.nvmlDeviceSetComputeMode(handle, _COMPUTE_MODES[mode])

@@ -120,6 +120,16 @@ def layout_of(handle: object, geometry: MigGeometry) -> CardLayout:
     return CardLayout(enabled=True, instances=tuple(sorted(found, key=lambda i: (i.start, i.id))))
 
 
+def multiprocessors_of(part: object) -> int:
+    """Of a MIG device; 0 where the driver does not tell."""
+    try:
+        return int(pynvml.nvmlDeviceGetAttributes(part).multiprocessorCount)
+    except pynvml.NVMLError as error:
+        if error.value in _ABSENT:
+            return 0
+        raise
+
+
 def _gpu_instances(handle: object, profile: int) -> list[object]:
     count = ctypes.c_uint(_INSTANCES_MAX)
     instances = (pynvml.c_nvmlGpuInstance_t * _INSTANCES_MAX)()

@@ -69,6 +69,10 @@ class Partitioning(Protocol):
         """What stands on the card now, and the processes on each part that this process can see."""
         ...
 
+    def multiprocessors(self, uuid: DeviceUuid, part: DeviceUuid) -> int:
+        """How many a part of the card has; 0 where it does not tell."""
+        ...
+
     def enable(self, uuid: DeviceUuid, enabled: bool) -> None:
         """Lets the card be cut, or be one card again. Raises CONFLICT while anything is on it; nothing is pending then."""
         ...

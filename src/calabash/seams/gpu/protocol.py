@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
+from calabash.model.device import ComputeMode, Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
 
 DEFAULT_CALL_TIMEOUT_S = 5.0
 
@@ -79,8 +79,11 @@ class GpuDriver(Protocol):
     def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
         """How much of the card's time each process had since ``after_us`` (0: lately); () where it is not told."""
 
-    def set_exclusive(self, uuid: DeviceUuid, exclusive: bool) -> None:
-        """Lets one process at a time use the card (True), or any number (False)."""
+    def compute_mode(self, uuid: DeviceUuid) -> ComputeMode:
+        """Which processes may use the card: any number, one at a time, or none."""
+
+    def set_compute_mode(self, uuid: DeviceUuid, mode: ComputeMode) -> None:
+        """From now on these may; whoever is on it stays."""
 
     def reset(self, uuid: DeviceUuid) -> None:
         """Resets a card that nobody uses, and whatever is reset with it. Raises CalabashError: CONFLICT while it is in
