@@ -213,6 +213,40 @@ def test_what_somebody_sets_at_the_server_is_set_back_and_told(world: World, cli
     assert ready(bare) == A100_SMS * 20 // 100
 
 
+def test_programs_that_a_neighbours_fault_hits_are_signalled_where_they_asked_for_it(world: World, client: str) -> None:
+    culprit, _ = world.running(client, **mps(30))
+    victim, other = world.running(client, **mps(30), on_fault="SIGUSR1")
+    spared, _ = world.running(client, **mps(30))
+    for one in (culprit, victim, spared):
+        ready(one)
+    assert ask(culprit, "fault") == [str(ILLEGAL_ADDRESS)]
+    until(victim.dead, what="the signal")
+    assert victim.code == -signal.SIGUSR1
+    assert of(world, "mps_fault", other)
+    assert spared.alive()
+    assert of(world, "device_unhealthy", other) == []  # the card, and its service, are none the worse
+
+
+def test_a_dead_daemon_is_a_matter_of_its_cards_health_until_it_serves_again(world: World, client: str) -> None:
+    tenant, allocation = world.running(client, **mps(40), on_fault="SIGUSR1")
+    ready(tenant)
+    os.kill(daemon_of(world), signal.SIGKILL)
+    until(tenant.dead, what="the signal")
+    assert tenant.code == -signal.SIGUSR1
+    (told,) = until(lambda: of(world, "device_unhealthy", allocation), what="the tenant to be told")
+    assert "(mps)" in told["message"]
+    assert "the MPS daemon died" in told["message"]
+
+    def steps() -> list[str]:
+        found = [e["message"] for e in world.events("health") if "(mps)" in e["message"]]
+        return [message.partition(" (mps)")[0] for message in found]
+
+    wanted = ["healthy -> draining", "draining -> recovering", "recovering -> healthy"]
+    until(lambda: steps() == wanted, what="the steps")
+    device = world.client.get("/v1/devices")["items"][0]
+    assert device["health"] == "healthy"
+
+
 def test_a_daemon_that_dies_is_started_again_and_its_clients_are_told(world: World, client: str) -> None:
     tenant, allocation = world.running(client, **mps(40))
     ready(tenant)
