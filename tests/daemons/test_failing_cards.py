@@ -21,7 +21,7 @@ TENANT = Path(__file__).resolve().parents[2] / "examples" / "tenant.py"
 VERDICT_S = 2.0
 TOLD_OF_SIGNALS = (
     "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: print('signalled', flush=True));"
-    "print('ready', flush=True); [signal.pause() for _ in iter(int, 1)]"
+    "print('ready', flush=True); sys.stdin.read()"
 )
 POLICY = "[flapping]\nmost = 100\nhold_s = 0.1\nhold_max_s = 0.1\n[recovery]\nreset_again_s = 1\ntest_again_s = 1\n"
 
@@ -208,6 +208,11 @@ def test_who_asked_for_a_signal_gets_it_and_nobody_else(cards: World) -> None:
     why = cards.client.get(f"/v1/allocations/{allocation['id']}/why")
     assert why["reason"] == "unhealthy"
     assert "XID 95" in why["explanation"]
+    asked.finish()
+    until(lambda: not any(a["id"] == allocation["id"] for a in cards.allocations()), what="its slice to come back")
+    afterwards = cards.client.get(f"/v1/allocations/{allocation['id']}/why")
+    assert afterwards["state"] == "released"
+    assert any("XID 95" in line for line in afterwards["details"])
     assert not any(program.says("signalled") or program.dead() for program in (*beside, *elsewhere))
 
 

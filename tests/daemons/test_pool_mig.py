@@ -35,6 +35,12 @@ def test_cards_are_shown_and_what_would_be_is_answered_without_a_change(cut: Wor
     assert cut.client.get("/v1/mig")["items"] == cards
 
 
+def test_a_profile_that_no_card_has_is_refused_with_the_way_to_those_there_are(cut: World) -> None:
+    error = refused(cut, "/v1/allocations", {"mig": "9g.90gb", "command": ["x"]})
+    assert error.reason is Reason.SELECTOR_MISMATCH
+    assert "calabash mig show" in error.hint
+
+
 def test_a_layout_is_checked_before_anything_is_changed(cut: World) -> None:
     def layout(device: str, *profiles: str) -> dict[str, Any]:
         return {"cards": [{"device": device, "instances": [{"profile": p} for p in profiles]}], "check": True}

@@ -113,6 +113,7 @@ def test_a_card_in_use_and_requests_that_make_no_sense_are_refused_with_a_hint(p
         (3, ("detach", "web1")),
     ):
         assert "hint: " in terminal.refused(code, "vm", *words)
+    assert "exclude each other" in terminal.refused(2, "vm", "attach", "--gpu", "0", "--xml", "--to", "libvirt:x")
 
 
 def test_only_modes_for_virtual_machines_take_requests_that_stand(pool: World) -> None:

@@ -115,6 +115,8 @@ def _impossible(
         )
     if misfits:
         hint = "ask for less per device"
+        if request.mig and misfits[0].reason is Reason.SELECTOR_MISMATCH:
+            hint = "see what the cards have: calabash mig show"
         if misfits[0].reason is Reason.NOT_PERMITTED:
             hint = "an administrator allows it with spill = true in section [devices] of pool.toml"
         return CalabashError(misfits[0].message, reason=misfits[0].reason, hint=hint)

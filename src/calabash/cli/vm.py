@@ -61,9 +61,8 @@ def attach(gpu: str, profile: str, target: str, xml: bool) -> None:
     from calabash.seams.host import libvirt  # noqa: PLC0415 - only where it is needed
 
     if bool(target) == xml:
-        raise CalabashError(
-            "it is not said where the card goes", hint="either --to libvirt:DOMAIN, or --xml to print the device"
-        )
+        what = "--to and --xml exclude each other" if xml else "it is not said where the card goes"
+        raise CalabashError(what, hint="either --to libvirt:DOMAIN, or --xml to print the device")
     domain = _domain(target) if target else ""
     pool = client()
     device = pool.get(f"/v1/devices/{quoted(gpu)}")["device"]

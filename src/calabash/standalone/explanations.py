@@ -16,6 +16,7 @@ from calabash.seams.store import Store
 from calabash.standalone.refusals import Refusal, refusal
 
 HAPPENINGS_SHOWN = 5
+ENDED_BY_S = 2.0  # a fault may end a program before it is found
 
 
 class Explanations:
@@ -70,16 +71,17 @@ class Explanations:
 
     def _of_devices(self, record: AllocationRecord) -> tuple[str, list[str]]:
         """What is wrong with its devices, and what has happened to them in its time."""
-        wanted = set() if record.ended_at else {part.device for part in record.placement.slices}
+        wanted = {part.device for part in record.placement.slices}
+        until = record.ended_at + ENDED_BY_S if record.ended_at else float("inf")
         ill = ""
         told: list[str] = []
         for state in self._agent.devices():
             device = state.device
             if device.uuid not in wanted:
                 continue
-            if device.health is not Health.HEALTHY:
+            if device.health is not Health.HEALTHY and not record.ended_at:
                 ill = ill or f"device {device.index} is {device.health}: {state.cause}"
-            since = [h for h in self._agent.care.entry(device).history if h.at >= record.created_at]
+            since = [h for h in self._agent.care.entry(device).history if record.created_at <= h.at <= until]
             told += [
                 f"{time.strftime('%H:%M:%S', time.localtime(h.at))} device {device.index} {h.health}: {h.cause}"
                 for h in since[-HAPPENINGS_SHOWN:]
