@@ -20,6 +20,7 @@ PAGES: dict[str, dict[str, int]] = {
     "docs/how-to/test-your-platform-without-gpus.md": {},
     "docs/how-to/failed-cards.md": {},
     "docs/how-to/mig-layouts.md": {},
+    "docs/how-to/mps.md": {},
     "docs/how-to/passthrough.md": {},
 }
 

@@ -110,12 +110,12 @@ def test_three_tenants_have_unequal_shares_and_limits_that_hold(world: World, cl
     tenants = {percent: world.running(client, **mps(percent, mib))[0] for percent, mib in asked.items()}
     for percent, tenant in tenants.items():
         assert ready(tenant) == A100_SMS * percent // 100
-    for tenant in tenants.values():
-        tell(tenant, "for 2.0 2000000")
+    for percent, tenant in tenants.items():
+        tell(tenant, f"card {2 * percent} 10000000")  # two seconds, if all run at once and none waits for another
     until(lambda: all(len(lines(t)) == 2 for t in tenants.values()), what="all to have run")
-    done = {percent: int(lines(tenant)[1].split()[0]) for percent, tenant in tenants.items()}
-    for percent, count in done.items():
-        assert 100 * count / sum(done.values()) == pytest.approx(percent, abs=5)
+    for percent, tenant in tenants.items():
+        milliseconds = float(lines(tenant)[1].split()[0])
+        assert 2 * percent * 10 * 100 / milliseconds == pytest.approx(percent, abs=2)
     for percent, mib in asked.items():
         assert ask(tenants[percent], f"alloc {mib // 4}") == ["0"]
         assert ask(tenants[percent], f"alloc {mib}") == [str(OUT_OF_MEMORY)]

@@ -1,7 +1,8 @@
 /*
  * A client of the multi-process service that does as it is told: prints `ready RESULT SMS`, then answers each line of
  * its input. `spin COUNT NS`: the milliseconds that as many kernels took and the result; `for SECONDS NS`: how many
- * kernels of that length were done in the time; `alloc MIB`, `fault` (a kernel that touches what is nobody's), `call`:
+ * kernels of that length were done in the time; `card COUNT NS`: the milliseconds of the card that as many kernels took,
+ * queued ahead of it, so that nothing depends on how busy the processor is; `alloc MIB`, `fault` (a kernel that touches what is nobody's), `call`:
  * the result.
  */
 #include "sim_cuda_check.h"
@@ -61,6 +62,22 @@ static void lasting(double seconds, unsigned long long ns)
     printf("%llu %d\n", count, wait_all());
 }
 
+static void on_card(int count, unsigned long long ns)
+{
+    CUevent begin, end;
+    float milliseconds = 0.0f;
+    OK(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    OK(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    CUresult result = launch(spin_ns, &ns, NULL); /* while it runs the others are queued */
+    if (result == CUDA_SUCCESS) result = cuEventRecord(begin, NULL);
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = launch(spin_ns, &ns, NULL);
+    if (result == CUDA_SUCCESS) result = cuEventRecord(end, NULL);
+    if (result == CUDA_SUCCESS) result = wait_all();
+    if (result == CUDA_SUCCESS) result = cuEventElapsedTime(&milliseconds, begin, end);
+    printf("%.3f %d\n", (double)milliseconds, result);
+}
+
 static void fault(void)
 {
     CUdeviceptr nowhere = 0x10;
@@ -82,6 +99,8 @@ int main(void)
         CUdeviceptr p;
         if (sscanf(line, "spin %d %llu", &count, &amount) == 2)
             spinning(count, amount);
+        else if (sscanf(line, "card %d %llu", &count, &amount) == 2)
+            on_card(count, amount);
         else if (sscanf(line, "for %lf %llu", &seconds, &amount) == 2)
             lasting(seconds, amount);
         else if (sscanf(line, "alloc %llu", &amount) == 1)

@@ -95,11 +95,11 @@ def test_defaults_are_for_servers_that_start_later(service: Service) -> None:
 def test_clients_run_at_once_by_their_shares(service: Service) -> None:
     shares = (50, 30, 20)
     clients = [service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=str(share)) for share in shares]
-    for client in clients:
-        client.tell("for 1.0 200000")
-    done = [int(client.hear()[0]) for client in clients]
-    for share, count in zip(shares, done, strict=True):
-        assert 100 * count / sum(done) == pytest.approx(share, abs=5)
+    for share, client in zip(shares, clients, strict=True):
+        client.tell(f"card {2 * share} 10000000")  # two seconds, if all run at once and none waits for another
+    for share, client in zip(shares, clients, strict=True):
+        milliseconds = float(client.hear()[0])
+        assert 2 * share * 10 * 100 / milliseconds == pytest.approx(share, abs=2)
 
 
 def test_shares_that_come_to_more_than_the_card_are_lessened_alike(service: Service) -> None:
