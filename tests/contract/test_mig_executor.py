@@ -27,6 +27,7 @@ from calabash.agent.reap import Keeping
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import split_profile
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.seams.gpu import sim, vendors
 from calabash.seams.gpu.partitions import CardLayout, Partitioning, partitioning_of
@@ -113,15 +114,15 @@ class World:
         parts = (part for record in self.held.values() for part in record.placement.slices)
         return [HeldSlice(slice=part) for part in parts if part.device == device.uuid]
 
-    def grant(self, name: str, profile: str, start: int, card: int = 0) -> DeviceUuid:
+    def grant(self, name: str, profile: str, start: int, card: int = 0, *, part: int = -1) -> DeviceUuid:
         """As the agent does: journalled, provided, slot written."""
         device = self.cards[card]
-        part = Slice(device=device.uuid, memory_mib=1, core_percent=1, profile=profile, start=start)
+        slice_ = Slice(device=device.uuid, memory_mib=1, core_percent=1, profile=profile, start=start, part=part)
         record = AllocationRecord(
             id=AllocationId(name),
             state=AllocationState.GRANTED,
             request=GpuRequest(mig=profile),
-            placement=Placement(node=NodeName("n"), mode=ModeName("mig"), slices=(part,)),
+            placement=Placement(node=NodeName("n"), mode=ModeName("mig"), slices=(slice_,)),
         )
         self.executor.prepare(record)
         try:
@@ -154,9 +155,11 @@ def world_at(home: Path, gpus: str = "2xA100-80GB,T4", *, timeout_s: float = 60.
     cut = partitioning_of(driver)
     assert cut is not None
     world = World(home=home, node=node, driver=driver, cut=cut, mortal=Mortal(cut))
-    world.start()
-    yield world
-    driver.close()
+    try:
+        world.start()
+        yield world
+    finally:
+        driver.close()
 
 
 @pytest.fixture
@@ -185,9 +188,9 @@ def hold(world: World, uuid: str, programs: list[subprocess.Popen[str]]) -> subp
     return process
 
 
-def refused(world: World, *arguments: Any) -> CalabashError:
+def refused(world: World, *arguments: Any, part: int = -1) -> CalabashError:
     with pytest.raises(CalabashError) as caught:
-        world.grant(*arguments)
+        world.grant(*arguments, part=part)
     return caught.value
 
 
@@ -287,14 +290,17 @@ def test_processes_without_a_slice_keep_their_instance_from_everybody(
 
 
 def test_small_tenants_share_a_gpu_instance_by_its_compute_slices(world: World) -> None:
-    uuids = {world.grant(name, "1c.3g.40gb", 0) for name in "abc"}
+    uuids = {world.grant(name, "1c.3g.40gb", 0, part=part) for part, name in enumerate("abc")}
     assert len(uuids) == 3
     assert world.places() == [("3g.40gb", 0)]
+    (instance,) = world.cards[0].mig_instances
+    assert [(p.start, p.compute, p.kept) for p in instance.parts] == [(n, 1, False) for n in range(3)]
     assert "0 of 3 compute slices free" in refused(world, "d", "1c.3g.40gb", 0).message
     assert refused(world, "d", "3g.40gb", 0).reason is Reason.NO_CAPACITY
     world.leave("a")
     world.leave("b")
-    assert world.grant("e", "2c.3g.40gb", 0) not in uuids
+    assert "2 of 3 compute slices free, asked 1 at 2" in refused(world, "d", "1c.3g.40gb", 0, part=2).message
+    assert world.grant("e", "2c.3g.40gb", 0, part=0) not in uuids
     world.leave("e")
     world.leave("c")
     whole = world.grant("f", "3g.40gb", 0)
@@ -477,6 +483,7 @@ def _answers(world: World) -> bool:
 
 # -- property --------------------------------------------------------------------------------------------------------
 
+PARTS = ("1c.3g.40gb", "1c.3g.40gb", "2c.3g.40gb", "1c.2g.20gb", "2c.4g.40gb")
 STEPS = ("grant", "grant", "grant", "leave", "leave", "restart", "crash", "foreign", "vacate", "reboot", "verify")
 
 
@@ -497,12 +504,13 @@ class Walk:
         card = dice.randrange(2)
         device = world.cards[card]
         assert device.mig is not None
-        profile = dice.choice(device.mig.profiles).name
+        profile = dice.choice([*(p.name for p in device.mig.profiles), *PARTS])
         answer = MODE.fits(device, world.on(device), GpuRequest(mig=profile))
         if isinstance(answer, Misfit):
             return
         self.number += 1
-        world.grant(f"a{self.number}", profile, answer.start, card)  # what the planner grants, the driver has room for
+        # What the planner grants, the driver has room for.
+        world.grant(f"a{self.number}", answer.profile, answer.start, card, part=answer.part)
 
     def leave(self, dice: random.Random) -> None:
         if self.world.held:
@@ -527,13 +535,15 @@ class Walk:
         assert card.mig is not None
         if not self.world.cut.layout(card.uuid).enabled:
             return
-        one = next(p for p in card.mig.profiles if p.compute == 1)
+        compute = dice.choice((1, 3))
+        one = next(p for p in card.mig.profiles if p.compute == compute)
         start = dice.choice(one.starts)
         try:
             made = self.world.cut.create(card.uuid, one.name, start)
         except CalabashError:
             return
-        self.world.cut.create_part(card.uuid, made.id, 1)
+        for _ in range(dice.randint(1, one.compute)):
+            self.world.cut.create_part(card.uuid, made.id, 1)
         self.others.add((card.uuid, one.name, start))
         self.world.verify()
 
@@ -574,7 +584,8 @@ class Walk:
         assert len(uuids) == len(set(uuids))
         for name, record in world.held.items():
             (has,) = record.placement.slices
-            assert standing[world.slots[name].uuids[0]] == (has.device, has.profile, has.start)
+            instance = split_profile(has.profile)[1]
+            assert standing[world.slots[name].uuids[0]] == (has.device, instance, has.start)
         for key in self.others:
             assert key in standing.values(), "what is not ours was destroyed"
 

@@ -94,6 +94,34 @@ def test_a_program_sees_its_instance_and_nothing_else(make_world: MakeWorld) -> 
     assert world.events("stranger") == []
 
 
+@kernel_membership
+def test_small_tenants_share_an_instance_and_its_memory_and_nothing_else(make_world: MakeWorld) -> None:
+    world = make_world("A100-80GB")
+    world.up()
+    programs, seen = zip(*(looking(world, mig="1c.3g.40gb") for _ in range(3)), strict=True)
+    assert {one["mib"] for one in seen} == {40192}
+    assert all(one["name"].endswith("MIG 1c.3g.40gb") and one["parts"] == [one["uuid"]] for one in seen)
+    assert len({one["uuid"] for one in seen}) == 3
+    assert [len(places) for places in standing(world)] == [1]
+    (card,) = world.client.get("/v1/mig")["items"]
+    (instance,) = card["instances"]
+    assert [part["start"] for part in instance["parts"]] == [0, 1, 2]
+    assert {part["uuid"] for part in instance["parts"]} == {one["uuid"] for one in seen}
+    assert programs[0].says("shares the memory of its 3g.40gb with others")
+    world.kill()
+    world.up()
+    assert sorted(a["state"] for a in world.allocations()) == ["running"] * 3
+    fourth, other = looking(world, mig="1c.3g.40gb")
+    assert [len(places) for places in standing(world)] == [2]
+    for program in (*programs, fourth):
+        program.finish()
+    until(lambda: not world.allocations(), what="the slices to come back")
+    _, whole = looking(world, mig="3g.40gb")
+    assert whole["uuid"] not in {one["uuid"] for one in (*seen, other)}
+    assert whole["name"].endswith("MIG 3g.40gb")
+    assert world.events("mended") == []
+
+
 def test_a_card_changes_its_mode_when_it_is_idle_and_only_then(make_world: MakeWorld) -> None:
     world = make_world("A100-80GB")
     world.up()

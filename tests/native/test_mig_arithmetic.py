@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.native.simnode import ROOT, Node, compile_holder
 
-from calabash.model.mig import MigGeometry, MigProfile, MigState, legal_starts, occupied, vacated
+from calabash.model.mig import MigGeometry, MigProfile, MigState, legal_starts, occupied, open_parts, vacated
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG needs root, as on a real card")
 
@@ -113,3 +113,87 @@ def test_what_is_legal_by_the_arithmetic_is_what_nvml_accepts(tmp_path: Path, ca
             refused += not legal
         assert left == [bool(legal_starts(geometry, profile, state)) for profile in geometry.profiles]
     assert min(accepted, refused) > 150
+
+
+# A walk over the compute instances of one GPU instance: a size and a start, or minus one and which is destroyed.
+PARTS = """
+import ctypes
+h = handles()[0]
+nvmlDeviceSetMigMode(h, 1)
+answer = []
+for profile, steps in WALKS:
+    gi, made = nvmlDeviceCreateGpuInstance(h, profile), []
+    numbers = {}
+    for number in range(7):
+        try:
+            info = nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, number, 0)
+            numbers[info.sliceCount] = info.id
+        except NVMLError:
+            pass
+    told = []
+    for size, at in steps:
+        error = 0
+        try:
+            if size < 0:
+                nvmlComputeInstanceDestroy(made.pop(at % len(made)))
+            else:
+                place = c_nvmlComputeInstancePlacement_t(at, size)
+                made.append(nvmlGpuInstanceCreateComputeInstanceWithPlacement(gi, numbers[size], ctypes.byref(place)))
+        except NVMLError as refused:
+            error = refused.value
+        told.append(error)
+    for part in made:
+        nvmlComputeInstanceDestroy(part)
+    nvmlGpuInstanceDestroy(gi)
+    answer.append([sorted(numbers), told])
+"""
+
+
+def _walk_parts(geometry: MigGeometry, profile: MigProfile, dice: random.Random) -> list[list[int]]:
+    sizes = [size for size in range(1, profile.compute + 1) if geometry.profile(f"{size}c.{profile.name}")]
+    steps: list[list[int]] = []
+    alive: list[tuple[int, int]] = []
+    for _ in range(60):
+        if alive and dice.random() < 0.4:
+            number = dice.randrange(len(alive))
+            steps.append([-1, number])
+            alive.pop(number)
+            continue
+        size, start = dice.choice(sizes), dice.randrange(profile.compute)
+        steps.append([size, start])
+        if start in _open(geometry, profile, size, alive):
+            alive.append((size, start))
+    return steps
+
+
+def _open(geometry: MigGeometry, profile: MigProfile, size: int, alive: list[tuple[int, int]]) -> tuple[int, ...]:
+    part = geometry.profile(f"{size}c.{profile.name}")
+    assert part is not None
+    return open_parts(part, sum(((1 << other) - 1) << start for other, start in alive))
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_where_a_part_has_room_by_the_arithmetic_is_where_nvml_makes_it(tmp_path: Path, card: str) -> None:
+    geometry = geometry_of(card)
+    dice = random.Random(card)
+    walks = [(p, _walk_parts(geometry, p, dice)) for p in geometry.profiles if not p.media]
+    node = Node(tmp_path / "node.state", card, compile_holder())
+    told: list[Any] = node.nvml(f"WALKS = {[(p.id, steps) for p, steps in walks]!r}\n" + PARTS)
+    node.close()
+    accepted = refused = 0
+    for (profile, steps), (sizes, errors) in zip(walks, told, strict=True):
+        known = [size for size in range(1, 9) if geometry.profile(f"{size}c.{profile.name}")]
+        assert known == sizes
+        alive: list[tuple[int, int]] = []
+        for (size, at), error in zip(steps, errors, strict=True):
+            if size < 0:
+                assert error == 0
+                alive.pop(at)
+                continue
+            legal = at in _open(geometry, profile, size, alive)
+            assert error == (0 if legal else INSUFFICIENT), (profile.name, size, at, alive)
+            if legal:
+                alive.append((size, at))
+            accepted += legal
+            refused += not legal
+    assert min(accepted, refused) > 20

@@ -16,9 +16,9 @@ from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, occupied
-from calabash.model.mig_plan import MigChoice, plan, standing
-from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName
+from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, occupied, split_profile
+from calabash.model.mig_plan import MigChoice, plan, standing, taken
+from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName, Slice
 from calabash.sharing.mig import used_by
 from calabash.sharing.registry import SHARING_MODES
 
@@ -36,13 +36,24 @@ class Arranging(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutPart:
+    """Some compute slices of an instance, from the ``start``th of them on, and who has them; nobody: it is idle."""
+
+    start: int
+    compute: int
+    uuid: str = ""
+    allocation: AllocationId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutInstance:
-    """An instance on a card, and who has it."""
+    """An instance on a card, and who has it; ``parts`` where they are smaller than it."""
 
     place: Place
     uuid: str
     state: str
     allocations: tuple[AllocationId, ...] = ()
+    parts: tuple[CutPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +158,11 @@ def laid_out(geometry: MigGeometry, wanted: Sequence[Place], *, what: str) -> tu
     state = MigState()
     for name, start in wanted:
         profile = geometry.profile(name)
+        if profile is not None and profile.of:
+            raise CalabashError(
+                f"{name} is a part of a {profile.of}, and a layout has whole instances",
+                hint=f"write {profile.of}: parts are made in it as they are asked for",
+            )
         if profile is None:
             names = ", ".join(p.name for p in geometry.profiles)
             raise CalabashError(
@@ -187,15 +203,14 @@ def spread(cards: Sequence[CutCard], profiles: Sequence[str]) -> tuple[Planned, 
             state, idle = now[card.device.uuid]
             choice = plan(card.geometry, state, idle, profiles[number:])[0]
             if choice is not None:
-                options.append((-state.mask.bit_count(), len(choice.destroyed), order, card, choice))
+                merit = (not choice.shared, -state.mask.bit_count(), len(choice.destroyed), order)
+                options.append((merit, card, choice))
         if not options:
             found.append(Planned(profile=name, card=None, choice=None))
             continue
-        *_, card, choice = min(options, key=lambda option: option[:3])
+        _, card, choice = min(options, key=lambda option: option[0])
         state, idle = now[card.device.uuid]
-        gone = {i.place for i in choice.destroyed} | {(choice.profile, choice.start)}
-        left = tuple(i for i in idle if i.place not in gone)
-        now[card.device.uuid] = (state.joined(card.geometry, name, choice.start), left)
+        now[card.device.uuid] = taken(card.geometry, state, idle, choice)
         found.append(Planned(profile=name, card=card.device, choice=choice))
     return tuple(found)
 
@@ -210,19 +225,25 @@ def _card(seen: DeviceSnapshot) -> CutCard | None:
     geometry = device.mig
     if geometry is None:
         return None
-    owners: dict[Place, list[AllocationId]] = {}
+    owners: dict[Place, list[tuple[Slice, AllocationId]]] = {}
     for held, name in zip(seen.held, seen.allocations, strict=True):
-        if held.slice.profile:
-            owners.setdefault((held.slice.profile, held.slice.start), []).append(name)
+        profile = geometry.profile(held.slice.profile) if held.slice.profile else None
+        if profile is not None:
+            owners.setdefault((profile.instance, held.slice.start), []).append((held.slice, name))
     state, idle = standing(geometry, used_by(geometry, seen.held), device.mig_instances)
-    uuids = {i.place: i.uuid for i in device.mig_instances}
-    instances = [
-        CutInstance(place=place, uuid=uuids.get(place, ""), state="used", allocations=tuple(names))
-        for place, names in owners.items()
-    ]
-    instances += [CutInstance(place=i.place, uuid=i.uuid, state="fixed" if i.fixed else "idle") for i in idle]
+    standing_there = {i.place: i for i in device.mig_instances}
+    instances = []
+    for place, parts in owners.items():
+        shown = _parts(geometry, place, standing_there.get(place), parts)
+        uuid = standing_there[place].uuid if place in standing_there and not shown else ""
+        names = tuple(name for _, name in parts)
+        instances.append(CutInstance(place=place, uuid=uuid, state="used", allocations=names, parts=shown))
     foreign = [i for i in device.mig_instances if i.foreign and i.place not in owners]
-    instances += [CutInstance(place=i.place, uuid=i.uuid, state="foreign") for i in foreign]
+    for instance in (*idle, *foreign):
+        word = "foreign" if instance.foreign else "fixed" if instance.fixed else "idle"
+        shown = _parts(geometry, instance.place, instance, ())
+        uuid = "" if shown else instance.uuid
+        instances.append(CutInstance(place=instance.place, uuid=uuid, state=word, parts=shown))
     return CutCard(
         device=device,
         geometry=geometry,
@@ -232,3 +253,26 @@ def _card(seen: DeviceSnapshot) -> CutCard | None:
         instances=tuple(sorted(instances, key=lambda i: i.place[1])),
         taken=bool(seen.held or foreign or seen.orphans or seen.strangers),
     )
+
+
+def _parts(
+    geometry: MigGeometry, place: Place, instance: MigInstance | None, owners: Sequence[tuple[Slice, AllocationId]]
+) -> tuple[CutPart, ...]:
+    """What an instance is divided into; () for one that is one piece, or nothing yet."""
+    profile = geometry.profile(place[0])
+    whole = profile.compute if profile is not None else 0
+    found: dict[int, CutPart] = {}
+    for part in instance.parts if instance is not None else ():
+        found[part.start] = CutPart(start=part.start, compute=part.compute, uuid=part.uuid)
+    for held, name in owners:
+        if held.part < 0:
+            return ()
+        size = split_profile(held.profile)[0]
+        for start in [s for s, p in found.items() if s < held.part + size and held.part < s + p.compute]:
+            if (start, found[start].compute) != (held.part, size):
+                del found[start]  # it is about to leave
+        uuid = found[held.part].uuid if held.part in found else ""
+        found[held.part] = CutPart(start=held.part, compute=size, uuid=uuid, allocation=name)
+    if [(p.start, p.compute) for p in found.values()] == [(0, whole)]:
+        return ()
+    return tuple(found[start] for start in sorted(found))

@@ -43,7 +43,7 @@ def require_room(
                 hint="it takes new work when that process has left it",
             )
         request = replace(record.request, mode=record.placement.mode)
-        answer = fits(state.device, *state.beside(but), request, start=part.start)
+        answer = fits(state.device, *state.beside(but), request, place=part.place)
         if isinstance(answer, Misfit):
             raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
 

@@ -121,9 +121,20 @@ class MigProfileView(Reply, kw_only=True, frozen=True):
     starts: list[int]
 
 
+class MigPartView(Reply, kw_only=True, frozen=True):
+    """A part of an instance, from its ``start``th compute slice on; ``allocation`` is empty where nobody has it."""
+
+    profile: str
+    start: int
+    compute: int
+    uuid: str
+    allocation: str
+
+
 class MigInstanceView(Reply, kw_only=True, frozen=True):
     """An instance that stands on a card. ``state``: ``used`` by ``allocations``, ``idle``, ``fixed`` (idle, and never
-    destroyed for another shape), or ``foreign``: processes without a slice are in it."""
+    destroyed for another shape), or ``foreign``: processes without a slice are in it. ``parts``: what it is divided into,
+    where that is not all in one; they share its memory."""
 
     profile: str
     start: int
@@ -133,6 +144,7 @@ class MigInstanceView(Reply, kw_only=True, frozen=True):
     uuid: str
     state: str
     allocations: list[str]
+    parts: list[MigPartView] = []
 
 
 class MigCardView(Reply, kw_only=True, frozen=True):
@@ -156,7 +168,8 @@ class MigCards(Reply, kw_only=True, frozen=True):
 
 
 class MigPlaceView(Reply, kw_only=True, frozen=True):
-    """Where an instance goes: ``device_index`` -1 where it finds no place. ``reused``: it stands there already."""
+    """Where an instance goes: ``device_index`` -1 where it finds no place. ``reused``: it stands there already. Of a part of
+    one, ``part`` is its first compute slice (-1: all of it), and ``shared``: others are in the same instance."""
 
     profile: str
     device: str
@@ -164,6 +177,8 @@ class MigPlaceView(Reply, kw_only=True, frozen=True):
     start: int
     reused: bool
     destroyed: list[str]
+    part: int = -1
+    shared: bool = False
 
 
 class MigPlaces(Reply, kw_only=True, frozen=True):
@@ -192,6 +207,7 @@ class SliceUseView(Reply, kw_only=True, frozen=True):
     throttled_s: float
     profile: str = ""
     start: int = -1
+    part: int = -1
     spill_mib: int = 0
 
 
@@ -226,7 +242,8 @@ class AllocationList(Reply, kw_only=True, frozen=True):
 
 
 class SliceView(Reply, kw_only=True, frozen=True):
-    """What was granted of one device; ``profile`` and ``start`` of a MIG instance, empty and -1 where there is none;
+    """What was granted of one device; ``profile`` and ``start`` of a MIG instance, empty and -1 where there is none; ``part``
+    is the first compute slice of a part of one, -1 for all of it;
     ``spill_mib`` of its memory need not lie on the device."""
 
     device: str
@@ -234,6 +251,7 @@ class SliceView(Reply, kw_only=True, frozen=True):
     core_percent: int
     profile: str = ""
     start: int = -1
+    part: int = -1
     spill_mib: int = 0
 
 

@@ -7,6 +7,9 @@ is a set of parts that run at the same time), else new ones; what has room says 
 many devices as there are columns, each with the most that any column needs in any phase. So what the scheduler reserves
 is never less than what the parts use; it is exactly that for a bundle of one part, and for parts that stack on one
 device. Columns of different modes take whole devices, because the scheduler gives a device one mode.
+
+MIG instances are reserved one by one: a device gives so many of each profile as any column needs at once, parts that never
+run together use the same one. Where an idle card has no room for all of these, a whole card is cut for the column.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from dataclasses import dataclass
 
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import GpuRequest, ModeName, Slice
+from calabash.model.mig import MigPlace, MigProfile, MigState
+from calabash.model.mig_plan import together
+from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import WHOLE_MILLI
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_named, mode_on
@@ -24,6 +29,7 @@ from calabash.sharing.registry import fits, mode_named, mode_on
 PARTS_MAX = 64
 DEVICES_MAX = 64
 MIXED = ModeName("mixed")
+NOWHERE = MigPlace(-1)
 
 Held = tuple[HeldSlice, ...]
 Views = tuple[ModeName | None, tuple[Held, ...]]
@@ -82,6 +88,7 @@ class Layout:
         columns: the parts on each, by number.
         mode, core_milli, memory_mib, mig_profile: what the scheduler reserves of each device.
         host_mib: what it reserves of the node's own memory, for what is spilled.
+        instances: for each part of each column, which of the MIG instances it has; () where none is reserved.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -90,6 +97,7 @@ class Layout:
     memory_mib: int
     mig_profile: str = ""
     host_mib: int = 0
+    instances: tuple[tuple[int, ...], ...] = ()
 
 
 def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
@@ -117,24 +125,25 @@ def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
 
 def placed(
     bundle: Bundle,
-    columns: Sequence[tuple[int, ...]],
+    found: Layout,
     devices: Sequence[Device],
     held: Sequence[Views],
     *,
-    start: int = -1,
+    places: Sequence[Sequence[MigPlace]] = (),
 ) -> list[list[Slice]] | Misfit:
     """The slices of each part, column by column on these devices, beside what is held there in any view of it.
 
     Args:
         held: for each device its mode and the views of what others hold: a newcomer must fit beside each of them.
-        start: the first memory slice that the scheduler has chosen for MIG instances.
+        places: for each device, where the scheduler has placed the MIG instances that it reserves.
     """
     slices: list[list[Slice]] = [[] for _ in bundle.parts]
-    for column, device, (device_mode, views) in zip(columns, devices, held, strict=True):
+    for order, (column, device, (device_mode, views)) in enumerate(zip(found.columns, devices, held, strict=True)):
         own: dict[int, Slice] = {}
-        for number in column:
+        for position, number in enumerate(column):
+            place = places[order][found.instances[order][position]] if found.instances and places else None
             answers = [
-                _beside(bundle, device, own, number, others=view, others_mode=device_mode, start=start)
+                _beside(bundle, device, own, number, others=view, others_mode=device_mode, place=place)
                 for view in views
             ]
             for answer in answers:
@@ -178,7 +187,7 @@ def _beside(
     *,
     others: Held = (),
     others_mode: ModeName | None = None,
-    start: int = -1,
+    place: MigPlace | None = None,
 ) -> Slice | Misfit:
     """What a part gets of a device that has these others of its bundle, in every phase in which it runs."""
     request = bundle.parts[number].request
@@ -193,7 +202,7 @@ def _beside(
                 if other in phase:
                     policy = bundle.parts[other].request.policy
                     beside.append(HeldSlice(slice=column[other], policy=policy))
-            answer = fits(device, others_mode if others else mode, beside, request, start=start)
+            answer = fits(device, others_mode if others else mode, beside, request, place=place)
             if isinstance(answer, Misfit):
                 return answer
     return answer
@@ -206,17 +215,10 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
             columns=tuple(columns), mode=MIXED, core_milli=WHOLE_MILLI, memory_mib=0, host_mib=_spilled(bundle)
         )
     mode = mode_named(next(iter(modes)))
-    sample = fits(device, None, (), bundle.request)
-    if isinstance(sample, Slice) and sample.profile:
-        # The scheduler reserves one instance; several, which may differ, get a whole card that is cut for them.
-        alone = len(bundle.parts) == 1
-        return Layout(
-            columns=tuple(columns),
-            mode=mode.name,
-            core_milli=0 if alone else WHOLE_MILLI,
-            memory_mib=0,
-            mig_profile=sample.profile if alone else "",
-        )
+    samples = [fits(device, None, (), part.request) for part in bundle.parts]
+    profiles = [sample.profile for sample in samples if isinstance(sample, Slice) and sample.profile]
+    if mode.name == MIG_MODE and len(profiles) == len(samples):
+        return _cut(bundle, device, columns, mode.name, profiles)
     milli = memory_mib = 0
     for column in columns:
         for phase in bundle.phases:
@@ -240,3 +242,61 @@ def _spilled(bundle: Bundle) -> int:
     """Memory of the host for what the parts that run at the same time spill together."""
     requests = [part.request for part in bundle.parts]
     return max(sum(requests[n].count * requests[n].spill_mib for n in phase) for phase in bundle.phases)
+
+
+def _cut(
+    bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]], mode: ModeName, profiles: Sequence[str]
+) -> Layout:
+    """MIG instances, by the profile of each part; a whole card where not all of them have room beside each other."""
+    turns = [_turns(bundle, column, profiles) for column in columns]
+    counts: dict[str, int] = {}
+    for column, own in zip(columns, turns, strict=True):
+        for number in column:
+            counts[profiles[number]] = max(counts.get(profiles[number], 0), own[number] + 1)
+    assert device.mig is not None
+    known = {name: device.mig.profile(name) for name in counts}
+    order = sorted(counts, key=lambda name: _largest(known[name]), reverse=True)
+    names = [name for name in order for _ in range(counts[name])]
+    if together(device.mig, names, MigState(), ()) is None:
+        return Layout(columns=tuple(columns), mode=mode, core_milli=WHOLE_MILLI, memory_mib=0)
+    instances = tuple(
+        tuple(names.index(profiles[number]) + own[number] for number in column)
+        for column, own in zip(columns, turns, strict=True)
+    )
+    reserved = "&".join(names)
+    return Layout(
+        columns=tuple(columns), mode=mode, core_milli=0, memory_mib=0, mig_profile=reserved, instances=instances
+    )
+
+
+def _turns(bundle: Bundle, column: Sequence[int], profiles: Sequence[str]) -> dict[int, int]:
+    """Which instance of its profile each part has: the first that no part has with which it may run."""
+    found: dict[int, int] = {}
+    for number in column:
+        busy = {
+            turn
+            for other, turn in found.items()
+            if profiles[other] == profiles[number]
+            and any(number in phase and other in phase for phase in bundle.phases)
+        }
+        found[number] = next(turn for turn in range(len(column)) if turn not in busy)
+    return found
+
+
+def _largest(profile: MigProfile | None) -> tuple[int, int, str]:
+    return (profile.slices, profile.compute, profile.name) if profile else (0, 0, "")
+
+
+def places_of(names: Sequence[str], slices: Sequence[Slice]) -> tuple[MigPlace, ...]:
+    """Where on one device the instances of these profiles are, given the slices there. Raises CalabashError: CONFLICT, there
+    are more of them than these."""
+    found: list[MigPlace] = [NOWHERE] * len(names)
+    for part in slices:
+        mine = [n for n, name in enumerate(names) if name == part.profile]
+        if any(found[n] == part.place for n in mine):
+            continue
+        free = [n for n in mine if found[n] == NOWHERE]
+        if not free:
+            raise CalabashError(f"a {part.profile} more than what is asked for", reason=Reason.CONFLICT)
+        found[free[0]] = part.place
+    return tuple(found)

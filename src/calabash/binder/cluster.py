@@ -8,10 +8,11 @@ that nothing is ever planned that a sharing mode refuses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from calabash.binder.bundle import Bundle, mode_of, placed
+from calabash.binder.bundle import Bundle, mode_of, placed, places_of
 from calabash.binder.cluster_nodes import ClusterNode, same_devices, spec_of
 from calabash.binder.kinds import Choice, Kinds, NodeDevice, Wish
 from calabash.binder.local import CYCLE_EVERY_S, Stop, Wait
@@ -144,10 +145,13 @@ class ClusterScheduler:
         used = {part.device for placement in placements for part in placement.slices}
         if not used <= number.keys():
             raise CalabashError(f"node {node.name} has no device {min(used - number.keys())}", reason=Reason.NOT_FOUND)
-        held, first = [node.devices[number[uuid]].kind for uuid in used], placements[0].slices[0]
-        choice = _adopted(self.kinds, request, held, first.profile)
+        slices = [part for placement in placements for part in placement.slices]
+        held = [node.devices[number[uuid]].kind for uuid in used]
+        choice = _adopted(self.kinds, request, held, {part.profile for part in slices})
         row, devices = self.scheduler.cluster.row(node.name), tuple(sorted(number[uuid] for uuid in used))
-        place = NodePlacement(node=row, devices=devices, mig_start=first.start if choice.shape.mig_profile else -1)
+        names = choice.shape.mig_profiles
+        places = [places_of(names, [s for s in slices if number[s.device] == device]) for device in devices if names]
+        place = NodePlacement(node=row, devices=devices, mig_places=tuple(places))
         self.scheduler.adopt(queued(request, choice), placement=place, started_at_s=started_at_s)
         self.known[request.id] = KnownBundle(request, (choice,), choice)
         self.tenancy.take(request.id, request.bundle, enumerate(placements))
@@ -314,8 +318,7 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
     chosen = [node.devices[i] for i in decision.placement.devices]
     views = [held.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
     devices = {d.device.uuid: d.device for d in chosen}
-    start = decision.placement.mig_start
-    answer = placed(bundle, known.choice.layout.columns, [*devices.values()], views, start=start)
+    answer = placed(bundle, known.choice.layout, [*devices.values()], views, places=decision.placement.mig_places)
     if isinstance(answer, Misfit):
         return answer
     return [
@@ -324,12 +327,12 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
     ]
 
 
-def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str], profile: str) -> Choice:
+def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str], profiles: AbstractSet[str]) -> Choice:
     """The shape of what holds devices of these kinds already, wherever new ones of its kind would go."""
     wish = Wish(tolerations=frozenset("*"))
     for choice in kinds.choices(request.bundle, wish):
         models = choice.shape.models
-        same = choice.shape.mig_profile in ("", profile)
+        same = not choice.shape.mig_profile or profiles <= set(choice.shape.mig_profiles)
         if same and choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):
             return _anywhere(choice)
     raise CalabashError(f"{len(held)} devices are not what {request.id} asks for", reason=Reason.CONFLICT)

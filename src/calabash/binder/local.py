@@ -140,11 +140,13 @@ class LocalScheduler:
         owner: str = "",
     ) -> None:
         """It runs already, as the journal says. Raises CalabashError when the devices have no such room."""
-        devices = tuple(sorted(self._number[s.device] for s in placement.slices))
+        parts = sorted(placement.slices, key=lambda s: self._number[s.device])
+        devices = tuple(self._number[s.device] for s in parts)
         answer = placement.slices[0]
         shape = shape_of(placement.mode, answer, request, count=len(devices))
         queued = _queued(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner)
-        place = NodePlacement(node=0, devices=devices, mig_start=answer.start if shape.mig_profile else -1)
+        places = tuple((s.place,) for s in parts) if shape.mig_profile else ()
+        place = NodePlacement(node=0, devices=devices, mig_places=places)
         self.scheduler.adopt(queued, placement=place, started_at_s=started_at_s)
         self._requests[allocation] = request
         self._slices[allocation] = placement
@@ -232,9 +234,10 @@ class LocalScheduler:
         request = self._requests[decision.id]
         chosen = [self.devices[i] for i in decision.placement.devices]
         slices = []
-        for device in chosen:
+        places = decision.placement.mig_places
+        for number, device in enumerate(chosen):
             held_mode, held = self._held(device.uuid, but=decision.id)
-            answer = fits(device, held_mode, held, request, start=decision.placement.mig_start)
+            answer = fits(device, held_mode, held, request, place=places[number][0] if places else None)
             if isinstance(answer, Misfit):
                 return answer
             slices.append(answer)

@@ -19,12 +19,12 @@ class Partitions:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._profiles: dict[AllocationId, str] = {}
+        self._profiles: dict[AllocationId, tuple[str, ...]] = {}
 
     def submitted(self, name: AllocationId, shape: Shape) -> None:
         """A request joined."""
         if shape.mig_profile:
-            self._profiles[name] = shape.mig_profile
+            self._profiles[name] = shape.mig_profiles
 
     def finished(self, name: AllocationId) -> None:
         """It is gone."""
@@ -33,4 +33,5 @@ class Partitions:
     def look_ahead(self, placed: Placed) -> None:
         """Who is placed next leaves room for all that waits, where it can."""
         if self._profiles:
-            set_mig_coming(self._scheduler, (p for name, p in self._profiles.items() if name not in placed))
+            waiting = (profiles for name, profiles in self._profiles.items() if name not in placed)
+            set_mig_coming(self._scheduler, (profile for profiles in waiting for profile in profiles))

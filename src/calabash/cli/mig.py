@@ -29,15 +29,24 @@ _FREE, _HINT = "·", "write 0:3g.40gb,1g.10gb*2, or name a file with such lines"
 def _how(row: Any) -> str:
     if not row["device"]:
         return "no place now"
+    if row["shared"]:
+        return f"joins the {row['profile'].partition('c.')[2]} there"
     if row["reused"]:
         return "stands there already"
     return f"destroys {', '.join(row['destroyed'])}" if row["destroyed"] else "is made there"
 
 
+def _start(row: Any) -> str:
+    """The first memory slice; of a part with its first compute slice behind it."""
+    if not row["device"]:
+        return "-"
+    return f"{row['start']}.{row['part']}" if row["part"] >= 0 else str(row["start"])
+
+
 PLACES = (
     Column(title="PROFILE", text=lambda r: r["profile"]),
     Column(title="GPU", text=lambda r: str(r["device_index"]) if r["device"] else "-", right=True),
-    Column(title="START", text=lambda r: str(r["start"]) if r["device"] else "-", right=True),
+    Column(title="START", text=_start, right=True),
     Column(title="HOW", text=_how),
 )
 
@@ -141,7 +150,10 @@ def drawn(card: Any, *, wide: bool = False) -> list[str]:
         who = ",".join(instance["allocations"]) or instance["state"]
         uuid = f"  {dash(instance['uuid'])}" if wide else ""
         memory = format_mib(instance["memory_mib"])
+        if instance.get("parts"):
+            who, uuid = "in parts, which share its memory" if instance["state"] == "used" else instance["state"], ""
         lines.append(f"  {mark}  {instance['profile']:<12} {f'{begin}{end}':<4} {memory:>8}  {who}{uuid}")
+        lines += _parts(instance, wide=wide)
     mode = card["mode"] or "idle"
     kept = f", kept in mode {card['pinned']}" if card["pinned"] else ""
     room = ", ".join(f"{p['name']} at {' '.join(map(str, p['starts']))}" for p in card["profiles"] if p["starts"])
@@ -152,3 +164,17 @@ def drawn(card: Any, *, wide: bool = False) -> list[str]:
         *lines,
         f"  room for {room}" if room else "  room for nothing",
     ]
+
+
+def _parts(instance: Any, *, wide: bool) -> list[str]:
+    """The parts of an instance: a row of its compute slices, and a line for each."""
+    if not instance.get("parts"):
+        return []
+    row, lines = [_FREE] * instance["compute"], []
+    for number, part in enumerate(instance["parts"], 1):
+        end = part["start"] + part["compute"]
+        row[part["start"] : end] = [str(number)] * part["compute"]
+        at = f"{part['start']}-{end - 1}" if part["compute"] > 1 else str(part["start"])
+        uuid = f"  {dash(part['uuid'])}" if wide else ""
+        lines.append(f"        {number}  {part['profile']:<12} {at:<4} {part['allocation'] or 'idle'}{uuid}")
+    return [f"     [{''.join(row)}]", *lines]

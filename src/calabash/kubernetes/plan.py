@@ -23,13 +23,14 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What a container has of one device. ``memory_mib`` 0 means not capped; ``core_percent`` 0: not promised any; ``profile``,
-    ``start`` and ``spill_mib`` as in ``Slice``."""
+    ``start``, ``part`` and ``spill_mib`` as in ``Slice``."""
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
     memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)]
     core_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]
     profile: Annotated[str, msgspec.Meta(max_length=32)] = ""
     start: Annotated[int, msgspec.Meta(ge=-1, le=63)] = -1
+    part: Annotated[int, msgspec.Meta(ge=-1, le=63)] = -1
     spill_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)] = 0
 
     @classmethod
@@ -41,6 +42,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             core_percent=part.core_percent,
             profile=part.profile,
             start=part.start,
+            part=part.part,
             spill_mib=part.spill_mib,
         )
 
@@ -52,6 +54,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             core_percent=self.core_percent,
             profile=self.profile,
             start=self.start,
+            part=self.part,
             spill_mib=self.spill_mib,
         )
 

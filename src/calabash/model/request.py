@@ -8,7 +8,7 @@ from typing import NewType
 
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import is_profile_name
+from calabash.model.mig import MigPlace, is_profile_name
 
 AllocationId = NewType("AllocationId", str)
 ModeName = NewType("ModeName", str)
@@ -66,7 +66,8 @@ class GpuRequest:
             said. At most one of the two.
         core_percent: compute share per device, 1..100.
         mode: name of a sharing mode; "" lets the amounts decide (whole card -> exclusive, else vgpu).
-        mig: name of a MIG profile (``1g.10gb``) instead of amounts, which implies the mode; "" lets the amounts decide.
+        mig: name of a MIG profile (``1g.10gb``), or of a part of one (``1c.3g.40gb``), instead of amounts, which implies the
+            mode; "" lets the amounts decide.
         vf: name of a part of a card for a virtual machine; implies mode passthrough.
         standing: it is kept until it is given back, whether or not a program of it runs: for virtual machines that others
             run. Only modes whose tenants are not programs of this host take such requests.
@@ -175,8 +176,9 @@ class Slice:
     """What one container has of one device. ``memory_mib`` 0 means not capped.
 
     ``spill_mib`` of it need not lie on the device; the rest is promised there.
-    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none. ``vf`` is the
-    profile of a virtual function; "" where there is none.
+    ``profile`` and ``start`` are a MIG instance and its first memory slice; "" and -1 where there is none. ``part`` is the
+    first compute slice of a part of one, whose ``memory_mib`` is its fair part of a memory that it shares with the others
+    in there; -1 for all of it. ``vf`` is the profile of a virtual function; "" where there is none.
     """
 
     device: DeviceUuid
@@ -184,8 +186,14 @@ class Slice:
     core_percent: int
     profile: str = ""
     start: int = -1
+    part: int = -1
     vf: str = ""
     spill_mib: int = 0
+
+    @property
+    def place(self) -> MigPlace:
+        """Where its MIG instance is."""
+        return MigPlace(self.start, self.part)
 
     @property
     def resident_mib(self) -> int:

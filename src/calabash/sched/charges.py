@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.model.mig import split_profile
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.queues.fairshare import Amount
@@ -33,7 +34,7 @@ class Charges:
         if not shape.gpu_count or shape.whole:
             return WHOLE_MILLI if shape.gpu_count else 0
         if shape.mig_profile:
-            return _mig_milli(shape.mig_profile)
+            return min(WHOLE_MILLI, sum(_mig_milli(name) for name in shape.mig_profiles))
         memory_milli = 0
         if shape.gpu_memory_mib and self._whole_card_mib():
             memory_milli = min(WHOLE_MILLI, -(-shape.gpu_memory_mib * WHOLE_MILLI // self._whole_card_mib()))
@@ -48,5 +49,6 @@ class Charges:
 
 
 def _mig_milli(profile: str) -> int:
-    """``3g.40gb`` is three of seven compute slices."""
-    return min(WHOLE_MILLI, -(-int(profile.partition("g")[0]) * WHOLE_MILLI // 7))
+    """``3g.40gb`` is three of seven compute slices, ``1c.3g.40gb`` one."""
+    slices, instance = split_profile(profile)
+    return min(WHOLE_MILLI, -(-(slices or int(instance.partition("g")[0])) * WHOLE_MILLI // 7))

@@ -4,6 +4,9 @@ Theory of operation. A request names a profile, or amounts: then it gets the sma
 memory and as many compute slices. ``core_percent`` counts compute slices, a part of one is rounded up; whole percents are
 allowed to be a little more than a slice is, so that 15% is one of seven. Profiles with a media engine are given only to
 those who name them. Which start an instance gets, and which idle ones leave for it, is ``model.mig_plan``.
+
+Who names a part of an instance, ``1c.3g.40gb``, has compute slices of its own and shares the instance's memory with the other
+parts: nothing keeps them apart there, so a part is refused to who asks to be isolated by hardware, and amounts never mean one.
 """
 
 from __future__ import annotations
@@ -39,6 +42,11 @@ class Mig:
         profile = wanted_profile(geometry, request)
         if profile is None:
             return _no_profile(device, geometry, request)
+        if profile.of and request.isolation is Isolation.HARDWARE:
+            return Misfit(
+                reason=Reason.MODE_CONFLICT,
+                message=f"cannot isolate {profile.name} by hardware: it shares the memory of its {profile.of}",
+            )
         state, idle = standing(geometry, used_by(geometry, held), device.mig_instances)
         choice = choose(geometry, profile.name, state, idle)
         if choice is None:
@@ -49,6 +57,7 @@ class Mig:
             core_percent=max(1, 100 * profile.compute // geometry.compute),
             profile=profile.name,
             start=choice.start,
+            part=choice.part,
         )
 
     def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
@@ -96,8 +105,8 @@ def used_by(geometry: MigGeometry, held: Sequence[HeldSlice]) -> MigState:
     """What tenants hold of the card."""
     state = MigState()
     # Shares of one instance are one instance.
-    for profile, start in dict.fromkeys((h.slice.profile, h.slice.start) for h in held if h.slice.profile):
-        state = state.joined(geometry, profile, start)
+    for place in dict.fromkeys((h.slice.profile, *h.slice.place) for h in held if h.slice.profile):
+        state = state.joined(geometry, *place)
     return state
 
 

@@ -16,6 +16,7 @@ from typing import cast
 from calabash import sharing
 from calabash.model.device import Device, Health
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigPlace
 from calabash.model.request import CUT_MODES, MIG_MODE, GpuRequest, ModeName, Selector, Slice
 from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode
 
@@ -134,13 +135,13 @@ def fits(
     request: GpuRequest,
     modes: Mapping[ModeName, SharingMode] = SHARING_MODES,
     *,
-    start: int = -1,
+    place: MigPlace | None = None,
 ) -> Slice | Misfit:
     """What the request would get of this device, or why nothing; every rule that concerns one device is asked here.
 
     Args:
         device_mode: the mode of the slices that are on it; None when idle.
-        start: the first memory slice of a MIG instance, where that is decided already; -1 leaves it to the mode.
+        place: of a MIG instance, where that is decided already; None leaves it to the mode.
     """
     mode = mode_on(device, request, modes)
     if device.health is not Health.HEALTHY:
@@ -148,8 +149,8 @@ def fits(
     mismatch = selected(device, request.selector) or _kept(device, mode)
     if mismatch is not None:
         return mismatch
-    if start >= 0 and device.mig is not None:
-        device = replace(device, mig=device.mig.only_at(start))
+    if place is not None and place.start >= 0 and device.mig is not None:
+        device = replace(device, mig=device.mig.only_at(place))
     if held and device_mode is not None and device_mode != mode.name:
         # A card that could never hold it is the more useful answer than a card that is busy otherwise.
         alone = mode.fits(device, (), request)

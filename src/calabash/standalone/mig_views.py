@@ -71,6 +71,16 @@ def _instance(geometry: MigGeometry, instance: CutInstance) -> replies.MigInstan
         uuid=instance.uuid,
         state=instance.state,
         allocations=list(instance.allocations),
+        parts=[
+            replies.MigPartView(
+                profile=f"{part.compute}c.{instance.place[0]}",
+                start=part.start,
+                compute=part.compute,
+                uuid=part.uuid,
+                allocation=part.allocation or "",
+            )
+            for part in instance.parts
+        ],
     )
 
 
@@ -81,6 +91,8 @@ def _place(planned: Planned) -> replies.MigPlaceView:
         device=card.uuid if card else "",
         device_index=card.index if card else -1,
         start=choice.start if choice else -1,
+        part=choice.part if choice else -1,
+        shared=choice.shared if choice else False,
         reused=choice.reused if choice else False,
         destroyed=[f"{i.profile} at {i.start}" for i in choice.destroyed] if choice else [],
     )

@@ -180,6 +180,7 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
                 core_percent=part.core_percent,
                 profile=part.profile or part.vf,
                 start=part.start,
+                part=part.part,
                 spill_mib=part.spill_mib,
             )
             for part in record.placement.slices
@@ -235,6 +236,7 @@ def _allocation(
                 throttled_s=seen.throttled_s,
                 profile=part.profile or part.vf,
                 start=part.start,
+                part=part.part,
                 spill_mib=part.spill_mib,
             )
             for part, seen in zip(slices, used, strict=True)

@@ -47,6 +47,7 @@ def test_starts_that_are_written_are_kept() -> None:
         ([("3g.40gb", 0), ("4g.40gb", 0)], "cannot have a 4g.40gb at 0"),
         ([("3g.40gb", 2)], "cannot have a 3g.40gb at 2"),
         ([("1g.5gb", -1)], "no profile"),
+        ([("1c.3g.40gb", -1)], "a part of a 3g.40gb"),
         ([("1g.10gb+me", -1), ("1g.10gb+me", -1)], r"no room for 1g.10gb\+me"),
     ],
 )
@@ -68,3 +69,12 @@ def test_what_would_be_says_what_is_reused_and_what_is_destroyed() -> None:
     answers = spread([full], ["1g.10gb", "1g.20gb", "3g.40gb"])
     assert [(a.choice.reused, len(a.choice.destroyed)) for a in answers if a.choice] == [(True, 0), (False, 1)]
     assert answers[2].choice is None
+
+
+def test_parts_that_are_asked_one_after_the_other_join_the_instance_of_the_first() -> None:
+    answers = spread([cut(0), cut(1)], ["1c.3g.40gb", "2c.3g.40gb", "1c.3g.40gb"])
+    places = [(a.card.index, a.choice.place, a.choice.shared) for a in answers if a.card and a.choice]
+    assert [shared for *_, shared in places] == [False, True, False]
+    assert places[0][:2] == (0, (places[1][1].start, 2))
+    assert places[1][1].part == 0
+    assert places[2][0] == 0

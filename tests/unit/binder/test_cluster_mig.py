@@ -84,6 +84,54 @@ def test_containers_of_one_pod_with_other_profiles_share_a_card_that_is_cut_for_
     assert state_of(H100, places).mask.bit_count() == 6
 
 
+def test_containers_with_instances_leave_the_rest_of_their_card_to_other_pods() -> None:
+    scheduler = cluster(node("n1", card("GPU-a")))
+    pod = ask(scheduler, "p", GpuRequest(mig="1g.10gb"), GpuRequest(mig="2g.20gb"))
+    other = ask(scheduler, "q", GpuRequest(mig="4g.40gb"))
+    assert pod is not None
+    assert other is not None
+    places = [(s.profile, s.start) for p in (*pod, *other) for s in p.slices]
+    assert state_of(H100, places).mask.bit_count() == 7
+    again = cluster(node("n1", card("GPU-a")))
+    parts = tuple(Part(name=f"c{i}", request=GpuRequest(mig=name)) for i, name in enumerate(("1g.10gb", "2g.20gb")))
+    request = BundleRequest(id=AllocationId("p"), bundle=Bundle(parts=parts, phases=((0, 1),)), submitted_at_s=0.0)
+    again.adopt(request, pod, started_at_s=0.0)
+    assert ask(again, "r", GpuRequest(mig="3g.40gb"), GpuRequest(mig="3g.40gb")) is None
+    taken_up = ask(again, "q", GpuRequest(mig="4g.40gb"))
+    assert taken_up == other
+    again.finished(AllocationId("p"))
+    again.finished(AllocationId("q"))
+    assert any(isinstance(d, StartBundle) and d.id == "r" for d in again.cycle(1.0))
+
+
+def test_containers_that_never_run_together_have_the_same_instance_one_after_the_other() -> None:
+    scheduler = cluster(node("n1", card("GPU-a")))
+    parts = tuple(Part(name=f"c{i}", request=GpuRequest(mig=name)) for i, name in enumerate(("7g.80gb", "7g.80gb")))
+    bundle = Bundle(parts=parts, phases=((0,), (1,)))
+    scheduler.submit(BundleRequest(id=AllocationId("p"), bundle=bundle, submitted_at_s=0.0))
+    (started,) = [d for d in scheduler.cycle(0.0) if isinstance(d, StartBundle)]
+    assert [p.slices[0].place for p in started.placements] == [(0, -1), (0, -1)]
+
+
+def test_containers_whose_instances_no_card_has_beside_each_other_get_a_card_that_is_cut_for_each() -> None:
+    scheduler = cluster(node("n1", card("GPU-a"), card("GPU-b")))
+    placed = ask(scheduler, "p", GpuRequest(mig="4g.40gb"), GpuRequest(mig="4g.40gb"), GpuRequest(mig="3g.40gb"))
+    assert placed is not None
+    assert len({p.slices[0].device for p in placed}) == 2
+    assert ask(scheduler, "q", GpuRequest(mig="3g.40gb")) is None
+
+
+def test_parts_of_one_instance_are_those_of_one_pod_and_of_others() -> None:
+    scheduler = cluster(node("n1", card("GPU-a")))
+    pod = ask(scheduler, "p", GpuRequest(mig="1c.3g.40gb"), GpuRequest(mig="1c.3g.40gb"))
+    third = ask(scheduler, "q", GpuRequest(mig="1c.3g.40gb"))
+    assert pod is not None
+    assert third is not None
+    places = {p.slices[0].place for p in (*pod, *third)}
+    assert len(places) == 3
+    assert len({place.start for place in places}) == 1
+
+
 def test_what_stays_on_a_card_keeps_other_modes_away_until_it_is_gone() -> None:
     stays = (MigInstance(profile="1g.10gb", start=0, foreign=True),)
     scheduler = cluster(node("n1", card("GPU-a", instances=stays)))

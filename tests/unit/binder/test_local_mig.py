@@ -8,7 +8,7 @@ from dataclasses import replace
 from calabash.binder.local import LocalScheduler, Start, Wait
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, state_of
-from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement
+from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement, Selector
 from calabash.sched import Options, QueueSpec
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
@@ -100,6 +100,48 @@ def test_a_card_that_is_kept_in_mig_takes_only_that() -> None:
     assert (software.slices[0].device, hardware.slices[0].device) == ("GPU-1", "GPU-0")
 
 
+def test_cards_of_one_request_are_cut_each_at_its_own_place() -> None:
+    local = machine(card(0), card(1))
+    for name, profile in (("a", "4g.40gb"), ("b", "7g.80gb")):
+        assert ask(local, name, GpuRequest(mig=profile)) is not None
+    local.finished(AllocationId("b"))
+    assert ask(local, "c", GpuRequest(mig="1g.10gb", selector=Selector(uuids=(DeviceUuid("GPU-1"),)))) is not None
+    placement = ask(local, "d", GpuRequest(count=2, mig="3g.40gb"))
+    assert placement is not None
+    assert {part.device: part.start for part in placement.slices} == {"GPU-0": 4, "GPU-1": 0}
+    again = machine(card(0), card(1))
+    again.adopt(AllocationId("d"), GpuRequest(count=2, mig="3g.40gb"), placement, started_at_s=0.0)
+    placed = [ask(again, f"e{n}", GpuRequest(mig="4g.40gb")) for n in range(2)]
+    assert [p.slices[0].device if p else None for p in placed] == ["GPU-0", None]
+
+
+def test_small_tenants_share_an_instance_and_it_is_free_when_the_last_has_left() -> None:
+    local = machine(card(0))
+    placed = [ask(local, f"p{n}", GpuRequest(mig="1c.4g.40gb")) for n in range(5)]
+    assert [p.slices[0].place if p else None for p in placed] == [(0, 3), (0, 2), (0, 1), (0, 0), None]
+    local.finished(AllocationId("p4"))
+    for n in range(3):
+        local.finished(AllocationId(f"p{n}"))
+    assert ask(local, "whole", GpuRequest(mig="4g.40gb")) is None
+    local.finished(AllocationId("p3"))
+    started = [d.placement.slices[0].profile for d in local.cycle(1.0) if isinstance(d, Start)]
+    assert started == ["4g.40gb"]
+
+
+def test_what_the_journal_says_of_parts_keeps_its_compute_slices() -> None:
+    first = machine(card(0))
+    kept = [ask(first, f"p{n}", GpuRequest(mig="1c.3g.40gb")) for n in range(2)]
+    again = machine(card(0))
+    for n, placement in enumerate(kept):
+        assert placement is not None
+        again.adopt(AllocationId(f"p{n}"), GpuRequest(mig="1c.3g.40gb"), placement, started_at_s=0.0)
+    third = ask(again, "p2", GpuRequest(mig="1c.3g.40gb"))
+    assert third is not None
+    places = {p.slices[0].place for p in (*kept, third) if p}
+    assert len(places) == 3
+    assert len({place.start for place in places}) == 1
+
+
 def test_the_books_and_the_layout_agree_over_random_demand() -> None:
     dice = random.Random(11)
     geometry = GEOMETRIES["H100"]
@@ -117,6 +159,8 @@ def test_the_books_and_the_layout_agree_over_random_demand() -> None:
             )
         else:
             profile = dice.choice(geometry.profiles).name
+            if dice.random() < 0.4:
+                profile = dice.choice(("1c.3g.40gb", "2c.3g.40gb", "1c.2g.20gb", "2c.7g.80gb"))
             local.submit(AllocationId(f"n{number}"), GpuRequest(mig=profile), submitted_at_s=0)
         for decision in local.cycle(float(number)):
             if isinstance(decision, Start):
@@ -126,10 +170,12 @@ def test_the_books_and_the_layout_agree_over_random_demand() -> None:
         for uuid in ("GPU-0", "GPU-1"):
             parts = [(p.mode, p.slices[0]) for p in held.values() if p.slices[0].device == uuid]
             assert len({mode for mode, _ in parts}) <= 1
-            places = [(part.profile, part.start) for _, part in parts if part.profile]
+            places = [(part.profile, *part.place) for _, part in parts if part.profile]
             state = state_of(geometry, places)
-            sizes = [p.slices for name, _ in places if (p := geometry.profile(name))]
-            assert state.mask.bit_count() == sum(sizes)
+            profiles = [(geometry.profile(name), start) for name, start, _ in places]
+            instances = {(p.instance, start): p.slices for p, start in profiles if p}
+            assert state.mask.bit_count() == sum(instances.values())
+            assert sum(p.compute for p, _ in profiles if p and p.of) == sum(s.mask.bit_count() for s in state.shared)
             assert state.compute <= geometry.compute
     assert started > 150
     assert waited > 20

@@ -69,3 +69,27 @@ def test_a_card_is_drawn_with_its_memory_slices_and_who_has_them() -> None:
     assert "a1" in lines[2]
     assert "idle" in lines[3]
     assert lines[4] == "  room for 2g.20gb at 4"
+
+
+def test_parts_of_an_instance_are_drawn_below_it_with_who_has_them() -> None:
+    part = {"profile": "1c.3g.40gb", "compute": 1}
+    parts = [
+        {**part, "start": 1, "uuid": "MIG-b", "allocation": ""},
+        {**part, "start": 2, "uuid": "MIG-a", "allocation": "a1"},
+    ]
+    lines = drawn(
+        {
+            "index": 0, "model": "H100", "mode": "mig", "pinned": "", "slices": 8, "compute": 7, "compute_free": 4,
+            "instances": [
+                {"profile": "3g.40gb", "start": 4, "slices": 4, "compute": 3, "memory_mib": 40448, "uuid": "",
+                 "state": "used", "allocations": ["a1"], "parts": parts},
+            ],
+            "profiles": [],
+        },
+        wide=True,
+    )  # fmt: skip
+    assert lines[1] == "  [····aaaa]"
+    assert "share its memory" in lines[2]
+    assert lines[3].strip() == "[·12]"
+    assert lines[4].split() == ["1", "1c.3g.40gb", "1", "idle", "MIG-b"]
+    assert lines[5].split() == ["2", "1c.3g.40gb", "2", "a1", "MIG-a"]

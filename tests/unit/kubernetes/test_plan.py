@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.kubernetes.plan import PLAN_BYTES_MAX, PlannedContainer, PlannedSlice, PodPlan, read_plan, write_plan
+from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import Slice
 
 SLICE = PlannedSlice(device="GPU-1", memory_mib=1024, core_percent=30)
 PLAN = PodPlan(
@@ -22,6 +24,13 @@ def test_what_was_written_is_read() -> None:
     assert main is not None
     assert main.placement("n1").slices[0].memory_mib == 1024
     assert plan.container("other") is None
+
+
+def test_a_part_of_a_mig_instance_keeps_its_place() -> None:
+    part = Slice(device=DeviceUuid("GPU-1"), memory_mib=13_000, core_percent=14, profile="1c.3g.40gb", start=4, part=2)
+    one = PlannedContainer(name="main", mode="mig", slices=(PlannedSlice.of(part),))
+    plan = read_plan(write_plan(PodPlan(id="p1", pod_uid="u1", node="n1", containers=(one,))))
+    assert plan.containers[0].placement("n1").slices == (part,)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,18 @@ ARRAYS = (
 )  # fmt: skip
 CARD = GpuSpec(model="H100", memory_mib=81_920, island=0)
 MIG_CARD = GpuSpec(model="H100", memory_mib=81_920, mode="mig")
-PROFILES = ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb", "1g.10gb+me")
+PROFILES = (
+    "1g.10gb",
+    "1g.20gb",
+    "2g.20gb",
+    "3g.40gb",
+    "4g.40gb",
+    "7g.80gb",
+    "1g.10gb+me",
+    "1c.3g.40gb",
+    "2c.7g.80gb",
+    "3g.40gb&1g.10gb",
+)
 
 
 def mixed_cluster() -> Cluster:

@@ -8,7 +8,7 @@ import pytest
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigInstance
+from calabash.model.mig import MigInstance, MigPlace
 from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sharing.mig import MODE
@@ -23,7 +23,7 @@ MIG = ModeName("mig")
 
 
 def granted(device: Device, held: list[HeldSlice], request: GpuRequest, start: int = -1) -> Slice:
-    part = fits(device, MIG if held else None, held, request, start=start)
+    part = fits(device, MIG if held else None, held, request, place=MigPlace(start) if start >= 0 else None)
     assert not isinstance(part, Misfit), part
     held.append(HeldSlice(slice=part))
     return part
@@ -67,7 +67,7 @@ def test_instances_stand_side_by_side_until_nothing_has_a_place() -> None:
 def test_a_start_that_was_decided_is_kept_or_refused() -> None:
     held: list[HeldSlice] = []
     assert granted(H100, held, GpuRequest(mig="1g.10gb"), start=2).start == 2
-    refused = fits(H100, MIG, held, GpuRequest(mig="2g.20gb"), start=2)
+    refused = fits(H100, MIG, held, GpuRequest(mig="2g.20gb"), place=MigPlace(2))
     assert isinstance(refused, Misfit)
     assert granted(H100, held, GpuRequest(mig="2g.20gb"), start=4).start == 4
 

@@ -24,6 +24,7 @@ from calabash.agent.slot_content import SlotDevice
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import split_profile
 from calabash.model.request import MIG_MODE, AllocationId, Slice
 from calabash.seams.gpu.partitions import ComputeInstance, GpuInstance, partitioning_of
 from calabash.seams.host.device_nodes import mig_nodes_of
@@ -99,9 +100,14 @@ class MigExecutor(ViewOnly):
         return Edits(environment=tuple((name, uuids) for name in names), device_nodes=tuple(nodes))
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
-        """CUDA shows a process one MIG device, however many it was given."""
+        """CUDA shows a process one MIG device, however many it was given; parts of an instance share its memory."""
         count = len(record.placement.slices)
-        return (f"a process sees one of its {count} MIG devices: start one for each",) if count > 1 else ()
+        told = [f"a process sees one of its {count} MIG devices: start one for each"] if count > 1 else []
+        parts = dict.fromkeys(part.profile for part in record.placement.slices if part.part >= 0)
+        told += [
+            f"{name} shares the memory of its {split_profile(name)[1]} with others, without a limit" for name in parts
+        ]
+        return tuple(told)
 
     def leave(self, record: AllocationRecord) -> None:
         """The instances stay where they are, idle."""
@@ -181,7 +187,7 @@ class MigExecutor(ViewOnly):
         return next((part for part in parts if part.uuid in card.layout.uuids), None)
 
     def _provided(self, card: MigCard, part: Slice) -> _Part:
-        found = card.provide(part.profile, part.start, self._uuids())
+        found = card.provide(part.profile, part.place, self._uuids())
         return _numbered(found[1].uuid, found)
 
     def _publish(self, card: MigCard) -> None:

@@ -4,20 +4,21 @@ Theory of operation. An instance is *taken* when a tenant holds one of its parts
 idle. A place is had in this order: the instance that stands there already; else the idle instances of ours that
 ``model.mig_plan`` names are destroyed and a new one is made. What is taken, what is not ours and what a layout of an
 operator has is never destroyed. A tenant of some compute slices shares its GPU instance, and its memory, with others
-like it; whoever wants all of them gets a part as large as the instance.
+like it; whoever wants all of them gets a part as large as the instance. Where in there a part begins is decided when it is
+planned; idle parts of ours leave for it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from calabash.agent.modes.mig_book import MigBook
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigInstance, split_profile, state_of
+from calabash.model.mig import MigInstance, MigPart, MigPlace, MigProfile, best_part, span_of, state_of
 from calabash.model.mig_plan import making_room
 from calabash.seams.gpu.partitions import CardLayout, ComputeInstance, GpuInstance, Partitioning
 
@@ -61,19 +62,20 @@ class MigCard:
                 start=instance.start,
                 uuid=next((part.uuid for part in instance.parts), ""),
                 fixed=self._stays(instance),
+                parts=self._parts_of(instance),
                 foreign=any((p.processes or self._ill(p.uuid)) and p.uuid not in held for p in instance.parts),
             )
             for instance in self.layout.instances
         )
 
-    def provide(self, name: str, start: int, held: Parts) -> tuple[GpuInstance, ComputeInstance]:
-        """A part of this name at this place that nobody has. Raises CalabashError; what was made until then is idle."""
-        compute, profile = split_profile(name)
-        known = self.device.mig.profile(profile) if self.device.mig is not None else None
+    def provide(self, name: str, place: MigPlace, held: Parts) -> tuple[GpuInstance, ComputeInstance]:
+        """What has this name at this place, and nobody has. Raises CalabashError; what was made until then is idle."""
+        known = self.device.mig.profile(name) if self.device.mig is not None else None
         if known is None:
             raise CalabashError(
-                f"device {self.device.index} has no MIG profile {profile}", reason=Reason.SELECTOR_MISMATCH
+                f"device {self.device.index} has no MIG profile {name}", reason=Reason.SELECTOR_MISMATCH
             )
+        profile, start = known.instance, place.start
         self._enable()
         self.mend(held)
         instance = self.layout.at(profile, start)
@@ -85,7 +87,7 @@ class MigCard:
         if instance is None:
             self._clear(profile, start, held)
             instance = self._make(profile, start)
-        part = self._part(instance, compute or known.compute, known.compute, held)
+        part = self._part(instance, known, place.part if known.of else 0, held)
         self.learn()
         return instance, part
 
@@ -137,7 +139,7 @@ class MigCard:
             if known is None or self.layout.at(made.profile, made.start) is not None:
                 continue
             with _unless_full():  # something else stands there now
-                self._part(self._make(made.profile, made.start), known.compute, known.compute, ())
+                self._part(self._make(made.profile, made.start), known, 0, ())
         self.learn()
 
     def mend(self, held: Parts) -> list[str]:
@@ -162,6 +164,12 @@ class MigCard:
 
     def _taken(self, instance: GpuInstance, held: Parts) -> bool:
         return instance.in_use or any(part.uuid in held for part in instance.parts)
+
+    def _parts_of(self, instance: GpuInstance) -> tuple[MigPart, ...]:
+        others = self._book.entry(self._uuid, instance) is None
+        return tuple(
+            MigPart(start=part.start, compute=part.compute, uuid=part.uuid, kept=others) for part in instance.parts
+        )
 
     def _stays(self, instance: GpuInstance) -> bool:
         known = self._book.entry(self._uuid, instance)
@@ -203,30 +211,39 @@ class MigCard:
         self._driver.destroy(self._uuid, instance.id)
         self._book.destroyed(self._uuid, instance.profile, instance.start)
 
-    def _part(self, instance: GpuInstance, compute: int, slices: int, held: Parts) -> ComputeInstance:
-        """A part of that many compute slices: an idle one, or a new one in place of idle ones."""
+    def _part(self, instance: GpuInstance, known: MigProfile, first: int, held: Parts) -> ComputeInstance:
+        """The part of this profile from this compute slice on (-1: anywhere): an idle one, or a new one in place of idle ones
+        of ours."""
         idle = [part for part in instance.parts if part.uuid not in held and not part.processes]
-        found = next((part for part in idle if part.compute == compute), None)
+        taken = _mask(part for part in instance.parts if part not in idle)
+        if first < 0:
+            first = best_part(known, taken)
+        span = span_of(known, max(0, first))
+        found = next((part for part in idle if (part.start, part.compute) == (first, known.compute)), None)
         if found is not None:
             return found
-        taken = sum(part.compute for part in instance.parts) - sum(part.compute for part in idle)
-        ours = self._book.entry(self._uuid, instance) is not None
-        if taken + compute > slices or (idle and not ours and sum(p.compute for p in idle) + taken + compute > slices):
+        crossed = [part for part in idle if _mask((part,)) & span]
+        if first < 0 or span & taken or (crossed and self._book.entry(self._uuid, instance) is None):
+            free = known.instance_compute - taken.bit_count()
+            at = f" at {first}" if known.of and first >= 0 else ""
             raise CalabashError(
                 f"the {instance.profile} at {instance.start} of device {self.device.index} has"
-                f" {slices - taken} of {slices} compute slices free, asked {compute}",
+                f" {free} of {known.instance_compute} compute slices free, asked {known.compute}{at}",
                 reason=Reason.NO_CAPACITY,
             )
-        while True:
-            try:
-                made = self._driver.create_part(self._uuid, instance.id, compute)
-            except CalabashError as error:
-                if error.reason is not Reason.NO_CAPACITY or not idle or not ours:
-                    raise
-                self._driver.destroy_part(self._uuid, instance.id, idle.pop().id)
-            else:
-                self._book.has_part(self._uuid, instance, made.uuid)
-                return made
+        for part in crossed:
+            self._driver.destroy_part(self._uuid, instance.id, part.id)
+        made = self._driver.create_part(self._uuid, instance.id, known.compute, first)
+        self._book.has_part(self._uuid, instance, made.uuid)
+        return made
+
+
+def _mask(parts: Iterable[ComputeInstance]) -> int:
+    """Their compute slices."""
+    mask = 0
+    for part in parts:
+        mask |= ((1 << part.compute) - 1) << part.start
+    return mask
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """NVIDIA's device plug-in: whole cards, cards shared in turns, and MIG instances.
 
-A MIG instance is asked for by its profile, ``nvidia.com/mig-1g.10gb``; cards are cut for it as demand wants.
+A MIG instance is asked for by its profile, ``nvidia.com/mig-1g.10gb``, or a part of one, ``nvidia.com/mig-1c.3g.40gb``; cards
+are cut for it as demand wants.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from calabash.model.request import GpuRequest, ModeName
 GPU = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"
 MIG_PREFIX = "nvidia.com/mig-"
-_PROFILE = re.compile(r"([1-9][0-9]?g\.[1-9][0-9]{0,3}gb)((?:\.[a-z]{2,8}){0,2})")
+_PROFILE = re.compile(r"((?:[1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb)((?:\.[a-z]{2,8}){0,2})")
 
 
 def _request(asking: Asking) -> GpuRequest:

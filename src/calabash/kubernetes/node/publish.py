@@ -25,6 +25,7 @@ from calabash.seams.kube.resources import (
     GPU_NODE,
     GpuNodeDevice,
     GpuNodeMigInstance,
+    GpuNodeMigPart,
     GpuNodeMigProfile,
     GpuNodeSlice,
     GpuNodeSummary,
@@ -157,6 +158,7 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
             core_used_percent=use.percent,
             profile=part.profile,
             start=part.start,
+            part=part.part,
         )
         for part in record.placement.slices
         if part.device == state.device.uuid
@@ -187,7 +189,13 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, *
         utilization_percent=use.percent,
         mig_profiles=_profiles(device),
         mig_instances=tuple(
-            GpuNodeMigInstance(profile=i.profile, start=i.start, fixed=i.fixed, foreign=i.foreign)
+            GpuNodeMigInstance(
+                profile=i.profile,
+                start=i.start,
+                fixed=i.fixed,
+                foreign=i.foreign,
+                parts=tuple(GpuNodeMigPart(start=start, compute=compute) for start, compute in i.kept),
+            )
             for i in device.mig_instances
         ),
     )

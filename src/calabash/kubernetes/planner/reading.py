@@ -28,7 +28,7 @@ from calabash.kubernetes.planner.facts import (
 )
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError
-from calabash.model.mig import MigGeometry, MigInstance, MigProfile
+from calabash.model.mig import MigGeometry, MigInstance, MigPart, MigProfile
 from calabash.model.request import ModeName
 from calabash.seams.kube.groups import MemberGroup, PodGroup
 from calabash.seams.kube.meta import OwnerReference
@@ -226,7 +226,8 @@ def _geometry(profiles: tuple[GpuNodeMigProfile, ...]) -> MigGeometry | None:
 
 
 def _instance(one: GpuNodeMigInstance) -> MigInstance:
-    return MigInstance(profile=one.profile, start=one.start, fixed=one.fixed, foreign=one.foreign)
+    parts = tuple(MigPart(start=part.start, compute=part.compute, kept=True) for part in one.parts)
+    return MigInstance(profile=one.profile, start=one.start, fixed=one.fixed, foreign=one.foreign, parts=parts)
 
 
 def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:

@@ -19,7 +19,7 @@ from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
 
 _LOG_MIN = 4096
-MigChange = Callable[[MigState, MigProfile, int], MigState]
+MigChange = Callable[[MigState, MigProfile, int, int], MigState]
 
 
 class Cluster(Columns):
@@ -69,16 +69,17 @@ class Cluster(Columns):
     def amounts(self, shape: Shape, row: int, device: int) -> tuple[int, int]:
         """What one device gives to the shape: (milli, MiB)."""
         if shape.mig_profile:
-            found = self.mig_profile(row, device, shape.mig_profile)
+            found = self.mig_profiles(row, device, shape.mig_profiles)
             if found is None:
                 raise CalabashError(
                     f"device {device} of {self.names[row]} has no MIG profile {shape.mig_profile}",
                     reason=Reason.SELECTOR_MISMATCH,
                     hint="choose a profile that the device lists",
                 )
-            geometry, profile = found
-            memory = min(profile.memory_mib, int(self.gpu_mib[row, device]) // geometry.slices * profile.slices)
-            return WHOLE_MILLI * profile.compute // geometry.compute, memory
+            geometry, profiles = found
+            slice_mib = int(self.gpu_mib[row, device]) // geometry.slices
+            memory = sum(min(p.memory_mib, slice_mib * p.slices * p.compute // p.instance_compute) for p in profiles)
+            return sum(WHOLE_MILLI * p.compute // geometry.compute for p in profiles), memory
         if shape.whole:
             return WHOLE_MILLI, int(self.gpu_mib[row, device])
         return shape.gpu_milli, shape.gpu_memory_mib
@@ -108,8 +109,9 @@ class Cluster(Columns):
             self.gpu_sum_milli[row] -= total
             if shape.mig_profile:
                 self._cut(shape, placement, occupied)
-                if shape.mig_profile in self.mig_coming:
-                    self.mig_coming.remove(shape.mig_profile)
+                for name in shape.mig_profiles:
+                    if name in self.mig_coming:
+                        self.mig_coming.remove(name)
             self.kind_users[row, shape.kind] += 1
         self.cpu_free_milli[row] -= shape.cpu_milli
         self.memory_free_mib[row] -= shape.memory_mib
@@ -161,19 +163,21 @@ class Cluster(Columns):
             if not free and self.gpu_mode[row, device] != mode:
                 self._refuse(row, f"device {device} is in another sharing mode")
         if shape.mig_profile:
-            found = self.mig_profile(row, device, shape.mig_profile)
-            if found is None:
-                self._refuse(row, f"device {device} has no profile {shape.mig_profile}")
-            if placement.mig_start not in self.mig_starts(row, device, shape.mig_profile):
-                self._refuse(row, f"device {device} has no room for {shape.mig_profile} at {placement.mig_start}")
+            places = dict(zip(placement.devices, placement.mig_places, strict=False)).get(device, ())
+            if not self.mig_may_stand(row, device, shape.mig_profiles, places):
+                at = ", ".join(str(place.start) for place in places)
+                self._refuse(row, f"device {device} has no room for {shape.mig_profile} at {at}")
         return milli, mib
 
     def _cut(self, shape: Shape, placement: NodePlacement, change: MigChange) -> None:
-        for device in placement.devices:
-            found = self.mig_profile(placement.node, device, shape.mig_profile)
+        for device, places in zip(placement.devices, placement.mig_places, strict=True):
+            found = self.mig_profiles(placement.node, device, shape.mig_profiles)
             if found is not None:
                 key = (placement.node, device)
-                state = change(self.mig_state(*key), found[1], placement.mig_start)
+                state = self.mig_state(*key)
+                for profile, place in zip(found[1], places, strict=True):
+                    if place.start >= 0:
+                        state = change(state, profile, *place)
                 if state == MigState():
                     self.mig_states.pop(key, None)
                 else:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calabash.model.mig import occupied, open_profiles
-from calabash.model.mig_plan import choose as choose_place
-from calabash.model.mig_plan import standing
+from calabash.model.mig import MigPlace, open_profiles
+from calabash.model.mig_plan import standing, together
 from calabash.sched.cluster.columns import Rows
 from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.shape import NodePlacement, Topology
@@ -57,27 +56,34 @@ def _of_one_card(compiled: Compiled, row: int, free: Rows) -> Rows:
 
 
 def _choose_mig(compiled: Compiled, row: int, free: list[int]) -> NodePlacement | None:
-    """The cards that keep the largest profiles possible; all instances of one request start at the same slice."""
+    """The cards that keep the largest profiles possible, with the places on each of them."""
     cluster, shape = compiled.cluster, compiled.shape
-    options: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+    options: list[tuple[tuple[object, ...], int, tuple[MigPlace, ...]]] = []
     coming = list(cluster.mig_coming)
-    if shape.mig_profile in coming:
-        coming.remove(shape.mig_profile)  # the one that is being decided about
+    for name in shape.mig_profiles:
+        if name in coming:
+            coming.remove(name)  # the one that is being decided about
     for device in free:
         geometry = cluster.geometries[int(cluster.gpu_geometry[row, device])]
         if geometry is None:
             continue
         instances = cluster.mig_instances.get((row, device), ())
-        state, idle = standing(geometry, cluster.mig_state(row, device), instances)
-        found = choose_place(geometry, shape.mig_profile, state, idle, coming)
-        profile = geometry.profile(shape.mig_profile)
-        if profile is not None and found is not None:
-            left = open_profiles(geometry, occupied(state, profile, found.start))
-            fullest = (-state.mask.bit_count(), len(found.destroyed), *(-count for count in left))
-            options.setdefault(found.start, []).append((fullest, device))
-    chosen = [(sorted(found)[: shape.gpu_count], start) for start, found in options.items()]
-    full = [(picked, start) for picked, start in chosen if len(picked) == shape.gpu_count]
-    if not full:
+        used = cluster.mig_state(row, device)
+        found = together(geometry, shape.mig_profiles, used, instances, coming)
+        if found is not None:
+            state, _ = standing(geometry, used, instances)
+            after = state
+            for choice in found:
+                after = after.joined(geometry, choice.profile, *choice.place)
+            left = open_profiles(geometry, after)
+            merit = (
+                sum(not choice.shared for choice in found),
+                -state.mask.bit_count(),
+                sum(len(choice.destroyed) for choice in found),
+                *(-count for count in left),
+            )
+            options.append((merit, device, tuple(choice.place for choice in found)))
+    picked = sorted((device, places) for _, device, places in sorted(options)[: shape.gpu_count])
+    if len(picked) < shape.gpu_count:
         return None
-    picked, start = min(full)
-    return NodePlacement(node=row, devices=tuple(sorted(d for _, d in picked)), mig_start=start)
+    return NodePlacement(node=row, devices=tuple(d for d, _ in picked), mig_places=tuple(p for _, p in picked))

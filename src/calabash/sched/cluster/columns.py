@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
-from calabash.model.mig import MigGeometry, MigInstance, MigProfile, MigState
-from calabash.model.mig_plan import possible_starts
+from calabash.model.mig import MigGeometry, MigInstance, MigPlace, MigProfile, MigState, occupied
+from calabash.model.mig_plan import possible_places, together
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
 from calabash.sched.cluster.spec import NodeSpec
@@ -124,18 +124,41 @@ class Columns:
         """What MIG instances take of a device."""
         return self.mig_states.get((row, device), MigState())
 
-    def mig_starts(self, row: int, device: int, name: str) -> tuple[int, ...]:
-        """Where one more MIG instance of that profile could begin."""
-        found = self.mig_profile(row, device, name)
-        if found is None:
-            return ()
-        return possible_starts(*found, self.mig_state(row, device), self.mig_instances.get((row, device), ()))
-
-    def mig_profile(self, row: int, device: int, name: str) -> tuple[MigGeometry, MigProfile] | None:
-        """How a device is cut, and its profile of that name."""
+    def mig_profiles(
+        self, row: int, device: int, names: Sequence[str]
+    ) -> tuple[MigGeometry, tuple[MigProfile, ...]] | None:
+        """How a device is cut, and its profiles of these names; None where it has not all of them."""
         geometry = self.geometries[int(self.gpu_geometry[row, device])]
-        profile = geometry.profile(name) if geometry else None
-        return (geometry, profile) if geometry and profile else None
+        if geometry is None:
+            return None
+        found = tuple(profile for name in names if (profile := geometry.profile(name)) is not None)
+        return (geometry, found) if len(found) == len(names) else None
+
+    def mig_has_room(self, row: int, device: int, names: Sequence[str]) -> bool:
+        """Whether MIG instances of these profiles have a place together."""
+        found = self.mig_profiles(row, device, names)
+        if found is None:
+            return False
+        geometry, profiles = found
+        state, instances = self.mig_state(row, device), self.mig_instances.get((row, device), ())
+        if len(profiles) == 1:
+            return bool(possible_places(geometry, profiles[0], state, instances))
+        return together(geometry, names, state, instances) is not None
+
+    def mig_may_stand(self, row: int, device: int, names: Sequence[str], places: Sequence[MigPlace]) -> bool:
+        """Whether they may be exactly there, in this order."""
+        found = self.mig_profiles(row, device, names)
+        if found is None or len(places) != len(names):
+            return False
+        geometry, profiles = found
+        state, instances = self.mig_state(row, device), self.mig_instances.get((row, device), ())
+        for profile, place in zip(profiles, places, strict=True):
+            if place.start < 0:
+                continue
+            if place not in possible_places(geometry, profile, state, instances):
+                return False
+            state = occupied(state, profile, *place)
+        return True
 
     def keep_mode(self, row: int, device: int, mode: str) -> None:
         """A device serves that mode only, or (``""``) any when it is idle; what runs there is untouched."""

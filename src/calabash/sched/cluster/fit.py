@@ -7,11 +7,23 @@ fit is answered by ``explain.reasons``.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
+from calabash.model.mig import MigGeometry, MigState
+from calabash.model.mig_plan import together
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import MODE_MIG, Bools, Ints, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology, parse_expression, tolerates
+
+
+@lru_cache(maxsize=4096)
+def _has(geometry: MigGeometry, names: tuple[str, ...]) -> bool:
+    """Whether an empty card has all of them."""
+    if len(names) == 1:
+        return geometry.profile(names[0]) is not None
+    return together(geometry, names, MigState(), ()) is not None
 
 
 class Compiled:
@@ -102,15 +114,15 @@ class Compiled:
         return allowed
 
     def _mig(self, rows: Rows) -> Bools:
-        """Devices with a legal start for the profile."""
-        cluster, name = self.cluster, self.shape.mig_profile
-        known = [g is not None and g.profile(name) is not None for g in cluster.geometries]
+        """Devices with a place for the profiles."""
+        cluster, names = self.cluster, self.shape.mig_profiles
+        known = [g is not None and _has(g, names) for g in cluster.geometries]
         fits = np.array(known, np.bool_)[cluster.gpu_geometry[rows]]
         fits &= (cluster.gpu_free_milli[rows] == WHOLE_MILLI) | (cluster.gpu_mode[rows] == self.mode)
         for index, device in zip(*np.nonzero(fits), strict=True):
             row, number = int(rows[index]), int(device)
             if (row, number) in cluster.mig_states or (row, number) in cluster.mig_instances:
-                fits[index, device] = bool(cluster.mig_starts(row, number, name))
+                fits[index, device] = cluster.mig_has_room(row, number, names)
         return fits
 
     def nodes(self, rows: Rows, fits: Bools | None) -> Bools:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigPlace
 
 WHOLE_MILLI = 1000
 KINDS = 5
@@ -45,7 +46,8 @@ class Shape:
         selector: label expressions that must all hold on the node: ``k=v``, ``k!=v``, ``k in (a,b)``,
             ``k notin (a,b)``, ``k``, ``!k``.
         tolerations: taints (``key=value:Effect`` or ``key``) that the request accepts; ``*`` accepts all.
-        mig_profile: name of a MIG profile (``1g.10gb``); then ``gpu_milli`` and ``gpu_memory_mib`` stay 0.
+        mig_profile: name of a MIG profile (``1g.10gb``), or several with ``&`` between them that each device gives together;
+            then ``gpu_milli`` and ``gpu_memory_mib`` stay 0.
         topology, topology_required: a wish about the devices of one node, and whether it is a condition.
         mode: sharing mode of the devices; "" stands for the mode that unassigned devices have.
     """
@@ -104,6 +106,11 @@ class Shape:
             )
 
     @property
+    def mig_profiles(self) -> tuple[str, ...]:
+        """What each device gives, one by one."""
+        return tuple(self.mig_profile.split("&")) if self.mig_profile else ()
+
+    @property
     def whole(self) -> bool:
         """Each device is taken as a whole card, memory included."""
         return self.gpu_milli == WHOLE_MILLI and self.gpu_memory_mib == 0
@@ -128,12 +135,13 @@ class Shape:
 class NodePlacement:
     """Where a shape goes: the cluster's row of the node, device indices there, and the policy's score.
 
-    ``mig_start`` is the first memory slice of a MIG instance, -1 otherwise.
+    ``mig_places`` are the places of MIG instances, for each device those of the shape's profiles; one that is not there
+    begins at -1.
     """
 
     node: int
     devices: tuple[int, ...] = ()
-    mig_start: int = -1
+    mig_places: tuple[tuple[MigPlace, ...], ...] = ()
     score: float = 0.0
 
 

@@ -63,10 +63,10 @@ class NvidiaPartitioning:
             of=uuid,
         )
 
-    def create_part(self, uuid: DeviceUuid, instance: int, compute: int) -> ComputeInstance:
+    def create_part(self, uuid: DeviceUuid, instance: int, compute: int, start: int = -1) -> ComputeInstance:
         made = self._ask(
             f"making a part of {compute} compute slices in instance {instance} of {uuid}",
-            lambda: mig.create_part(handle_of(uuid), instance, compute),
+            lambda: mig.create_part(handle_of(uuid), instance, compute, start),
             of=uuid,
         )
         self._parts[made.uuid] = uuid

@@ -245,8 +245,9 @@ def create(handle: object, geometry: MigGeometry, name: str, start: int) -> GpuI
     return GpuInstance(id=int(pynvml.nvmlGpuInstanceGetInfo(made).id), profile=name, start=start)
 
 
-def create_part(handle: object, instance: int, compute: int) -> ComputeInstance:
-    """A compute instance of so many slices, where the driver has room for it."""
+def create_part(handle: object, instance: int, compute: int, start: int = -1) -> ComputeInstance:
+    """A compute instance of so many slices, from ``start`` on; where the driver has room for it when that is -1, or no place
+    of its own reckoning."""
     gi = pynvml.nvmlDeviceGetGpuInstanceById(handle, instance)
     profiles = _compute_profiles(gi)
     if compute not in profiles:
@@ -254,7 +255,7 @@ def create_part(handle: object, instance: int, compute: int) -> ComputeInstance:
             f"GPU instance {instance} has no compute instances of {compute} slices",
             hint=f"of {', '.join(map(str, sorted(profiles)))}",
         )
-    made = pynvml.nvmlGpuInstanceCreateComputeInstance(gi, profiles[compute])
+    made = _made_part(gi, profiles[compute], compute, start)
     info = pynvml.nvmlComputeInstanceGetInfo_v2(made)
     seen = _devices(handle).get((instance, int(info.id)))
     if seen is None:
@@ -264,6 +265,17 @@ def create_part(handle: object, instance: int, compute: int) -> ComputeInstance:
     return ComputeInstance(
         id=int(info.id), uuid=seen.uuid, compute=int(info.placement.size), start=int(info.placement.start)
     )
+
+
+def _made_part(gi: object, profile: int, compute: int, start: int) -> object:
+    if start >= 0:
+        place = pynvml.c_nvmlComputeInstancePlacement_t(start, compute)
+        try:
+            return pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(gi, profile, ctypes.byref(place))
+        except pynvml.NVMLError as error:
+            if error.value not in (*_ABSENT, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+                raise
+    return pynvml.nvmlGpuInstanceCreateComputeInstance(gi, profile)
 
 
 def destroy_part(handle: object, instance: int, part: int) -> None:

@@ -81,8 +81,9 @@ class Partitioning(Protocol):
         """A new instance, without parts yet. Raises NO_CAPACITY where its place is taken, BAD_REQUEST for no legal place."""
         ...
 
-    def create_part(self, uuid: DeviceUuid, instance: int, compute: int) -> ComputeInstance:
-        """A part of an instance, of so many compute slices. Raises NO_CAPACITY where fewer are free."""
+    def create_part(self, uuid: DeviceUuid, instance: int, compute: int, start: int = -1) -> ComputeInstance:
+        """A part of an instance, of so many compute slices, from ``start`` on where the driver lets that be chosen (-1: where
+        it will). Raises NO_CAPACITY where fewer are free, or others are there."""
         ...
 
     def destroy_part(self, uuid: DeviceUuid, instance: int, part: int) -> None:

@@ -23,6 +23,13 @@ class GpuNodeMigProfile(KubeStruct, frozen=True):
     media: bool = False
 
 
+class GpuNodeMigPart(KubeStruct, frozen=True):
+    """A part of an instance that has to stay as it is: its first compute slice, and how many they are."""
+
+    start: int
+    compute: int
+
+
 class GpuNodeMigInstance(KubeStruct, frozen=True):
     """A MIG instance that stands on a card, as in ``model.mig``."""
 
@@ -30,6 +37,7 @@ class GpuNodeMigInstance(KubeStruct, frozen=True):
     start: int
     fixed: bool = False
     foreign: bool = False
+    parts: tuple[GpuNodeMigPart, ...] = ()
 
 
 class GpuNodeSlice(KubeStruct, frozen=True):
@@ -50,6 +58,7 @@ class GpuNodeSlice(KubeStruct, frozen=True):
     core_used_percent: int | None = None
     profile: str = ""
     start: int = -1
+    part: int = -1
 
 
 class GpuNodeDevice(KubeStruct, frozen=True):

@@ -231,6 +231,12 @@ def test_a_media_profile_has_a_dot_in_the_name_of_its_resource() -> None:
     assert (request.count, request.mig, request.mode) == (2, "1g.10gb+me", "mig")
 
 
+def test_a_part_of_an_instance_is_asked_by_nvidias_name_for_it() -> None:
+    asked = translate(pod({"nvidia.com/mig-1c.3g.40gb": 1}))
+    assert asked is not None
+    assert (asked.containers[0].request.mig, asked.containers[0].request.mode) == ("1c.3g.40gb", "mig")
+
+
 @pytest.mark.parametrize(
     ("name", "word", "limits", "policy"),
     [

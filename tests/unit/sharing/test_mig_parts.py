@@ -1,0 +1,210 @@
+"""Parts of MIG instances: several holders of one instance, each with compute slices of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash.model.device import Device, DeviceUuid
+from calabash.model.errors import Reason
+from calabash.model.mig import (
+    MigInstance,
+    MigPart,
+    MigPlace,
+    MigProfile,
+    MigState,
+    best_part,
+    legal_starts,
+    occupied,
+    open_parts,
+    state_of,
+    vacated,
+)
+from calabash.model.mig_plan import choose, plan, possible_places, standing, taken
+from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
+from calabash.sched.cluster.mig_tables import GEOMETRIES
+from calabash.sharing.mig import MODE, wanted_profile
+from calabash.sharing.protocol import HeldSlice, Misfit
+from calabash.sharing.registry import fits
+
+GEOMETRY = GEOMETRIES["H100"]
+H100 = Device(uuid=DeviceUuid("GPU-h"), index=0, vendor="nvidia", model="H100", memory_mib=81_000, mig=GEOMETRY)
+MIG = ModeName("mig")
+EMPTY = MigState()
+
+
+def profile_of(name: str) -> MigProfile:
+    profile = GEOMETRY.profile(name)
+    assert profile is not None
+    return profile
+
+
+def granted(held: list[HeldSlice], name: str, device: Device = H100, place: MigPlace | None = None) -> Slice:
+    part = fits(device, MIG if held else None, held, GpuRequest(mig=name), place=place)
+    assert not isinstance(part, Misfit), part
+    held.append(HeldSlice(slice=part))
+    return part
+
+
+def refused(held: list[HeldSlice], name: str, device: Device = H100) -> Misfit:
+    part = fits(device, MIG if held else None, held, GpuRequest(mig=name))
+    assert isinstance(part, Misfit)
+    return part
+
+
+def test_parts_of_one_profile_go_into_one_instance_until_its_compute_is_gone() -> None:
+    held: list[HeldSlice] = []
+    parts = [granted(held, "1c.3g.40gb") for _ in range(3)]
+    assert len({part.start for part in parts}) == 1
+    assert {part.part for part in parts} == {0, 1, 2}
+    fourth = granted(held, "1c.3g.40gb")
+    assert fourth.start != parts[0].start
+    assert isinstance(fits(H100, MIG, held, GpuRequest(mig="1g.10gb")), Misfit)
+
+
+def test_what_a_part_counts_is_its_compute_and_its_fair_part_of_a_memory_that_all_of_them_see() -> None:
+    held: list[HeldSlice] = []
+    parts = [granted(held, "1c.3g.40gb") for _ in range(3)]
+    whole = profile_of("3g.40gb")
+    assert sum(part.memory_mib for part in parts) == whole.memory_mib // 3 * 3
+    assert [part.core_percent for part in parts] == [14, 14, 14]
+    division = MODE.division(H100, held)
+    assert (division.slices, division.memory_mib) == (3, whole.memory_mib // 3 * 3)
+
+
+def test_a_part_of_all_compute_slices_is_the_instance_itself() -> None:
+    assert GEOMETRY.profile("3c.3g.40gb") is GEOMETRY.profile("3g.40gb")
+    part = granted([], "3c.3g.40gb")
+    assert (part.profile, part.part) == ("3g.40gb", -1)
+
+
+@pytest.mark.parametrize("name", ["4c.3g.40gb", "5c.7g.80gb", "1c.5g.50gb", "2c.1g.10gb"])
+def test_parts_that_no_instance_has_are_refused(name: str) -> None:
+    assert refused([], name).reason is Reason.SELECTOR_MISMATCH
+
+
+def test_amounts_never_mean_a_part_and_hardware_isolation_is_not_to_be_had_of_one() -> None:
+    for percent in range(1, 101):
+        profile = wanted_profile(GEOMETRY, GpuRequest(mode=MIG, core_percent=percent))
+        assert profile is not None
+        assert not profile.of
+    asked = GpuRequest(mig="1c.3g.40gb", isolation=Isolation.HARDWARE)
+    answer = fits(H100, None, (), asked)
+    assert isinstance(answer, Misfit)
+    assert "shares the memory" in answer.message
+
+
+def test_a_whole_instance_is_not_given_where_parts_are_and_parts_not_where_it_is_whole() -> None:
+    held: list[HeldSlice] = []
+    part = granted(held, "1c.3g.40gb")
+    whole = granted(held, "3g.40gb")
+    assert {part.start, whole.start} == {0, 4}
+    assert granted(held, "2c.3g.40gb").start == part.start
+    assert refused(held, "1c.3g.40gb").reason is Reason.NO_CAPACITY
+
+
+def test_a_small_part_begins_where_the_largest_still_has_room_and_the_fullest_instance_is_filled_first() -> None:
+    held: list[HeldSlice] = []
+    assert granted(held, "1c.3g.40gb").part == 2
+    assert granted(held, "2c.3g.40gb").part == 0
+    first = granted(held, "2c.3g.40gb")
+    assert granted(held, "1c.3g.40gb").start == first.start
+
+
+def test_a_place_that_was_decided_is_kept_to_the_compute_slice() -> None:
+    held: list[HeldSlice] = []
+    assert granted(held, "1c.3g.40gb", place=MigPlace(0, 1)).place == (0, 1)
+    assert granted(held, "1c.3g.40gb", place=MigPlace(0, 0)).place == (0, 0)
+    assert granted(held, "1c.3g.40gb", place=MigPlace(4, 2)).place == (4, 2)
+    again = fits(H100, MIG, held, GpuRequest(mig="1c.3g.40gb"), place=MigPlace(0, 1))
+    assert isinstance(again, Misfit)
+    across = fits(H100, MIG, held, GpuRequest(mig="2c.3g.40gb"), place=MigPlace(4, 1))
+    assert isinstance(across, Misfit)
+
+
+def test_an_idle_instance_is_used_for_parts_and_small_idle_ones_leave_for_them() -> None:
+    idle = [MigInstance(profile="3g.40gb", start=0)]
+    choice = choose(GEOMETRY, "1c.3g.40gb", state_of(GEOMETRY, [("3g.40gb", 4)]), idle)
+    assert choice is not None
+    assert (choice.start, choice.reused, choice.shared, choice.destroyed) == (0, True, False, ())
+    small = [MigInstance(profile="1g.10gb", start=s) for s in (1, 2)]
+    choice = choose(GEOMETRY, "1c.3g.40gb", state_of(GEOMETRY, [("3g.40gb", 4)]), small)
+    assert choice is not None
+    assert [i.start for i in choice.destroyed] == [1, 2]
+
+
+def test_parts_of_others_are_given_as_they_are_and_never_cut_again() -> None:
+    parts = (MigPart(start=0, compute=2, kept=True), MigPart(start=2, compute=1, kept=True))
+    cut = replace(H100, mig_instances=(MigInstance(profile="3g.40gb", start=4, fixed=True, parts=parts),))
+    held: list[HeldSlice] = []
+    granted(held, "4g.40gb", cut)
+    assert refused(held, "3g.40gb", cut).reason is Reason.NO_CAPACITY
+    assert granted(held, "1c.3g.40gb", cut).place == (4, 2)
+    assert refused(held, "1c.3g.40gb", cut).reason is Reason.NO_CAPACITY
+    assert granted(held, "2c.3g.40gb", cut).place == (4, 0)
+
+
+def test_an_instance_with_a_stranger_beside_its_tenants_takes_no_more_parts() -> None:
+    held: list[HeldSlice] = []
+    part = granted(held, "1c.3g.40gb")
+    there = replace(H100, mig_instances=(MigInstance(profile="3g.40gb", start=part.start, foreign=True),))
+    assert granted(held, "1c.3g.40gb", there).start != part.start
+
+
+def test_parts_that_wait_behind_are_looked_ahead_to_as_the_instances_that_they_need() -> None:
+    answers = plan(GEOMETRY, EMPTY, [], ["1c.3g.40gb"] * 3 + ["4g.40gb", "1c.3g.40gb"])
+    assert [choice.start if choice else None for choice in answers] == [4, 4, 4, 0, None]
+
+
+NAMES = [p.name for p in GEOMETRY.profiles] + [
+    f"{c}c.{p.name}" for p in GEOMETRY.profiles for c in (1, 2, 3, 4) if c < p.compute
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.integers(0, 99)), max_size=30))
+def test_nobody_has_a_slice_twice_and_what_is_taken_is_given_back_exactly(
+    steps: list[tuple[str, bool, int]],
+) -> None:
+    state, held = EMPTY, list[tuple[str, int, int]]()
+    for name, leaves, which in steps:
+        if leaves and held:
+            gone = held.pop(which % len(held))
+            state = vacated(state, profile_of(gone[0]), *gone[1:])
+            assert state == state_of(GEOMETRY, held)
+            continue
+        profile = profile_of(name)
+        places = possible_places(GEOMETRY, profile, state, ())
+        choice = choose(GEOMETRY, name, state)
+        assert (choice is None) == (not places)
+        if choice is None:
+            continue
+        assert choice.place in places
+        state = taken(GEOMETRY, state, (), choice)[0]
+        held.append((choice.profile, *choice.place))
+    memory = sum(p.slices for p, start in {(profile_of(profile_of(n).instance), start) for n, start, _ in held})
+    assert state.mask.bit_count() == memory
+    for shared in state.shared:
+        inside = [profile_of(n).compute for n, start, part in held if start == shared.start and part >= 0]
+        assert sum(inside) == shared.mask.bit_count()
+    for gone in reversed(held):
+        state = vacated(state, profile_of(gone[0]), *gone[1:])
+    assert state == EMPTY
+
+
+def test_the_best_part_is_one_of_those_that_are_open() -> None:
+    for name in NAMES:
+        profile = profile_of(name)
+        for mask in range(1 << profile.instance_compute):
+            found = open_parts(profile, mask)
+            assert best_part(profile, mask) in (found or (-1,))
+
+
+def test_what_stands_is_counted_once_whoever_is_in_it() -> None:
+    used = state_of(GEOMETRY, [("1c.3g.40gb", 4, 2), ("1c.3g.40gb", 4, 1)])
+    state, idle = standing(GEOMETRY, used, [MigInstance(profile="3g.40gb", start=4)])
+    assert (state, idle) == (used, ())
+    assert legal_starts(GEOMETRY, profile_of("4g.40gb"), state) == (0,)
+    assert occupied(used, profile_of("4g.40gb"), 0).compute == 7
