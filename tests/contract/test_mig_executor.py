@@ -295,6 +295,8 @@ def test_small_tenants_share_a_gpu_instance_by_its_compute_slices(world: World) 
     assert world.places() == [("3g.40gb", 0)]
     (instance,) = world.cards[0].mig_instances
     assert [(p.start, p.compute, p.kept) for p in instance.parts] == [(n, 1, False) for n in range(3)]
+    (told,) = world.executor.warnings(world.held["a"])
+    assert told == "1c.3g.40gb shares the memory of its 3g.40gb with others, without a limit"
     assert "0 of 3 compute slices free" in refused(world, "d", "1c.3g.40gb", 0).message
     assert refused(world, "d", "3g.40gb", 0).reason is Reason.NO_CAPACITY
     world.leave("a")
@@ -304,8 +306,8 @@ def test_small_tenants_share_a_gpu_instance_by_its_compute_slices(world: World) 
     world.leave("e")
     world.leave("c")
     whole = world.grant("f", "3g.40gb", 0)
-    (instance,) = world.cut.layout(world.cards[0].uuid).instances
-    assert [(p.uuid, p.compute) for p in instance.parts] == [(whole, 3)]
+    (found,) = world.cut.layout(world.cards[0].uuid).instances
+    assert [(p.uuid, p.compute) for p in found.parts] == [(whole, 3)]
 
 
 def test_containers_get_the_capabilities_of_their_instance_also_from_a_pool_that_was_started_again(
@@ -584,8 +586,8 @@ class Walk:
         assert len(uuids) == len(set(uuids))
         for name, record in world.held.items():
             (has,) = record.placement.slices
-            instance = split_profile(has.profile)[1]
-            assert standing[world.slots[name].uuids[0]] == (has.device, instance, has.start)
+            place = (has.device, split_profile(has.profile)[1], has.start)
+            assert standing[world.slots[name].uuids[0]] == place
         for key in self.others:
             assert key in standing.values(), "what is not ours was destroyed"
 
