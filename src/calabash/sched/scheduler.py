@@ -97,7 +97,7 @@ class Scheduler:
                 )
         self.submit(request)
         try:
-            self.cluster.place(request.shape, placement)
+            self.cluster.place(request.shape, placement, held=True)
         except CalabashError:
             self.state.remove(request.id)
             raise

@@ -179,3 +179,15 @@ def test_the_books_and_the_layout_agree_over_random_demand() -> None:
             assert state.compute <= geometry.compute
     assert started > 150
     assert waited > 20
+
+
+def test_what_the_journal_says_is_held_is_taken_up_also_where_a_stranger_is_beside_it() -> None:
+    request = GpuRequest(mig="1c.3g.40gb")
+    placement = ask(machine(card(0)), "a", request)
+    assert placement is not None
+    start = placement.slices[0].start
+    again = machine(replace(card(0), mig_instances=(MigInstance(profile="3g.40gb", start=start, foreign=True),)))
+    again.adopt(AllocationId("a"), request, placement, started_at_s=0.0)
+    other = ask(again, "b", request)
+    assert other is not None
+    assert other.slices[0].start != start

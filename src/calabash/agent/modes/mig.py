@@ -120,6 +120,8 @@ class MigExecutor(ViewOnly):
         for record in held:
             uuids = slots.get(record.id, ())
             self._held[record.id] = tuple(_numbered(uuid, standing.get(uuid)) for uuid in uuids)
+        for card in list(self._cards.values()):
+            self._tell(card)  # until now those who hold something were strangers on it
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
         told: list[str] = []
@@ -192,14 +194,16 @@ class MigExecutor(ViewOnly):
 
     def _publish(self, card: MigCard) -> None:
         """What schedulers and the census see of the card; other places may be free now."""
-        news = self._tools.inventory.divisions.set(
+        if self._tell(card):
+            self._tools.changed()
+
+    def _tell(self, card: MigCard) -> bool:
+        return self._tools.inventory.divisions.set(
             card.device.uuid,
             enabled=card.layout.enabled,
             instances=card.instances(self._uuids()),
             parts=card.layout.uuids,
         )
-        if news:
-            self._tools.changed()
 
     def _kept(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
         """What a held allocation has still stands, or stands again."""

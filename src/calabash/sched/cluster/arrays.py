@@ -84,15 +84,19 @@ class Cluster(Columns):
             return WHOLE_MILLI, int(self.gpu_mib[row, device])
         return shape.gpu_milli, shape.gpu_memory_mib
 
-    def place(self, shape: Shape, placement: NodePlacement) -> None:
-        """Take the resources. Raises CalabashError, with nothing changed, when they are not there."""
+    def place(self, shape: Shape, placement: NodePlacement, *, held: bool = False) -> None:
+        """Take the resources. Raises CalabashError, with nothing changed, when they are not there.
+
+        Args:
+            held: it has them already, so that what is seen to stand on its devices is its own.
+        """
         row = placement.node
         if self.cpu_free_milli[row] < shape.cpu_milli or self.memory_free_mib[row] < shape.memory_mib:
             self._refuse(row, "CPU or memory")
         if len(placement.devices) != shape.gpu_count or len(set(placement.devices)) != shape.gpu_count:
             self._refuse(row, f"{len(placement.devices)} devices named for {shape.gpu_count}")
         if shape.gpu_count:
-            taken = [(device, *self._checked(shape, placement, device)) for device in placement.devices]
+            taken = [(device, *self._checked(shape, placement, device, held=held)) for device in placement.devices]
             mode = self.mode_code(shape.mode or (MODE_MIG if shape.mig_profile else ""))
             total = 0
             for device, milli, mib in taken:
@@ -147,7 +151,7 @@ class Cluster(Columns):
         self.users[row] -= 1
         self.touch(row)
 
-    def _checked(self, shape: Shape, placement: NodePlacement, device: int) -> tuple[int, int]:
+    def _checked(self, shape: Shape, placement: NodePlacement, device: int, *, held: bool) -> tuple[int, int]:
         """(milli, MiB) of a device that has them free in the right mode; raises otherwise."""
         row = placement.node
         if not 0 <= device < self.gpu_count[row]:
@@ -164,7 +168,7 @@ class Cluster(Columns):
                 self._refuse(row, f"device {device} is in another sharing mode")
         if shape.mig_profile:
             places = dict(zip(placement.devices, placement.mig_places, strict=False)).get(device, ())
-            if not self.mig_may_stand(row, device, shape.mig_profiles, places):
+            if not self.mig_may_stand(row, device, shape.mig_profiles, places, held=held):
                 at = ", ".join(str(place.start) for place in places)
                 self._refuse(row, f"device {device} has no room for {shape.mig_profile} at {at}")
         return milli, mib

@@ -145,13 +145,17 @@ class Columns:
             return bool(possible_places(geometry, profiles[0], state, instances))
         return together(geometry, names, state, instances) is not None
 
-    def mig_may_stand(self, row: int, device: int, names: Sequence[str], places: Sequence[MigPlace]) -> bool:
-        """Whether they may be exactly there, in this order."""
+    def mig_may_stand(
+        self, row: int, device: int, names: Sequence[str], places: Sequence[MigPlace], *, held: bool
+    ) -> bool:
+        """Whether they may be exactly there, in this order; ``held``: what stands there is theirs."""
         found = self.mig_profiles(row, device, names)
         if found is None or len(places) != len(names):
             return False
         geometry, profiles = found
         state, instances = self.mig_state(row, device), self.mig_instances.get((row, device), ())
+        if held:
+            instances = ()
         for profile, place in zip(profiles, places, strict=True):
             if place.start < 0:
                 continue
