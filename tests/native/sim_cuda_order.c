@@ -264,7 +264,7 @@ static void nonsense(void)
     EXPECT(cuModuleLoadData(&module, "this is no image"), CUDA_ERROR_INVALID_PTX);
     EXPECT(cuCtxDestroy_v2((CUcontext)1), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT(cuGraphLaunch(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
-    EXPECT(cuGreenCtxDestroy(NULL), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT(cuMulticastBindAddr(0, 0, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
     CUstream s = stream(0);
     OK(cuStreamDestroy_v2(s));
     EXPECT(cuStreamSynchronize(s), CUDA_ERROR_INVALID_HANDLE);

@@ -54,6 +54,17 @@ ORDER = {
     "addresses are resolved by version and flavour": "addresses",
 }
 
+GREEN = {
+    "multiprocessors are split by the grain of the card and described once": "split",
+    "a resource that a program has changed, or of two splits, is no resource": "forged",
+    "a green context has its own handle, id, streams and resources, and retains the primary one": "made",
+    "memory and modules of a green context are the primary one's and outlive it": "memory_stays",
+    "two green contexts run at once, each as fast as its part of the card": "side_by_side",
+    "an event of a green context waits for all its work, and the primary one for all green ones": "events",
+    "what is left of a destroyed green context says so": "destroyed",
+    "an illegal address in one is the end of all that share the address space": "sticky_green",
+}
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CudaNode]:
@@ -73,6 +84,10 @@ def test_a_card_beside_a_grace_cpu_reaches_all_memory_of_the_program(tmp_path: P
     node.run("sim_cuda_memory", "coherent")
     assert node.device()["used_bytes"] == 0
     node.close()
+@pytest.mark.parametrize("check", GREEN.values(), ids=list(GREEN))
+def test_green_contexts(node: CudaNode, check: str) -> None:
+    node.run("sim_cuda_green", check)
+    assert node.device()["used_bytes"] == 0
 
 
 @pytest.mark.parametrize("check", MANAGED.values(), ids=list(MANAGED))
@@ -92,7 +107,7 @@ def test_order(node: CudaNode, check: str) -> None:
 def test_what_is_not_served_is_listed_functions_apart_from_kernels(node: CudaNode) -> None:
     node.run("sim_cuda_order", "nonsense")
     functions, kernels = simctl("unserved", node.state).stdout.split("kernels that the simulation does not know")
-    assert "1  cuGreenCtxDestroy\n" in functions
+    assert "1  cuMulticastBindAddr\n" in functions
     assert "3  stranger\n" in kernels
     assert "stranger" not in functions
     shown = json.loads(simctl("show", node.state, "--json").stdout)["unserved"]

@@ -2,8 +2,8 @@
  * Attributes of devices: what the profile repeats, what follows from the generation, what is the same everywhere.
  */
 #include "sim/cuda/call.h"
+#include "sim/cuda/green.h"
 #include "sim/cuda/process.h"
-#include "sim/node/mps.h"
 
 static int shared_bytes_of_multiprocessor(const struct sim_profile *p)
 {
@@ -46,15 +46,12 @@ static int threads_of_multiprocessor(const struct sim_profile *p)
 static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
 {
     const struct sim_profile *p = d->profile;
-    const struct sim_mps *mps = &process.sim.node->proc[process.sim.slot].mps;
-    uint32_t sms =
-        mps->role == SIM_MPS_CLIENT ? sim_mps_multiprocessors(p->sm_count, mps->permille) : p->sm_count;
     uint32_t clock_mhz = p->sm_clock_max_mhz ? p->sm_clock_max_mhz : p->sm_clock_mhz;
     const struct {
         CUdevice_attribute attribute;
         int64_t value;
     } rows[] = {
-        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, sms},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, resource_multiprocessors(d)},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, p->compute_major},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, p->compute_minor},
         {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, (int64_t)clock_mhz * 1000},

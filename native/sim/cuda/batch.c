@@ -68,15 +68,3 @@ EXPORT CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget targ
     (void)scope;
     return context_enter(&c);
 }
-
-EXPORT CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
-{
-    struct context *c = object_get(hCtx, KIND_CONTEXT);
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!c) return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = cuCtxPushCurrent_v2(hCtx);
-    if (result != CUDA_SUCCESS) return result;
-    result = cuEventRecord(hEvent, CU_STREAM_LEGACY);
-    cuCtxPopCurrent_v2(NULL);
-    return result;
-}

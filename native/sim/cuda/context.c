@@ -63,7 +63,7 @@ CUresult context_health(struct context *c)
     /* A program that closed descriptors it did not open has lost the lock that says it lives. */
     if (self->state != SIM_SLOT_LIVE || self->generation != process.generation)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (c->sticky != CUDA_SUCCESS) return c->sticky;
+    if (context_home(c)->sticky != CUDA_SUCCESS) return context_home(c)->sticky;
     uint32_t barred = sim_mps_health(&process.sim);
     if (barred) return (CUresult)barred;
     if (__atomic_load_n(&f->lost, __ATOMIC_RELAXED)) return CUDA_ERROR_UNKNOWN;

@@ -18,7 +18,10 @@ struct context {
     uint64_t id;
     uint32_t flags;
     bool primary;
-    bool active; /* a primary context is an address before and after it is a context */
+    struct context *parent; /* of a green context: the primary one, whose memory and modules it uses */
+    void *green;            /* ...and its handle */
+    uint32_t sm_count;      /* ...and how many multiprocessors it has; 0: all */
+    bool active;            /* a primary context is an address before and after it is a context */
     int queue;
     uint32_t fatal_epoch, instance_epoch;
     CUresult sticky;
@@ -49,6 +52,12 @@ CUresult context_enter(struct context **out);
 #define CONTEXT_OR_RETURN(c) \
     struct context *c;       \
     OK_OR_RETURN(context_enter(&c))
+
+/* To whom what is made in a context belongs: a green one makes things in the primary one. */
+static inline struct context *context_home(struct context *c)
+{
+    return c && c->parent ? c->parent : c;
+}
 
 CUresult context_health(struct context *c);
 /* The object of the device's primary context, not yet active. */

@@ -45,6 +45,8 @@ void event_forget_all(struct context *c)
             e->end_ns = e->recorded_ns;
             e->state = EVENT_DONE;
             event_unmark(e);
+            e->context = e->home;
+            e->context_id = e->home_id;
         }
     }
 }
@@ -54,6 +56,19 @@ struct context *event_context(const struct event *e)
 {
     struct context *c = object_get(e->context, KIND_CONTEXT);
     return c && c->active && c->id == e->context_id ? c : NULL;
+}
+
+bool event_move(struct event *e, struct context *c)
+{
+    if (e->context == c) return true;
+    if (context_home(c) != e->home) return false;
+    struct context *before = e->context;
+    pthread_mutex_lock(&before->lock);
+    event_unmark(e);
+    e->context = c;
+    e->context_id = c->id;
+    pthread_mutex_unlock(&before->lock);
+    return true;
 }
 
 void event_stamp(struct context *c, struct event *e, uint64_t last, struct depend effects,
@@ -126,7 +141,11 @@ CUresult event_get(CUevent handle, struct event **out)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct event *e = object_get(handle, KIND_EVENT);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
-    if (!event_context(e)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!event_context(e)) { /* a green one may have ended, and what was recorded in it with it */
+        e->context = e->home;
+        e->context_id = e->home_id;
+        if (!event_context(e)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
     *out = e;
     return context_health(e->context);
 }

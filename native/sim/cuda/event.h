@@ -8,8 +8,10 @@ struct node;
 
 struct event {
     struct object object;
-    struct context *context;
+    struct context *context; /* in which it was recorded last: in a green one, or in... */
     uint64_t context_id;
+    struct context *home; /* the one in which it was made */
+    uint64_t home_id;
     uint32_t references; /* deferred work that names it */
     uint32_t flags;
     enum { EVENT_NEVER, EVENT_PENDING, EVENT_POSTED, EVENT_DONE } state;
@@ -40,6 +42,8 @@ void event_hold(struct event *e);
 void event_release(struct event *e);
 /* The context ends: no event may wait for its books any more. */
 void event_forget_all(struct context *c);
+/* The event is to be recorded in `c`; false when that is no context of its home. */
+bool event_move(struct event *e, struct context *c);
 bool event_done(struct event *e);
 CUresult event_wait(struct event *e);
 

@@ -18,8 +18,8 @@ EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
         return CUDA_ERROR_INVALID_VALUE;
     struct event *e = object_new(KIND_EVENT, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
-    e->context = c;
-    e->context_id = c->id;
+    e->home = e->context = context_home(c);
+    e->home_id = e->context_id = e->home->id;
     e->flags = Flags;
     *phEvent = (CUevent)e;
     return CUDA_SUCCESS;
@@ -53,7 +53,7 @@ static CUresult record(struct event *e, CUstream hStream)
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
     if (capture_record(s, e, &result)) return result;
-    if (e->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event_move(e, s->context)) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&s->context->lock);
     event_unmark(e);
     e->generation++;
@@ -102,7 +102,7 @@ EXPORT CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUev
     if (result == CUDA_SUCCESS) result = event_get(hEnd, &b);
     if (result != CUDA_SUCCESS) return result;
     if (!pMilliseconds) return CUDA_ERROR_INVALID_VALUE;
-    if (a->context != b->context || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
+    if (a->home != b->home || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
     if (a->state == EVENT_NEVER || b->state == EVENT_NEVER) return CUDA_ERROR_INVALID_HANDLE;
     if (!event_done(a) || !event_done(b)) return CUDA_ERROR_NOT_READY;
@@ -135,16 +135,4 @@ EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int
     /* Posted in one context: the order of the queue is the wait. Otherwise the stream's thread waits. */
     if (known) return stream_submit(s, &(struct work){.kind = WORK_EFFECT, .after = effects});
     return stream_submit(s, &(struct work){.kind = WORK_WAIT, .event = e});
-}
-
-EXPORT CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
-{
-    struct context *c = object_get(hCtx, KIND_CONTEXT);
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!c) return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = cuCtxPushCurrent_v2(hCtx);
-    if (result != CUDA_SUCCESS) return result;
-    result = cuStreamWaitEvent(CU_STREAM_LEGACY, hEvent, 0);
-    cuCtxPopCurrent_v2(NULL);
-    return result;
 }

@@ -107,7 +107,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
     if (r) {
         madvise((void *)r->base, r->room, MADV_DONTFORK);
         r->device = c->device;
-        r->context = c;
+        r->context = context_home(c);
         r->file = fd;
         *pdptr = r->base;
     } else {

@@ -60,7 +60,7 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
     }
     if (r) {
         r->device = d;
-        r->context = c;
+        r->context = context_home(c);
         r->charged = charge;
         r->place = place;
         if (place.bytes) __atomic_store_n(&places_used, true, __ATOMIC_RELAXED);

@@ -47,7 +47,7 @@ CUresult module_load(const void *data, size_t limit, struct context *c, enum kin
     }
     m->image = image;
     m->function = table;
-    m->context = c;
+    m->context = context_home(c);
     pthread_mutex_lock(&lock);
     m->next = modules;
     modules = m;
@@ -139,6 +139,7 @@ CUresult module_function(struct module *m, const char *name, struct function **o
 CUresult module_global(struct module *m, struct context *c, const char *name, CUdeviceptr *address,
                        size_t *bytes)
 {
+    c = context_home(c);
     for (size_t i = 0; i < m->image->global_count; i++) {
         const struct global_variable *v = &m->image->global[i];
         if (strcmp(v->name, name) != 0) continue;

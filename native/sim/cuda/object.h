@@ -14,6 +14,7 @@ enum kind {
     KIND_CONTEXT = 0x43A1,
     KIND_STREAM,
     KIND_STREAM_ENDING, /* destroyed, with work under way */
+    KIND_STREAM_ORPHAN, /* its green context was destroyed before it */
     KIND_EVENT,
     KIND_EVENT_ENDING, /* destroyed, with work that still names it */
     KIND_MODULE,
@@ -28,6 +29,8 @@ enum kind {
     KIND_PHYSICAL,
     KIND_TEXTURE,
     KIND_USER, /* a user object */
+    KIND_GREEN,
+    KIND_RESOURCES, /* the descriptor of a green context to be */
 };
 
 struct object {

@@ -70,7 +70,7 @@ CUresult pool_take(struct context *c, struct pool *p, uint64_t bytes, struct ran
         memory_lock();
         r->size = bytes;
         r->pending_free = r->freeing = false;
-        r->context = c;
+        r->context = context_home(c);
         memory_unlock();
         count_use(p, charge);
         pthread_mutex_unlock(&lock);

@@ -47,7 +47,7 @@ EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flag
         memmove(&registered[i + 1], &registered[i], (registered_count - i) * sizeof *registered);
         registered[i] = r;
         registered_count++;
-        r->context = c;
+        r->context = context_home(c);
         r->flags = Flags;
     }
     memory_unlock();

@@ -79,10 +79,12 @@ CUresult stream_get(CUstream handle, struct stream **out)
     else if (handle == CU_STREAM_LEGACY)
         s = stream_legacy(c);
     else if (handle == CU_STREAM_PER_THREAD)
-        s = per_thread_stream(c);
+        s = c->parent ? NULL : per_thread_stream(c);
     else {
         s = object_get(handle, KIND_STREAM);
-        if (!s) return CUDA_ERROR_INVALID_HANDLE;
+        if (!s)
+            return object_get(handle, KIND_STREAM_ORPHAN) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                          : CUDA_ERROR_INVALID_HANDLE;
         if (s->context != c) {
             result = context_health(s->context);
             if (result != CUDA_SUCCESS) return result;
@@ -91,6 +93,7 @@ CUresult stream_get(CUstream handle, struct stream **out)
         return CUDA_SUCCESS;
     }
     *out = s;
+    if (!s && c->parent && handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
     return s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -101,6 +104,14 @@ void stream_unlink(struct stream *s)
         *p = s->next;
         return;
     }
+}
+
+void stream_gone(struct stream *s)
+{
+    if (s->orphaned)
+        __atomic_store_n(&s->object.kind, (uint32_t)KIND_STREAM_ORPHAN, __ATOMIC_RELEASE);
+    else
+        object_free(s);
 }
 
 uint64_t stream_last(const struct stream *s)

@@ -15,6 +15,7 @@ struct stream {
     uint32_t flags;
     int priority;
     bool legacy, per_thread, dying;
+    bool orphaned;     /* its green context has ended before it: the handle stays, and says so */
     pthread_t owner;   /* of a per-thread stream */
     uint64_t last;     /* 1 + number of its last posted entry */
     uint64_t pushed;   /* deferred operations ever queued */
@@ -48,6 +49,8 @@ struct stream *stream_legacy(struct context *c);
 struct stream *stream_default(struct context *c);
 /* Take `s` out of its context's list; the context's lock is held. */
 void stream_unlink(struct stream *s);
+/* The last of it: nobody uses it any more. */
+void stream_gone(struct stream *s);
 /* 1 + number of the entry that work in `s` now follows; and note that `last` was posted for it. */
 uint64_t stream_last(const struct stream *s);
 void stream_posted(struct stream *s, uint64_t last);

@@ -31,6 +31,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct stream *s = object_get(hStream, KIND_STREAM);
+    if (!s && object_get(hStream, KIND_STREAM_ORPHAN)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!s || s->legacy || s->per_thread) return CUDA_ERROR_INVALID_HANDLE;
     struct context *c = s->context;
     if (s->capture) capture_abandon(s);
@@ -97,8 +98,11 @@ EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 
 EXPORT CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-    if (pGreenCtx) *pGreenCtx = NULL;
-    return cuStreamGetCtx(hStream, pCtx);
+    STREAM_OR_RETURN(s, hStream);
+    if (!pCtx || !pGreenCtx) return CUDA_ERROR_INVALID_VALUE;
+    *pCtx = (CUcontext)context_home(s->context);
+    *pGreenCtx = s->context->green;
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)

@@ -16,7 +16,7 @@ void stream_end(struct stream *s)
         pthread_cond_broadcast(&s->context->changed);
     } else {
         stream_unlink(s);
-        object_free(s);
+        stream_gone(s);
     }
 }
 
@@ -26,6 +26,7 @@ void stream_release_all(struct context *c)
     for (struct stream *s = c->streams, *next; s; s = next) {
         next = s->next;
         if (s->capture) capture_abandon(s);
+        s->orphaned = c->parent && !s->legacy;
         stream_end(s);
     }
     while (c->streams)

@@ -48,10 +48,11 @@ static uint64_t context_post(struct context *c, const struct work *w)
 /* Called without the lock. */
 static void run_effect(struct context *c, const struct work *w)
 {
-    if (!w->effect || c->sticky != CUDA_SUCCESS) return;
+    struct context *home = context_home(c); /* an error is everybody's who shares the address space */
+    if (!w->effect || home->sticky != CUDA_SUCCESS) return;
     CUresult result = w->effect(c, w->argument);
-    if (result != CUDA_SUCCESS && c->sticky == CUDA_SUCCESS) {
-        c->sticky = result;
+    if (result != CUDA_SUCCESS && home->sticky == CUDA_SUCCESS) {
+        home->sticky = result;
         sim_mps_fault(&process.sim, c->device->index, (uint32_t)result);
         if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
             sim_inject_xid_at(&process.sim, c->device->index, device_place(c->device), 31,
@@ -128,7 +129,7 @@ static void *serve(void *argument)
     }
     s->thread_started = false;
     stream_unlink(s);
-    object_free(s);
+    stream_gone(s);
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
     return NULL;
@@ -299,7 +300,7 @@ CUresult stream_wait(struct stream *s)
     return context_health(c);
 }
 
-CUresult context_synchronize(struct context *c)
+static void wait_for_context(struct context *c)
 {
     struct depend d[SNAPSHOT];
     pthread_mutex_lock(&c->lock);
@@ -311,6 +312,25 @@ CUresult context_synchronize(struct context *c)
     uint64_t posted = QUEUE(c)->posted;
     pthread_mutex_unlock(&c->lock);
     if (posted) queue_wait(&process.sim, c->queue, posted - 1);
+}
+
+static struct context *green_after(const struct context *primary, uint64_t id)
+{
+    struct context *found = NULL;
+    pthread_mutex_lock(&process.lock);
+    for (struct context *g = process.contexts; g; g = g->next) {
+        if (g->parent == primary && g->id > id && (!found || g->id < found->id)) found = g;
+    }
+    pthread_mutex_unlock(&process.lock);
+    return found;
+}
+
+/* The work of a primary context is that of its green ones as well. */
+CUresult context_synchronize(struct context *c)
+{
+    wait_for_context(c);
+    for (struct context *g = c->primary ? green_after(c, 0) : NULL; g; g = green_after(c, g->id))
+        wait_for_context(g);
     return context_health(c);
 }
 

@@ -11,6 +11,8 @@
  * gets a turn. A lane that is alone renews its turn, so a newcomer waits for the rest of the running turn, as
  * on a real card.
  *
+ * The lanes of one process that has green contexts are a group in the same way.
+ *
  * The lanes of one MPS server's clients are a group: to all others they are one lane, and among themselves those
  * that are ready run at once, each as fast as its share of the multiprocessors, or less when the shares of those
  * that are ready come to more than the card.
@@ -33,9 +35,12 @@ struct lane {
     uint64_t left_ns;
     uint64_t last_end_ns;
     uint32_t started;
-    uint32_t group; /* 1 + the slot of the server whose client this is; 0: nobody's */
+    uint32_t
+        group; /* who runs at once: 1 + the slot of the server whose client this is, or 1 + SIM_PROCS_MAX +
+                       that of the process whose green contexts these are; 0: nobody */
     uint32_t share; /* of RATE_ONE: how much of the card this client may use */
     uint32_t rate;  /* of RATE_ONE: how fast it runs now */
+    bool green;     /* its share is its own: it is not divided among the contexts of its process */
     bool ready;
 };
 
@@ -62,6 +67,19 @@ static uint64_t min64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* The contexts of a process that has green ones run at once, each on the multiprocessors that it has. */
+static void group_greens(struct run *r)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct lane *green = &r->lane[i];
+        if (!green->green || green->group) continue;
+        for (uint32_t k = 0; k < r->count; k++) {
+            if (r->lane[k].queue->proc == green->queue->proc)
+                r->lane[k].group = 1 + SIM_PROCS_MAX + green->queue->proc;
+        }
+    }
+}
+
 static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, bool commit)
 {
     struct sim_device *d = &s->node->device[device];
@@ -80,6 +98,7 @@ static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, b
     r->count = e->active_count;
     r->target = NULL;
     r->target_number = r->target_end_ns = 0;
+    bool greens = false;
     for (uint32_t i = 0; i < r->count; i++) {
         struct sim_queue *q = &s->node->queue[e->active[i] % SIM_QUEUES_MAX];
         r->lane[i] = (struct lane){.queue = q,
@@ -89,7 +108,11 @@ static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, b
                                    .last_end_ns = q->last_end_ns,
                                    .started = q->started};
         r->lane[i].group = sim_mps_group(s->node, q->proc, RATE_ONE, &r->lane[i].share);
+        r->lane[i].green = q->share != 0;
+        if (q->share && q->share < r->lane[i].share) r->lane[i].share = q->share;
+        greens = greens || q->share;
     }
+    if (greens) group_greens(r);
 }
 
 /* Whether two lanes run at once. */
@@ -269,7 +292,8 @@ static void set_rates(struct run *r, const struct lane *of)
         uint32_t siblings = 0;
         if (!l->ready || !together(l, of)) continue;
         for (uint32_t k = 0; k < r->count; k++)
-            siblings += r->lane[k].ready && r->lane[k].queue->proc == l->queue->proc;
+            siblings += r->lane[k].ready && !r->lane[k].green && r->lane[k].queue->proc == l->queue->proc;
+        if (l->green) siblings = 1;
         l->rate = l->share / siblings ? l->share / siblings : 1;
         sum += l->rate;
     }

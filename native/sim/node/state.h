@@ -31,6 +31,7 @@
 #define SIM_DEVICES_MAX    16u
 #define SIM_PROCS_MAX      1024u
 #define SIM_QUEUES_MAX     1024u
+#define SIM_QUEUE_WHOLE    65536u
 #define SIM_QUEUE_ENTRIES  512u /* power of two: work posted and not yet overwritten, per context */
 #define SIM_XIDS_MAX       64u
 #define SIM_UNSERVED_MAX   1024u
@@ -296,7 +297,8 @@ struct sim_queue {
     uint32_t proc_generation;
     uint32_t started; /* the head has been given time */
     uint32_t priority;
-    uint32_t line; /* of its device's engine */
+    uint32_t line;  /* of its device's engine */
+    uint32_t share; /* of SIM_QUEUE_WHOLE: a green context's part of the multiprocessors; 0: it has all */
     uint64_t head_left_ns;
     uint64_t last_end_ns; /* completion time of the latest finished entry */
     _Alignas(64) uint64_t posted;
