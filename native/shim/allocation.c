@@ -5,6 +5,7 @@
 #include "shim/allocation.h"
 
 #include "shim/charge.h"
+#include "shim/context_book.h"
 #include "shim/device.h"
 #include "shim/ledger.h"
 #include "shim/real.h"
@@ -46,7 +47,7 @@ void cb_allocation_end(struct cb_allocation *allocation, CUresult result, uint32
     if (CB_REAL(cuCtxGetCurrent) != NULL) (void)CB_REAL(cuCtxGetCurrent)(&context);
     struct cb_entry entry = {.key = key,
                              .bytes = allocation->bytes,
-                             .context = (uint64_t)(uintptr_t)context,
+                             .context = (uint64_t)(uintptr_t)cb_context_home(context),
                              .device = allocation->device,
                              .kind = kind};
     (void)cb_ledger_put(&entry); /* without host memory the charge stays until the process ends */

@@ -129,6 +129,11 @@ CUresult CUDAAPI cuCtxSynchronize(void)
     WAIT(CB_REAL(cuCtxSynchronize)(), NULL, false, true);
 }
 
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx)
+{
+    WAIT(CB_REAL(cuCtxSynchronize_v2)(ctx), NULL, false, ctx == NULL);
+}
+
 CUresult CUDAAPI cuStreamSynchronize(CUstream hStream)
 {
     WAIT(CB_REAL(cuStreamSynchronize)(hStream), hStream, is_per_thread(hStream), false);

@@ -38,6 +38,7 @@ static const struct {
     HELPER(cuGraphNodeGetType),
     HELPER(cuGraphMemAllocNodeGetParams),
     HELPER(cuGraphChildGraphNodeGetGraph),
+    HELPER(cuCtxFromGreenCtx),
     HELPER(cuCtxGetCurrent),
     HELPER(cuEventCreate),
     HELPER(cuEventDestroy_v2),

@@ -24,6 +24,7 @@ struct cb_real {
     CUresult (*cuGraphNodeGetType)(CUgraphNode, CUgraphNodeType *);
     CUresult (*cuGraphMemAllocNodeGetParams)(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS *);
     CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode, CUgraph *);
+    CUresult (*cuCtxFromGreenCtx)(CUcontext *, CUgreenCtx);
     CUresult (*cuCtxGetCurrent)(CUcontext *);
     CUresult (*cuEventCreate)(CUevent *, unsigned int);
     CUresult (*cuEventDestroy_v2)(CUevent);

@@ -1,6 +1,7 @@
 /* Streams: priorities within the tenant's class, captures that the limiter must not disturb. */
 #include "shim/base.h"
 
+#include "shim/context_book.h"
 #include "shim/device.h"
 #include "shim/real.h"
 #include "shim/start.h"
@@ -8,13 +9,25 @@
 #include "shim/compute.h"
 
 /* A tenant of the best-effort class gets no stream ahead of others': its priorities start at the least, 0. */
+static int within_class(int device, int priority)
+{
+    bool held = device >= 0 && cb.limits->device[device].policy == CB_POLICY_BEST_EFFORT;
+    return held && priority < 0 ? 0 : priority;
+}
+
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
     CB_ENTER();
-    int device = cb_device_current();
-    if (device >= 0 && priority < 0 && cb.limits->device[device].policy == CB_POLICY_BEST_EFFORT)
-        priority = 0;
+    priority = within_class(cb_device_current(), priority);
     return CB_REAL(cuStreamCreateWithPriority)(phStream, flags, priority);
+}
+
+CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
+                                        int priority)
+{
+    CB_ENTER();
+    priority = within_class(cb_context_device(greenCtx), priority);
+    return CB_REAL(cuGreenCtxStreamCreate)(phStream, greenCtx, flags, priority);
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream)

@@ -66,9 +66,12 @@ class Service:
         while not (self.pipe / "control").exists() or self._run("get_server_list").returncode != 0:
             assert self.daemon.poll() is None, "the daemon did not start"
 
+    def own(self) -> dict[str, str]:
+        """What a program's environment says of this service."""
+        return {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
+
     def environment(self, **extra: str) -> dict[str, str]:
-        own = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
-        return self.node.environment(**(own | extra))
+        return self.node.environment(**(self.own() | extra))
 
     def _run(self, text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -43,7 +43,7 @@ SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED = 0, 2, 800
 def program(name: str, *flags: str) -> Path:
     """The compiled test program ``tests/native/shim/NAME.c``; linked with the simulated driver when it says so."""
     source = PROGRAMS / f"{name}.c"
-    link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "devices"} else []
+    link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "devices", "green"} else []
     command = ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
     return compiled(name, [*command, *flags, source, *link, "-pthread"])
 

@@ -277,13 +277,26 @@ static void sticky_green(void)
     EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+/* What can be split is what the device shows, as a client of the multi-process service too. */
+static void shown(void)
+{
+    CUdevResource all = whole();
+    int attribute;
+    unsigned int groups = 0;
+    OK(cuDeviceGetAttribute(&attribute, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+    EQUAL(all.sm.smCount, attribute);
+    EXPECT(cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, (unsigned int)attribute + 1),
+           CUDA_ERROR_INVALID_VALUE);
+    printf("%u\n", all.sm.smCount);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check checks[] = {
         {"split", split},     {"forged", forged},
         {"made", made},       {"memory_stays", memory_stays},
         {"events", events},   {"side_by_side", side_by_side},
-        {"destroyed", destroyed}, {"sticky_green", sticky_green},
+        {"destroyed", destroyed}, {"sticky_green", sticky_green}, {"shown", shown},
     };
     start();
     return run_check(checks, sizeof checks / sizeof checks[0], argc, argv);

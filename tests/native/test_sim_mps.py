@@ -78,6 +78,9 @@ def test_a_client_sees_its_share_of_multiprocessors_and_its_environment_can_only
     assert service.control("get_active_thread_percentage", service.server) == "50.0"
     assert service.client().sms == A100_SMS // 2
     assert service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="20").sms == A100_SMS * 20 // 100
+    assert service.node.run("sim_cuda_green", "shown", **service.own()) == f"{A100_SMS // 2}\n", (
+        "green contexts divide the share and no more"
+    )
     assert service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="90").sms == A100_SMS // 2
     assert service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="much").sms == A100_SMS // 2
 

@@ -2,7 +2,6 @@
  * Attributes of devices: what the profile repeats, what follows from the generation, what is the same everywhere.
  */
 #include "sim/cuda/call.h"
-#include "sim/cuda/green.h"
 #include "sim/cuda/process.h"
 
 static int shared_bytes_of_multiprocessor(const struct sim_profile *p)
@@ -51,7 +50,7 @@ static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
         CUdevice_attribute attribute;
         int64_t value;
     } rows[] = {
-        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, resource_multiprocessors(d)},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_multiprocessors(d)},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, p->compute_major},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, p->compute_minor},
         {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, (int64_t)clock_mhz * 1000},

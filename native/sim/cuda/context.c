@@ -5,6 +5,7 @@
 
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
+#include "sim/node/gate.h"
 #include "sim/node/mps.h"
 
 #define STACK_MAX 64
@@ -77,6 +78,7 @@ CUresult context_enter(struct context **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!stack.depth) return CUDA_ERROR_INVALID_CONTEXT;
+    sim_gate(&process.sim);
     struct context *c = live(stack.context[stack.depth - 1]);
     if (!c) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *out = c;

@@ -4,17 +4,23 @@
  * Each is a timeline of its own, which runs beside those of the same process at the speed of its part of the card.
  * Memory and modules that are made in one belong to the primary context, which it retains.
  */
-#include "sim/cuda/green.h"
-
 #include "sim/cuda/call.h"
 #include "sim/cuda/capture.h"
 #include "sim/cuda/context_life.h"
 #include "sim/cuda/event.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
+#include "sim/cuda/resource.h"
 #include "sim/cuda/stream.h"
 #include "sim/cuda/work.h"
 #include "sim/node/state.h"
+
+struct green {
+    struct object object;
+    struct context *context;
+    struct device *device;
+    uint64_t id;
+};
 
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
@@ -79,7 +85,10 @@ EXPORT CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCt
 {
     const struct context *current = context_current();
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    const struct green *g = object_get(greenCtx ? (void *)greenCtx : current ? current->green : NULL, KIND_GREEN);
+    const struct green *g = object_get(greenCtx  ? (void *)greenCtx
+                                       : current ? current->green
+                                                 : NULL,
+                                       KIND_GREEN);
     if (!g) return CUDA_ERROR_INVALID_CONTEXT;
     if (!greenCtxId) return CUDA_ERROR_INVALID_VALUE;
     *greenCtxId = g->id;
@@ -104,6 +113,27 @@ EXPORT CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
     if (!phCtx) return CUDA_ERROR_INVALID_VALUE;
     *phCtx = s->context->green;
     return CUDA_SUCCESS;
+}
+
+static CUresult of_context(const struct context *c, CUdevResource *resource, CUdevResourceType type)
+{
+    uint32_t all = device_multiprocessors(c->device);
+    return resource_whole(c->device, c->sm_count && c->sm_count < all ? c->sm_count : all, resource, type);
+}
+
+EXPORT CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    const struct context *c = hCtx ? object_get(hCtx, KIND_CONTEXT) : context_current();
+    if (!c || !c->active) return CUDA_ERROR_INVALID_CONTEXT;
+    return of_context(c, resource, type);
+}
+
+EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type)
+{
+    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
+    const struct green *g = object_get(hCtx, KIND_GREEN);
+    return g ? of_context(g->context, resource, type) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 /* ---- all the work of a context, and events ---- */

@@ -3,6 +3,8 @@
  */
 #include "sim/cuda/process.h"
 
+#include "sim/node/mps.h"
+
 struct process process = {.lock = PTHREAD_MUTEX_INITIALIZER, .sim = {.fd = -1, .slot = -1}};
 __thread int per_thread_default;
 
@@ -26,6 +28,13 @@ uint32_t device_instance_epoch(const struct device *d)
 {
     return d->instance >= 0 ? __atomic_load_n(&d->shared->mig.gi[d->instance].fatal_epoch, __ATOMIC_RELAXED)
                             : 0;
+}
+
+uint32_t device_multiprocessors(const struct device *d)
+{
+    const struct sim_mps *mps = &process.sim.node->proc[process.sim.slot].mps;
+    uint32_t all = d->profile->sm_count;
+    return mps->role == SIM_MPS_CLIENT ? sim_mps_multiprocessors(all, mps->permille) : all;
 }
 
 CUresult device_total(const struct device *d, size_t *bytes)

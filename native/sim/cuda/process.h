@@ -46,6 +46,8 @@ struct device *device_get(CUdevice device);
 uint32_t device_place(const struct device *d);
 /* How often an error was contained in its GPU instance; 0 for a whole card. */
 uint32_t device_instance_epoch(const struct device *d);
+/* As many as this process may use. */
+uint32_t device_multiprocessors(const struct device *d);
 CUresult device_total(const struct device *d, size_t *bytes);
 
 #define DEVICE_OR_RETURN(d, dev)                           \

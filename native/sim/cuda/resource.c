@@ -4,11 +4,11 @@
  * A resource is the program's memory; what the driver remembers of it lies in its padding. Only whole ones, of a
  * device or of a context, can be split, and only parts of one split can be put together again.
  */
+#include "sim/cuda/resource.h"
+
 #include "sim/cuda/call.h"
-#include "sim/cuda/green.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
-#include "sim/node/mps.h"
 
 #define MARK       0x4D534D43u
 #define FINE_GRAIN 2u
@@ -25,13 +25,6 @@ struct grain {
 };
 
 _Static_assert(sizeof(struct origin) <= sizeof(((CUdevResource *)0)->_internal_padding), "room");
-
-uint32_t resource_multiprocessors(const struct device *d)
-{
-    const struct sim_mps *mps = &process.sim.node->proc[process.sim.slot].mps;
-    uint32_t all = d->profile->sm_count;
-    return mps->role == SIM_MPS_CLIENT ? sim_mps_multiprocessors(all, mps->permille) : all;
-}
 
 static struct grain grain_of(const struct device *d, unsigned int flags)
 {
@@ -63,12 +56,13 @@ static CUresult origin_of(const CUdevResource *resource, struct origin *origin, 
     *d = device_get(origin->ordinal);
     if (origin->mark != MARK || !*d || origin->count == 0 || origin->count != resource->sm.smCount)
         return CUDA_ERROR_INVALID_VALUE;
-    uint32_t all = resource_multiprocessors(*d);
+    uint32_t all = device_multiprocessors(*d);
     return origin->first <= all && origin->count <= all - origin->first ? CUDA_SUCCESS
                                                                         : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult whole(const struct device *d, uint32_t count, CUdevResource *resource, CUdevResourceType type)
+CUresult resource_whole(const struct device *d, uint32_t count, CUdevResource *resource,
+                        CUdevResourceType type)
 {
     if (!resource) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
@@ -79,28 +73,7 @@ static CUresult whole(const struct device *d, uint32_t count, CUdevResource *res
 EXPORT CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
 {
     DEVICE_OR_RETURN(d, device);
-    return whole(d, resource_multiprocessors(d), resource, type);
-}
-
-static CUresult of_context(const struct context *c, CUdevResource *resource, CUdevResourceType type)
-{
-    uint32_t all = resource_multiprocessors(c->device);
-    return whole(c->device, c->sm_count && c->sm_count < all ? c->sm_count : all, resource, type);
-}
-
-EXPORT CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type)
-{
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    const struct context *c = hCtx ? object_get(hCtx, KIND_CONTEXT) : context_current();
-    if (!c || !c->active) return CUDA_ERROR_INVALID_CONTEXT;
-    return of_context(c, resource, type);
-}
-
-EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type)
-{
-    if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    const struct green *g = object_get(hCtx, KIND_GREEN);
-    return g ? of_context(g->context, resource, type) : CUDA_ERROR_INVALID_CONTEXT;
+    return resource_whole(d, device_multiprocessors(d), resource, type);
 }
 
 EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups,

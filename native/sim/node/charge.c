@@ -3,6 +3,7 @@
  */
 #include "sim/node/charge.h"
 
+#include "sim/node/gate.h"
 #include "sim/node/managed.h"
 #include "sim/node/mps.h"
 #include "sim/node/room.h"
@@ -62,6 +63,7 @@ static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool cont
 bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
 {
     struct sim_device *d = &s->node->device[device];
+    sim_gate(s);
     sim_lock_device(s, device);
     bool injected = !context && fails_by_injection(d);
     bool ok = !injected && try_charge(s, device, bytes, context);
@@ -81,6 +83,7 @@ void sim_refund(struct sim *s, uint32_t device, uint64_t bytes, bool context)
 {
     struct sim_device *d = &s->node->device[device];
     struct sim_proc_device *p = &s->node->proc[s->slot].device[device];
+    sim_gate(s);
     sim_lock_device(s, device);
     uint64_t *from = context ? &p->context_bytes : &p->alloc_bytes;
     if (bytes > *from) bytes = *from;

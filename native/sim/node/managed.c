@@ -3,6 +3,7 @@
  */
 #include "sim/node/managed.h"
 
+#include "sim/node/gate.h"
 #include "sim/node/room.h"
 
 #define LINK_BPS 12000000000ull /* of a card whose profile does not say */
@@ -76,15 +77,29 @@ static uint64_t evict(struct sim *s, uint32_t device, uint32_t proc, uint64_t by
     return evicted;
 }
 
+bool managed_make_room_for(struct sim *s, uint32_t device, uint32_t proc, uint64_t bytes)
+{
+    (void)evict(s, device, proc, bytes, NULL, 0);
+    return sim_room(s, device, proc) >= bytes;
+}
+
 bool managed_make_room(struct sim *s, uint32_t device, uint64_t bytes)
 {
-    (void)evict(s, device, (uint32_t)s->slot, bytes, NULL, 0);
-    return sim_room(s, device, (uint32_t)s->slot) >= bytes;
+    return managed_make_room_for(s, device, (uint32_t)s->slot, bytes);
+}
+
+void managed_evict_process(struct sim *s, uint32_t device, uint32_t slot)
+{
+    for (uint32_t i = 0; i < s->node->managed_high[device]; i++) {
+        struct sim_managed *m = &s->node->managed[device][i];
+        if (m->state == SIM_SLOT_LIVE && m->proc == slot) take_out(s, device, m, m->resident_bytes);
+    }
 }
 
 bool managed_add(struct sim *s, uint32_t device, uint64_t bytes, struct sim_touch *out)
 {
     struct sim_node *n = s->node;
+    sim_gate(s);
     sim_lock_device(s, device);
     uint32_t i = 0;
     while (i < n->managed_high[device] && n->managed[device][i].state == SIM_SLOT_LIVE)
@@ -106,6 +121,7 @@ bool managed_add(struct sim *s, uint32_t device, uint64_t bytes, struct sim_touc
 
 void managed_remove(struct sim *s, uint32_t device, const struct sim_touch *at)
 {
+    sim_gate(s);
     sim_lock_device(s, device);
     struct sim_managed *m = found(s, device, at);
     if (m) {

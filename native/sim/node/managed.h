@@ -25,6 +25,10 @@ uint64_t managed_touch(struct sim *s, uint32_t device, const struct sim_touch *t
                        uint64_t now_ns);
 /* Evict until this process has room for `bytes`; false when that is not possible. With the device's lock. */
 bool managed_make_room(struct sim *s, uint32_t device, uint64_t bytes);
+/* The same for another process. */
+bool managed_make_room_for(struct sim *s, uint32_t device, uint32_t proc, uint64_t bytes);
+/* All that it has on the card goes to the host. With the device's lock. */
+void managed_evict_process(struct sim *s, uint32_t device, uint32_t slot);
 /* The process has ended; what it held is off the books already. With the device's lock. */
 void managed_drop_process(struct sim *s, uint32_t device, uint32_t slot);
 

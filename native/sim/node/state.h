@@ -26,7 +26,7 @@
 #include <time.h>
 
 #define SIM_MAGIC          0x3145444F4E4D4953ull /* "SIMNODE1" */
-#define SIM_VERSION        4u
+#define SIM_VERSION        5u
 #define SIM_DRIVER_VERSION "580.95.05"
 #define SIM_DEVICES_MAX    16u
 #define SIM_PROCS_MAX      1024u
@@ -209,6 +209,9 @@ struct sim_proc_device {
     uint32_t mig_used;
     uint32_t mig_line,
         mig_born; /* its compute instance: 1 + its place, and which of those that stood there */
+    uint32_t parked_context_count; /* what it gave up while it is checkpointed */
+    uint32_t spare;
+    uint64_t parked_alloc_bytes, parked_context_bytes;
     struct sim_ticks ticks;
 };
 
@@ -251,6 +254,7 @@ struct sim_proc {
     uint64_t start_ticks;   /* field 22 of /proc/self/stat */
     uint64_t attached_ns;   /* CLOCK_REALTIME */
     uint32_t uid;
+    uint32_t run;   /* enum sim_run of gate.h; a futex word */
     char name[256]; /* the executable's path */
     struct sim_proc_device device[SIM_DEVICES_MAX];
     struct sim_mps mps;
