@@ -84,6 +84,8 @@ def test_a_card_beside_a_grace_cpu_reaches_all_memory_of_the_program(tmp_path: P
     node.run("sim_cuda_memory", "coherent")
     assert node.device()["used_bytes"] == 0
     node.close()
+
+
 @pytest.mark.parametrize("check", GREEN.values(), ids=list(GREEN))
 def test_green_contexts(node: CudaNode, check: str) -> None:
     node.run("sim_cuda_green", check)
