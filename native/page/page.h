@@ -146,7 +146,10 @@ struct cb_usage_proc {
     uint64_t start_time;          /* field 22 of /proc/self/stat: guards against pid reuse; 0 until LIVE */
     uint64_t pid_namespace;       /* inode of /proc/self/ns/pid: in which namespace `pid` means something */
     uint64_t context_count;       /* contexts open now, over all devices: 0: nothing is left to tear down */
-    uint64_t reserved0[11];
+    uint32_t parker; /* 1 + the slot of who is moving this process' charge away or back; 0: nobody */
+    uint32_t parked; /* whether it is checkpointed and not charged; native/shim/checkpoint.c */
+    uint32_t parked_units[CB_DEVICES_MAX]; /* what it has to be charged again, in units of 512 B */
+    uint64_t reserved0[2];
     struct cb_usage_share share[CB_DEVICES_MAX];
     uint64_t reserving_bytes[CB_DEVICES_MAX]; /* part of used_bytes the driver has not yet answered for */
     uint64_t context_bytes[CB_DEVICES_MAX];   /* part of used_bytes that is for contexts */

@@ -253,6 +253,28 @@ bool cb_reserve_beyond(int *device, uint64_t bytes)
     return true;
 }
 
+static bool add_for(uint32_t slot, int device, uint64_t bytes)
+{
+    uint64_t cap = cb_cap(&cb.limits->device[device]), residual = residual_of(device);
+    if (cb_charge_add(cb.usage, slot, (uint32_t)device, bytes, ceiling(device))) return true;
+    if (!cb_spills(device) ||
+        !cb_charge_add(cb.usage, slot, (uint32_t)device, bytes, cap > residual ? cap - residual : 0))
+        return false;
+    if (lies_within(device, cb.limits->device[device].resident_limit_bytes)) return true;
+    (void)cb_charge_sub(cb.usage, slot, (uint32_t)device, bytes);
+    return false;
+}
+
+bool cb_reserve_for(uint32_t slot, int device, uint64_t bytes)
+{
+    if (add_for(slot, device, bytes)) return true;
+    cb_run_on_shortage(device);
+    if (add_for(slot, device, bytes)) return true;
+    if (cb_processes_reap(device) > 0 && add_for(slot, device, bytes)) return true;
+    cb_denied(device);
+    return false;
+}
+
 void cb_commit(int device, uint64_t bytes)
 {
     if (CB_UNLIKELY(device < 0)) {

@@ -36,6 +36,8 @@ bool cb_reserve(int device, uint64_t bytes);         /* before the driver is cal
  * in *device whether to take managed memory. */
 bool cb_reserve_linear(int device, uint64_t bytes);
 bool cb_reserve_beyond(int *device, uint64_t bytes);
+/* For another process of the slice, which has held as much before. */
+bool cb_reserve_for(uint32_t slot, int device, uint64_t bytes);
 void cb_commit(int device, uint64_t bytes);   /* the driver has allocated */
 void cb_cancel(int device, uint64_t bytes);   /* the driver has refused */
 void cb_uncharge(int device, uint64_t bytes); /* the driver has freed */

@@ -85,8 +85,9 @@ bool cb_context_take(void *handle, int primary_of_device, bool all, struct cb_co
     cb_lock(&lock);
     for (struct cb_context **link = &contexts; *link != NULL; link = &(*link)->next) {
         struct cb_context *context = *link;
-        bool wanted = handle != NULL ? context->kind != CB_CONTEXT_PRIMARY && context->handle == handle
-                                     : context->kind == CB_CONTEXT_PRIMARY && context->device == primary_of_device;
+        bool wanted = handle != NULL
+                          ? context->kind != CB_CONTEXT_PRIMARY && context->handle == handle
+                          : context->kind == CB_CONTEXT_PRIMARY && context->device == primary_of_device;
         if (!wanted) continue;
         if (all || --context->retained == 0) {
             found = context;

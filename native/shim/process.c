@@ -49,13 +49,36 @@ uint64_t cb_process_start_time(int32_t pid)
     return field != NULL ? strtoull(field + 1, NULL, 10) : 0;
 }
 
-static uint64_t pid_namespace(void)
+static uint64_t pid_namespace_of(const char *link)
 {
     char text[64];
-    ssize_t length = readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
+    ssize_t length = readlink(link, text, sizeof(text) - 1);
     if (length <= 5) return 0;
     text[length] = 0;
     return strtoull(text + 5, NULL, 10); /* after "pid:[" */
+}
+
+static uint64_t pid_namespace(void)
+{
+    return pid_namespace_of("/proc/self/ns/pid");
+}
+
+/* The PID that a process has in its own namespace, which may be one below ours; 0: it cannot be told. */
+static int32_t innermost_pid(int32_t pid)
+{
+    char path[32], text[4096];
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = 0;
+    char *field = strstr(text, "\nNSpid:");
+    if (field == NULL) return 0;
+    field += 7;
+    field[strcspn(field + 1, "\n") + 1] = 0;
+    const char *last = strrchr(field, '\t');
+    return last != NULL ? (int32_t)strtol(last, NULL, 10) : 0;
 }
 
 static uint64_t clock_ns(void)
@@ -118,6 +141,30 @@ static unsigned reap(struct cb_usage *usage, uint64_t here, int device, bool tho
     return freed;
 }
 
+bool cb_process_lives(const struct cb_usage *usage, uint32_t slot)
+{
+    const struct cb_usage_proc *proc = &usage->proc[slot];
+    return __atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) != CB_PROC_FREE &&
+           !is_dead(proc, pid_namespace(), true);
+}
+
+int cb_process_find(struct cb_usage *usage, int32_t pid)
+{
+    char link[32];
+    int saved = errno, found = -1;
+    snprintf(link, sizeof(link), "/proc/%d/ns/pid", (int)pid);
+    uint64_t there = pid_namespace_of(link), started = cb_process_start_time(pid);
+    int32_t inner = innermost_pid(pid);
+    for (uint32_t slot = 0; slot < CB_PROCS_MAX && there != 0 && inner > 0 && found < 0; slot++) {
+        const struct cb_usage_proc *proc = &usage->proc[slot];
+        if (__atomic_load_n(&proc->state, __ATOMIC_ACQUIRE) == CB_PROC_LIVE && proc->pid == inner &&
+            proc->pid_namespace == there && proc->start_time == started)
+            found = (int)slot;
+    }
+    errno = saved;
+    return found;
+}
+
 unsigned cb_processes_reap(int device)
 {
     static uint64_t looked_ns;
@@ -178,6 +225,8 @@ int cb_process_enter(struct cb_usage *usage)
     memset(proc->inflight_until_ns, 0, sizeof(proc->inflight_until_ns));
     memset(proc->waiting, 0, sizeof(proc->waiting));
     memset(proc->pageable_units, 0, sizeof(proc->pageable_units));
+    memset(proc->parked_units, 0, sizeof(proc->parked_units));
+    proc->parker = proc->parked = 0;
     proc->context_count = 0;
     proc->pid_namespace = here;
     proc->start_time = cb_process_start_time(pid);

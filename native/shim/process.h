@@ -11,6 +11,10 @@ uint64_t cb_process_start_time(int32_t pid); /* 0: no such process */
 /* Takes a slot for this process; -1: all are held by living processes. */
 int cb_process_enter(struct cb_usage *usage);
 
+/* The slot of a living process, by the PID that it has here; -1: it has none. */
+int cb_process_find(struct cb_usage *usage, int32_t pid);
+bool cb_process_lives(const struct cb_usage *usage, uint32_t slot);
+
 /* Frees the slots of dead processes of this PID namespace that hold memory of the device; how many. */
 unsigned cb_processes_reap(int device);
 

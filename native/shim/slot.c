@@ -91,6 +91,24 @@ static bool find_line(const char *path, const char *wanted, char *line, size_t s
     return true;
 }
 
+/* ".../calabash-XXXXXXXX/ALLOCATION" and what is below it. */
+bool cb_slot_holds(int32_t pid)
+{
+    char own[4096], other[4096], path[32];
+    int saved = errno;
+    snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)pid);
+    bool told = find_line("/proc/self/cgroup", "/calabash-", own, sizeof(own));
+    bool holds = !told || find_line(path, "/calabash-", other, sizeof(other));
+    if (told && holds) {
+        const char *mine = strstr(own, "/calabash-") + 1, *its = strstr(other, "/calabash-") + 1;
+        size_t pool = strcspn(mine, "/");
+        size_t length = mine[pool] != 0 ? pool + 1 + strcspn(mine + pool + 1, "/") : pool;
+        holds = strncmp(mine, its, length) == 0 && (its[length] == 0 || its[length] == '/');
+    }
+    errno = saved;
+    return holds;
+}
+
 static bool is_member(struct membership *member)
 {
     char line[4096], mount[4096], path[8192];

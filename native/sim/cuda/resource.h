@@ -12,6 +12,7 @@ struct resources { /* a descriptor */
 };
 
 /* All of a device's, or of a context's, `count` multiprocessors: what can be split. */
-CUresult resource_whole(const struct device *d, uint32_t count, CUdevResource *resource, CUdevResourceType type);
+CUresult resource_whole(const struct device *d, uint32_t count, CUdevResource *resource,
+                        CUdevResourceType type);
 
 #endif
