@@ -39,8 +39,8 @@ static int own_process_or_say(int pid)
     return slot;
 }
 
-#define PROCESS_OR_RETURN(slot, pid)     \
-    CB_ENTER();                          \
+#define PROCESS_OR_RETURN(slot, pid)    \
+    CB_ENTER();                         \
     int slot = own_process_or_say(pid); \
     if (slot < 0) return CUDA_ERROR_NOT_PERMITTED
 
@@ -53,7 +53,8 @@ static bool claim(struct cb_usage_proc *proc)
     if (__atomic_compare_exchange_n(&proc->parker, &holder, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return true;
     if (holder == mine || (holder <= CB_PROCS_MAX && cb_process_lives(cb.usage, holder - 1))) return false;
-    return __atomic_compare_exchange_n(&proc->parker, &holder, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return __atomic_compare_exchange_n(&proc->parker, &holder, mine, false, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
 }
 
 static void leave(struct cb_usage_proc *proc)
