@@ -1,5 +1,5 @@
 # The simulated driver pair and the keeper of simulated nodes: node/ (the shared state, the engine, the cards),
-# cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), mps/ (the multi-process service), ctl/ (calabash-simctl).
+# cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), mps/ (the multi-process service), smi/ (nvidia-smi), ctl/ (calabash-simctl).
 SIM_DIR := $(ROOT)/native/sim
 SIM_OUT := $(OUT)/simgpu
 SIM_BUILD := $(BUILD)/sim
@@ -9,6 +9,7 @@ SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*.c)
 SIM_NVML := $(call SIM_OBJECTS,$(SIM_DIR)/nvml/*.c)
 SIM_MPS := $(call SIM_OBJECTS,$(SIM_DIR)/mps/log.c)
 SIM_MPS_CONTROL := $(filter-out $(SIM_BUILD)/mps/server.o,$(call SIM_OBJECTS,$(SIM_DIR)/mps/*.c))
+SIM_SMI := $(call SIM_OBJECTS,$(SIM_DIR)/smi/*.c)
 SIM_CTL := $(call SIM_OBJECTS,$(SIM_DIR)/ctl/*.c)
 SIM_VERSION := $(shell sed -n 's/^.define SIM_DRIVER_VERSION "\(.*\)"/\1/p' $(SIM_DIR)/node/state.h)
 
@@ -19,6 +20,11 @@ $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 -include $(wildcard $(SIM_BUILD)/*/*.d)
 
 $(SIM_OUT)/calabash-simctl: $(SIM_NODE) $(SIM_CTL) $(API_SIM_CARDS)
+	@mkdir -p $(@D)
+	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $^
+	@mv -f $@.new $@
+
+$(SIM_OUT)/nvidia-smi: $(SIM_NODE) $(SIM_SMI) $(API_SIM_CARDS)
 	@mkdir -p $(@D)
 	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $^
 	@mv -f $@.new $@
@@ -55,4 +61,4 @@ $(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/libnvidia-ml.so.$(SIM_VERSION): | $(SIM_OU
 	ln -sf libnvidia-ml.so.1 $@
 
 TARGETS += $(addprefix $(SIM_OUT)/,calabash-simctl libnvidia-ml.so.1 libcuda.so.1 nvidia-cuda-mps-control \
-	nvidia-cuda-mps-server) $(SIM_NAMES)
+	nvidia-cuda-mps-server nvidia-smi) $(SIM_NAMES)

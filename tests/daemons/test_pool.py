@@ -146,7 +146,7 @@ def test_what_can_never_fit_is_refused_even_when_it_would_wait(world: World) -> 
         ({"gpus": 3}, Reason.TOO_LARGE),
         ({"models": ["H200"]}, Reason.SELECTOR_MISMATCH),
         ({"mode": "warp"}, Reason.UNKNOWN_MODE),
-        ({"mode": "timeslice", "memory_mib": 5}, Reason.MODE_CONFLICT),
+        ({"mode": "timeslice", "cores": 50}, Reason.MODE_CONFLICT),
         ({"queue": "nowhere"}, Reason.NOT_FOUND),
     ):
         with pytest.raises(CalabashError) as caught:

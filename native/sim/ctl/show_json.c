@@ -113,6 +113,7 @@ static void put_device(const struct sim_node *node, uint32_t index)
     put_number("switch_count", d->engine.switch_count);
     put_number("sm_count", p->sm_count);
     put_number("compute_mode", d->compute_mode);
+    put_number("timeslice", d->timeslice);
     printf("\"pci_bus_id\":\"%08X:%02X:%02X.0\",\"numa_node\":%d,", p->pci_domain, p->pci_bus, p->pci_device,
            p->numa_node);
     put_faults(d);

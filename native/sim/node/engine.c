@@ -256,10 +256,18 @@ static struct choice choose(struct run *r, uint64_t now_ns)
     return c;
 }
 
+/* A short turn answers sooner, a long one switches less. What a real card makes of its classes is not published. */
+static uint64_t turn_ns(const struct run *r)
+{
+    static const uint64_t length_ns[SIM_TIMESLICES] = {SIM_SLICE_NS, SIM_SLICE_NS / 2, 2 * SIM_SLICE_NS,
+                                                       8 * SIM_SLICE_NS};
+    return length_ns[r->device->timeslice % SIM_TIMESLICES];
+}
+
 static void take_turn(struct run *r, uint32_t lane)
 {
     bool passed = lane != r->current && !together(&r->lane[lane], &r->lane[r->current]);
-    if (passed || r->time_ns >= r->slice_end_ns) r->slice_end_ns = r->time_ns + SIM_SLICE_NS;
+    if (passed || r->time_ns >= r->slice_end_ns) r->slice_end_ns = r->time_ns + turn_ns(r);
     if (r->commit && passed) r->device->engine.switch_count++;
     r->current = lane;
 }
@@ -280,7 +288,7 @@ static void begin(struct run *r, struct lane *l)
 static void renew_turn(struct run *r, const struct choice *c, uint64_t until)
 {
     if (!c->contended && r->slice_end_ns < until)
-        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, SIM_SLICE_NS);
+        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, turn_ns(r));
 }
 
 /* How fast each ready lane of a group runs: contexts of one client divide its share, and all together have one card. */

@@ -3,10 +3,10 @@
  * present, so its books are exact even when every process wakes late.
  *
  * Each context posts the modelled durations of its work to a queue of its own. A device serves the contexts
- * that have work in turns of SIM_SLICE_NS, preempting at the end of a turn, as a real card time-slices its
- * contexts; a context that is alone runs without pause. Work starts at the exact end of its predecessor when
- * it was posted before that, not when some thread woke up. Copies run beside kernels on an engine of their
- * own and are not contended.
+ * that have work in turns of SIM_SLICE_NS, or of what its class of turns makes of that, preempting at the end of a
+ * turn, as a real card time-slices its contexts; a context that is alone runs without pause. Work starts at the
+ * exact end of its predecessor when it was posted before that, not when some thread woke up. Copies run beside
+ * kernels on an engine of their own and are not contended.
  *
  * A card that MIG has divided serves each compute instance by itself, in a line of its own: instances have
  * multiprocessors of their own and never wait for each other.

@@ -57,6 +57,7 @@ static void reset_dynamic(struct sim_node *n)
         struct sim_device *d = &n->device[i];
         init_mutex(&d->lock);
         d->used_bytes = d->alloc_bytes = d->alloc_peak_bytes = d->used_peak_bytes = 0;
+        d->timeslice = 0;
         memset(d->engine.line, 0, sizeof d->engine.line);
         memset(&d->engine.history, 0, sizeof d->engine.history);
         memset(d->mig.gi, 0, sizeof d->mig.gi); /* on Ampere the mode outlives a reboot, instances never do */

@@ -45,9 +45,10 @@
 #define SIM_GI_MAX         16u
 #define SIM_CI_MAX         16u
 #define SIM_LINES_MAX      (1u + SIM_CI_MAX) /* the card's own, then one for each place of a compute instance */
-#define SIM_SLICE_NS       1000000ull
-#define SIM_MANAGED_MAX    4096u /* managed allocations whose place is followed, per device */
-#define SIM_TOUCH_MAX      4u    /* of which one piece of work may touch so many */
+#define SIM_SLICE_NS       1000000ull        /* a turn of the class that is not set to another */
+#define SIM_TIMESLICES     4u                /* classes of turns: as they are, short, medium, long */
+#define SIM_MANAGED_MAX    4096u             /* managed allocations whose place is followed, per device */
+#define SIM_TOUCH_MAX      4u                /* of which one piece of work may touch so many */
 
 /* A 64-bit futex-free counter of busy time by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
 struct sim_history {
@@ -188,7 +189,8 @@ struct sim_device {
     struct sim_faults faults;
     struct sim_mig mig;
     struct sim_engine engine;
-    uint64_t spare[64];
+    uint32_t timeslice, padding; /* class of the turns of contexts that share it; a restart forgets it */
+    uint64_t spare[63];
 };
 
 /* Kernel time of a process on a device by tick: busy_ns[t % N] is valid when tick[t % N] == t. */

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from calabash.agent.card_settings import CardSettings
 from calabash.agent.health import HealthEvent, HealthFacts, Need, decide, stand
 from calabash.agent.health_book import CardEntry, Happening
 from calabash.agent.health_findings import Findings, Watched, judge
@@ -46,6 +47,7 @@ class Card:
     device: Device
     driver: GpuDriver
     policy: HealthPolicy
+    settings: CardSettings = field(default_factory=CardSettings)
     entry: CardEntry = field(default_factory=CardEntry)
     reading: DeviceReading | None = None
     watched: Watched = field(default_factory=Watched)
@@ -59,13 +61,13 @@ class Card:
 
     @property
     def shown(self) -> Device:
-        """With its present health, and the mode that its operator leaves to it."""
+        """With its present health, and as its operator wants it."""
         health = self.condition.health
         if self.reserved and health is Health.HEALTHY:
             health = Health.RECOVERING
         if self.ill_services and health is Health.HEALTHY:
             health = Health.SUSPECT
-        return replace(self.device, health=health, pinned=self.entry.mode)
+        return replace(self.settings.shown(self.device, self.entry), health=health)
 
     @property
     def cause(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calabash.agent.allocations import slices_on
+from calabash.agent.card_settings import Wanted, require_possible
 from calabash.agent.census import described
 from calabash.agent.health import HealthEvent
 from calabash.agent.health_book import CardEntry
@@ -12,6 +13,10 @@ from calabash.agent.recovery import Recovery
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.seams.gpu.intervals import Intervals
+from calabash.sharing.timeslice import MODE
+
+TIMESLICE = MODE.name
 
 
 class Care:
@@ -79,6 +84,25 @@ class Care:
         self.recovery.reset(device.uuid)
         if device.health is not Health.HEALTHY:
             inventory.steps.postpone(device.uuid, test_at_ns=0)
+
+    def set(self, device: Device, wanted: Wanted) -> None:
+        """Give a card out otherwise than the others. Raises CalabashError."""
+        with self._parts.lock:
+            held = [r for r in self._parts.allocations.records() if r.placement.mode == TIMESLICE]
+            sharers = sum(part.device == device.uuid for r in held for part in r.placement.slices)
+        intervals = Intervals(self._parts.environment, self._parts.driver_files)
+        require_possible(
+            device,
+            wanted,
+            self._parts.inventory.settings,
+            sharers=sharers,
+            interval_of=lambda: intervals.of(device.uuid),
+        )
+        self._parts.inventory.health.note(device.uuid, **wanted.entry_fields())
+        self._parts.events.tell(
+            "set", device=device.uuid, message=f"device {device.index}: {wanted.said() or 'nothing'}"
+        )
+        self._parts.events.changed()
 
     def round(self) -> None:
         """Whatever is due now."""

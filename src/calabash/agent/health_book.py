@@ -33,6 +33,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``cause`` and ``since_s``: why and since when it is not healthy. ``drained_why``: what the operator said.
     ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.
     ``parts``: conditions of parts of it, by name. ``mode``: the one sharing mode that its operator leaves to it.
+    ``replicas``, ``interval``, ``spill``: what its operator wants otherwise than for all cards, see ``card_settings``.
     """
 
     condition: HealthFacts = HealthFacts()
@@ -45,6 +46,9 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
     parts: dict[str, HealthFacts] = {}
     mode: str = ""
+    replicas: int = 0
+    interval: str = ""
+    spill: str = ""
 
     def told(self, happening: Happening) -> CardEntry:
         """With one more happening; the oldest are forgotten."""

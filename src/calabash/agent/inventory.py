@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from calabash.agent.card import Card, HealthChange
 from calabash.agent.card_health import CardHealth, entry_at_start
+from calabash.agent.card_settings import CardSettings
 from calabash.agent.card_steps import CardSteps
 from calabash.agent.divisions import Divisions
 from calabash.agent.health_book import CardEntry, HealthBook
@@ -44,7 +45,7 @@ class Inventory:
     Args:
         policy: how faults are judged.
         book: where what is known of their health is kept.
-        spill_mib: host memory that the node gives for what does not fit on its cards; 0: nothing may be spilled.
+        settings: how cards are given out.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class Inventory:
         policy: HealthPolicy | None = None,
         book: HealthBook | None = None,
         clock: Clock | None = None,
-        spill_mib: int = 0,
+        settings: CardSettings | None = None,
     ) -> None:
         self.policy = policy or HealthPolicy()
+        self.settings = settings or CardSettings()
         self._book = book or HealthBook(None)
         self._lock = threading.Lock()
         self._cards: dict[DeviceUuid, Card] = {}
@@ -66,11 +68,12 @@ class Inventory:
         known = self._book.read()
         for driver in drivers:
             for device in driver.devices():
-                numbered = replace(device, index=len(self._cards), spill_mib=spill_mib)
+                numbered = replace(device, index=len(self._cards))
                 card = Card(
                     device=numbered,
                     driver=driver,
                     policy=self.policy,
+                    settings=self.settings,
                     entry=entry_at_start(device, known, rebooted=self._book.rebooted),
                 )
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
@@ -141,7 +144,8 @@ class Inventory:
                 return
             cards = list(self._cards.values())
             entry = entry_at_start(device, self._book.read(), rebooted=self._book.rebooted)
-            cards.insert(device.index, Card(device=device, driver=driver, policy=self.policy, entry=entry))
+            card = Card(device=device, driver=driver, policy=self.policy, settings=self.settings, entry=entry)
+            cards.insert(device.index, card)
             self._cards = {}
             for index, card in enumerate(cards):
                 card.device = replace(card.device, index=index)
@@ -164,7 +168,7 @@ class Inventory:
         for device in card.driver.devices():
             if device.uuid == card.device.uuid and device.memory_mib:
                 with self._lock:
-                    card.device = replace(device, index=card.device.index, spill_mib=card.device.spill_mib)
+                    card.device = replace(device, index=card.device.index)
 
 
 def _counted(device: Device, known: dict[str, CardEntry] | None) -> int | None:

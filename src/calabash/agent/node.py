@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from calabash.agent import view
+from calabash.agent.card_settings import CardSettings
 from calabash.agent.care import Care
 from calabash.agent.cutting import Cutting
 from calabash.agent.granting import Grant, Granting
@@ -37,7 +38,7 @@ class NodeAgent:
         library: the shim.
         environment: what leads a program to the simulated node; empty on a machine with cards.
         one_process: cards that are given out exclusively take one process only (the driver's compute mode).
-        spill_mib: host memory that it gives for what does not fit on its cards; 0: nothing may be spilled.
+        settings: how cards are given out, unless their operator says otherwise of one.
         strangers: what happens to processes on a card that have no slice of it.
         node: its name; "" is the machine's.
         driver_files, membership, tenure: see ``parts.build_parts``.
@@ -53,7 +54,7 @@ class NodeAgent:
         library: Path,
         environment: Mapping[str, str] | None = None,
         one_process: bool = False,
-        spill_mib: int = 0,
+        settings: CardSettings | None = None,
         strangers: StrangerPolicy = StrangerPolicy.TELL,
         node: str = "",
         driver_files: DriverFiles = OWN_FILES,
@@ -69,7 +70,7 @@ class NodeAgent:
             library=library,
             environment=dict(environment or {}),
             one_process=one_process,
-            spill_mib=spill_mib,
+            settings=settings or CardSettings(),
             strangers=strangers,
             driver_files=driver_files,
             membership=membership,

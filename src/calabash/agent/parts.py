@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent.allocations import Allocations, slices_on
+from calabash.agent.card_settings import CardSettings
 from calabash.agent.events import Events
 from calabash.agent.health_book import HealthBook
 from calabash.agent.health_policy import read_policy
@@ -49,6 +50,7 @@ class NodeParts:
     truth: Truth
     tidings: Tidings
     environment: Mapping[str, str]
+    driver_files: DriverFiles
 
 
 def build_parts(
@@ -60,7 +62,7 @@ def build_parts(
     library: Path,
     environment: Mapping[str, str],
     one_process: bool,
-    spill_mib: int,
+    settings: CardSettings,
     strangers: StrangerPolicy,
     driver_files: DriverFiles = OWN_FILES,
     membership: Membership | None = None,
@@ -80,7 +82,7 @@ def build_parts(
     membership = membership or choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
     inventory = Inventory(
-        drivers, policy=read_policy(home), book=HealthBook(home, boot=boot_id()), clock=clock, spill_mib=spill_mib
+        drivers, policy=read_policy(home), book=HealthBook(home, boot=boot_id()), clock=clock, settings=settings
     )
     ledgers = Ledgers(slots, clock, members=membership.processes)
     occupancy = Occupancy(inventory, membership, clock)
@@ -140,6 +142,7 @@ def build_parts(
         truth=Truth(inventory, membership, clock, hooks, policy=strangers, own=own),
         tidings=tidings,
         environment=environment,
+        driver_files=driver_files,
     )
 
 

@@ -47,11 +47,11 @@ class Keeping:
 class Reaper:
     """One look at every ledger per call of ``tick``; asks each driver once per device and look."""
 
-    def __init__(self, inventory: Inventory, library: PageLibrary) -> None:
+    def __init__(self, inventory: Inventory, library: PageLibrary, contexts: dict[str, int] | None = None) -> None:
         self._inventory = inventory
         self._library = library
         self._own_namespace = pid_namespace()
-        self._context_bytes: dict[str, int] = {}  # by model: cards of a model cost the same
+        self._context_bytes = contexts if contexts is not None else {}  # by model: cards of a model cost the same
 
     def learn_context(self, model: str, context_bytes: int) -> None:
         """What an empty context costs on cards of a model."""

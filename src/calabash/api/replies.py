@@ -49,7 +49,9 @@ class StrangerView(Reply, kw_only=True, frozen=True):
 
 class DeviceView(Reply, kw_only=True, frozen=True):
     """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's. What ``strangers`` hold
-    is granted to nobody. ``pinned`` is the only mode that its operator leaves to it, empty: any."""
+    is granted to nobody. ``pinned`` is the only mode that its operator leaves to it, empty: any.
+    ``replicas``: how many tenants may use it in turns, ``interval``: how long these turns are to be, empty: the driver's own.
+    ``spill_mib``: host memory that its node gives, to all slices together, for what does not fit on its devices."""
 
     uuid: str
     index: int
@@ -67,6 +69,9 @@ class DeviceView(Reply, kw_only=True, frozen=True):
     cause: str
     mode: str
     pinned: str
+    replicas: int
+    interval: str
+    spill_mib: int
     allocations: list[str]
     strangers: list[StrangerView]
 

@@ -179,6 +179,24 @@ class DeviceMode(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
     mode: Annotated[Name, Meta(description="`mig`, `vgpu` or another mode: no other is served; `auto`: follows demand")]
 
 
+class DeviceSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How one device is given out; what is left out stays as it is."""
+
+    replicas: (
+        Annotated[int, Meta(ge=0, le=1 << 20, description="tenants that use it in turns; 0: as all devices")] | None
+    ) = None
+    interval: (
+        Annotated[
+            str,
+            Meta(max_length=32, description="length of turns: `default`, `short`, `medium`, `long`; `auto`: as all"),
+        ]
+        | None
+    ) = None
+    spill: (
+        Annotated[str, Meta(max_length=32, description="memory beyond it: `on`, `off`; `auto`: as all devices")] | None
+    ) = None
+
+
 class WantedInstance(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A MIG instance of a layout."""
 

@@ -56,6 +56,15 @@ ROUTES = (
         body=requests.DeviceMode,
         administrators=True,
     ),
+    Route(
+        method="POST",
+        path="/v1/devices/{id}/settings",
+        summary="gives it out otherwise than the others; what runs on it runs on",
+        reply=replies.DeviceDetail,
+        body=requests.DeviceSettings,
+        administrators=True,
+        note="409 where more tenants use it in turns than it would have replicas",
+    ),
     Route(method="GET", path="/v1/mig", summary="cards that MIG can cut, and how they are cut", reply=replies.MigCards),
     Route(
         method="POST",

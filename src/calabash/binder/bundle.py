@@ -229,7 +229,7 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
                     part = fits(device, None, (), request)
                     if isinstance(part, Misfit):
                         return part
-                    charge = mode.charge(part, request.policy)
+                    charge = mode.charge(device, part, request.policy)
                     phase_milli += charge.core_milli
                     phase_mib += charge.memory_mib
             milli, memory_mib = max(milli, phase_milli), max(memory_mib, phase_mib)

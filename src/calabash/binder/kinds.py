@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from calabash.binder.bundle import Bundle, Layout, layout, mode_of
-from calabash.model.device import Device, Health
+from calabash.model.device import REPLICAS, Device, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ModeName
 from calabash.sched import Shape
@@ -32,7 +32,10 @@ class NodeDevice:
         """What requests select by."""
         served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
         spills = f"/spills {self.device.spill_mib}MiB" if self.device.spill_mib else ""
-        return f"{self.device.model}/{self.device.memory_mib}MiB{'/cut' if self.device.mig else ''}{served}{spills}"
+        turns = f"/{self.device.replicas} in turns" if self.device.replicas != REPLICAS else ""
+        return (
+            f"{self.device.model}/{self.device.memory_mib}MiB{'/cut' if self.device.mig else ''}{served}{spills}{turns}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,7 @@ class LocalScheduler:
         parts = sorted(placement.slices, key=lambda s: self._number[s.device])
         devices = tuple(self._number[s.device] for s in parts)
         answer = placement.slices[0]
-        shape = shape_of(placement.mode, answer, request, count=len(devices))
+        shape = shape_of(placement.mode, self.devices[devices[0]], answer, request, count=len(devices))
         queued = _queued(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner)
         places = tuple((s.place,) for s in parts) if shape.mig_profile else ()
         place = NodePlacement(node=0, devices=devices, mig_places=places)

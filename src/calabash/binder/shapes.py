@@ -72,7 +72,7 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
         raise _impossible(request, devices, chosen, misfits)
     sizes: dict[Shape, list[DeviceUuid]] = {}
     for device, answer in fitting:
-        shape = shape_of(mode_on(device, request).name, answer, request, count=request.count)
+        shape = shape_of(mode_on(device, request).name, device, answer, request, count=request.count)
         sizes.setdefault(shape, []).append(device.uuid)
     shapes = [
         shape if len(uuids) == len(devices) else replace(shape, models=frozenset(uuids))
@@ -84,9 +84,9 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
     return shapes
 
 
-def shape_of(mode: ModeName, part: Slice, request: GpuRequest, *, count: int) -> Shape:
-    """So many slices like this one, in the scheduler's terms; on any device."""
-    charge = mode_named(mode).charge(part, request.policy)
+def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *, count: int) -> Shape:
+    """So many slices like this one of this device, in the scheduler's terms; on any device."""
+    charge = mode_named(mode).charge(device, part, request.policy)
     cut = bool(part.profile) and mode == MIG_MODE  # an instance is the scheduler's matter; a share of one is not
     return Shape(
         gpu_count=count,

@@ -161,4 +161,4 @@ class Tracker:
 
 def _figures(device: Device | None) -> object:
     """What the scheduler is built on."""
-    return device and (device.memory_mib, device.mig, device.pinned)
+    return device and (device.memory_mib, device.mig, device.pinned, device.spill_mib, device.replicas)

@@ -11,6 +11,7 @@ from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
 from calabash.cli.view import strangers
+from calabash.model.device import REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s
 from calabash.standalone.client import quoted
@@ -93,6 +94,35 @@ def mode(identifier: str, mode: str, fmt: str) -> None:
     _print(client().post(_path(identifier, "mode"), {"mode": mode}), fmt)
 
 
+@device.command("set")
+@click.argument("identifier", metavar="ID")
+@click.option("--replicas", metavar="N|auto", help="How many tenants use it in turns, mode timeslice.")
+@click.option(
+    "--interval", metavar="LENGTH", help="How long these turns are: default, short, medium, long, or auto, the pool's."
+)
+@click.option("--spill", metavar="on|off|auto", help="Whether slices may have memory beyond it.")
+@output.option
+def set_card(identifier: str, replicas: str | None, interval: str | None, spill: str | None, fmt: str) -> None:
+    """Give a card out otherwise than the pool's other cards; what runs on it runs on.
+
+    auto: as the pool's settings say. Lasts until it is set again, restarts included.
+    """
+    count = _replicas(replicas) if replicas is not None else None
+    wanted = {"replicas": count, "interval": interval, "spill": spill}
+    body = {name: value for name, value in wanted.items() if value is not None}
+    if not body:
+        raise CalabashError("nothing is to be set", hint="say --replicas, --interval or --spill")
+    _print(client().post(_path(identifier, "settings"), body), fmt)
+
+
+def _replicas(text: str) -> int:
+    if text == "auto":
+        return 0
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= REPLICAS_MAX:
+        raise CalabashError(f"replicas {text[:32]!r} is not usable", hint=f"1 to {REPLICAS_MAX}, or auto")
+    return int(text)
+
+
 @device.command()
 @click.argument("identifier", metavar="ID")
 @output.option
@@ -133,6 +163,13 @@ def _print(body: Any, fmt: str) -> None:
         click.echo(output.printable(line))
 
 
+def _shared(card: Any) -> str:
+    """How it is given out."""
+    interval = f", interval {card['interval']}" if card["interval"] else ""
+    spill = f"up to {format_mib(card['spill_mib'])} of host memory" if card["spill_mib"] else "not allowed"
+    return f"in turns for {card['replicas']} tenants{interval}; memory beyond it {spill}"
+
+
 def _lines(body: Any) -> list[str]:
     card = body["device"]
     since = f" since {format_duration(max(0.0, time.time() - body['since']))}" if body["since"] else ""
@@ -146,6 +183,7 @@ def _lines(body: Any) -> list[str]:
         f"memory {given}, {format_mib(card['memory_used_mib'])} used; {card['temperature_c']} C, {card['power_w']:.0f} W",
         f"held by {', '.join(card['allocations']) or 'nobody'}{mode}",
     ]
+    lines.append(_shared(card))
     if body["needs"]:
         lines.append(f"needs {body['needs']}")
     if body["evict_at"]:

@@ -31,6 +31,19 @@ class ComputeMode(StrEnum):
     PROHIBITED = "prohibited"
 
 
+REPLICAS = 8
+REPLICAS_MAX = 32
+
+
+class Interval(StrEnum):
+    """How long the turns are of programs that share a device, in the driver's own classes."""
+
+    DEFAULT = "default"
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfProfile:
     """A part of a card for a virtual machine: its name, its memory, and how many of it the card makes."""
@@ -49,7 +62,8 @@ class Device:
     it, as its driver says, whether or not it is cut now; None where it cannot. ``mig_instances`` are those that stand on it.
     ``spill_mib`` is how much host memory its node gives, to all slices together, for what does not fit on their cards.
     ``pinned`` is the one sharing mode that its operator leaves to it; "" follows demand. ``vf_profiles`` are the parts of it
-    that virtual machines can have.
+    that virtual machines can have. ``replicas`` is how many tenants may use it in turns, ``interval`` how long their turns are
+    to be; "" leaves that to the driver.
     """
 
     uuid: DeviceUuid
@@ -69,6 +83,8 @@ class Device:
     pinned: str = ""
     vf_profiles: tuple[VfProfile, ...] = ()
     spill_mib: int = 0
+    replicas: int = REPLICAS
+    interval: str = ""
     health: Health = Health.HEALTHY
 
 

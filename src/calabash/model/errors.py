@@ -22,6 +22,7 @@ class Reason(StrEnum):
     STORE_UNAVAILABLE = "store_unavailable"
     DISK_FULL = "disk_full"
     BAD_FILE = "bad_file"
+    UNSUPPORTED = "unsupported"
     API_DOWN = "api_down"
     KUBELET_DOWN = "kubelet_down"
     FOREIGN_PLUGIN = "foreign_plugin"

@@ -33,8 +33,8 @@ class Exclusive:
             return Misfit(reason=Reason.NO_CAPACITY, message=f"held by {len(held)} other, asked whole")
         return Slice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
 
-    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
-        del part, policy
+    def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
+        del device, part, policy
         return Charge(core_milli=1000)
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:

@@ -60,8 +60,8 @@ class Mig:
             part=choice.part,
         )
 
-    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
-        del policy
+    def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
+        del device, policy
         return Charge(core_milli=10 * part.core_percent, memory_mib=part.memory_mib)
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:

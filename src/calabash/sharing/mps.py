@@ -59,8 +59,8 @@ class Mps:
         cut = device.pinned == self.name and any(i.fixed for i in device.mig_instances)
         return _in_an_instance(device, held, wanted) if cut else wanted
 
-    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
-        del policy
+    def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
+        del device, policy
         return Charge(core_milli=10 * part.core_percent, memory_mib=part.memory_mib + SLICE_RESERVE_MIB)
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:

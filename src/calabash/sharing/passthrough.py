@@ -107,8 +107,8 @@ class Passthrough:
             vf=profile.name,
         )
 
-    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
-        del policy
+    def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
+        del device, policy
         if not part.vf:
             return Charge(core_milli=1000)
         return Charge(core_milli=part.core_percent * 10, memory_mib=part.memory_mib)

@@ -105,8 +105,8 @@ class SharingMode(Protocol):
         """The slice that the request would get of this device beside ``held``, or why it gets none."""
         ...
 
-    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
-        """What a slice takes of its device in the scheduler's books: what fits by charges also fits by ``fits``."""
+    def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
+        """What a slice takes of this device in the scheduler's books: what fits by charges also fits by ``fits``."""
         ...
 
     def division(self, device: Device, held: Sequence[HeldSlice]) -> DeviceDivision:

@@ -37,7 +37,7 @@ def guaranteed_percent(core_percent: int, policy: ComputePolicy) -> int:
 
 def _unspilled(device: Device, request: GpuRequest) -> Misfit:
     if not device.spill_mib:
-        return Misfit(reason=Reason.NOT_PERMITTED, message="memory beyond the card is not allowed on this node")
+        return Misfit(reason=Reason.NOT_PERMITTED, message="memory beyond the card is not allowed on it")
     return Misfit(
         reason=Reason.NO_HOST_MEMORY,
         message=f"the node gives {format_mib(device.spill_mib)} of its memory to what is spilled,"
@@ -77,7 +77,8 @@ class Vgpu:
             spill_mib=request.spill_mib,
         )
 
-    def charge(self, part: Slice, policy: ComputePolicy) -> Charge:
+    def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
+        del device
         return Charge(
             core_milli=10 * guaranteed_percent(part.core_percent, policy),
             memory_mib=part.resident_mib + SLICE_RESERVE_MIB,

@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         library=shim_library(),
         environment=simulation,
         one_process=settings.devices.one_process,
-        spill_mib=settings.devices.spilled_mib(),
+        settings=settings.devices.cards(),
         strangers=StrangerPolicy(arguments.strangers),
     )
     agent.start()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from calabash.agent.card_settings import CardSettings
+from calabash.model.device import REPLICAS, REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.memory import memory_mib
 from calabash.seams.store import Retention
@@ -48,17 +50,26 @@ class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     EXCLUSIVE_PROCESS); programs of several processes then fail.
     ``spill``: slices may have memory beyond their cards (``calabash run --spill``), up to ``spill_mib_max`` of host memory
     for all of them together; 0 is half of what the machine has.
+    ``replicas``: how many tenants use a card in turns (mode ``timeslice``); ``interval``: how long their turns are:
+    ``default``, ``short``, ``medium`` or ``long``; empty leaves that to the driver.
+    ``calabash device set`` says otherwise of one card.
     """
 
     one_process: bool = False
     spill: bool = False
     spill_mib_max: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    replicas: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] = REPLICAS
+    interval: Literal["", "default", "short", "medium", "long"] = ""
 
     def spilled_mib(self) -> int:
-        """Host memory for what is spilled; 0 where that is not allowed."""
-        if not self.spill:
-            return 0
+        """Host memory for what is spilled, where that is allowed."""
         return self.spill_mib_max or memory_mib() // 2
+
+    def cards(self) -> CardSettings:
+        """For all cards."""
+        return CardSettings(
+            spill_mib=self.spilled_mib(), spill=self.spill, replicas=self.replicas, interval=self.interval
+        )
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -72,6 +72,9 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
         cause=state.cause,
         mode=state.mode or "",
         pinned=device.pinned,
+        replicas=device.replicas,
+        interval=device.interval,
+        spill_mib=device.spill_mib,
         allocations=list(state.allocations),
         strangers=[
             replies.StrangerView(

@@ -50,8 +50,8 @@ class Cards:
         self.mode = mode
 
 
-def _record(mode: str, *, name: str = "a1", uid: int = TENANT_UID) -> AllocationRecord:
-    part = Slice(device=CARD, memory_mib=1024, core_percent=30)
+def _record(mode: str, *, name: str = "a1", uid: int = TENANT_UID, memory_mib: int = 1024) -> AllocationRecord:
+    part = Slice(device=CARD, memory_mib=memory_mib, core_percent=30)
     return AllocationRecord(
         id=AllocationId(name),
         state=AllocationState.GRANTED,
@@ -80,8 +80,18 @@ def test_a_mode_that_this_node_cannot_serve_is_refused_with_those_it_can(tmp_pat
 
 @pytest.mark.parametrize("mode", ["exclusive", "timeslice"])
 def test_modes_without_amounts_narrow_the_view_and_limit_nothing(tmp_path: Path, mode: str) -> None:
-    (device,) = executor_of(mode, open_modes(_tools(tmp_path))).prepare(_record(mode))
+    (device,) = executor_of(mode, open_modes(_tools(tmp_path))).prepare(_record(mode, memory_mib=0))
     assert (device.uuid, device.memory_limit_bytes, device.policy) == (CARD, 0, None)
+
+
+def test_who_takes_turns_and_asks_for_memory_is_capped_where_the_library_can_do_it(tmp_path: Path) -> None:
+    with pytest.raises(CalabashError) as caught:
+        executor_of("timeslice", open_modes(_tools(tmp_path))).prepare(_record("timeslice"))
+    assert "make native" in caught.value.hint
+    library = tmp_path / "libcalabash.so"
+    library.touch()
+    (device,) = executor_of("timeslice", open_modes(_tools(tmp_path, library=library))).prepare(_record("timeslice"))
+    assert (device.memory_limit_bytes, device.core_percent, device.policy) == (1024 * MIB, 100, None)
 
 
 def test_a_vgpu_slot_says_memory_share_policy_and_priority(tmp_path: Path) -> None:

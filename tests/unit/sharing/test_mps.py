@@ -31,7 +31,7 @@ def test_neither_compute_nor_memory_is_promised_twice(asks: list[tuple[int, int 
         answer = granted(held, ask(cores, memory_mib))
         if isinstance(answer, Slice):
             held.append(HeldSlice(slice=answer))
-    charges = [MODE.charge(h.slice, h.policy) for h in held]
+    charges = [MODE.charge(CARD, h.slice, h.policy) for h in held]
     assert sum(h.slice.core_percent for h in held) <= 100
     assert sum(h.slice.memory_mib + SLICE_RESERVE_MIB for h in held) <= CARD.memory_mib
     assert sum(c.core_milli for c in charges) <= 1000

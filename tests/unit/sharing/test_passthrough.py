@@ -56,7 +56,7 @@ def test_a_whole_card_is_one_tenants() -> None:
     part = fits(CARD, None, (), WHOLE)
     assert isinstance(part, Slice)
     assert (part.memory_mib, part.core_percent, part.vf) == (40_960, 100, "")
-    assert MODE.charge(part, ComputePolicy.FIXED).core_milli == 1000
+    assert MODE.charge(CARD, part, ComputePolicy.FIXED).core_milli == 1000
     second = fits(CARD, NAME, _held(part), WHOLE)
     assert isinstance(second, Misfit)
     assert second.reason is Reason.NO_CAPACITY
@@ -105,7 +105,7 @@ def test_what_is_charged_is_never_more_than_the_card(asked: list[str]) -> None:
     held: list[HeldSlice] = []
     for name in asked:
         held += _held(fits(CARD, NAME if held else None, held, GpuRequest(mode=NAME, vf=name)))
-    charges = [MODE.charge(h.slice, ComputePolicy.FIXED) for h in held]
+    charges = [MODE.charge(CARD, h.slice, ComputePolicy.FIXED) for h in held]
     assert sum(c.core_milli for c in charges) <= 1000
     assert sum(c.memory_mib for c in charges) <= CARD.memory_mib
     assert len({h.slice.vf for h in held}) <= 1

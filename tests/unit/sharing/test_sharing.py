@@ -16,6 +16,7 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 from calabash.sharing import registry
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_named, selected
+from calabash.sharing.timeslice import capped_mib
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB, guaranteed_percent
 
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100-SXM4-40GB", memory_mib=40960)
@@ -46,6 +47,9 @@ def test_whatever_is_asked_and_given_back_a_device_is_never_promised_twice(
         if mode == "vgpu":
             assert sum(h.slice.memory_mib + SLICE_RESERVE_MIB for h in held) <= CARD.memory_mib
             assert all(h.slice.memory_mib > 0 for h in held)
+        if mode == "timeslice":
+            assert len(held) <= CARD.replicas
+            assert sum(capped_mib(h.slice) for h in held) <= CARD.memory_mib
         assert sum(guaranteed_percent(h.slice.core_percent, h.policy) for h in held) <= 100
         if held and mode == "exclusive":
             assert len(held) == 1
@@ -99,9 +103,6 @@ def test_a_fraction_of_the_memory_is_a_slice_and_all_of_it_is_a_whole_card() -> 
     assert mode_for(GpuRequest(memory_milli=999)).name == "vgpu"
     assert mode_for(GpuRequest(memory_milli=1000)).name == "exclusive"
     assert mode_for(GpuRequest(memory_milli=1000, core_percent=30)).name == "vgpu"
-    refused = fits(CARD, None, [], GpuRequest(memory_milli=500, mode=ModeName("timeslice")))
-    assert isinstance(refused, Misfit)
-    assert refused.reason is Reason.MODE_CONFLICT
 
 
 @pytest.mark.parametrize("milli", [0, 1001, -1])
@@ -153,7 +154,7 @@ def test_a_request_that_no_release_could_help_is_too_large_even_when_the_device_
     assert refused.reason is Reason.TOO_LARGE
 
 
-def test_time_slices_take_turns_up_to_a_number_and_split_nothing() -> None:
+def test_time_slices_take_turns_up_to_a_number_and_split_no_compute() -> None:
     ask = GpuRequest(mode=ModeName("timeslice"))
     held: list[HeldSlice] = []
     while isinstance(answer := fits(CARD, ModeName("timeslice") if held else None, held, ask), Slice):
@@ -161,7 +162,7 @@ def test_time_slices_take_turns_up_to_a_number_and_split_nothing() -> None:
         held.append(HeldSlice(slice=answer))
     assert answer.reason is Reason.NO_CAPACITY
     assert len(held) == 8
-    refused = fits(CARD, None, [], GpuRequest(mode=ModeName("timeslice"), memory_mib=100))
+    refused = fits(CARD, None, [], GpuRequest(mode=ModeName("timeslice"), core_percent=50))
     assert isinstance(refused, Misfit)
     assert refused.reason is Reason.MODE_CONFLICT
 

@@ -137,9 +137,9 @@ def test_pages_without_spilling_are_written_as_every_library_reads_them() -> Non
 
 
 def test_host_memory_is_given_only_where_the_file_says_so_and_half_of_it_by_itself(tmp_path: Path) -> None:
-    assert read_settings(tmp_path).devices.spilled_mib() == 0
+    assert not read_settings(tmp_path).devices.cards().spill
     (tmp_path / SETTINGS_FILE).write_text("[devices]\nspill_mib_max = 4096\n")
-    assert read_settings(tmp_path).devices.spilled_mib() == 0
+    assert not read_settings(tmp_path).devices.cards().spill
     (tmp_path / SETTINGS_FILE).write_text("[devices]\nspill = true\nspill_mib_max = 4096\n")
     assert read_settings(tmp_path).devices.spilled_mib() == 4096
     (tmp_path / SETTINGS_FILE).write_text("[devices]\nspill = true\n")

@@ -66,6 +66,7 @@ class NodeTools:
         own: processes of an earlier pool that an executor takes over.
         allocation_of: whose a process is, by the kernel's word or by its lease.
         tell: an event: kind, reason, allocation, device, message.
+        contexts: what an empty context costs in bytes, by model of card, as it is learned.
         changed: room may have appeared; not to be called under a lock.
     """
 
@@ -82,6 +83,7 @@ class NodeTools:
     own: OwnProcesses = field(default_factory=OwnProcesses)
     allocation_of: Callable[[int], AllocationId | None] = _nobodys
     tell: Tell = _told_nobody
+    contexts: dict[str, int] = field(default_factory=dict)
     changed: Callable[[], None] = _nothing_follows
 
 

@@ -107,7 +107,7 @@ def _busy(reading: DeviceReading | None) -> bool:
 
 def _reaper(tools: NodeTools) -> Reaper | None:
     try:
-        return Reaper(tools.inventory, PageLibrary())
+        return Reaper(tools.inventory, PageLibrary(), tools.contexts)
     except CalabashError as error:
         log.warning("capped slices cannot be granted", error=error.message)
         return None

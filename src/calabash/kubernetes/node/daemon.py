@@ -17,6 +17,7 @@ from calabash.agent.strangers import StrangerPolicy
 from calabash.kubernetes.node.memory import keep_small
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.plan import MEMORY_MIB_MAX
+from calabash.model.device import REPLICAS_MAX, Interval
 from calabash.model.errors import CalabashError
 from calabash.seams.host.memory import memory_mib
 
@@ -58,6 +59,15 @@ def parser() -> argparse.ArgumentParser:
         help="let slices have memory beyond their cards, up to so much memory of this node for all together, or half of it",
     )
     made.add_argument(
+        "--replicas", type=_count, default=usual.replicas, metavar="N", help="how many containers use a card in turns"
+    )
+    made.add_argument(
+        "--interval",
+        choices=[interval.value for interval in Interval],
+        default=usual.interval,
+        help="how long these turns are; default: as the driver makes them",
+    )
+    made.add_argument(
         "--serve-nvidia-names",
         action="store_true",
         help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
@@ -69,6 +79,14 @@ def _seconds(text: str) -> float:
     """A length of time that can be waited. Raises ValueError."""
     found = float(text)
     if not 0 <= found <= 86400:
+        raise ValueError(text)
+    return found
+
+
+def _count(text: str) -> int:
+    """Containers that use a card in turns. Raises ValueError."""
+    found = int(text)
+    if not 1 <= found <= REPLICAS_MAX:
         raise ValueError(text)
     return found
 
@@ -95,6 +113,8 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         kubeconfig=read.kubeconfig,
         strangers=StrangerPolicy(read.strangers),
         spill_mib=read.spill,
+        replicas=read.replicas,
+        interval=read.interval,
         use_every_s=read.use_every,
         serve_nvidia_names=read.serve_nvidia_names,
     )

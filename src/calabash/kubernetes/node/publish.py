@@ -185,6 +185,7 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, *
         slices=tuple(slices),
         foreign_mib=state.foreign_mib,
         spill_mib=device.spill_mib,
+        replicas=device.replicas,
         memory_used_mib=use.memory_mib,
         utilization_percent=use.percent,
         mig_profiles=_profiles(device),

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 import calabash
+from calabash.agent.card_settings import CardSettings
 from calabash.agent.membership_container import ContainerMembership
 from calabash.agent.node import Grant, NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
@@ -115,7 +116,7 @@ class AgentService:
             drivers=drivers,
             library=shim_library(),
             environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
-            spill_mib=settings.spill_mib,
+            settings=CardSettings(spill_mib=settings.spill_mib, replicas=settings.replicas, interval=settings.interval),
             strangers=settings.strangers,
             node=settings.node,
             driver_files=programs_of(host_driver, settings.host, settings.home / "driver", root=settings.driver_root),

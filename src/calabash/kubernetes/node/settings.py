@@ -7,6 +7,7 @@ from pathlib import Path
 
 from calabash.agent.strangers import StrangerPolicy
 from calabash.kubernetes.node.usage import EVERY_S
+from calabash.model.device import REPLICAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class AgentSettings:
         strangers: what happens to processes on a card that have no slice of it.
         serve_nvidia_names: whether pods that admission did not translate are given whole cards as ``nvidia.com/gpu``.
         spill_mib: host memory that the node gives for what does not fit on its cards; 0: nothing may be spilled.
+        replicas: how many containers use a card in turns. interval: how long these turns are; "": the driver's own.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
     """
 
@@ -39,4 +41,6 @@ class AgentSettings:
     strangers: StrangerPolicy = StrangerPolicy.TELL
     serve_nvidia_names: bool = False
     spill_mib: int = 0
+    replicas: int = REPLICAS
+    interval: str = ""
     use_every_s: float = EVERY_S

@@ -88,6 +88,7 @@ class GpuNodeKeeping:
             slices=tuple(_slice(one) for one in device.slices),
             foreign_mib=device.foreign_mib,
             spill_mib=device.spill_mib,
+            replicas=device.replicas,
             mig_profiles=self._one(device.mig_profiles),
             mig_instances=device.mig_instances,
         )

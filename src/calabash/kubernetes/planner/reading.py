@@ -243,6 +243,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
                 numa_node=d.numa_node,
                 nvlink_peers=cast(tuple[DeviceUuid, ...], d.nvlink_peers),
                 spill_mib=d.spill_mib,
+                replicas=d.replicas,
                 mig=_geometry(d.mig_profiles),
                 mig_instances=tuple(_instance(i) for i in d.mig_instances),
                 health=Health.HEALTHY if d.health == Health.HEALTHY else Health.LOST,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.library import OWN_FILES, SIM_ENVIRONMENT, DriverFiles, simulated_library_dir
-from calabash.seams.host.libraries import follow
+from calabash.seams.gpu.library import OWN_FILES, DriverFiles
+from calabash.seams.gpu.programs import driver_program, program_environment
 
 PROGRAM = "nvidia-cuda-mps-control"
-HOST_DIRECTORIES = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin")
 ASK_S = 3.0
 DEVICE = 0  # a daemon has one, and the service takes limits by number everywhere, by UUID not
 SOCKET_PATH_MAX = 90  # what remains of a socket's path when the names of its files are taken off
@@ -50,13 +48,7 @@ class ServerLook:
 def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> Path:
     """The control program: the simulated one on a simulated node, else ours, else the host's, as we see it. Raises
     CalabashError(BAD_FILE) when there is none."""
-    found: Path | None
-    if SIM_ENVIRONMENT in environment:
-        path = simulated_library_dir() / PROGRAM
-        found = path if path.is_file() else None
-    else:
-        own = shutil.which(PROGRAM)
-        found = Path(own) if own else _on_host(files.root)
+    found = driver_program(PROGRAM, environment, files)
     if found is None:
         raise CalabashError(
             f"{PROGRAM} is not installed, so mode mps cannot be served",
@@ -64,14 +56,6 @@ def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES)
             hint="it comes with the driver: nvidia-compute-utils, or make native for a simulated node",
         )
     return found
-
-
-def _on_host(root: Path | None) -> Path | None:
-    """What the links of distributions lead to, so that the server is found beside it."""
-    if root is None:
-        return None
-    found = (follow(root, f"{directory}/{PROGRAM}") for directory in HOST_DIRECTORIES)
-    return next((path for path in found if path is not None), None)
 
 
 class MpsControl:
@@ -215,12 +199,7 @@ class MpsControl:
         return find_program(self._environment, self._files)
 
     def _whole(self, program: Path) -> dict[str, str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "LD_PRELOAD"))}
-        if self._files.root is not None and program.is_relative_to(self._files.root):
-            inherited["PATH"] = f"{program.parent}:{inherited.get('PATH', os.defpath)}"
-            if self._files.libraries is not None:
-                inherited["LD_LIBRARY_PATH"] = str(self._files.libraries)
-        return inherited | dict(self._environment) | self._own
+        return program_environment(program, self._environment, self._files) | self._own
 
 
 def _defaults(percent: int, memory_mib: int) -> tuple[str, str]:

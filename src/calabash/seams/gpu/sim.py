@@ -74,6 +74,7 @@ class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
     ecc_volatile_double: int
     xid_count: int
     mig_enabled: bool
+    timeslice: int
     nvlink_peers: tuple[int, ...]
 
 

@@ -5,6 +5,7 @@ Their schemas are in ``charts/calabash/crds``; a test holds both to each other. 
 
 from __future__ import annotations
 
+from calabash.model.device import REPLICAS
 from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
 from calabash.seams.kube.objects import Condition
 
@@ -64,7 +65,8 @@ class GpuNodeSlice(KubeStruct, frozen=True):
 class GpuNodeDevice(KubeStruct, frozen=True):
     """A device. ``modes`` are those it can have, ``mode`` the one in force ("" when idle); ``foreign_mib`` is memory in
     use by processes that nobody was given; what the driver says of its use is told coarsely, None where it is not.
-    ``spill_mib`` is host memory that the node gives, to all slices together, for what does not fit on its devices.
+    ``spill_mib`` is host memory that the node gives, to all slices together, for what does not fit on its devices;
+    ``replicas`` is how many containers may use it in turns.
     ``mig_profiles`` say how it can be cut, ``mig_instances`` how it is."""
 
     uuid: str
@@ -81,6 +83,7 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     slices: tuple[GpuNodeSlice, ...] = ()
     foreign_mib: int = 0
     spill_mib: int = 0
+    replicas: int = REPLICAS
     memory_used_mib: int | None = None
     utilization_percent: int | None = None
     mig_profiles: tuple[GpuNodeMigProfile, ...] = ()

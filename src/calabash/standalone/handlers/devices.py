@@ -7,6 +7,7 @@ from typing import Any
 
 from litestar import get, post
 
+from calabash.agent.card_settings import Wanted
 from calabash.api import replies, requests
 from calabash.standalone import views
 from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
@@ -51,6 +52,19 @@ async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
     return detail
 
 
+@post("/v1/devices/{name:str}/settings", status_code=200)
+async def set_device(request: Asked, name: str) -> replies.DeviceDetail:
+    body = requests.decode(await body_of(request), requests.DeviceSettings)
+    wanted = Wanted(replicas=body.replicas, interval=body.interval, spill=body.spill)
+
+    def change(pool: Pool) -> replies.DeviceDetail:
+        pool.agent.care.set(pool.agent.care.find(name), wanted)
+        return views.device(pool.agent, name)
+
+    detail: replies.DeviceDetail = await _changed(request, "set devices", change)
+    return detail
+
+
 @post("/v1/devices/{name:str}/test", status_code=200)
 async def test(request: Asked, name: str) -> replies.TestReply:
     requests.decode(await body_of(request), requests.Nothing)
@@ -77,4 +91,4 @@ async def reset(request: Asked, name: str) -> replies.DeviceDetail:
     return detail
 
 
-DEVICES = (show_device, drain, undrain, test, reset)
+DEVICES = (show_device, drain, undrain, set_device, test, reset)

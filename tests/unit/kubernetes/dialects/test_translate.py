@@ -308,7 +308,6 @@ def test_isolation_is_asked_by_its_name() -> None:
     ("annotations", "why", "reason"),
     [
         ({"calabash.dev/mode": "magic"}, "sharing mode 'magic' is not known", Reason.UNKNOWN_MODE),
-        ({"calabash.dev/mode": "timeslice"}, "timeslice cannot give these amounts", Reason.MODE_CONFLICT),
         (
             {"calabash.dev/mode": "vgpu", "calabash.dev/isolation": "hardware"},
             "isolates at level",
@@ -333,6 +332,15 @@ def test_an_annotation_that_cannot_be_kept_is_refused(annotations: dict[str, str
         translate(pod({"calabash.dev/memory": "8Gi"}, annotations=annotations))
     assert refused.value.reason is reason
     assert refused.value.hint
+
+
+def test_a_mode_that_cannot_give_the_amounts_is_refused_and_memory_of_a_card_in_turns_is_a_cap() -> None:
+    turns = {"calabash.dev/mode": "timeslice"}
+    with pytest.raises(CalabashError, match="timeslice cannot give these amounts") as refused:
+        translate(pod({"calabash.dev/cores": "40"}, annotations=turns))
+    assert refused.value.reason is Reason.MODE_CONFLICT
+    capped = request_of({"calabash.dev/memory": "8Gi"}, annotations=turns)
+    assert (capped.mode, capped.memory_mib) == ("timeslice", 8192)
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/use-gputype", "nvidia.com/nouse-gpuuuid", "calabash.dev/models"])

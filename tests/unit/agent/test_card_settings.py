@@ -1,0 +1,87 @@
+"""How a card is given out: as all of them, unless its operator says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calabash.agent.card_settings import CardSettings, Wanted, require_possible
+from calabash.agent.health_book import CardEntry, HealthBook
+from calabash.kubernetes.node.daemon import read_settings as read_agent_settings
+from calabash.model.device import REPLICAS, Device, DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.standalone.settings import SETTINGS_FILE, read_settings
+
+CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100", memory_mib=40_960)
+POOL = CardSettings(spill_mib=1000, spill=False, replicas=6, interval="short")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (CardEntry(), (0, 6, "short", "")),
+        (CardEntry(replicas=2, interval="long", spill="on", mode="vgpu"), (1000, 2, "long", "vgpu")),
+        (CardEntry(spill="off", interval="default"), (0, 6, "default", "")),
+    ],
+)
+def test_what_is_said_of_one_card_counts_more(entry: CardEntry, expected: tuple[int, int, str, str]) -> None:
+    shown = POOL.shown(CARD, entry)
+    assert (shown.spill_mib, shown.replicas, shown.interval, shown.pinned) == expected
+
+
+def test_what_is_set_is_kept_and_what_is_not_said_stays(tmp_path: Path) -> None:
+    fields = Wanted(replicas=3, spill="on").entry_fields()
+    assert fields == {"replicas": 3, "spill": "on"}
+    assert Wanted(replicas=0, interval="auto", spill="auto").entry_fields() == {
+        "replicas": 0, "interval": "", "spill": "",
+    }  # fmt: skip
+    HealthBook(tmp_path).write({"GPU-1": CardEntry(replicas=3, spill="on")})
+    found = HealthBook(tmp_path).read()
+    assert found is not None
+    assert POOL.shown(CARD, found["GPU-1"]).replicas == 3
+
+
+@pytest.mark.parametrize("wrong", [{"replicas": 33}, {"replicas": -1}, {"interval": "tiny"}, {"spill": "yes"}])
+def test_what_is_none_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(CalabashError) as refused:
+        Wanted(**wrong)  # type: ignore[arg-type]
+    assert refused.value.reason is Reason.BAD_REQUEST
+    assert refused.value.hint
+
+
+def test_a_card_keeps_the_places_of_those_who_are_on_it() -> None:
+    for replicas in (2, 0):  # 0: six, as for all
+        require_possible(CARD, Wanted(replicas=replicas), POOL, sharers=2, interval_of=lambda: None)
+    with pytest.raises(CalabashError, match="3 tenants are on device 0 in turns, replicas 2 are asked") as refused:
+        require_possible(CARD, Wanted(replicas=2), POOL, sharers=3, interval_of=lambda: None)
+    assert refused.value.reason is Reason.CONFLICT
+
+
+def test_what_the_node_or_the_driver_cannot_give_is_refused_when_it_is_set() -> None:
+    def cannot() -> object:
+        raise CalabashError("not supported", reason=Reason.UNSUPPORTED)
+
+    with pytest.raises(CalabashError) as refused:
+        require_possible(CARD, Wanted(spill="on"), CardSettings(), sharers=0, interval_of=cannot)
+    assert refused.value.reason is Reason.NOT_PERMITTED
+    with pytest.raises(CalabashError) as refused:
+        require_possible(CARD, Wanted(interval="short"), POOL, sharers=0, interval_of=cannot)
+    assert refused.value.reason is Reason.UNSUPPORTED
+    require_possible(CARD, Wanted(interval="auto", replicas=1), POOL, sharers=0, interval_of=cannot)
+
+
+def test_the_pool_and_the_agent_of_a_node_are_told_for_all_cards(tmp_path: Path) -> None:
+    usual = read_settings(tmp_path).devices.cards()
+    assert (usual.replicas, usual.interval, usual.spill) == (REPLICAS, "", False)
+    (tmp_path / SETTINGS_FILE).write_text('[devices]\nreplicas = 4\ninterval = "long"\n')
+    told = read_settings(tmp_path).devices.cards()
+    assert (told.replicas, told.interval) == (4, "long")
+    for wrong in ("replicas = 0", "replicas = 33", 'interval = "tiny"'):
+        (tmp_path / SETTINGS_FILE).write_text(f"[devices]\n{wrong}\n")
+        with pytest.raises(CalabashError) as refused:
+            read_settings(tmp_path)
+        assert refused.value.reason is Reason.BAD_FILE
+    agent = read_agent_settings(["--node", "n1", "--replicas", "4", "--interval", "long"])
+    assert (agent.replicas, agent.interval) == (4, "long")
+    assert read_agent_settings(["--node", "n1"]).interval == ""
