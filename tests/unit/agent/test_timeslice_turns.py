@@ -1,4 +1,4 @@
-"""CardTurns are as an operator wants them while a card is used so, and afterwards as they were, whatever dies in between."""
+"""TurnLengths are as an operator wants them while a card is used so, and afterwards as they were, whatever dies in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.agent.modes.timeslice_turns import CardTurns
+from calabash.agent.modes.timeslice_turns import TurnLengths
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
 
@@ -48,8 +48,8 @@ class World:
         self.wanted = {ONE: "short", TWO: ""}
         self.turns = self.pool()
 
-    def pool(self) -> CardTurns:
-        return CardTurns(self.file, cast("Any", self.driver), wanted=lambda uuid: self.wanted[uuid])
+    def pool(self) -> TurnLengths:
+        return TurnLengths(self.file, cast("Any", self.driver), wanted=lambda uuid: self.wanted[uuid])
 
 
 @pytest.fixture

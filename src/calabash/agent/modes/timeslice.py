@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
-from calabash.agent.modes.timeslice_turns import CardTurns
+from calabash.agent.modes.timeslice_turns import TurnLengths
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.reap import Reaper
 from calabash.agent.slot_content import SlotDevice
@@ -31,7 +31,7 @@ class TimeSliceExecutor(ViewOnly):
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
         intervals = Intervals(tools.environment, tools.driver_files)
-        self._turns = CardTurns(tools.home / "timeslices.json", intervals, wanted=self._wanted)
+        self._turns = TurnLengths(tools.home / "timeslices.json", intervals, wanted=self._wanted)
         self._tenants: dict[AllocationId, frozenset[DeviceUuid]] = {}
         self._due_s = 0.0
 
@@ -72,7 +72,7 @@ class TimeSliceExecutor(ViewOnly):
         return tuple(found)
 
     def leave(self, record: AllocationRecord) -> None:
-        """CardTurns are put back at the next look, when nobody else has come."""
+        """TurnLengths are put back at the next look, when nobody else has come."""
         self._tenants.pop(record.id, None)
 
     def vacate(self, record: AllocationRecord) -> None:

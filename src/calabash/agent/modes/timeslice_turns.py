@@ -30,7 +30,7 @@ class SetCard(msgspec.Struct, frozen=True, kw_only=True):
     wanted: Interval
 
 
-class CardTurns:
+class TurnLengths:
     """The cards whose turns we have set. Safe for threads; drivers are asked under its own lock.
 
     Args:
