@@ -15,7 +15,8 @@
  * was killed wherever. To reap a dead process is to run the transaction -U on its behalf, repeatedly until
  * U is 0; reapers may race, die and start over.
  *
- * No locks; each retry means that somebody else made progress. The limit is checked against the very value
+ * No locks; a retry means that somebody else made progress, or that this one was disturbed (pair.h). Processes of a
+ * tenant may retry for as long as their own siblings disturb them; what the agent runs is bounded (reap.h). The limit is checked against the very value
  * that the compare-and-swap replaces: C never exceeds it, not even for a moment, so a neighbour is never
  * denied for nothing.
  *
@@ -28,65 +29,12 @@
 #define CALABASH_CHARGE_H
 
 #include "page/page.h"
+#include "page/pair.h"
 
 #include <stdbool.h>
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
-#error "the 16-byte compare-and-swap of this file is written for x86-64 and aarch64"
-#endif
-
 #define CB_CHARGE_UNIT 512u
 #define CB_CHARGE_MAX  ((((uint64_t)1 << 39) - 1) * CB_CHARGE_UNIT)
-
-struct cb_pair {
-    uint64_t low;
-    uint64_t high;
-};
-
-#ifdef __x86_64__
-static inline bool cb_pair_swap(volatile void *address, struct cb_pair *expected, struct cb_pair desired)
-{
-    bool done;
-    __asm__ __volatile__("lock cmpxchg16b %1"
-                         : "=@ccz"(done), "+m"(*(volatile struct cb_pair *)address), "+a"(expected->low),
-                           "+d"(expected->high)
-                         : "b"(desired.low), "c"(desired.high)
-                         : "memory");
-    return done;
-}
-#else
-/* What was found instead may be torn, as with cb_pair_read: only a store that succeeds proves the load. */
-static inline bool cb_pair_swap(volatile void *address, struct cb_pair *expected, struct cb_pair desired)
-{
-    uint64_t low, high;
-    uint32_t failed;
-    __asm__ __volatile__("1: ldaxp %0, %1, %3\n"
-                         "   cmp %0, %4\n"
-                         "   ccmp %1, %5, #0, eq\n"
-                         "   b.ne 2f\n"
-                         "   stlxp %w2, %6, %7, %3\n"
-                         "   cbnz %w2, 1b\n"
-                         "   b 3f\n"
-                         "2: clrex\n"
-                         "   mov %w2, #1\n"
-                         "3:\n"
-                         : "=&r"(low), "=&r"(high), "=&r"(failed), "+Q"(*(volatile struct cb_pair *)address)
-                         : "r"(expected->low), "r"(expected->high), "r"(desired.low), "r"(desired.high)
-                         : "cc", "memory");
-    expected->low = low;
-    expected->high = high;
-    return failed == 0;
-}
-#endif
-
-static inline struct cb_pair cb_pair_read(volatile const void *address)
-{
-    const volatile uint64_t *words = address;
-    struct cb_pair pair;
-    pair.high = __atomic_load_n(&words[1], __ATOMIC_ACQUIRE);
-    pair.low = __atomic_load_n(&words[0], __ATOMIC_ACQUIRE);
-    return pair; /* may be torn; then the swap that uses it fails */
-}
 
 static inline uint64_t cb_tag(uint32_t slot, uint64_t sequence, int64_t units)
 {
@@ -99,20 +47,20 @@ static inline int64_t cb_tag_bytes(uint64_t tag)
     return ((int64_t)(tag << 24) >> 24) * (int64_t)CB_CHARGE_UNIT;
 }
 
-/* Applies the last committed transaction of the device to its owner's share, unless that has happened
- * already. */
-static inline void cb_charge_help(struct cb_usage *usage, uint32_t device, uint64_t tag)
+/* Applies the last committed transaction of the device to its owner's share, unless that has happened already.
+ * False: it may still be to do, look again. Nobody replaces a tag before this said true. */
+static inline __attribute__((always_inline)) bool cb_charge_help(struct cb_usage *usage, uint32_t device,
+                                                                 uint64_t tag)
 {
     struct cb_usage_share *share = &usage->proc[tag >> 54].share[device];
     struct cb_pair seen = cb_pair_read(share);
     /* Who slept since he saw the tag must not apply it: the sequence in a tag wraps, so that an old one may
      * look like the next. A tag that is still there after the share was read is the last transaction; that
      * share, compared in full, then tells whether it has been applied. */
-    if (__atomic_load_n(&usage->device[device].used_tag, __ATOMIC_ACQUIRE) != tag) return;
-    if (((seen.high + 1) & 16383u) == ((tag >> 40) & 16383u) && tag != 0) {
-        struct cb_pair next = {.low = seen.low + (uint64_t)cb_tag_bytes(tag), .high = seen.high + 1};
-        (void)cb_pair_swap(share, &seen, next);
-    }
+    if (__atomic_load_n(&usage->device[device].used_tag, __ATOMIC_ACQUIRE) != tag) return true;
+    if (((seen.high + 1) & 16383u) != ((tag >> 40) & 16383u) || tag == 0) return true;
+    struct cb_pair next = {.low = seen.low + (uint64_t)cb_tag_bytes(tag), .high = seen.high + 1};
+    return cb_pair_swap(share, &seen, next);
 }
 
 /* One try to move `bytes`, given what was seen; the caller has helped `seen` and checked the limit. */
@@ -122,7 +70,7 @@ static inline bool cb_charge_try(struct cb_usage *usage, uint32_t slot, uint32_t
     struct cb_pair next = {.low = seen.low + (uint64_t)bytes,
                            .high = cb_tag(slot, sequence + 1, bytes / (int64_t)CB_CHARGE_UNIT)};
     if (!cb_pair_swap(&usage->device[device].used_bytes, &seen, next)) return false;
-    cb_charge_help(usage, device, next.high);
+    (void)cb_charge_help(usage, device, next.high);
     return true;
 }
 
@@ -139,7 +87,7 @@ static inline bool cb_charge_add(struct cb_usage *usage, uint32_t slot, uint32_t
     if (bytes > CB_CHARGE_MAX) return false;
     for (;;) {
         struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
-        cb_charge_help(usage, device, seen.high);
+        if (!cb_charge_help(usage, device, seen.high)) continue;
         uint64_t sequence = __atomic_load_n(&usage->proc[slot].share[device].sequence, __ATOMIC_ACQUIRE);
         if (seen.low > limit || bytes > limit - seen.low) {
             /* A torn or stale read must not deny: look again before saying no. */
@@ -163,7 +111,7 @@ static inline uint64_t cb_charge_sub(struct cb_usage *usage, uint32_t slot, uint
 {
     for (;;) {
         struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
-        cb_charge_help(usage, device, seen.high);
+        if (!cb_charge_help(usage, device, seen.high)) continue;
         struct cb_pair share = cb_pair_read(&usage->proc[slot].share[device]);
         uint64_t take = bytes < share.low ? bytes : share.low;
         if (take > seen.low) take = seen.low;

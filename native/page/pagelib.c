@@ -76,7 +76,7 @@ static int recount_device(struct cb_usage *usage, uint32_t device)
 {
     for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
         struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
-        cb_charge_help(usage, device, seen.high);
+        if (!cb_charge_help(usage, device, seen.high)) continue;
         uint64_t sum = 0;
         for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++)
             sum += __atomic_load_n(&usage->proc[slot].share[device].used_bytes, __ATOMIC_ACQUIRE);
@@ -114,45 +114,53 @@ static int set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generati
     return 0;
 }
 
-void cb_page_store32(uint32_t *word, uint32_t value)
-{
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
-
 void cb_page_store64(uint64_t *word, uint64_t value)
 {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-uint32_t cb_page_load32(const uint32_t *word)
+static void store_plan(struct cb_plan *to, struct cb_plan plan)
 {
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&to->from_ns, plan.from_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->start_ns, plan.start_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->end_ns, plan.end_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->period_ns, plan.period_ns, __ATOMIC_RELAXED);
 }
 
-uint64_t cb_page_load64(const uint64_t *word)
+void cb_page_set_gate(struct cb_limits_device *device, uint32_t gate, uint32_t neighbours,
+                      const struct cb_plan *plan)
 {
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-uint32_t cb_page_add32(uint32_t *word, uint32_t value)
-{
-    uint32_t now = __atomic_add_fetch(word, value, __ATOMIC_ACQ_REL);
+    uint32_t word = device->word | 1; /* odd already: its last writer died */
+    __atomic_store_n(&device->word, word, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE); /* odd is seen before anything of what is written next */
-    return now;
+    if (plan != NULL) {
+        if (device->gate != CB_GATE_TURN)
+            store_plan(&device->previous, (struct cb_plan){0});
+        else if (plan->from_ns > device->plan.from_ns)
+            store_plan(&device->previous, device->plan);
+        store_plan(&device->plan, *plan);
+    }
+    __atomic_store_n(&device->gate, gate, __ATOMIC_RELAXED);
+    __atomic_store_n(&device->neighbours, neighbours, __ATOMIC_RELAXED);
+    __atomic_store_n(&device->word, word + 1, __ATOMIC_RELEASE);
+}
+
+void cb_page_add_seen(struct cb_limits_device *device, uint64_t seen_ns, uint64_t unreported_ns)
+{
+    __atomic_store_n(&device->seen_ns, device->seen_ns + seen_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&device->unreported_ns, device->unreported_ns + unreported_ns, __ATOMIC_RELEASE);
+}
+
+void cb_page_charges(const struct cb_limits_device *device, uint64_t found[2])
+{
+    found[0] = __atomic_load_n(&device->unreported_ns, __ATOMIC_ACQUIRE);
+    found[1] = __atomic_load_n(&device->seen_ns, __ATOMIC_RELAXED);
 }
 
 int cb_page_wake(uint32_t *word)
 {
     long woken = syscall(SYS_futex, word, FUTEX_WAKE, 0x7FFFFFFF, NULL, NULL, 0);
     return woken >= 0 ? (int)woken : -errno;
-}
-
-int cb_page_wait(uint32_t *word, uint32_t seen, uint64_t timeout_ns)
-{
-    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
-                               .tv_nsec = (long)(timeout_ns % 1000000000u)};
-    if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0) == 0) return 1;
-    return errno == ETIMEDOUT ? 0 : 1;
 }
 
 int cb_page_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid, uint64_t start_time)

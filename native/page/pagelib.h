@@ -27,18 +27,23 @@ int cb_page_recount(struct cb_usage *usage);
 /* Sets host_pid of a slot that is still of this generation; 1 done, 0 not. */
 int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid);
 
-/* Stores with release order, loads with acquire order. */
-void cb_page_store32(uint32_t *word, uint32_t value);
+/* Stores with release order. */
 void cb_page_store64(uint64_t *word, uint64_t value);
-uint32_t cb_page_load32(const uint32_t *word);
-uint64_t cb_page_load64(const uint64_t *word);
-uint32_t cb_page_add32(uint32_t *word, uint32_t value); /* the value after */
+
+/*
+ * Publishes how to run from now on: gate, neighbours and, when there is one, a plan. A plan that starts later leaves the
+ * one in force valid until then. Readers see all of it or an odd or changed word, and then look again; one writer.
+ */
+void cb_page_set_gate(struct cb_limits_device *device, uint32_t gate, uint32_t neighbours,
+                      const struct cb_plan *plan);
+
+/* Raises seen_ns, then unreported_ns: who sees the second sees the first. One writer. */
+void cb_page_add_seen(struct cb_limits_device *device, uint64_t seen_ns, uint64_t unreported_ns);
+
+/* Reads unreported_ns, then seen_ns. */
+void cb_page_charges(const struct cb_limits_device *device, uint64_t found[2]);
 
 /* Wakes everybody who sleeps on the word, in whatever process; how many, or -errno. */
 int cb_page_wake(uint32_t *word);
-
-/* Sleeps until the word is woken, differs from `seen`, or `timeout_ns` have passed: 1 woken or differs, 0
- * timeout. */
-int cb_page_wait(uint32_t *word, uint32_t seen, uint64_t timeout_ns);
 
 #endif

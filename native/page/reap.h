@@ -24,7 +24,7 @@ static inline bool cb_reap_device(struct cb_usage *usage, uint32_t slot, uint32_
     struct cb_usage_proc *proc = &usage->proc[slot];
     for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
         struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
-        cb_charge_help(usage, device, seen.high);
+        if (!cb_charge_help(usage, device, seen.high)) continue;
         struct cb_pair share = cb_pair_read(&proc->share[device]);
         /* As long as the tag stays what was seen, no share of this device moves: a second owner of the slot
          * who charged something in the meantime makes the swap below fail. */
@@ -74,15 +74,32 @@ static inline void cb_hint_sub32(uint32_t *counter, uint32_t amount)
             break;
 }
 
+/* All of a counter that is a hint; 0 when its owner's siblings keep changing it. A compiler's own exchange would go on. */
+static inline uint64_t cb_hint_take64(uint64_t *counter)
+{
+    uint64_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < CB_REAP_TRIES; i++)
+        if (__atomic_compare_exchange_n(counter, &seen, 0, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return seen;
+    return 0;
+}
+
+static inline uint32_t cb_hint_take32(uint32_t *counter)
+{
+    uint32_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < CB_REAP_TRIES; i++)
+        if (__atomic_compare_exchange_n(counter, &seen, 0, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return seen;
+    return 0;
+}
+
 /* Work of the dead is no longer under way, nor does it wait. Each amount is taken once, whoever comes first.
  */
 static inline void cb_reap_work(struct cb_usage *usage, uint32_t slot, uint32_t device)
 {
     struct cb_usage_proc *proc = &usage->proc[slot];
-    cb_hint_sub64(&usage->device[device].inflight_ns,
-                  __atomic_exchange_n(&proc->inflight_ns[device], 0, __ATOMIC_ACQ_REL));
-    cb_hint_sub32(&usage->device[device].waiting_count,
-                  __atomic_exchange_n(&proc->waiting[device], 0, __ATOMIC_ACQ_REL));
+    cb_hint_sub64(&usage->device[device].inflight_ns, cb_hint_take64(&proc->inflight_ns[device]));
+    cb_hint_sub32(&usage->device[device].waiting_count, cb_hint_take32(&proc->waiting[device]));
 }
 
 /* Frees slot `slot` if it still is of this generation; the caller knows that its process is dead. */

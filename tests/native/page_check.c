@@ -1,5 +1,5 @@
 /*
- * The page library on this machine: page_check USAGE_FILE. Two words move as one between threads, a dead process'
+ * The page library on this machine: page_check USAGE_FILE. Orders are seen whole, two words move as one between threads, a dead process'
  * bytes are taken off, wrong counters are mended, and a file cut short ends the call and not the process.
  */
 #define _GNU_SOURCE
@@ -15,6 +15,7 @@
 
 #define THREADS 4
 #define TURNS   20000u
+#define ORDERS  20000u
 
 #define EXPECT(is, should)                                                                              \
     do {                                                                                                \
@@ -41,10 +42,69 @@ static void *count(void *unused)
     return NULL;
 }
 
+static struct cb_limits_device device;
+static int over;
+
+/* As the shim reads it: what it takes must be one order, all of whose figures are the same number. */
+static void *look(void *unused)
+{
+    unsigned seen = 0;
+    (void)unused;
+    while (!__atomic_load_n(&over, __ATOMIC_ACQUIRE)) {
+        uint32_t order = __atomic_load_n(&device.word, __ATOMIC_ACQUIRE);
+        uint32_t neighbours = __atomic_load_n(&device.neighbours, __ATOMIC_RELAXED);
+        struct cb_plan plan = device.plan, previous = device.previous;
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if ((order & 1) || __atomic_load_n(&device.word, __ATOMIC_RELAXED) != order || neighbours < 2) continue;
+        EXPECT(plan.from_ns, neighbours);
+        EXPECT(plan.start_ns, neighbours);
+        EXPECT(plan.end_ns, neighbours);
+        EXPECT(plan.period_ns, neighbours);
+        EXPECT(previous.from_ns, neighbours - 1);
+        EXPECT(previous.period_ns, neighbours - 1);
+        seen++;
+    }
+    EXPECT(seen > 0, 1);
+    return NULL;
+}
+
+/* unreported_ns is never ahead of seen_ns. */
+static void *charge(void *unused)
+{
+    (void)unused;
+    while (!__atomic_load_n(&over, __ATOMIC_ACQUIRE)) {
+        uint64_t found[2];
+        cb_page_charges(&device, found);
+        EXPECT(found[0] <= found[1], 1);
+    }
+    return NULL;
+}
+
+static void orders(void)
+{
+    pthread_t readers[2];
+    EXPECT(pthread_create(&readers[0], NULL, look, NULL), 0);
+    EXPECT(pthread_create(&readers[1], NULL, charge, NULL), 0);
+    for (uint32_t n = 1; n <= ORDERS; n++) {
+        cb_page_set_gate(&device, CB_GATE_TURN, n, &(struct cb_plan){n, n, n, n});
+        cb_page_add_seen(&device, n, n);
+        if (n % 100 == 0) usleep(100); /* readers find one that stands */
+    }
+    __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < 2; i++)
+        EXPECT(pthread_join(readers[i], NULL), 0);
+    EXPECT(device.word, 2 * ORDERS);
+    cb_page_set_gate(&device, CB_GATE_RATE, 0, NULL);
+    EXPECT(device.plan.from_ns, ORDERS);
+    cb_page_set_gate(&device, CB_GATE_TURN, 1, &(struct cb_plan){1, 1, 1, 1});
+    EXPECT(device.previous.period_ns, 0);
+}
+
 int main(int argc, char **argv)
 {
     pthread_t thread[THREADS];
     if (argc != 2) return 2;
+    orders();
     for (int i = 0; i < THREADS; i++)
         EXPECT(pthread_create(&thread[i], NULL, count, NULL), 0);
     for (int i = 0; i < THREADS; i++)
@@ -69,7 +129,6 @@ int main(int argc, char **argv)
     usage->device[1].used_bytes = 512;
     EXPECT(cb_page_recount(usage), 1);
     EXPECT(usage->device[1].used_bytes, 0);
-    EXPECT(cb_page_add32(&usage->device[2].waiting_count, 2), 2);
     EXPECT(ftruncate(fd, 0), 0);
     EXPECT(cb_page_reap(usage, 3, 1, 7, 0), -1);
     EXPECT(cb_page_recount(usage), -1);

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compiled import compiled
+from tests.native.machine import CC, NATIVE, runnable
 
 from calabash.agent.pages import LimitsPage, ProcUsage, UsagePage
 from calabash.agent.slot_content import SlotDevice, SlotSpec
@@ -27,9 +28,8 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = ROOT / "src/calabash/_native"
 SHIM = NATIVE / "lib/libcalabash.so"
-PAGELIB = NATIVE / "lib/libcalabash-page.so"
+PAGELIB = ROOT / "src/calabash/_native/lib/libcalabash-page.so"  # the agent's own
 SIMGPU = NATIVE / "simgpu"
 PROGRAMS = ROOT / "tests/native/shim"
 INCLUDE = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include"
@@ -44,8 +44,8 @@ def program(name: str, *flags: str) -> Path:
     """The compiled test program ``tests/native/shim/NAME.c``; linked with the simulated driver when it says so."""
     source = PROGRAMS / f"{name}.c"
     link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "devices", "green"} else []
-    command = ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
-    return compiled(name, [*command, *flags, source, *link, "-pthread"])
+    command = [CC, "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
+    return runnable(compiled(name, [*command, *flags, source, *link, "-pthread"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class World:
     def create(cls, path: Path, gpus: str = "1xA100-40GB") -> World:
         path.mkdir(parents=True, exist_ok=True)
         command = [
-            str(SIMGPU / "calabash-simctl"),
+            str(runnable(SIMGPU / "calabash-simctl")),
             "create",
             str(path / "node.state"),
             "--gpus",
@@ -159,7 +159,7 @@ class World:
 
     def show(self) -> dict[str, Any]:
         """The simulator's own truth."""
-        command = [str(SIMGPU / "calabash-simctl"), "show", str(self.path / "node.state"), "--json"]
+        command = [str(runnable(SIMGPU / "calabash-simctl")), "show", str(self.path / "node.state"), "--json"]
         shown: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         return shown
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.compiled import compiled
+from tests.native.machine import CC, NATIVE, runnable
 from tests.native.simnode import simctl
-
-from calabash.seams.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "include"
@@ -24,8 +23,8 @@ STRICT = ("-std=gnu11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Wshadow",
 def program(name: str) -> Path:
     """Compiles ``tests/native/NAME.c`` against the simulated driver."""
     source = ROOT / "tests" / "native" / f"{name}.c"
-    library = simulated_library_dir() / "libcuda.so.1"
-    return compiled(name, ["gcc", *STRICT, "-isystem", INCLUDE, source, library, "-lm"])
+    library = NATIVE / "simgpu/libcuda.so.1"
+    return runnable(compiled(name, [CC, *STRICT, "-isystem", INCLUDE, source, library, "-lm"]))
 
 
 class CudaNode:
@@ -38,7 +37,7 @@ class CudaNode:
         assert made.returncode == 0, made.stderr
 
     def environment(self, **extra: str) -> dict[str, str]:
-        own = {"CALABASH_SIM": str(self.state), "LD_LIBRARY_PATH": str(simulated_library_dir())}
+        own = {"CALABASH_SIM": str(self.state), "LD_LIBRARY_PATH": str(NATIVE / "simgpu")}
         return os.environ | own | extra
 
     def run(self, name: str, *arguments: object, **extra: str) -> str:

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.compiled import compiled
+from tests.native.machine import NATIVE, runnable
 
 from calabash.seams.gpu.library import simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[2]
-SIMCTL = simulated_library_dir() / "calabash-simctl"
+SIMCTL = NATIVE / "simgpu/calabash-simctl"
 DEADLINE_S = 60.0
 
 
 def simctl(*arguments: object, timeout_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
     """Runs the tool; the test looks at the exit code."""
-    command = [str(SIMCTL), *(str(a) for a in arguments)]
+    command = [str(runnable(SIMCTL)), *(str(a) for a in arguments)]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
 
 

@@ -52,11 +52,20 @@ def test_a_fault_outside_the_library_still_ends_the_process(tmp_path: Path) -> N
     assert done.stdout.count("gone") == 3
 
 
-def test_two_words_move_as_one_and_the_books_are_kept(tmp_path: Path) -> None:
-    source = Path(__file__).parent / "page_check.c"
+def program(name: str) -> Path:
     native = Path(__file__).parents[2] / "native"
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{native}"]
-    command: list[str | Path] = ["gcc", *flags, source, LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"]
-    check = compiled("page_check", command)
+    return compiled(name, ["gcc", *flags, Path(__file__).parent / f"{name}.c", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"])
+
+
+def test_orders_are_seen_whole_two_words_move_as_one_and_the_books_are_kept(tmp_path: Path) -> None:
+    check = program("page_check")
     done = subprocess.run([check, tmp_path / "usage"], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+
+
+def test_a_tenant_that_only_writes_over_its_page_does_not_hold_the_agent(tmp_path: Path) -> None:
+    command: list[str | Path] = [program("page_siege"), tmp_path / "usage", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout) < 20_000

@@ -5,18 +5,25 @@
  * blocks, first fit in a sorted list of holes; small things (below 1 MiB) share blocks in units of 512 B
  * under a bitmap. A table from block to range answers "what is at this address" in constant time. Pages cost
  * memory only once they are touched and are given back to the kernel when their block is free.
+ *
+ * An emulator of another machine (qemu-user) keeps books of every page of a reservation: 6 MiB for a GiB. Whether somebody
+ * does is seen in what the process occupies after a small reservation, and the space is then no larger than that.
  */
 #include "sim/cuda/space.h"
 
 #include "sim/node/state.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define BLOCK      SIM_LARGE_UNIT
 #define UNIT       SIM_SMALL_UNIT
 #define UNITS      (BLOCK / UNIT)
 #define SPACE_MAX  (8ull << 40)
 #define SPACE_MIN  (64ull << 30)
+#define BOOKS_MIN  (16ull << 20) /* an untouched reservation costs nothing where nobody keeps books of it */
 #define GROUPS_MAX (SIM_DEVICES_MAX + 1)
 
 struct small_block { /* a block shared by small ranges of one group */
@@ -45,11 +52,33 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint64_t next_range_id;
 
+static uint64_t resident_bytes(void)
+{
+    char text[128] = "";
+    unsigned long pages = 0;
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size <= 0 || sscanf(text, "%*u %lu", &pages) != 1) return 0;
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void *taken(uint64_t bytes)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    return mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+}
+
 static void reserve(void)
 {
-    for (uint64_t bytes = SPACE_MAX; bytes >= SPACE_MIN; bytes /= 2) {
+    uint64_t before = resident_bytes();
+    void *least = taken(SPACE_MIN + BLOCK);
+    bool books = least != MAP_FAILED && resident_bytes() > before + BOOKS_MIN;
+    if (least != MAP_FAILED && !books) munmap(least, SPACE_MIN + BLOCK);
+    for (uint64_t bytes = books ? SPACE_MIN : SPACE_MAX; bytes >= SPACE_MIN; bytes /= 2) {
         int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        void *p = mmap(NULL, bytes + BLOCK, PROT_READ | PROT_WRITE, flags, -1, 0);
+        void *p = books ? least : taken(bytes + BLOCK);
         if (p == MAP_FAILED) continue;
         void *t = mmap(NULL, bytes / BLOCK * sizeof *table, PROT_READ | PROT_WRITE, flags, -1, 0);
         holes = calloc(64, sizeof *holes);

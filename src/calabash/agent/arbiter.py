@@ -59,15 +59,15 @@ class DeviceShare:
         """What it wants and has used; cheap while it is idle."""
         known = self._demand
         limits = self._limits.device(self._index)
-        unreported_ns, seen_ns = limits.unreported_ns, limits.seen_ns
         if (
             known is not None
             and known.demand_ns == self._usage.demand_ns(self._index)
-            and known.unreported_ns == unreported_ns
-            and known.seen_ns == seen_ns
+            and known.unreported_ns == limits.unreported_ns
+            and known.seen_ns == limits.seen_ns
             and not is_active(known, now_ns)
         ):
             return known
+        unreported_ns, seen_ns = self._limits.charges(self._index)
         usage = self._usage.device(self._index)
         if now_ns - self._kernels_at_ns > KERNEL_WINDOW_NS:
             self._kernels_at_ns = now_ns

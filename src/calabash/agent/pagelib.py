@@ -5,23 +5,15 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-import calabash
+from calabash.agent.page_words import LIBRARY, loaded
 from calabash.agent.pages import ProcUsage, UsagePage
-from calabash.model.errors import CalabashError, Reason
-
-LIBRARY = Path(calabash.__file__).resolve().parent / "_native" / "lib" / "libcalabash-page.so"
 
 
 class PageLibrary:
     """The loaded library. Raises CalabashError(BAD_FILE) when it has not been built."""
 
     def __init__(self, path: Path = LIBRARY) -> None:
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise CalabashError(
-                f"cannot load {path.name}: {error}", reason=Reason.BAD_FILE, hint="build it with: make native"
-            ) from error
+        library = loaded(path)
         self._reap = library.cb_page_reap
         self._reap.restype = ctypes.c_int
         self._reap.argtypes = [

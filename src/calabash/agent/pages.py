@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import platform
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from calabash.agent.page_words import page_words
 from calabash.agent.pages_layout import (
     DEVICES_MAX,
     LIMITS_MAGIC,
@@ -49,10 +49,12 @@ _PROCS_OFFSET: int = UsageStruct.proc.offset  # type: ignore[attr-defined]
 _DEMAND_OFFSET: int = UsageDeviceStruct.demand_ns.offset  # type: ignore[attr-defined]
 _KERNEL_OFFSET: int = UsageDeviceStruct.kernel_ns_max.offset  # type: ignore[attr-defined]
 _DEVICE_BYTES = ctypes.sizeof(UsageDeviceStruct)
+_LIMITS_DEVICES_OFFSET: int = LimitsStruct.device.offset  # type: ignore[attr-defined]
+_LIMITS_DEVICE_BYTES = ctypes.sizeof(LimitsDeviceStruct)
+_RESIDUAL_OFFSET: int = LimitsDeviceStruct.residual_bytes.offset  # type: ignore[attr-defined]
+_CONTEXT_OFFSET: int = LimitsDeviceStruct.context_bytes.offset  # type: ignore[attr-defined]
+_WORD_OFFSET: int = LimitsDeviceStruct.word.offset  # type: ignore[attr-defined]
 _PROC_BYTES = ctypes.sizeof(UsageProcStruct)
-_FUTEX_WAKE = 1
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ class LimitsPage:
         self.path = path
         self._map = _open_mapping(path, ctypes.sizeof(LimitsStruct))
         self._page = LimitsStruct.from_buffer(self._map)
+        self._base = ctypes.addressof(self._page)
+        self._words = page_words()
         page = self._page
         if (
             page.magic != LIMITS_MAGIC
@@ -170,7 +174,7 @@ class LimitsPage:
 
     def beat(self, now_ns: int) -> None:
         """A sign of life of the arbiter."""
-        self._page.heartbeat_ns = now_ns
+        self._words.store(self._base + LimitsStruct.heartbeat_ns.offset, now_ns)  # type: ignore[attr-defined]
 
     @property
     def heartbeat_ns(self) -> int:
@@ -179,18 +183,20 @@ class LimitsPage:
 
     def set_residual(self, index: int, residual_bytes: int) -> None:
         """Publish what the device holds for this allocation beyond its ledger."""
-        self._page.device[index].residual_bytes = max(0, min(residual_bytes, BYTES_MAX))
+        self._words.store(self._device(index) + _RESIDUAL_OFFSET, max(0, min(residual_bytes, BYTES_MAX)))
 
     def set_context_bytes(self, index: int, context_bytes: int) -> None:
         """Publish what one context costs on this device."""
-        self._page.device[index].context_bytes = max(0, min(context_bytes, BYTES_MAX))
+        self._words.store(self._device(index) + _CONTEXT_OFFSET, max(0, min(context_bytes, BYTES_MAX)))
 
     def add_seen(self, index: int, seen_ns: int, *, unreported_ns: int) -> None:
         """Publish GPU time that the driver saw, and how much of it the usage page did not tell; in this order, so that
         a reader who looks in between charges nothing twice."""
-        device = self._page.device[index]
-        device.seen_ns += max(0, seen_ns)
-        device.unreported_ns += max(0, unreported_ns)
+        self._words.add_seen(self._device(index), max(0, seen_ns), max(0, unreported_ns))
+
+    def charges(self, index: int) -> tuple[int, int]:
+        """``unreported_ns`` and ``seen_ns``, which belong together."""
+        return self._words.charges(self._device(index))
 
     def set_gate(
         self, index: int, gate: Gate, plan: TurnPlan | None = None, *, neighbours: int = 0, wake: bool = True
@@ -200,24 +206,20 @@ class LimitsPage:
         A plan that starts later leaves the one in force valid until then. Without ``wake`` sleepers see it when their
         present sleep is over: enough when nothing starts sooner than they believe.
         """
-        device = self._page.device[index]
-        device.word = (device.word | 1) & 0xFFFFFFFF
-        if plan is not None:
-            if device.gate != Gate.TURN:
-                device.previous = PlanStruct()
-            elif plan.from_ns > device.plan.from_ns:
-                device.previous = device.plan
-            device.plan = PlanStruct(plan.from_ns, plan.start_ns, plan.end_ns, plan.period_ns)
-        device.gate = gate
-        device.neighbours = neighbours
-        device.word = (device.word + 1) & 0xFFFFFFFF
+        turn = None if plan is None else PlanStruct(plan.from_ns, plan.start_ns, plan.end_ns, plan.period_ns)
+        self._words.set_gate(self._device(index), gate, neighbours, turn)
         if wake:
             self.wake(index)
 
     def wake(self, index: int) -> None:
         """Wake every process that sleeps on the word of a device."""
-        address = ctypes.addressof(self._page.device[index]) + LimitsDeviceStruct.word.offset  # type: ignore[attr-defined]
-        _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(address), _FUTEX_WAKE, 0x7FFFFFFF, None, None, 0)
+        self._words.wake(self._device(index) + _WORD_OFFSET)
+
+    def _device(self, index: int) -> int:
+        """Where the structure of a device lies in this process."""
+        if not 0 <= index < DEVICES_MAX:
+            raise IndexError(index)
+        return self._base + _LIMITS_DEVICES_OFFSET + index * _LIMITS_DEVICE_BYTES
 
 
 _PROC_OFFSET: int = UsageStruct.proc.offset  # type: ignore[attr-defined]

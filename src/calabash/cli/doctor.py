@@ -81,6 +81,22 @@ def _driver() -> Iterator[Finding]:
         )
     else:
         yield Finding(check="driver", result="ok", text="libcuda.so.1 loads")
+        yield from _coherence()
+
+
+def _coherence() -> Iterator[Finding]:
+    """Memory of cards that programs can have without asking CUDA."""
+    from calabash.seams.gpu.coherent import memory_nodes  # noqa: PLC0415
+
+    nodes = memory_nodes()
+    if nodes:
+        yield Finding(
+            check="coherence",
+            result="warn",
+            text=f"the memory of {len(nodes)} cards is memory of the host too (NUMA nodes {', '.join(map(str, nodes))}):"
+            " what programs place there without CUDA is held to no limit",
+            hint="where tenants share these cards, load the driver with NVreg_CoherentGPUMemoryMode=driver",
+        )
 
 
 def _simulated_node() -> str:

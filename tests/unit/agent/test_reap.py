@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from calabash.agent import pages, slot_content, slot_files
-from calabash.agent.pagelib import LIBRARY, PageLibrary
+from calabash.agent.page_words import LIBRARY
+from calabash.agent.pagelib import PageLibrary
 from calabash.agent.pages_layout import ProcState
 from calabash.agent.reap import Keeping, Reaper
 from calabash.agent.residual import Residual

@@ -1,0 +1,81 @@
+"""For which machine the tests of C programs compile, and how those programs run here.
+
+Usually this one. With ``CALABASH_TEST_MACHINE=aarch64`` everything in C (the shim, the simulated driver, the tenants) is
+that machine's, built by a cross compiler and run by an emulator, while Python and its page library stay this machine's: the
+same tests, and control pages that two machines share. ``test_aarch64.py`` runs them so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.compiled import compiled
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE = os.environ.get("CALABASH_TEST_MACHINE", "")
+PREFIX = "aarch64-linux-gnu-"
+SYSTEM = Path("/usr/aarch64-linux-gnu")
+CROSS_OUT = ROOT / "build/native-aarch64/_native"
+NATIVE = CROSS_OUT if MACHINE else ROOT / "src/calabash/_native"
+CC = f"{PREFIX}gcc" if MACHINE else "gcc"
+EMULATOR = ("qemu-aarch64", "-L", str(SYSTEM))
+AVAILABLE = bool(shutil.which(f"{PREFIX}gcc") and shutil.which("qemu-aarch64") and (SYSTEM / "include").is_dir())
+
+# Linked statically, so that no loader of this machine looks at libraries that are meant for the other.
+_LAUNCHER = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    static const char *names[] = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
+    char *words[64] = {"qemu-aarch64", "-L", SYSTEM, "-0", argv[0]};
+    int count = 5;
+    for (int i = 0; i < 2; i++) {
+        const char *value = getenv(names[i]);
+        if (!value || asprintf(&words[count + 1], "%s=%s", names[i], value) < 0) continue;
+        words[count] = "-E";
+        count += 2;
+        unsetenv(names[i]);
+    }
+    words[count++] = TARGET;
+    for (int i = 1; i < argc && count < 63; i++)
+        words[count++] = argv[i];
+    execvp(words[0], words);
+    return 127;
+}
+"""
+
+
+@functools.cache
+def cross_libraries() -> Path:
+    """Everything that ``make native`` builds, for aarch64."""
+    lock = ROOT / "build/cross.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = ["make", "-s", "-j2", "-C", str(ROOT / "native"), f"CROSS={PREFIX}"]
+        plain = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "OUT", "BUILD", "CC")}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=plain)
+        assert done.returncode == 0, done.stderr
+    return CROSS_OUT
+
+
+def runnable(program: Path) -> Path:
+    """What to start instead of a program of that machine: the program itself, or what hands it to the emulator."""
+    if not MACHINE:
+        return program
+    definitions = [f'-DTARGET="{program}"', f'-DSYSTEM="{SYSTEM}"']
+    source = ROOT / "build/tests/launcher.c"
+    if not source.exists() or source.read_text() != _LAUNCHER:
+        source.parent.mkdir(parents=True, exist_ok=True)
+        half = source.with_suffix(f".{os.getpid()}.part")
+        half.write_text(_LAUNCHER)
+        half.replace(source)
+    return compiled(f"{program.name}_launcher", ["gcc", "-static", "-O1", *definitions, source])
