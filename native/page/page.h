@@ -55,7 +55,13 @@
 /* Bits of limits.flags. */
 #define CB_LIMITS_LEASELESS 1u /* who belongs is the kernel's matter (a cgroup): there is no lease file */
 
-enum cb_policy { CB_POLICY_NONE = 0, CB_POLICY_FIXED = 1, CB_POLICY_BURST = 2, CB_POLICY_BEST_EFFORT = 3 };
+enum cb_policy {
+    CB_POLICY_NONE = 0,
+    CB_POLICY_FIXED = 1,
+    CB_POLICY_BURST = 2,
+    CB_POLICY_BEST_EFFORT = 3,
+    CB_POLICY_METERED = 4, /* as none, but what is used is measured: nobody else can tell it */
+};
 
 /* How the shim obeys the compute share right now; set by the agent's arbiter. */
 enum cb_gate {

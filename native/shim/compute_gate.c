@@ -135,6 +135,7 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
     look->heartbeat_ns = LOAD(&cb_compute_limits->heartbeat_ns);
     read_order(view->limits, now_ns, &look->order);
     look->inflight_ns = LOAD(&view->usage->inflight_ns);
+    if (view->limits->policy == CB_POLICY_METERED) return CB_PASS;
     uint64_t ahead = remaining(view, look->inflight_ns, now_ns);
     if (!stuck && !inflight_allows(launch, look->inflight_ns, ahead)) return CB_WAIT_INFLIGHT;
     if (look->order.gate == CB_GATE_TURN) {

@@ -45,11 +45,11 @@ void cb_limiter_init(const struct cb_limits *limits, struct cb_usage *usage, str
                      const struct cb_compute_driver *driver);
 void cb_limiter_after_fork(struct cb_usage_proc *proc);
 
-/* Whether a device is under no compute limit at all right now. */
+/* Whether a device is under no compute limit at all right now, and nobody asks what is used of it. */
 static inline bool cb_device_passes(const struct cb_limits_device *device)
 {
     return device->policy == CB_POLICY_NONE ||
-           (device->core_percent >= 100 &&
+           (device->core_percent >= 100 && device->policy != CB_POLICY_METERED &&
             __atomic_load_n(&device->gate, __ATOMIC_RELAXED) == (uint32_t)CB_GATE_OPEN);
 }
 

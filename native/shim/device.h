@@ -22,7 +22,8 @@ static inline int cb_device_charged(int device)
 {
     if (device < 0) return -1;
     const struct cb_limits_device *limits = &cb.limits->device[device];
-    return limits->memory_limit_bytes == 0 && limits->policy == CB_POLICY_NONE ? -1 : device;
+    bool held = limits->policy != CB_POLICY_NONE && limits->policy != CB_POLICY_METERED;
+    return limits->memory_limit_bytes == 0 && !held ? -1 : device;
 }
 
 #endif

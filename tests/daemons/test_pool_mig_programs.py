@@ -12,15 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bench._lab import KERNELS, program
 from tests.daemons.world import NATIVE, Program, World, until
 
 from calabash.seams.gpu.library import simulated_library_dir
 from calabash.seams.host.cgroups import find_hierarchy
+from calabash.seams.store import open_store
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cutting cards needs root, as on a real one")
 kernel_membership = pytest.mark.skipif(find_hierarchy() is None, reason="needs control groups")
 
 MakeWorld = Callable[..., World]
+MULTIPROCESSORS = 108
 GPUS = "2xA100-80GB,1xH100,1xT4"
 
 LOOK = """
@@ -112,13 +115,43 @@ def test_small_tenants_share_an_instance_and_its_memory_and_nothing_else(make_wo
     assert sorted(a["state"] for a in world.allocations()) == ["running"] * 3
     fourth, other = looking(world, mig="1c.3g.40gb")
     assert [len(places) for places in standing(world)] == [2]
-    for program in (*programs, fourth):
-        program.finish()
+    for tenant in (*programs, fourth):
+        tenant.finish()
     until(lambda: not world.allocations(), what="the slices to come back")
     _, whole = looking(world, mig="3g.40gb")
     assert whole["uuid"] not in {one["uuid"] for one in (*seen, other)}
     assert whole["name"].endswith("MIG 3g.40gb")
     assert world.events("mended") == []
+
+
+@pytest.mark.parametrize(("profile", "multiprocessors", "percent"), [("2g.20gb", 28, 28), ("1c.3g.40gb", 14, 14)])
+def test_time_on_an_instance_is_metered_as_the_card_has_spent_it(
+    make_world: MakeWorld, profile: str, multiprocessors: int, percent: int
+) -> None:
+    """Under a load that rests now and then; a neighbour that does nothing has used nothing."""
+    world = make_world("A100-80GB")
+    world.up()
+    neighbour, other = world.running("cat", mode="mig", mig="1c.3g.40gb")
+    before_ns = cards(world)[0]["busy_ns"]
+    words = ("--kernels", str(KERNELS), "--kernel-us", "900", "--think-us", "400", "--seconds", "4")
+    load, allocation = world.running(str(program("gpuload")), *words, mode="mig", mig=profile)
+
+    def used_percent() -> float:
+        slices = {a["id"]: a["slices"] for a in world.allocations()}
+        return float(slices[allocation["id"]][0]["core_used_percent"]) if allocation["id"] in slices else 0.0
+
+    until(lambda: 0 < used_percent() <= percent, what="its use to be shown")
+    until(load.dead, what="the load to end")
+    spent_s = (cards(world)[0]["busy_ns"] - before_ns) / 1e9 * MULTIPROCESSORS / multiprocessors
+    neighbour.finish()
+    until(lambda: not world.allocations(), what="the slices to come back")
+    world.kill(signal.SIGTERM)
+    store = open_store(f"sqlite:///{world.home}/pool.db")
+    used_s = {name: sum(r.used_gpu_s for r in store.usage(name)) for name in (allocation["id"], other["id"])}
+    store.close()
+    assert spent_s > 1
+    assert used_s[allocation["id"]] == pytest.approx(spent_s * percent / 100, rel=0.05)
+    assert used_s[other["id"]] < 0.01
 
 
 def test_a_card_changes_its_mode_when_it_is_idle_and_only_then(make_world: MakeWorld) -> None:
@@ -180,8 +213,8 @@ def test_after_a_reboot_cards_are_cut_again(make_world: MakeWorld) -> None:
     world.up()
     before = [looking(world, memory_mib=30_000)[1]["uuid"] for _ in range(2)]
     world.kill()
-    for program in world.programs:
-        program.close()
+    for tenant in world.programs:
+        tenant.close()
     world.programs.clear()
     subprocess.run([NATIVE / "simgpu" / "calabash-simctl", "reboot", world.state_file], check=True)
     assert standing(world) == [[], []]

@@ -78,6 +78,8 @@ class DeviceShare:
         charged_ns = self._believed.read(usage.charged_ns, now_ns, burst_ns=2 * max(kernel_ns, CREDIT_NS))
         kernel_ns = self._steps.kernel_ns(kernel_ns, charged_ns, now_ns)
         policy = limits.policy if limits.policy <= PagePolicy.BEST_EFFORT else PagePolicy.FIXED
+        if limits.policy == PagePolicy.METERED:
+            policy = PagePolicy.NONE
         self._demand = ComputeDemand(
             core_percent=max(1, min(100, limits.core_percent)),
             policy=PagePolicy(policy),

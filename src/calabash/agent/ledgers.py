@@ -1,6 +1,9 @@
 """What every held allocation really uses: live figures from its usage page, and metering intervals from them.
 
 A usage page is written by its tenant, so figures are bounded and only ever describe that tenant.
+
+Time on a MIG instance is told as the part of the device that the instance is: one with a seventh of the compute, busy all the
+time, uses a seventh of a device.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from calabash.agent.slots import Slots
 from calabash.agent.snapshot import SliceUse
 from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.model.errors import CalabashError
-from calabash.model.request import AllocationId, Isolation
+from calabash.model.request import MIG_MODE, AllocationId, Isolation, ModeName, Slice
 from calabash.model.units import MIB
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Process
@@ -36,6 +39,7 @@ class _Ledger:
     """One allocation. Marks are per device index within the allocation."""
 
     keeping: Keeping
+    parts_percent: list[int]  # how much of the device a full use of the slice is
     told_ns: list[int]  # GPU time by the tenant's page; it never runs backwards
     sampled_ns: list[int]  # GPU time by the driver's utilisation, where no library measures it
     sampled_mib: list[int]
@@ -165,6 +169,7 @@ class Ledgers:
             )
             ledger = _Ledger(
                 keeping=keeping,
+                parts_percent=[_part_percent(record.placement.mode, part) for part in record.placement.slices],
                 told_ns=[0] * count,
                 sampled_ns=[0] * count,
                 sampled_mib=[0] * count,
@@ -207,7 +212,9 @@ class Ledgers:
                     core_percent=part.core_percent,
                     allocated_gpu_s=elapsed_s * part.core_percent / 100,
                     # Nobody uses more GPU time than has passed, whatever the page says.
-                    used_gpu_s=max(0.0, min(new_ns / 1e9, elapsed_s)),
+                    used_gpu_s=max(
+                        0.0, min(new_ns / 1e9, elapsed_s * _part_percent(record.placement.mode, part) / 100)
+                    ),
                     memory_mib_s=elapsed_s * part.memory_mib,
                 )
             )
@@ -227,4 +234,10 @@ def _charged_ns(ledger: _Ledger, index: int) -> int:
     from outside."""
     ledger.told_ns[index] = max(ledger.told_ns[index], ledger.keeping.usage.device(index).charged_ns)
     unreported_ns = ledger.keeping.limits.device(index).unreported_ns
-    return ledger.told_ns[index] + unreported_ns + ledger.sampled_ns[index]
+    told_ns = (ledger.told_ns[index] + unreported_ns) * ledger.parts_percent[index] // 100
+    return told_ns + ledger.sampled_ns[index]
+
+
+def _part_percent(mode: ModeName, part: Slice) -> int:
+    """100, but for a slice that has multiprocessors of its own and no others."""
+    return part.core_percent if mode == MIG_MODE else 100

@@ -30,6 +30,7 @@ class PagePolicy(IntEnum):
     FIXED = 1
     BURST = 2
     BEST_EFFORT = 3
+    METERED = 4
 
 
 class Gate(IntEnum):

@@ -35,7 +35,8 @@ POLICY_CODE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDevice:
-    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit.
+    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit, and with
+    ``metered`` the library measures what is used nevertheless.
 
     ``spill_bytes`` is the part of the cap that need not lie on the card.
     """
@@ -46,6 +47,7 @@ class SlotDevice:
     core_percent: int = 100
     policy: ComputePolicy | None = None
     priority: int = 0
+    metered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ def limits_bytes(spec: SlotSpec) -> bytes:
         if device.spill_bytes:
             _write_spill(entry, device)
         entry.core_percent = device.core_percent
-        entry.policy = POLICY_CODE[device.policy]
+        entry.policy = PagePolicy.METERED if device.metered else POLICY_CODE[device.policy]
         entry.priority = device.priority
         entry.gate = initial_gate(device)
     return bytes(limits)

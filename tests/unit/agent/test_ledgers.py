@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from calabash.agent import pages, slot_content
 from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
+from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_files import FileSlots
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceReading, DeviceUuid, NodeName
@@ -173,3 +174,37 @@ def test_pages_without_an_amount_are_looked_after_and_not_accounted(
     ledgers = Ledgers(_slot(tmp_path, limit_mib=limit_mib), clock)
     ledgers.tick([_record(clock)])
     assert (len(ledgers.opened()), len(ledgers.keepings())) == (1, capped)
+
+
+def test_time_on_an_instance_counts_as_the_part_of_the_device_that_it_is(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    slots = FileSlots(tmp_path)
+    device = slot_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
+    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    limits = pages.LimitsPage.of_slot(slots.path(NAME))
+    assert limits.device(0).policy == PagePolicy.METERED
+    page = pages.UsagePage.of_slot(slots.path(NAME))
+    record = _record(clock, mode="mig", core_percent=28)
+    ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
+    clock.advance(10)
+    page._page.device[0].charged_ns = 5_000_000_000
+    ledgers.tick([record])
+    (use,) = ledgers.use(record)
+    assert use.core_used_percent == pytest.approx(14)
+    (interval,) = ledgers.close(record)
+    assert interval.allocated_gpu_s == pytest.approx(2.8)
+    assert interval.used_gpu_s == pytest.approx(1.4)
+
+
+def test_nobody_uses_more_of_an_instance_than_there_was(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    slots = _slot(tmp_path)
+    page = pages.UsagePage.of_slot(slots.path(NAME))
+    record = _record(clock, mode="mig", core_percent=14)
+    ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
+    clock.advance(10)
+    page._page.device[0].charged_ns = 900_000_000_000
+    (interval,) = ledgers.close(record)
+    assert interval.used_gpu_s == pytest.approx(1.4)

@@ -84,7 +84,7 @@ class MigExecutor(ViewOnly):
                     self._held[record.id] = tuple(found)  # at once: the next one on this card must see it
             finally:
                 self._publish(card)  # also who was in the way
-        return tuple(SlotDevice(uuid=part.uuid) for part in found)
+        return tuple(SlotDevice(uuid=part.uuid, metered=True) for part in found)  # NVML tells no use of instances
 
     def edits(self, record: AllocationRecord) -> Edits:
         parts = self._held.get(record.id, ())
