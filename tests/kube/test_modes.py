@@ -12,8 +12,9 @@ from tests.kube.gpu_node import MIB, GpuNode
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
+from tests.native.sim_cuda_programs import program
 
-from calabash.kubernetes.names import CORES, GPUS, ISOLATION, MEMORY, MODE, MODELS
+from calabash.kubernetes.names import CORES, GPUS, ISOLATION, MEMORY, MODE, MODELS, SPILL
 from calabash.kubernetes.node.edits import SLOT_INSIDE
 from calabash.kubernetes.plan import PodPlan, read_plan
 
@@ -26,12 +27,17 @@ A100, H100, T4 = "A100", "H100", "T4"
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     need(node=True)
-    with (
-        Cluster(lifecycle=True, users=USERS) as cluster,
-        Product(GpuNode(RealNode(cluster), tmp_path_factory.mktemp("modes"), gpus="2xA100-80GB,1xH100,1xT4")) as made,
-    ):
-        made.namespace(TEAM)
-        yield made
+    with Cluster(lifecycle=True, users=USERS) as cluster:
+        gpu_node = GpuNode(
+            RealNode(cluster),
+            tmp_path_factory.mktemp("modes"),
+            gpus="2xA100-80GB,1xH100,1xT4",
+            programs_inside=[program("sim_mps_client")],
+            words=["--spill=4096"],
+        )
+        with Product(gpu_node) as made:
+            made.namespace(TEAM)
+            yield made
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +64,8 @@ def start(
     restart: str = "Never",
     **said: str,
 ) -> None:
-    """A pod whose annotations say ``mode``, ``isolation``, ``models``."""
-    names = {"mode": MODE, "isolation": ISOLATION, "models": MODELS}
+    """A pod whose annotations say ``mode``, ``isolation``, ``models``, ``spill``."""
+    names = {"mode": MODE, "isolation": ISOLATION, "models": MODELS, "spill": SPILL}
     made = user_pod(name, dict(limits or {GPUS: "1"}), script, restartPolicy=restart)
     made["metadata"]["annotations"] = {names[word]: value for word, value in said.items()}
     product.create(TEAM, made)
@@ -162,6 +168,32 @@ def test_a_card_changes_its_mode_when_the_last_one_leaves_and_not_before(product
     assert 1024 < int(got[1]) // MIB <= 2048
     assert plan_of(product, "sliced").containers[0].mode == "vgpu"
     assert said(product, "turn2", 2)[0] == got[0], "and it changes back when that one has ended"
+
+
+def test_pods_of_the_multi_process_service_have_their_shares_and_limits_and_the_service_ends_with_them(
+    product: Product,
+) -> None:
+    client = "(echo alloc 1536; echo alloc 512; exec sleep 1000) | sim_mps_client"
+    for name, cores in (("half", "50"), ("third", "30")):
+        start(product, name, client, {MEMORY: "1Gi", CORES: cores}, mode="mps", models=T4)
+    for name, multiprocessors in (("half", "20"), ("third", "12")):
+        assert said(product, name, 5) == ["ready", "0", multiprocessors, "2", "0"], (
+            "of 40; 1.5 GiB are refused, 0.5 not"
+        )
+    assert {part["mode"] for part in told_of(product, 2).values()} == {"mps"}
+    for name in ("half", "third"):
+        product.delete(TEAM, name)
+    product.cluster.wait_for(lambda: product.gpu_node.card(3)["compute_mode"] == 0, "the card to be open again")
+
+
+def test_memory_beyond_the_card_is_had_where_the_node_gives_it_and_waited_for_where_not(product: Product) -> None:
+    start(product, "spilled", FOREVER, {MEMORY: "1Gi", CORES: "30"}, spill="512Mi", models=T4)
+    start(product, "large", LOOK, {MEMORY: "8Gi", CORES: "30"}, spill="5Gi", models=T4)
+    got = said(product, "spilled", 2)
+    assert 824 <= int(got[1]) // MIB <= 1024
+    (held,) = told_of(product, 1).values()
+    assert (held["mode"], held["memoryMib"], held["spillMib"]) == ("vgpu", 1024, 512)
+    waits_with(product, "large", "gives 4GiB of its memory to what is spilled, asked 5GiB")
 
 
 def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_the_agent_dies_meanwhile(

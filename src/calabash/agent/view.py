@@ -7,13 +7,27 @@ from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import Device, NodeName
+from calabash.model.device import ILL, Device, NodeName
+from calabash.model.request import AllocationId
 
 
 def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
     """All devices with what is on them, of one moment."""
     with parts.lock:
         return tuple(_device(parts, device) for device in parts.inventory.devices())
+
+
+def ill_parts(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
+    """Slices, by their place in their allocation, that are a part of a card, such as a MIG device, and that part is ill."""
+    health = parts.inventory.health
+    entries = (health.entry(device.uuid) for device in parts.inventory.devices())
+    ill = {part for entry in entries for part, facts in entry.parts.items() if facts.health in ILL}
+    found: dict[AllocationId, frozenset[int]] = {}
+    for keeping in parts.ledgers.opened() if ill else ():
+        places = frozenset(i for i, uuid in enumerate(keeping.limits.uuids) if uuid in ill)
+        if places:
+            found[keeping.limits.allocation] = places
+    return found
 
 
 def snapshot(parts: NodeParts, node: NodeName, *, processes: bool) -> NodeSnapshot:

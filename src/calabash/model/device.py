@@ -23,6 +23,9 @@ class Health(StrEnum):
     LOST = "lost"
 
 
+ILL = frozenset({Health.DRAINING, Health.RECOVERING, Health.LOST})  # more than a question that was not answered
+
+
 class ComputeMode(StrEnum):
     """Which processes may have contexts on a device."""
 

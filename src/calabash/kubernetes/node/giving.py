@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from calabash.kubernetes.node.foreign import ForeignPlugins
-from calabash.kubernetes.node.health import HeldTokens, any_ill, held_tokens, token_health
+from calabash.kubernetes.node.health import HeldTokens, Parts, any_ill, held_tokens, token_health
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
@@ -24,6 +24,7 @@ class Giving:
         foreign: device plug-ins of others.
         checkpoint: who holds which tokens, by the kubelet.
         record: what the agent has granted.
+        ill_parts: parts of cards that are ill, which the cards need not be.
     """
 
     def __init__(
@@ -31,10 +32,12 @@ class Giving:
         foreign: ForeignPlugins,
         checkpoint: Callable[[], Iterable[CheckpointEntry]],
         record: Callable[[AllocationId], AllocationRecord | None],
+        ill_parts: Callable[[], Parts] = dict,
     ) -> None:
         self._foreign = foreign
         self._checkpoint = checkpoint
         self._record = record
+        self._ill_parts = ill_parts
         self._refusal: CalabashError | None = None
         self._told = 0  # devices whose tokens were all told to be well
 
@@ -54,19 +57,20 @@ class Giving:
 
     def tokens(self, devices: Sequence[Device]) -> list[PluginDevice]:
         """All tokens with their health. Tokens in use are as well as their device, whatever else is."""
-        gives = self._refusal is None
-        return token_health(devices, () if gives and not any_ill(devices) else self._held(), gives=gives)
+        gives, parts = self._refusal is None, self._ill_parts()
+        all_alike = gives and not parts and not any_ill(devices)
+        return token_health(devices, () if all_alike else self._held(parts), gives=gives)
 
     def tell(self, devices: Sequence[Device], tell: Callable[[list[PluginDevice]], None]) -> None:
         """Have all tokens told, unless all is as well as it was."""
-        well = len(devices) if self._refusal is None and not any_ill(devices) else 0
+        well = len(devices) if self._refusal is None and not any_ill(devices) and not self._ill_parts() else 0
         if not well or well != self._told:
             tell(self.tokens(devices))
         self._told = well
 
-    def _held(self) -> list[HeldTokens]:
+    def _held(self, parts: Parts) -> list[HeldTokens]:
         try:
-            return held_tokens(self._checkpoint(), self._record)
+            return held_tokens(self._checkpoint(), self._record, parts)
         except CalabashError as error:
             log.warning("which tokens are in use is not known", error=error.message)
             return []

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from calabash.agent.snapshot import DeviceSnapshot
-from calabash.kubernetes.node.health import ILL, HeldTokens
+from calabash.kubernetes.node.health import HeldTokens
 from calabash.kubernetes.node.tokens import card_ids
-from calabash.model.device import DeviceUuid
+from calabash.model.device import ILL, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.seams.kubelet import DevicePluginServer, PluginDevice
 

@@ -15,10 +15,10 @@ from calabash.agent.membership_container import container_allocation
 from calabash.kubernetes.names import GPUS
 from calabash.kubernetes.node.foreign import QUIET_S, ForeignPlugins, gives_cards
 from calabash.kubernetes.node.giving import Giving
-from calabash.kubernetes.node.health import ILL, HeldTokens, token_health
+from calabash.kubernetes.node.health import HeldTokens, token_health
 from calabash.kubernetes.node.tokens import card_ids, token_ids
 from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import Device, DeviceUuid, Health, NodeName
+from calabash.model.device import ILL, Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.seams.kubelet.protocol import CheckpointEntry, PluginDevice
@@ -48,8 +48,9 @@ class Kubelet:
         self.entries: list[CheckpointEntry] = []
         self.records: dict[AllocationId, AllocationRecord] = {}
         self.down = False
+        self.parts: dict[AllocationId, frozenset[int]] = {}
         foreign = ForeignPlugins(lambda: self.registered, self.answer)
-        self.giving = Giving(foreign, lambda: self.entries, self.records.get)
+        self.giving = Giving(foreign, lambda: self.entries, self.records.get, lambda: self.parts)
 
     def answer(self) -> dict[str, tuple[str, ...]]:
         if self.down:
@@ -227,3 +228,18 @@ def test_the_kubelet_is_not_asked_while_its_checkpoint_names_nobody_else() -> No
     plugins = ForeignPlugins(lambda: {GPUS: ("slot-0000",), "example.com/nic": ("0",)}, offered)
     assert [plugins.look(float(i)) for i in range(5)] == [None] * 5
     assert not asked
+
+
+def test_a_token_that_stands_for_an_ill_part_of_a_card_is_ill_though_the_card_and_other_parts_are_well() -> None:
+    kubelet = Kubelet()
+    for uid, token in ((UID, "slot-0000"), (OTHER, "slot-0001")):
+        kubelet.run(uid, token, devices=("GPU-0",))
+    before = healthy(kubelet.giving.tokens(CARDS))
+    kubelet.parts = {container_allocation(UID, "main"): frozenset({0})}
+    after = healthy(kubelet.giving.tokens(CARDS))
+    assert before - after == {"slot-0000"}
+    told: list[list[PluginDevice]] = []
+    for parts in ({}, kubelet.parts, kubelet.parts, {}):
+        kubelet.parts = parts
+        kubelet.giving.tell(CARDS, told.append)
+    assert [len(healthy(tokens) ^ before) for tokens in told] == [0, 1, 1, 0], "it is told, and that it is over as well"

@@ -18,7 +18,7 @@ from calabash.agent.strangers import Stranger
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.names import GPUS, SCHEDULER
 from calabash.kubernetes.node.cordon import Cordon
-from calabash.kubernetes.node.health import ILL, HeldTokens
+from calabash.kubernetes.node.health import HeldTokens
 from calabash.kubernetes.node.nvidianames import NvidiaNames, card_tokens
 from calabash.kubernetes.node.owners import Claimant, Owners
 from calabash.kubernetes.node.placing import ByPlan
@@ -26,7 +26,7 @@ from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.wholecards import WholeCards, choose_whole, spare_cards
-from calabash.model.device import DeviceUuid, Health
+from calabash.model.device import ILL, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.cdi import ContainerEdits
