@@ -46,7 +46,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
-            cluster = value.cluster if isinstance(value, RealNode) else value
+            cluster = getattr(value, "cluster", value)  # of a node, or of what a test has put around it
             if isinstance(cluster, Cluster):
                 report.sections.append(("logs of the cluster", cluster.logs()))
     return report
