@@ -51,6 +51,7 @@
 #define CB_PAGE_PLAIN   1u /* no device spills */
 #define CB_DEVICES_MAX  16u
 #define CB_PROCS_MAX    1024u
+#define CB_KERNELS_MAX  64u
 
 /* Bits of limits.flags. */
 #define CB_LIMITS_LEASELESS 1u /* who belongs is the kernel's matter (a cgroup): there is no lease file */
@@ -131,7 +132,8 @@ struct cb_usage_device {               /* 256 bytes: one writer-hot line pair pe
     int64_t bucket_ns;  /* GPU time that may be used at once under CB_GATE_RATE; below 0: debt to pay off */
     uint64_t bucket_time_ns; /* when the bucket was last filled; moved by compare-and-swap */
     uint64_t busy_until_ns;  /* when all that is in flight is expected to be done */
-    uint64_t reserved1[6];
+    uint64_t settled_ns;     /* the card's time up to here is charged; moved by compare-and-swap */
+    uint64_t reserved1[5];
 };
 
 /* TAKEN: named, and not yet filled in. */
@@ -167,12 +169,22 @@ struct cb_usage_proc {
         pageable_units[CB_DEVICES_MAX]; /* part of used_bytes that is managed memory, in units of 512 B */
 };
 
+/* What the processes of a container have measured of kernels of one shape; theirs alone. */
+struct cb_usage_kernel {
+    uint64_t shape;    /* of its grid and blocks, and the device; 0: free */
+    uint64_t mean_ns;  /* 0: not known yet */
+    uint64_t begun_ns; /* when it was first launched by somebody who did not know it */
+    uint32_t owner;    /* 1 + the entry of the process that is measuring it; 0: nobody is */
+    uint32_t spare;
+};
+
 struct cb_usage {
     uint64_t magic;
     uint32_t version;
     uint32_t device_count;
     uint64_t reaped_ns; /* when a dead process was last taken off the counters */
-    char reserved[4096 - 24];
+    struct cb_usage_kernel kernel[CB_KERNELS_MAX];
+    char reserved[4096 - 24 - 32 * CB_KERNELS_MAX];
     struct cb_usage_device device[CB_DEVICES_MAX];
     struct cb_usage_proc proc[CB_PROCS_MAX];
 };

@@ -5,6 +5,7 @@
 #include "shim/compute_estimate.h"
 #include "shim/compute_gate.h"
 #include "shim/compute_inflight.h"
+#include "shim/compute_siblings.h"
 #include "shim/compute_words.h"
 #include "shim/elf.h"
 #include "shim/spin.h"
@@ -72,7 +73,7 @@ static void advance_book(void)
     advance->launches = advance->launches_left = 0;
     advance->ns = advance->ns_left = advance->taken_ns = 0;
     if (launches == 0) return;
-    cb_stream_book(advance->entry, ns, launches);
+    cb_stream_book(advance->entry, ns, launches, advance->since_ns);
     advance->seen_count += launches;
     (void)book(&view, ns, launches, advance->since_ns, &until);
 }
@@ -153,6 +154,13 @@ static uint64_t own_time_until(const struct cb_look *look, uint64_t cost_ns, uin
     return look->order.neighbours == 0 ? UINT64_MAX : 0;
 }
 
+/* Of a launch that this process has never measured. */
+static uint64_t unknown_cost(const struct cb_launch *launch)
+{
+    uint64_t guess = cb_siblings_guess(launch->device, launch->estimate->key);
+    return guess != 0 ? guess : CB_UNKNOWN_NS;
+}
+
 void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream stream, bool per_thread)
 {
     int device = 0;
@@ -171,7 +179,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     launch->entry = cb_stream_find(stream, per_thread);
     launch->fence = NULL;
     uint64_t mean = LOAD(&launch->estimate->mean_ns);
-    launch->cost_ns = mean != 0 ? mean : CB_UNKNOWN_NS;
+    launch->cost_ns = mean != 0 ? mean : unknown_cost(launch);
     STORE(&view.usage->demand_ns, now);
 
     struct cb_look look;
@@ -189,9 +197,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     uint64_t until, count = book(&view, launch->cost_ns, 1, now, &until);
     uint64_t ours_until = own_time_until(&look, launch->cost_ns, now);
     if (cb_sample_due(launch->estimate, until <= now || ours_until == 0, now))
-        launch->fence = cb_sample_begin(launch, ours_until, look.order.word,
-                                        launch->tracked == CB_TRACKED_RATE ? (uint32_t)CB_GATE_RATE
-                                                                           : (uint32_t)CB_GATE_OPEN);
+        launch->fence = cb_sample_begin(launch, ours_until, look.order.word);
     if (verdict == CB_PASS && cb_compute_limits->device_count == 1)
         advance_grant(&view, launch, &look, count, key);
 }
@@ -213,7 +219,7 @@ void cb_launch_end_tracked(struct cb_launch *launch, CUresult result)
     struct cb_stream *entry = launch->entry;
     STORE(&entry->last_ns, launch->begin_ns);
     STORE(&entry->device, launch->device);
-    cb_stream_book(entry, launch->cost_ns, 1);
+    cb_stream_book(entry, launch->cost_ns, 1, launch->begin_ns);
     cb_fence_end(launch);
 }
 

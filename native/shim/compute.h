@@ -118,17 +118,21 @@ static inline void cb_launch_end(struct cb_launch *launch, CUresult result)
     cb_launch_end_tracked(launch, result);
 }
 
-/* The identity under which launches are expected to take the same time. `function` may be a CUkernel. */
+/* The identity under which launches are expected to take the same time. `function` may be a CUkernel. The upper
+ * half is the shape alone, which is the same in every process; 0 for a graph. */
 static inline uint64_t cb_kernel_key(const void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                                      unsigned by, unsigned bz)
 {
-    uint64_t hash = cb_key_mix((uint64_t)(uintptr_t)function, (uint64_t)gx << 32 | gy);
-    return cb_key_mix(hash, (uint64_t)gz << 40 | (uint64_t)bx << 26 | (uint64_t)by << 13 | bz) | 1;
+    uint64_t grid = (uint64_t)gx << 32 | gy;
+    uint64_t block = (uint64_t)gz << 40 | (uint64_t)bx << 26 | (uint64_t)by << 13 | bz;
+    uint64_t hash = cb_key_mix(cb_key_mix((uint64_t)(uintptr_t)function, grid), block);
+    uint64_t shape = grid ^ block << 9;
+    return ((shape ^ shape << 32) & ~0xffffffffull) | 1ull << 32 | hash >> 32 | 1;
 }
 
 static inline uint64_t cb_graph_key(CUgraphExec graph)
 {
-    return cb_key_mix((uint64_t)(uintptr_t)graph, 0x6772617068ull) | 1;
+    return cb_key_mix((uint64_t)(uintptr_t)graph, 0x6772617068ull) >> 32 | 1;
 }
 
 /*

@@ -68,6 +68,13 @@ bool cb_estimate_learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64
     return true;
 }
 
+void cb_estimate_believe(struct cb_estimate *estimate, uint64_t mean)
+{
+    STORE(&estimate->unclean, EARLY);
+    STORE(&estimate->run, 0);
+    STORE(&estimate->mean_ns, mean);
+}
+
 void cb_estimate_learn_unclean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
 {
     uint32_t unclean = ADD(&estimate->unclean, 1);

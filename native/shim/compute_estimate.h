@@ -41,6 +41,8 @@ void cb_sample_taken(struct cb_estimate *estimate, uint64_t now_ns);
 
 /* Learn from a sample; false: it is so far off that it is not believed, unless more of its kind follow. */
 bool cb_estimate_learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured);
+/* Of a kernel never measured: what siblings measured. */
+void cb_estimate_believe(struct cb_estimate *estimate, uint64_t mean);
 void cb_estimate_learn_unclean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured);
 
 void cb_estimate_forget(uint64_t key);

@@ -4,6 +4,7 @@
 #include "shim/compute_estimate.h"
 #include "shim/compute_inflight.h"
 #include "shim/compute_limiter.h"
+#include "shim/compute_siblings.h"
 #include "shim/compute_words.h"
 
 #include <stddef.h>
@@ -18,23 +19,62 @@ static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
 static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a look last found work unfinished */
 
-/* A launch turned out to be longer or shorter than charged. */
-static void correct(const struct cb_fence *fence, uint64_t measured)
+/* Launches turned out to be longer or shorter than charged. */
+static void correct(const struct cb_fence *fence, uint64_t used_ns, uint64_t charged_ns)
 {
     struct cb_device_view view = cb_compute_view(fence->device);
-    int64_t delta = (int64_t)measured - (int64_t)fence->cost_ns;
+    int64_t delta = (int64_t)used_ns - (int64_t)charged_ns;
     ADD(&view.usage->charged_ns, (uint64_t)delta);
     if (fence->gate == CB_GATE_RATE) ADD(&view.usage->bucket_ns, -delta);
+}
+
+/*
+ * What work took of the card that was sent at `begin_ns`, was done at `end_ns`, and would have taken up to
+ * `most_ns` by itself: no more than the time of which nothing has been charged yet. So kernels that ran side by side
+ * are charged what they used together, and what one of them was charged too much the next one is charged less.
+ */
+static uint64_t settle(const struct cb_device_view *view, uint64_t begin_ns, uint64_t end_ns,
+                       uint64_t most_ns)
+{
+    uint64_t settled = LOAD(&view->usage->settled_ns), from, used;
+    do {
+        from = settled > begin_ns ? settled : begin_ns;
+        used = end_ns > from ? end_ns - from : 0;
+        if (used > most_ns) used = most_ns;
+    } while (!__atomic_compare_exchange_n(&view->usage->settled_ns, &settled, from + used, false,
+                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return used;
 }
 
 /* Whether nobody else had a turn until now, give or take a thirtieth of the kernel. */
 static bool still_ours(const struct cb_fence *fence, const struct cb_device_view *view, uint64_t now_ns)
 {
     bool unchanged = LOAD(&view->limits->word) == fence->word;
+    if (fence->until_ns == 0) return false;
     if (fence->until_ns == UINT64_MAX) return unchanged;
     uint64_t before = now_ns - fence->cost_ns / 32;
     /* A new plan that begins later leaves our turn as it was. */
     return before <= fence->until_ns && (unchanged || before <= LOAD(&view->limits->plan.from_ns));
+}
+
+/* The first sample of a kernel on a card that others used, too: what siblings found, if that can be, or else its
+ * part of a card that divided its time among all. */
+static uint64_t first_of_many(const struct cb_fence *fence, uint64_t measured, bool *believed)
+{
+    uint32_t sharers = cb_compute_sharers(fence->device);
+    uint64_t guess = cb_siblings_guess(fence->device, fence->estimate->key);
+    uint64_t part = measured / (sharers > fence->sharers ? sharers : fence->sharers);
+    *believed = guess != 0 && guess <= measured && guess >= part / 8;
+    return *believed ? guess : part;
+}
+
+static void show_kernel(const struct cb_device_view *view, uint64_t kernel_ns)
+{
+    uint64_t longest = LOAD(&view->usage->kernel_ns_max);
+    while (kernel_ns > longest &&
+           !__atomic_compare_exchange_n(&view->usage->kernel_ns_max, &longest, kernel_ns, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
 }
 
 static void evaluate(struct cb_fence *fence, uint64_t now_ns)
@@ -44,26 +84,29 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
     if (cb_compute_driver.event_elapsed_time(&elapsed_ms, fence->start, fence->end) != CUDA_SUCCESS ||
         !(elapsed_ms >= 0.0f && elapsed_ms < 1e6f))
         return;
-    uint64_t measured = (uint64_t)((double)elapsed_ms * 1e6);
+    uint64_t measured = (uint64_t)((double)elapsed_ms * 1e6), most = measured;
     struct cb_estimate *estimate = fence->estimate;
-    uint64_t mean = LOAD(&estimate->mean_ns);
-    bool clean = fence->clean && still_ours(fence, &view, now_ns) &&
+    uint64_t mean = LOAD(&estimate->mean_ns), end = now_ns;
+    bool ours = still_ours(fence, &view, now_ns), first = mean == 0, believed = false, learnt = false;
+    bool alone = ours && fence->clean &&
                  LOAD(&view.usage->launch_count) - LOAD(&fence->entry->launch_count) == fence->others;
-    bool first = mean == 0;
-    if (first && !clean) { /* without anything better: its part of a card that divided its time among all */
-        uint32_t sharers = cb_compute_sharers(fence->device);
-        measured /= sharers > fence->sharers ? sharers : fence->sharers;
-    }
-    if (clean)
-        clean = cb_estimate_learn_clean(estimate, mean, measured);
+    if (first && !alone)
+        most = first_of_many(fence, measured, &believed);
+    else if (!ours && most > fence->cost_ns) /* neighbours have stretched it */
+        most = fence->cost_ns;
+    if (fence->fresh && fence->began_ns + measured < end) end = fence->began_ns + measured;
+    uint64_t used = settle(&view, fence->began_ns, end, most);
+    if (alone)
+        learnt = cb_estimate_learn_clean(estimate, mean, measured);
+    else if (believed)
+        cb_estimate_believe(estimate, most);
     else
-        cb_estimate_learn_unclean(estimate, mean, measured);
-    if (clean || first || measured < fence->cost_ns) correct(fence, measured);
-    uint64_t longest = LOAD(&view.usage->kernel_ns_max);
-    uint64_t known = LOAD(&estimate->mean_ns), shown = measured < known ? measured : known;
-    while (shown > longest && !__atomic_compare_exchange_n(&view.usage->kernel_ns_max, &longest, shown, false,
-                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
+        cb_estimate_learn_unclean(estimate, mean, first ? most : measured);
+    if (first || (measured >= CB_LONG_NS && (learnt || measured < mean)))
+        cb_siblings_tell(fence->device, estimate->key, LOAD(&estimate->mean_ns), learnt);
+    correct(fence, alone ? measured : used, fence->cost_ns);
+    mean = LOAD(&estimate->mean_ns);
+    show_kernel(&view, measured < mean ? measured : mean);
 }
 
 /* ---- fences ---- */
@@ -109,7 +152,11 @@ static struct cb_fence *fence_take(uint32_t device)
 
 void cb_fence_drop(struct cb_fence *fence)
 {
-    if (fence->estimate != NULL) __atomic_fetch_sub(&fence->estimate->pending, 1, __ATOMIC_RELAXED);
+    if (fence->estimate != NULL) {
+        __atomic_fetch_sub(&fence->estimate->pending, 1, __ATOMIC_RELAXED);
+        if (LOAD(&fence->estimate->mean_ns) == 0)
+            cb_siblings_tell(fence->device, fence->estimate->key, 0, false);
+    }
     fence->estimate = NULL;
     __atomic_store_n(&fence_state[fence - fences], CB_FENCE_FREE, __ATOMIC_RELEASE);
 }
@@ -122,8 +169,7 @@ static bool record(CUevent event, CUstream stream, bool per_thread)
     return function(event, stream) == CUDA_SUCCESS;
 }
 
-struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_ns, uint32_t word,
-                                 uint32_t gate)
+struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_ns, uint32_t word)
 {
     struct cb_fence *fence = fence_take(launch->device);
     if (fence == NULL) return NULL;
@@ -133,8 +179,8 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
     fence->cost_ns = launch->cost_ns;
     fence->began_ns = launch->begin_ns;
     fence->until_ns = until_ns;
+    fence->fresh = LOAD(&launch->entry->inflight_ns) == 0;
     fence->word = word;
-    fence->gate = gate;
     /* What is in flight now includes this launch, in the container's book and not yet in the stream's. */
     fence->clean = LOAD(&view.usage->inflight_ns) <= LOAD(&launch->entry->inflight_ns) + launch->cost_ns &&
                    until_ns != 0;
@@ -176,6 +222,8 @@ void cb_fence_end(const struct cb_launch *launch)
         return;
     }
     fence->entry = launch->entry;
+    fence->gate = launch->tracked == CB_TRACKED_RATE ? (uint32_t)CB_GATE_RATE : (uint32_t)CB_GATE_OPEN;
+    fence->first_ns = LOAD(&launch->entry->first_ns);
     fence->amount_ns = __atomic_exchange_n(&launch->entry->unfenced_ns, 0, __ATOMIC_RELAXED);
     STORE(&launch->entry->unfenced_count, 0);
     ADD(&view.usage->charged_ns, fence->amount_ns);
@@ -207,6 +255,10 @@ static void resynchronise(const struct cb_fence *fence, uint64_t now_ns)
 
 static void complete(struct cb_fence *fence, bool measured, uint64_t now_ns)
 {
+    struct cb_device_view view = cb_compute_view(fence->device);
+    uint64_t before = fence->estimate != NULL ? fence->cost_ns : 0; /* what else the fence stands behind */
+    before = fence->amount_ns > before ? fence->amount_ns - before : 0;
+    if (measured && before > 0) correct(fence, settle(&view, fence->first_ns, now_ns, before), before);
     if (measured && fence->estimate != NULL) evaluate(fence, now_ns);
     cb_stream_drop(fence->entry, fence->device, fence->amount_ns);
     if (measured) resynchronise(fence, now_ns);

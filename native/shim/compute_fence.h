@@ -49,18 +49,19 @@ struct cb_fence {
     struct cb_stream *entry;
     uint64_t cost_ns;
     uint64_t began_ns;
+    uint64_t first_ns; /* when the first of the launches was made */
     uint64_t others;   /* launches by anybody else up to the beginning */
     uint64_t until_ns; /* completed by then: the card was ours all the time; 0: it was not */
     uint32_t word;
     uint32_t gate;
     uint32_t sharers; /* of a first sample: processes that had work on the card when it began */
     bool clean;
-    bool dead; /* its context is gone: do not touch the events */
+    bool fresh; /* its stream was idle: the launch began when it was made */
+    bool dead;  /* its context is gone: do not touch the events */
 };
 
 /* Begin a sample in front of the launch; NULL when no event is to be had. */
-struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_ns, uint32_t word,
-                                 uint32_t gate);
+struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_ns, uint32_t word);
 
 /* Behind the launch: end its sample, or set a fence if one is due. */
 void cb_fence_end(const struct cb_launch *launch);

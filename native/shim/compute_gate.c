@@ -4,6 +4,7 @@
 
 #include "shim/compute_estimate.h"
 #include "shim/compute_inflight.h"
+#include "shim/compute_siblings.h"
 #include "shim/compute_words.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@
 #define CB_STUCK_NS     1000000000u /* work in flight that does not move for so long holds nobody back */
 #define CB_TAIL_NS      50000000u   /* launches without a fence are done after so long a silence */
 #define CB_EXPIRE_NS    10000000u
+#define CB_SIBLINGS_NS  1000000u /* as CB_INFLIGHT_NS, of work of siblings ahead of a long kernel */
 
 /* ---- what the agent says ---- */
 
@@ -119,14 +121,29 @@ static uint64_t remaining(const struct cb_device_view *view, uint64_t inflight_n
     return left < inflight_ns ? left : inflight_ns;
 }
 
-/* A little work queued behind what runs keeps the card busy; more would only make others wait. */
-static bool inflight_allows(const struct cb_launch *launch, uint64_t inflight_ns, uint64_t left_ns)
+/*
+ * A little work queued behind what runs keeps the card busy; more would only make others wait. Behind a sibling's
+ * work a long kernel is not queued but mixed with it, for the card divides its time between processes: that helps
+ * nobody, and what both take could not be told apart any more. So it waits until that is nearly done.
+ */
+static uint64_t inflight_limit(const struct cb_device_view *view, const struct cb_launch *launch,
+                               uint64_t inflight_ns)
 {
-    if (LOAD(&launch->estimate->mean_ns) == 0 && LOAD(&launch->estimate->pending) >= CB_UNKNOWN_PENDING)
+    return launch->cost_ns >= CB_LONG_NS && inflight_ns > LOAD(view->own_inflight_ns) ? CB_SIBLINGS_NS
+                                                                                      : CB_INFLIGHT_NS;
+}
+
+static bool inflight_allows(const struct cb_device_view *view, const struct cb_launch *launch,
+                            uint64_t inflight_ns, uint64_t left_ns, uint64_t now_ns)
+{
+    if (LOAD(&launch->estimate->mean_ns) == 0 &&
+        (LOAD(&launch->estimate->pending) >= CB_UNKNOWN_PENDING ||
+         cb_siblings_measure(launch->device, launch->estimate->key, now_ns)))
         return false;
+    uint64_t limit = inflight_limit(view, launch, inflight_ns);
     if (inflight_ns >= CB_INFLIGHT_NS_MAX) /* estimates may be wrong: never more than one long kernel ahead */
-        return inflight_ns <= launch->cost_ns + launch->cost_ns / 8 && left_ns < CB_INFLIGHT_NS / 2;
-    return left_ns < CB_INFLIGHT_NS;
+        return inflight_ns <= launch->cost_ns + launch->cost_ns / 8 && left_ns < limit / 2;
+    return left_ns < limit;
 }
 
 enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_launch *launch, bool waited,
@@ -137,7 +154,11 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
     look->inflight_ns = LOAD(&view->usage->inflight_ns);
     if (view->limits->policy == CB_POLICY_METERED) return CB_PASS;
     uint64_t ahead = remaining(view, look->inflight_ns, now_ns);
-    if (!stuck && !inflight_allows(launch, look->inflight_ns, ahead)) return CB_WAIT_INFLIGHT;
+    if (!stuck && !inflight_allows(view, launch, look->inflight_ns, ahead, now_ns)) {
+        uint64_t limit = inflight_limit(view, launch, look->inflight_ns);
+        look->resume_ns = ahead > limit ? now_ns + ahead - limit : 0;
+        return CB_WAIT_INFLIGHT;
+    }
     if (look->order.gate == CB_GATE_TURN) {
         look->window = next_window(&look->order, now_ns);
         if (now_ns + CB_LEAD_NS < look->window.start) return CB_WAIT_WINDOW;
@@ -146,6 +167,7 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
         /* Longer than any turn of ours will be: at the beginning of one, for there is no better moment. */
         uint64_t length = look->window.end - look->window.start;
         if (ahead == 0 && launch->cost_ns > length && left > length / 2) return CB_PASS;
+        look->resume_ns = 0;
         return ahead > 0 ? CB_WAIT_INFLIGHT : CB_WAIT_WINDOW;
     }
     if (look->order.gate != CB_GATE_RATE || look->order.core_percent >= 100) return CB_PASS;
@@ -196,7 +218,10 @@ void cb_gate_wait(const struct cb_device_view *view, const struct cb_launch *lau
             until = look->window.end; /* too late for this one */
         else if (verdict == CB_WAIT_BUCKET && look->resume_ns < until)
             until = look->resume_ns;
-        else if (verdict == CB_WAIT_INFLIGHT) {
+        else if (verdict == CB_WAIT_INFLIGHT && look->resume_ns > now + CB_POLL_MIN_NS &&
+                 LOAD(view->own_inflight_ns) == 0) { /* there is nothing of ours to look at before */
+            until = look->resume_ns < now + CB_POLL_MAX_NS ? look->resume_ns : now + CB_POLL_MAX_NS;
+        } else if (verdict == CB_WAIT_INFLIGHT) {
             until = poll_time(view->index, now, poll);
             if (until == now + poll)
                 poll = poll + poll / 4 < CB_POLL_MAX_NS ? poll + poll / 4 : CB_POLL_MAX_NS;

@@ -39,7 +39,8 @@ struct cb_look {
     uint64_t heartbeat_ns;
     struct cb_window window;
     uint64_t inflight_ns;
-    uint64_t resume_ns; /* when a wait for the bucket is over */
+    uint64_t
+        resume_ns; /* when a wait for the bucket, or for siblings, is over at the earliest; 0: not known */
 };
 
 /* `waited`: the launch has been waiting; `stuck`: what is in flight has not moved for long. */

@@ -26,8 +26,9 @@ struct cb_stream *cb_stream_find(CUstream stream, bool per_thread)
     return &streams[CB_STREAMS];
 }
 
-void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches)
+void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches, uint64_t begin_ns)
 {
+    if (LOAD(&entry->unfenced_count) == 0) STORE(&entry->first_ns, begin_ns);
     ADD(&entry->inflight_ns, cost_ns);
     ADD(&entry->unfenced_ns, cost_ns);
     STORE(&entry->unfenced_count, LOAD(&entry->unfenced_count) + launches); /* a lost count does no harm */

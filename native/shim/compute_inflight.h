@@ -13,14 +13,15 @@ struct cb_stream {
     uint64_t inflight_ns; /* fenced and not fenced */
     uint64_t launch_count;
     uint64_t last_ns;
-    uint32_t device; /* of its last launch */
-    uint32_t spare[3];
+    uint64_t first_ns; /* when the first launch without a fence was made */
+    uint32_t device;   /* of its last launch */
+    uint32_t spare;
 };
 
 struct cb_stream *cb_stream_find(CUstream stream, bool per_thread);
 
-/* Launches of one stream, together. */
-void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches);
+/* Launches of one stream, together, the first of them at `begin_ns`. */
+void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches, uint64_t begin_ns);
 
 /* Takes what no fence stands behind out of the books, of a stream that has been silent since `before_ns`. */
 void cb_stream_flush(struct cb_stream *entry, uint64_t before_ns);

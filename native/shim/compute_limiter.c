@@ -45,6 +45,16 @@ uint64_t cb_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+struct cb_usage_kernel *cb_compute_kernels(void)
+{
+    return usage_page->kernel;
+}
+
+uint32_t cb_compute_self(void)
+{
+    return 1u + (uint32_t)(own - usage_page->proc);
+}
+
 uint32_t cb_compute_sharers(uint32_t device)
 {
     uint32_t count = LOAD(&cb_compute_limits->device[device].neighbours);

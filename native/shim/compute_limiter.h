@@ -85,6 +85,10 @@ struct cb_device_view cb_compute_view(uint32_t device);
 uint32_t cb_compute_sharers(uint32_t device);
 uint64_t cb_clock_ns(void);
 
+/* The table of compute_siblings.h, and this process's name in it. */
+struct cb_usage_kernel *cb_compute_kernels(void);
+uint32_t cb_compute_self(void);
+
 /* Notes `launches` of this process; returns how many its container has made by now. */
 uint64_t cb_compute_launched(uint32_t device, uint64_t launches);
 

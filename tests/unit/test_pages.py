@@ -30,6 +30,7 @@ STRUCTURES = {
     "cb_usage_device": layout.UsageDeviceStruct,
     "cb_usage_share": layout.UsageShareStruct,
     "cb_usage_proc": layout.UsageProcStruct,
+    "cb_usage_kernel": layout.UsageKernelStruct,
     "cb_usage": layout.UsageStruct,
 }
 CONSTANTS = {
@@ -40,6 +41,7 @@ CONSTANTS = {
     "CB_LIMITS_LEASELESS": layout.LIMITS_LEASELESS,
     "CB_DEVICES_MAX": layout.DEVICES_MAX,
     "CB_PROCS_MAX": layout.PROCS_MAX,
+    "CB_KERNELS_MAX": layout.KERNELS_MAX,
     "CB_POLICY_NONE": PagePolicy.NONE,
     "CB_POLICY_FIXED": PagePolicy.FIXED,
     "CB_POLICY_BURST": PagePolicy.BURST,

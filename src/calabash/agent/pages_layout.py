@@ -16,6 +16,7 @@ PAGE_VERSION = 2  # the highest that is understood
 PAGE_PLAIN = 1  # what a page has on which no device spills
 DEVICES_MAX = 16
 PROCS_MAX = 1024
+KERNELS_MAX = 64
 
 LIMITS_LEASELESS = 1  # in LimitsStruct.flags
 
@@ -148,7 +149,8 @@ class UsageDeviceStruct(ctypes.Structure):
         ("bucket_ns", ctypes.c_int64),
         ("bucket_time_ns", ctypes.c_uint64),
         ("busy_until_ns", ctypes.c_uint64),
-        ("reserved1", ctypes.c_uint64 * 6),
+        ("settled_ns", ctypes.c_uint64),
+        ("reserved1", ctypes.c_uint64 * 5),
     ]
     used_bytes: int
     denied_count: int
@@ -212,6 +214,22 @@ class UsageProcStruct(ctypes.Structure):
     pageable_units: ctypes.Array[ctypes.c_uint32]
 
 
+class UsageKernelStruct(ctypes.Structure):
+    """``struct cb_usage_kernel``."""
+
+    _fields_: ClassVar = [
+        ("shape", ctypes.c_uint64),
+        ("mean_ns", ctypes.c_uint64),
+        ("begun_ns", ctypes.c_uint64),
+        ("owner", ctypes.c_uint32),
+        ("spare", ctypes.c_uint32),
+    ]
+    shape: int
+    mean_ns: int
+    begun_ns: int
+    owner: int
+
+
 class UsageStruct(ctypes.Structure):
     """``struct cb_usage``."""
 
@@ -220,7 +238,8 @@ class UsageStruct(ctypes.Structure):
         ("version", ctypes.c_uint32),
         ("device_count", ctypes.c_uint32),
         ("reaped_ns", ctypes.c_uint64),
-        ("reserved", ctypes.c_char * (4096 - 24)),
+        ("kernel", UsageKernelStruct * KERNELS_MAX),
+        ("reserved", ctypes.c_char * (4096 - 24 - 32 * KERNELS_MAX)),
         ("device", UsageDeviceStruct * DEVICES_MAX),
         ("proc", UsageProcStruct * PROCS_MAX),
     ]
