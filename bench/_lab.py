@@ -167,6 +167,13 @@ class Lab:
         self.home = Path(tempfile.mkdtemp(prefix="calabash-bench-"))
         self._stack.callback(shutil.rmtree, self.home, ignore_errors=True)
         (self.home / "alloc").mkdir()
+        self._make_card()
+        if self._want_arbiter:
+            self._arbiter = self._start_arbiter()
+            self._stack.callback(self.stop_arbiter)
+        return self
+
+    def _make_card(self) -> None:
         if self.real:
             listed = subprocess.run(
                 ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True, check=True
@@ -175,10 +182,17 @@ class Lab:
         else:
             self.node = create_node(self.home, "bench", self._gpus)
             self.uuid = self.books().devices[0].uuid
-        if self._want_arbiter:
-            self._arbiter = subprocess.Popen([sys.executable, "-m", "calabash.agent.arbiter", "--home", str(self.home)])
-            self._stack.callback(self.stop_arbiter)
-        return self
+
+    def _start_arbiter(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-m", "calabash.agent.arbiter", "--home", str(self.home)])
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    def now_ns(self) -> int:
+        """The clock of the tenants."""
+        return time.monotonic_ns()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -283,9 +297,9 @@ class Lab:
 
     def busy_ns(self) -> tuple[int, dict[int, int]]:
         """Now, and the card's time that each process has had."""
-        before = time.monotonic_ns()
+        before = self.now_ns()
         books = self.books()
-        after = time.monotonic_ns()
+        after = self.now_ns()
         return (before + after) // 2, {
             process.pid: sum(device.busy_ns for device in process.devices) for process in books.processes
         }

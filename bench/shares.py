@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench._lab import Lab, Tenant
 from bench._report import Report, run
+from bench._virtual import VirtualLab
 from calabash.model.request import ComputePolicy
 
 WINDOW_S = 1.0
@@ -23,6 +23,9 @@ ERROR_POINTS = 2.0
 OF_SHARE_PERCENT = 97.0
 RATIO_ERROR_PERCENT = 3.0
 GIVE_BACK_MS = 20.0
+RETURN_WINDOW_NS = 10_000_000
+RETURN_WINDOWS = 15
+LENDER_PART = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +72,14 @@ class Meter:
 
     def windows(self, groups: Sequence[Sequence[Tenant]], count: int, settle_s: float = SETTLE_S) -> list[list[float]]:
         """Per window, each group's part of the card in percent. Ends the tenants."""
-        time.sleep(settle_s)
+        self.lab.sleep(settle_s)
         if self.lab.real:
-            time.sleep(count * WINDOW_S)
+            self.lab.sleep(count * WINDOW_S)
             return _windows_of_series(groups, count, settle_s)
         result = []
         before_ns, before = self.lab.busy_ns()
         for _ in range(count):
-            time.sleep(WINDOW_S)
+            self.lab.sleep(WINDOW_S)
             after_ns, after = self.lab.busy_ns()
             elapsed = after_ns - before_ns
             result.append(
@@ -153,23 +156,101 @@ def measure_pairs(report: Report, meter: Meter, count: int) -> None:
         if not report.quick:
             shapes.append((SHAPES[0], SHAPES[2]))
         for first, second in shapes:
-            for name, percent in zip("ab", shares, strict=True):
-                meter.lab.slot(name, core_percent=percent)
-            settle_s = _settle_s(first)
-            windows = 2 * count if first.kernel_us >= 100_000 else count  # one kernel is ten points of a window
-            seconds = (windows + 3) * WINDOW_S + settle_s
-            groups = [meter.start("a", first, seconds), meter.start("b", second, seconds)]
-            rows = meter.windows(groups, windows, settle_s)
-            for name in "ab":
-                meter.lab.drop_slot(name)
-            got = [statistics.fmean(row[i] for row in rows) for i in range(2)]
-            error = abs(got[0] / got[1] / (shares[0] / shares[1]) - 1) * 100 if got[1] else 100.0
-            points = statistics.fmean(abs(row[i] - shares[i]) for row in rows for i in range(2))
             name = f"{shares[0]}/{shares[1]} {first.name}" + ("" if first is second else f" with {second.name}")
-            detail = f"got {got[0]:.1f}/{got[1]:.1f}"
-            report.add(f"pair {name}: error of the ratio", error, "%", at_most=RATIO_ERROR_PERCENT, detail=detail)
-            report.add(f"pair {name}: error", points, "points", at_most=ERROR_POINTS)
-            report.add(f"pair {name}: card used", sum(got), "%", at_least=OF_SHARE_PERCENT)
+            measure_pair(report, meter, f"pair {name}", shares, (first, second), count=count)
+
+
+def measure_pair(
+    report: Report, meter: Meter, title: str, shares: tuple[int, int], shapes: tuple[Shape, Shape], *, count: int
+) -> None:
+    """One of these pairs."""
+    first, second = shapes
+    for name, percent in zip("ab", shares, strict=True):
+        meter.lab.slot(name, core_percent=percent)
+    settle_s = _settle_s(first)
+    windows = 2 * count if first.kernel_us >= 100_000 else count  # one kernel is ten points of a window
+    seconds = (windows + 3) * WINDOW_S + settle_s
+    groups = [meter.start("a", first, seconds), meter.start("b", second, seconds)]
+    rows = meter.windows(groups, windows, settle_s)
+    for name in "ab":
+        meter.lab.drop_slot(name)
+    got = [statistics.fmean(row[i] for row in rows) for i in range(2)]
+    error = abs(got[0] / got[1] / (shares[0] / shares[1]) - 1) * 100 if got[1] else 100.0
+    points = statistics.fmean(abs(row[i] - shares[i]) for row in rows for i in range(2))
+    detail = f"got {got[0]:.1f}/{got[1]:.1f}"
+    report.add(f"{title}: error of the ratio", error, "%", at_most=RATIO_ERROR_PERCENT, detail=detail)
+    report.add(f"{title}: error", points, "points", at_most=ERROR_POINTS)
+    report.add(f"{title}: card used", sum(got), "%", at_least=OF_SHARE_PERCENT)
+
+
+def measure_virtual_pairs(report: Report, count: int) -> None:
+    """The same with eight processes in each tenant, in virtual time: two cores for sixteen processes measure themselves."""
+    for shares in ((30, 70),) if report.quick else ((30, 70), (10, 90)):
+        for shape in (shape for shape in SHAPES if shape.processes > 1):
+            with VirtualLab() as lab:
+                title = f"virtual time, pair {shares[0]}/{shares[1]} {shape.name}"
+                measure_pair(report, Meter(lab), title, shares, (shape, shape), count=count)
+
+
+def measure_return(report: Report) -> None:
+    """How soon a lender has its share again, in windows of 10 ms of the card's own books, in virtual time."""
+    for shape in SHAPES[:3]:
+        with VirtualLab() as lab:
+            rows = returns(lab, shape, 4 if report.quick else 16)
+        first = [returned_ms(row, LENDER_PART) for row in rows]
+        worst = rows[first.index(max(first))]
+        detail = f"{len(rows)} returns; percent in the worst's windows: " + " ".join(
+            f"{p * 100:.0f}" for p in worst[:6]
+        )
+        name = f"virtual time, lender's return {shape.name}: its share"
+        report.add(f"{name} from, median", statistics.median(first), "ms", at_most=GIVE_BACK_MS)
+        report.add(f"{name} from, worst", max(first), "ms", at_most=GIVE_BACK_MS, detail=detail)
+        lost = max(lost_ms(row, LENDER_PART) for row in rows)
+        report.add(
+            f"{name} lost by then, worst", lost, "ms", at_most=GIVE_BACK_MS, detail="of its time, at most at any window"
+        )
+
+
+def returns(lab: Lab, shape: Shape, trials: int) -> list[list[float]]:
+    """What a lender of 70 percent has in windows of 10 ms whenever it comes back to a card that a borrower has whole."""
+    meter = Meter(lab)
+    lab.slot("lender", core_percent=int(LENDER_PART * 100), policy=ComputePolicy.BURST)
+    lab.slot("borrower", core_percent=100 - int(LENDER_PART * 100), policy=ComputePolicy.BURST)
+    (borrower,) = meter.start("borrower", shape, 1_000)
+    rows = []
+    for trial in range(trials + 1):
+        at_ns = lab.now_ns() + 300_000_000 + trial * 1_700_000
+        (lender,) = meter.start("lender", shape, 0.5, "--start-ns", at_ns)
+        rows.append(return_windows(lab, lender, at_ns))
+        lender.kill()
+    borrower.kill()
+    return rows[1:]  # nobody had measured its kernel before the first
+
+
+def return_windows(lab: Lab, tenant: Tenant, at_ns: int) -> list[float]:
+    """What part of each of the windows after a moment a tenant has had."""
+    lab.sleep((at_ns - lab.now_ns()) / 1e9)
+    rows = []
+    now_ns, busy = lab.busy_ns()
+    for _ in range(RETURN_WINDOWS):
+        lab.sleep((now_ns + RETURN_WINDOW_NS - lab.now_ns()) / 1e9)
+        later_ns, later = lab.busy_ns()
+        rows.append((later.get(tenant.pid, 0) - busy.get(tenant.pid, 0)) / (later_ns - now_ns))
+        now_ns, busy = later_ns, later
+    return rows
+
+
+def returned_ms(windows: Sequence[float], part: float) -> float:
+    """When the first window begins that holds 95 percent of the share."""
+    back = next((i for i, got in enumerate(windows) if got >= 0.95 * part), len(windows))
+    return float(back * RETURN_WINDOW_NS // 1_000_000)
+
+
+def lost_ms(windows: Sequence[float], part: float) -> float:
+    """How far its time lags behind its share, at the end of the worst window from the second on: a round has two."""
+    ends = itertools.accumulate(windows)
+    window_ms = RETURN_WINDOW_NS / 1e6
+    return max((i + 1 - got / part) * window_ms for i, got in enumerate(ends) if i > 0)
 
 
 def measure_lending(report: Report, meter: Meter, count: int) -> None:
@@ -182,7 +263,7 @@ def measure_lending(report: Report, meter: Meter, count: int) -> None:
     trials = []
     for _ in range(3 if report.quick else 15):
         borrower = meter.start("borrower", shape, 1.2)
-        lender = meter.start("lender", shape, 0.5, "--sample-ms", 0.5, "--start-ns", time.monotonic_ns() + 600_000_000)
+        lender = meter.start("lender", shape, 0.5, "--sample-ms", 0.5, "--start-ns", meter.lab.now_ns() + 600_000_000)
         result = lender[0].result()
         borrower[0].kill()
         trials.append(give_back_ms(result["series"], result["began_ns"], shape.kernel_us * 1_000, 0.70))
@@ -224,6 +305,10 @@ def measure(report: Report) -> None:
         measure_single(report, meter, count)
         measure_pairs(report, meter, count)
         measure_lending(report, meter, count)
+        real = lab.real
+    if not real:
+        measure_virtual_pairs(report, count)
+        measure_return(report)
 
 
 if __name__ == "__main__":

@@ -154,13 +154,6 @@ static uint64_t own_time_until(const struct cb_look *look, uint64_t cost_ns, uin
     return look->order.neighbours == 0 ? UINT64_MAX : 0;
 }
 
-/* Of a launch that this process has never measured. */
-static uint64_t unknown_cost(const struct cb_launch *launch)
-{
-    uint64_t guess = cb_siblings_guess(launch->device, launch->estimate->key);
-    return guess != 0 ? guess : CB_UNKNOWN_NS;
-}
-
 void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream stream, bool per_thread)
 {
     int device = 0;
@@ -179,7 +172,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     launch->entry = cb_stream_find(stream, per_thread);
     launch->fence = NULL;
     uint64_t mean = LOAD(&launch->estimate->mean_ns);
-    launch->cost_ns = mean != 0 ? mean : unknown_cost(launch);
+    launch->cost_ns = mean != 0 ? mean : cb_siblings_cost(launch->device, key);
     STORE(&view.usage->demand_ns, now);
 
     struct cb_look look;

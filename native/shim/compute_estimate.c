@@ -6,15 +6,16 @@
 
 #include <string.h>
 
-#define PROBES        16u
-#define CLEAN_MAX     255u
-#define OUTLIER_RUN   4u /* clean samples far above the mean in a row that make them the new mean */
-#define UNCLEAN_RUN   64u
-#define LOWER_RUN     6u
-#define MINIMUM_RUN   32u
-#define EARLY         16u /* samples until an estimate that began among siblings is taken for good */
-#define EARLY_RUN     3u
-#define SAMPLE_GAP_NS 100000u
+#define PROBES          16u
+#define CLEAN_MAX       255u
+#define OUTLIER_RUN     4u /* clean samples far above the mean in a row that make them the new mean */
+#define UNCLEAN_RUN     64u
+#define LOWER_RUN       6u
+#define MINIMUM_RUN     32u
+#define CLEAN_LOWER_RUN 8u
+#define EARLY           16u /* samples until an estimate that began among siblings is taken for good */
+#define EARLY_RUN       3u
+#define SAMPLE_GAP_NS   100000u
 
 #define CB_ESTIMATES 4096u
 
@@ -49,6 +50,21 @@ bool cb_sample_due(struct cb_estimate *estimate, bool poor, uint64_t now_ns)
     return now_ns - LOAD(&last_sample_ns) >= SAMPLE_GAP_NS;
 }
 
+/* The mean that a run of clean samples below it leaves. */
+static uint64_t after_lower(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
+{
+    uint32_t lower = LOAD(&estimate->lower);
+    uint64_t most = LOAD(&estimate->lower_ns);
+    if (measured + mean / 10 > mean) {
+        STORE(&estimate->lower, 0);
+        return mean;
+    }
+    if (lower == 0 || measured > most) most = measured;
+    STORE(&estimate->lower_ns, most);
+    STORE(&estimate->lower, lower + 1 < CLEAN_LOWER_RUN ? lower + 1 : 0);
+    return lower + 1 < CLEAN_LOWER_RUN ? mean : most;
+}
+
 bool cb_estimate_learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64_t measured)
 {
     uint32_t clean = LOAD(&estimate->clean);
@@ -59,6 +75,7 @@ bool cb_estimate_learn_clean(struct cb_estimate *estimate, uint64_t mean, uint64
         mean = measured;
     else {
         int64_t weight = clean < 8 ? clean + 1 : 8;
+        mean = after_lower(estimate, mean, measured);
         mean = (uint64_t)((int64_t)mean + ((int64_t)measured - (int64_t)mean) / weight);
     }
     STORE(&estimate->mean_ns, mean ? mean : 1);

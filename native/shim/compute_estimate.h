@@ -7,7 +7,7 @@
  * the card was ours (uncontended, or inside our own turn), and the kernel was queued before the card reached
  * the first event. Clean samples feed a moving mean, which is right for kernels whose time varies. All others
  * count only where there are none of these: then the estimate follows their minimum; and where a run of them
- * lies clearly below the mean.
+ * lies clearly below the mean. That holds for clean ones, too: a neighbour may not have been known yet.
  */
 #ifndef CALABASH_SHIM_COMPUTE_ESTIMATE_H
 #define CALABASH_SHIM_COMPUTE_ESTIMATE_H
@@ -26,7 +26,8 @@ struct cb_estimate {
     uint64_t
         run_ns; /* of the last `run` unclean samples: the most of those below, the least of those above */
     uint32_t run;
-    uint32_t spare[3];
+    uint32_t lower;    /* clean samples in a row that lie clearly below the mean, */
+    uint64_t lower_ns; /* and the most of them */
 };
 
 struct cb_estimate *cb_estimate_find(uint64_t key);

@@ -64,8 +64,9 @@ static uint64_t first_of_many(const struct cb_fence *fence, uint64_t measured, b
     uint32_t sharers = cb_compute_sharers(fence->device);
     uint64_t guess = cb_siblings_guess(fence->device, fence->estimate->key);
     uint64_t part = measured / (sharers > fence->sharers ? sharers : fence->sharers);
-    *believed = guess != 0 && guess <= measured && guess >= part / 8;
-    return *believed ? guess : part;
+    *believed = guess != 0 && guess <= measured + measured / 8 && guess >= part / 8;
+    if (!*believed) return part;
+    return guess < measured ? guess : measured;
 }
 
 static void show_kernel(const struct cb_device_view *view, uint64_t kernel_ns)
@@ -92,7 +93,8 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
                  LOAD(&view.usage->launch_count) - LOAD(&fence->entry->launch_count) == fence->others;
     if (first && !alone)
         most = first_of_many(fence, measured, &believed);
-    else if (!ours && most > fence->cost_ns) /* neighbours have stretched it */
+    else if ((!ours || measured < CB_LONG_NS) &&
+             most > fence->cost_ns) /* stretched by neighbours, or by us */
         most = fence->cost_ns;
     if (fence->fresh && fence->began_ns + measured < end) end = fence->began_ns + measured;
     uint64_t used = settle(&view, fence->began_ns, end, most);
@@ -102,7 +104,7 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
         cb_estimate_believe(estimate, most);
     else
         cb_estimate_learn_unclean(estimate, mean, first ? most : measured);
-    if (first || (measured >= CB_LONG_NS && (learnt || measured < mean)))
+    if (first || learnt || measured < mean)
         cb_siblings_tell(fence->device, estimate->key, LOAD(&estimate->mean_ns), learnt);
     correct(fence, alone ? measured : used, fence->cost_ns);
     mean = LOAD(&estimate->mean_ns);

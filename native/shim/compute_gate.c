@@ -202,7 +202,14 @@ static uint64_t poll_time(uint32_t device, uint64_t now_ns, uint64_t poll_ns)
     return now_ns + poll_ns;
 }
 
-void cb_gate_wait(const struct cb_device_view *view, const struct cb_launch *launch, struct cb_look *look,
+/* What its kernel costs may have become known meanwhile. */
+static void learn_cost(struct cb_launch *launch)
+{
+    uint64_t mean = LOAD(&launch->estimate->mean_ns);
+    launch->cost_ns = mean != 0 ? mean : cb_siblings_cost(launch->device, launch->estimate->key);
+}
+
+void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, struct cb_look *look,
                   enum cb_verdict verdict)
 {
     uint64_t began = cb_clock_ns(), now = began, moved = began, expired = began, seen = look->inflight_ns,
@@ -239,6 +246,7 @@ void cb_gate_wait(const struct cb_device_view *view, const struct cb_launch *lau
             cb_streams_flush(now - CB_TAIL_NS);
             cb_compute_expire_siblings(view->index, now);
         }
+        learn_cost(launch);
         verdict = cb_gate_look(view, launch, true, now - moved > CB_STUCK_NS, now, look);
     }
     cb_compute_waiting(view->index, -1);

@@ -47,8 +47,8 @@ struct cb_look {
 enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_launch *launch, bool waited,
                              bool stuck, uint64_t now_ns, struct cb_look *look);
 
-/* Waits until the gate lets the launch pass. */
-void cb_gate_wait(const struct cb_device_view *view, const struct cb_launch *launch, struct cb_look *look,
+/* Waits until the gate lets the launch pass. What it is charged may change while it waits. */
+void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, struct cb_look *look,
                   enum cb_verdict verdict);
 
 bool cb_bucket_take(struct cb_usage_device *usage, uint64_t cost_ns);

@@ -6,9 +6,10 @@
 
 #include <stddef.h>
 
-#define PROBES       4u
-#define CB_FIRST_NS  200000000u /* a first launch that takes longer holds nobody back, nor one whose process died */
-#define NOBODY       0u
+#define PROBES 4u
+#define CB_FIRST_NS \
+    200000000u /* a first launch that takes longer holds nobody back, nor one whose process died */
+#define NOBODY 0u
 
 /* The entry of a shape; NULL: none. Words are written one by one: a torn entry is a wrong guess. */
 static struct cb_usage_kernel *entry_of(uint32_t device, uint64_t key, uint64_t *shape)
@@ -51,6 +52,12 @@ uint64_t cb_siblings_guess(uint32_t device, uint64_t key)
 {
     const struct cb_usage_kernel *kernel = find(device, key);
     return kernel != NULL ? LOAD(&kernel->mean_ns) : 0;
+}
+
+uint64_t cb_siblings_cost(uint32_t device, uint64_t key)
+{
+    uint64_t guess = cb_siblings_guess(device, key);
+    return guess != 0 ? guess : CB_UNKNOWN_NS;
 }
 
 bool cb_siblings_measure(uint32_t device, uint64_t key, uint64_t now_ns)

@@ -18,6 +18,9 @@
 /* What siblings measured of kernels of the shape of this key; 0: nothing is known. */
 uint64_t cb_siblings_guess(uint32_t device, uint64_t key);
 
+/* What a launch is charged that this process has never measured. */
+uint64_t cb_siblings_cost(uint32_t device, uint64_t key);
+
 /* Whether a sibling is measuring its first of them. If not, we are from now on: asked again within a moment, or told
  * what came of it (mean_ns 0: nothing; certain: it was measured alone). */
 bool cb_siblings_measure(uint32_t device, uint64_t key, uint64_t now_ns);

@@ -52,12 +52,19 @@ static CUresult fake_destroy(CUevent event)
     return CUDA_SUCCESS;
 }
 
+/* Streams 1 to 4 run side by side, all others one after the other. */
+static uint64_t *free_at(CUstream stream)
+{
+    static uint64_t side[5];
+    uintptr_t number = (uintptr_t)stream;
+    return number >= 1 && number <= 4 ? &side[number] : &free_at_ns;
+}
+
 static CUresult fake_record(CUevent event, CUstream stream)
 {
-    (void)stream;
-    uint64_t now = now_ns();
+    uint64_t now = now_ns(), idle = *free_at(stream);
     records++;
-    ((struct event *)event)->at_ns = now > free_at_ns ? now : free_at_ns;
+    ((struct event *)event)->at_ns = now > idle ? now : idle;
     return CUDA_SUCCESS;
 }
 
@@ -318,6 +325,60 @@ static void recalled(void)
     printf("granted %u waited_ms %.1f\n", granted, (double)(now_ns() - began) / 1e6);
 }
 
+/* A process launches a kernel of 60 ms that nobody has measured; then a sibling launches one of its shape. */
+static void siblings(void)
+{
+    static _Alignas(8) char one, other;
+    start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    if (fork() == 0) {
+        usage->proc[1].state = CB_PROC_LIVE;
+        cb_compute_after_fork(&usage->proc[1]);
+        for (int i = 0; i < 2; i++) { /* the second one waits for what came of the first */
+            struct cb_launch state;
+            cb_launch_begin(&state, cb_kernel_key(&one, 7, 1, 1, 64, 1, 1), NULL, false);
+            cb_launch_end(&state, fake_launch(60 * MS));
+        }
+        _exit(0);
+    }
+    usleep(20000);
+    uint64_t began = now_ns();
+    struct cb_launch state;
+    cb_launch_begin(&state, cb_kernel_key(&other, 7, 1, 1, 64, 1, 1), NULL, false);
+    printf("waited_ms %.1f cost_ms %.1f\n", (double)(now_ns() - began) / 1e6, (double)state.cost_ns / 1e6);
+    cb_launch_end(&state, CUDA_ERROR_INVALID_VALUE);
+    wait(NULL);
+}
+
+/* Kernels of 2 ms in four streams that run side by side. */
+static void side_by_side(void)
+{
+    start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
+    uint64_t began = 0, charged = 0, launches = 0, together = 0, until = 0, end = now_ns() + 800 * MS;
+    while (now_ns() < end) {
+        if (began == 0 && now_ns() > end - 600 * MS) {
+            began = now_ns();
+            charged = used->charged_ns;
+            launches = together = 0;
+        }
+        for (uintptr_t number = 1; number <= 4; number++) {
+            struct cb_launch state;
+            CUstream stream = (CUstream)number;
+            if (*free_at(stream) > now_ns() + MS) continue; /* one under way in each */
+            cb_launch_begin(&state, cb_kernel_key("p", 9, 1, 1, 1, 1, 1), stream, false);
+            uint64_t now = now_ns(), *idle = free_at(stream);
+            uint64_t from = now > *idle ? now : *idle;
+            *idle = from + 2 * MS;
+            if (*idle > until) together += *idle - (from > until ? from : until);
+            if (*idle > until) until = *idle;
+            cb_launch_end(&state, CUDA_SUCCESS);
+            launches++;
+        }
+        usleep(100);
+    }
+    printf("charged %.3f work %.3f\n", (double)(used->charged_ns - charged) / (double)together,
+           (double)(launches * 2 * MS) / (double)together);
+}
+
 /* Two threads launch at once: each is looked at, and their counts stay exact. */
 static void together(void)
 {
@@ -359,6 +420,10 @@ int main(int argc, char **argv)
         recalled();
     else if (strcmp(command, "together") == 0)
         together();
+    else if (strcmp(command, "siblings") == 0)
+        siblings();
+    else if (strcmp(command, "side-by-side") == 0)
+        side_by_side();
     else
         return 64;
     return 0;

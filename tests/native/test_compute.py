@@ -109,3 +109,17 @@ def test_a_new_order_of_the_agent_holds_for_the_very_next_launch(limiter: Path) 
 
 def test_threads_that_launch_at_once_lose_no_count(limiter: Path) -> None:
     assert _run(limiter, "together")["launches"] == 6_000
+
+
+def test_a_process_waits_for_a_sibling_that_measures_the_same_kernel_and_takes_over_what_it_found(
+    limiter: Path,
+) -> None:
+    got = _run(limiter, "siblings")
+    assert got["waited_ms"] > 20
+    assert got["cost_ms"] == pytest.approx(60, rel=0.2)
+
+
+def test_kernels_that_run_side_by_side_are_charged_what_they_use_together_and_not_their_sum(limiter: Path) -> None:
+    got = _run(limiter, "side-by-side")
+    assert got["work"] > 1.4
+    assert got["charged"] == pytest.approx(1, abs=0.15)

@@ -1,0 +1,237 @@
+"""A lab in virtual time: the same programs, library, arbiter and simulated card, and a clock that stands still while
+anybody computes. What it measures repeats, on any machine, however busy that is; how fast code runs is not in it.
+
+``programs/virtual_time.c`` is loaded before every program and says how time passes; this process is a member like
+the others: time goes on only while it sleeps in the lab.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bench._lab import BUILD, PROGRAMS, Lab, Tenant, program
+
+MEMBERS_MAX = 64
+_SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAKE = 202, 0, 1
+_STUCK_S = 60.0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Member(ctypes.Structure):
+    _fields_: ClassVar = [("present", ctypes.c_uint32), ("running", ctypes.c_uint32), ("wake_ns", ctypes.c_uint64)]
+
+
+class _World(ctypes.Structure):
+    _fields_: ClassVar = [("now_ns", ctypes.c_uint64), ("member", _Member * MEMBERS_MAX)]
+
+
+class _Timeout(ctypes.Structure):
+    _fields_: ClassVar = [("seconds", ctypes.c_long), ("ns", ctypes.c_long)]
+
+
+def _library() -> Path:
+    source, target = PROGRAMS / "virtual_time.c", BUILD / "virtual_time.so"
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_suffix(f".{os.getpid()}")
+        command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", str(source)]
+        subprocess.run([*command, "-o", str(temporary)], check=True)
+        temporary.rename(target)
+    return target
+
+
+class VirtualTime:
+    """The clock that members share. This process has place 0 and runs whenever it is not in ``sleep``."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(ctypes.sizeof(_World)))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self._world = _World.from_buffer(self._map)
+        self._path = path
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._world.now_ns = time.monotonic_ns()
+        me = self._world.member[0]
+        me.present, me.running = 1, 1
+
+    def now_ns(self) -> int:
+        """The clock."""
+        return int(self._world.now_ns)
+
+    def environment(self, preload: str, place: int) -> dict[str, str]:
+        """What makes a program a member."""
+        return {
+            "VIRTUAL_TIME": str(self._path),
+            "VIRTUAL_TIME_PLACE": str(place),
+            "LD_PRELOAD": f"{_library()} {preload}".strip(),
+        }
+
+    def free_place(self) -> int:
+        """Of the next member."""
+        self._reap()
+        return next(i for i in range(1, MEMBERS_MAX) if i not in self._processes)
+
+    def joined(self, place: int, process: subprocess.Popen[bytes]) -> None:
+        """Wait until a process that was just started stands at its place."""
+        self._processes[place] = process
+        end = time.monotonic() + _STUCK_S
+        while not self._world.member[place].present:
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("a program did not join the virtual time")
+            time.sleep(0.0005)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End a member; it stands still, for it is our turn."""
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        self._reap()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        me = self._world.member[0]
+        me.wake_ns = self._world.now_ns + int(seconds * 1e9)
+        me.running = 0
+        self._hand_on()
+        end = time.monotonic() + _STUCK_S
+        while not me.running:
+            if self._wait(me) or time.monotonic() < end:
+                continue
+            if not self._reap():
+                raise RuntimeError("virtual time stands still")
+            self._hand_on()
+
+    def _wait(self, me: _Member) -> bool:
+        """False when nobody woke us for a second."""
+        word = ctypes.addressof(me) + _Member.running.offset
+        timeout = _Timeout(1, 0)
+        result = _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAIT, 0, ctypes.byref(timeout), None, 0)
+        return bool(result == 0) or bool(me.running)
+
+    def _hand_on(self) -> None:
+        members = [member for member in self._world.member if member.present]
+        following = min(members, key=lambda member: member.wake_ns)
+        self._world.now_ns = max(self._world.now_ns, following.wake_ns)
+        following.running = 1
+        word = ctypes.addressof(following) + _Member.running.offset
+        _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAKE, 1, None, None, 0)
+
+    def _reap(self) -> bool:
+        ended = [place for place, process in self._processes.items() if process.poll() is not None]
+        for place in ended:
+            del self._processes[place]
+            self._world.member[place].present = 0
+            self._world.member[place].running = 0
+        return bool(ended)
+
+
+class VirtualTenant(Tenant):
+    """A program whose output goes to a file, for nobody reads while it runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], slot: str | None, output: Path, clock: VirtualTime) -> None:
+        super().__init__(process, slot)
+        self._output = output
+        self._clock = clock
+
+    def wait_ready(self) -> None:
+        """Let time pass until it has printed ``ready``."""
+        while not self._output.read_bytes().startswith(b"ready\n"):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"tenant did not come up: {self._output.read_text(errors='replace')}")
+            self._clock.sleep(0.0002)
+
+    def finish_text(self, timeout_s: float = 60) -> str:
+        """What it has printed when it has ended."""
+        end_ns = self._clock.now_ns() + int(timeout_s * 1e9)
+        while self.process.poll() is None:
+            if self._clock.now_ns() > end_ns:
+                raise TimeoutError("a tenant did not end")
+            self._clock.sleep(0.01)
+        return self._output.read_text(errors="replace")
+
+    def result(self, timeout_s: float = 60) -> dict[str, Any]:
+        """The JSON object in the last line of its output."""
+        result: dict[str, Any] = json.loads(self.finish_text(timeout_s).splitlines()[-1])
+        return result
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._clock.kill(self.process)
+
+
+class VirtualLab(Lab):
+    """A lab whose programs and arbiter live in virtual time. Simulated cards only."""
+
+    clock: VirtualTime
+
+    def _make_card(self) -> None:
+        self.real = False
+        super()._make_card()
+        self.clock = VirtualTime(self.home / "time")  # from now on: the card has been in use until now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.sleep(seconds)
+
+    def now_ns(self) -> int:
+        """The clock of the tenants."""
+        return self.clock.now_ns()
+
+    def _start_arbiter(self) -> subprocess.Popen[bytes]:
+        place = self.clock.free_place()
+        command = [sys.executable, "-m", "calabash.agent.arbiter", "--home", str(self.home)]
+        process = subprocess.Popen(command, env=os.environ | self.clock.environment("", place))
+        self.clock.joined(place, process)
+        return process
+
+    def stop_arbiter(self) -> None:
+        """End the arbiter; nothing when there is none."""
+        process, self._arbiter = self._arbiter, None
+        if process is not None:
+            self.clock.kill(process)
+
+    def start(self, slot: str | None, name: str, *arguments: object) -> Tenant:
+        """Start a benchmark program."""
+        command = [str(program(name)), *(str(argument) for argument in arguments)]
+        place = self.clock.free_place()
+        environment = self.environment(slot)
+        environment |= self.clock.environment(environment.get("LD_PRELOAD", ""), place)
+        output = self.home / f"output-{len(self._tenants)}"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            )
+        tenant = VirtualTenant(process, slot, output, self.clock)
+        self._tenants.append(tenant)
+        self.clock.joined(place, process)
+        return tenant
+
+    def busy_ns(self) -> tuple[int, dict[int, int]]:
+        """Now, and the card's time that each process has had."""
+        with self._looking():
+            return super().busy_ns()
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """The tools of the card see the clock of the tenants."""
+        added = self.clock.environment("", -1)
+        before = {name: os.environ.get(name) for name in added}
+        os.environ.update(added)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value

@@ -1,0 +1,47 @@
+"""Compute shares of many processes in virtual time: library, arbiter and simulated card as they are, whatever else the
+machine does. ``bench/_virtual.py`` says how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+
+import pytest
+from bench._virtual import VirtualLab
+from bench.shares import LENDER_PART, SHAPES, Meter, Shape, lost_ms, returned_ms, returns
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLab]:
+    monkeypatch.setenv("BENCH_CARD", "sim")
+    with VirtualLab() as made:
+        yield made
+
+
+def test_time_passes_only_while_somebody_sleeps_and_the_card_follows_it(lab: VirtualLab) -> None:
+    (tenant,) = Meter(lab).start(None, Shape(name="1ms", kernel_us=1_000), 10)
+    before_ns, before = lab.busy_ns()
+    assert lab.busy_ns()[0] == before_ns
+    lab.sleep(1)
+    after_ns, after = lab.busy_ns()
+    assert after_ns - before_ns == pytest.approx(1e9, rel=0.001)
+    assert after[tenant.pid] - before[tenant.pid] == pytest.approx(1e9, rel=0.001)
+
+
+@pytest.mark.parametrize("kernel_ms", [1, 10])
+def test_two_tenants_of_eight_processes_each_divide_the_card_as_asked(lab: VirtualLab, kernel_ms: int) -> None:
+    shape = Shape(name="8procs", kernel_us=kernel_ms * 1_000, processes=8)
+    for name, percent in (("a", 30), ("b", 70)):
+        lab.slot(name, core_percent=percent)
+    meter = Meter(lab)
+    rows = meter.windows([meter.start(name, shape, 10) for name in "ab"], 3)
+    few, many = (fmean(row[i] for row in rows) for i in range(2))
+    assert few + many >= 97
+    assert few / many == pytest.approx(30 / 70, rel=0.05)  # a kernel of 10 ms is one percent of three seconds of 30
+
+
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=lambda shape: shape.name)
+def test_a_lender_that_comes_back_has_its_share_within_20_ms(lab: VirtualLab, shape: Shape) -> None:
+    rows = returns(lab, shape, 3)
+    assert max(returned_ms(row, LENDER_PART) for row in rows) <= (20 if shape.kernel_us < 10_000 else 30)
+    assert max(lost_ms(row, LENDER_PART) for row in rows) <= 20
