@@ -29,7 +29,7 @@ CARD_MEMORY_MIB = {
     "A100-40GB": 40960, "A100-80GB": 81920, "H100": 81920, "H200": 144384, "B200": 184320,
     "GH200": 98304, "GB200": 190464,
 }  # fmt: skip
-_NODE_CARDS = re.compile(r"^(?P<count>\d+) x (?P<model>\S+)(?: is (?P<card>\S+))?$")
+_NODE_CARDS = re.compile(r"^(?P<count>\d+) x (?P<model>\S+)(?: cut (?P<geometry>\S+))?(?: is (?P<card>\S+))?$")
 DEVICES_MAX = 64
 
 
@@ -91,7 +91,10 @@ def _node_clause(reader: ScenarioReader, line: NodesLine, clause: str) -> NodesL
     if not words:
         return line
     if match := _NODE_CARDS.match(clause):
-        card = (*_card(reader, match["model"]), match["card"] or "")
+        geometry = match["geometry"]
+        if geometry and geometry not in reader.geometries:
+            raise reader.fail(f"geometry {geometry!r} is unknown", hint="describe it above: geometry NAME: ...")
+        card = (*_card(reader, match["model"]), match["card"] or "", reader.geometries[geometry] if geometry else None)
         return replace(line, models=line.models + (card,) * _count(reader, match["count"]))
     match words:
         case [number, "cpu"]:

@@ -1,16 +1,17 @@
 """A scheduler's snapshot as a scenario file: a pending request on a real cluster becomes a text that can be replayed.
 
 Names that a scenario cannot hold are written with dashes; identities are ``queue/name``. Nodes of the same kind share
-a line. Everything that placement and shares depend on is kept, except the decayed past of the queues and which memory
-slices a MIG instance took.
+a line. Everything that placement and shares depend on is kept, except the decayed past of the queues.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from calabash.model.mig import MigGeometry
 from calabash.scenario.clusters import CARD_MEMORY_MIB, OPTION_READERS
+from calabash.scenario.mig import geometry_lines, places_text, stands_line
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Request, Running
@@ -25,9 +26,13 @@ def dump_scenario(snapshot: Snapshot, *, rule: str) -> str:
     """The scenario whose first cycle decides what the snapshot's next cycle decides; it expects ``nothing``."""
     lines = [f"rule   {rule}"]
     lines.extend(_options(snapshot))
-    lines.extend(_nodes(snapshot.nodes))
+    cut = dict.fromkeys(gpu.geometry for node in snapshot.nodes for gpu in node.gpus if gpu.geometry is not None)
+    geometries = {geometry: f"g{number}" for number, geometry in enumerate(cut, 1)}
+    lines.extend(geometry_lines(geometries))
+    lines.extend(_nodes(snapshot.nodes, geometries))
     if snapshot.queues:
         lines.append("queues " + " | ".join(_queue(spec) for spec in snapshot.queues))
+    lines.extend(stands_line(_name(node), device, instances) for node, device, instances in snapshot.standing)
     lines.extend(_has(running, snapshot.now_s) for running in snapshot.running)
     lines.extend(f"cordon {_name(name)}" for name in snapshot.cordoned)
     lines.extend(_requests(request, snapshot.now_s) for request in snapshot.waiting)
@@ -58,17 +63,17 @@ def _options(snapshot: Snapshot) -> Iterable[str]:
     return [f"options {' '.join(words)}"] if words else []
 
 
-def _nodes(nodes: Iterable[NodeSpec]) -> list[str]:
+def _nodes(nodes: Iterable[NodeSpec], geometries: Mapping[MigGeometry, str]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for node in nodes:
-        kinds.setdefault(_node_kind(node), []).append(_name(node.name))
+        kinds.setdefault(_node_kind(node, geometries), []).append(_name(node.name))
     return [f"nodes  {' '.join(names)}: {kind}" for kind, names in kinds.items()]
 
 
-def _node_kind(node: NodeSpec) -> str:
+def _node_kind(node: NodeSpec, geometries: Mapping[MigGeometry, str]) -> str:
     cards: list[tuple[str, int]] = []
     for gpu in node.gpus:
-        card = _card(gpu)
+        card = _card(gpu, geometries)
         if cards and cards[-1][0] == card:
             cards[-1] = (card, cards[-1][1] + 1)
         else:
@@ -87,10 +92,12 @@ def _node_kind(node: NodeSpec) -> str:
     return ", ".join(parts)
 
 
-def _card(gpu: GpuSpec) -> str:
+def _card(gpu: GpuSpec, geometries: Mapping[MigGeometry, str]) -> str:
     model = _name(gpu.model or "card")
     size = _size(gpu.memory_mib) if gpu.memory_mib else "0"
     sized = model if CARD_MEMORY_MIB.get(model) == gpu.memory_mib else f"{model}@{size}"
+    if gpu.geometry is not None:
+        sized += f" cut {geometries[gpu.geometry]}"
     return f"{sized} is {_name(gpu.card)}" if gpu.card else sized
 
 
@@ -117,9 +124,10 @@ def _amounts(word: str, amount: Amount, default: Amount) -> list[str]:
 
 
 def _has(running: Running, now_s: float) -> str:
-    devices = ":" + "+".join(str(d) for d in running.placement.devices) if running.placement.devices else ""
-    if running.request.shape.mig_profile:
-        devices = ""
+    placed = running.placement
+    places = [places_text(p) for p in placed.mig_places] or [""] * len(placed.devices)
+    named = [f"{device}{place}" for device, place in zip(placed.devices, places, strict=True)]
+    devices = ":" + "+".join(named) if named else ""
     ago = f"started {max(0.0, now_s - running.started_at_s):g}s ago, on {_name(running.node)}{devices}"
     return f"has    {_request(running.request)}, {ago}"
 

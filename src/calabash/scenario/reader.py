@@ -14,6 +14,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.units import parse_duration_s
 from calabash.scenario.clusters import read_nodes, read_options, read_queues
 from calabash.scenario.expectations import read_shares, read_then, read_why
+from calabash.scenario.mig import read_geometry, read_stands
 from calabash.scenario.requests import read_asks, read_has
 from calabash.scenario.statements import (
     AfterLine,
@@ -96,7 +97,9 @@ def _verb(verb: str) -> Callable[[ScenarioReader, str], None]:
 _READERS = {
     "rule": _read_rule,
     "options": read_options,
+    "geometry": read_geometry,
     "nodes": read_nodes,
+    "stands": read_stands,
     "queues": read_queues,
     "has": read_has,
     "asks": read_asks,

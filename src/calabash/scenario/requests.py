@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from calabash.model.units import parse_duration_s, parse_memory_mib
+from calabash.scenario.mig import is_amount, places_of
 from calabash.scenario.statements import (
     AsksLine,
     HasLine,
@@ -22,8 +23,6 @@ from calabash.scenario.words import (
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology
 from calabash.sched.decisions import Request
 
-_MIG = re.compile(r"^\d+g\.\d+gb(\+me)?$")
-
 
 def read_has(reader: ScenarioReader, rest: str) -> None:
     requests, extras = _requests(reader, rest)
@@ -34,7 +33,11 @@ def read_has(reader: ScenarioReader, rest: str) -> None:
         node, _, devices = places[i % len(places)].partition(":")
         reader.add(
             HasLine(
-                request=request, started_ago_s=ago_s, node=node, devices=devices_of(reader, devices) if devices else ()
+                request=request,
+                started_ago_s=ago_s,
+                node=node,
+                devices=devices_of(reader, devices) if devices else (),
+                places=places_of(reader, devices),
             )
         )
 
@@ -97,7 +100,7 @@ def _amount(reader: ScenarioReader, text: str) -> dict[str, object]:
             i += 2
         elif word == "each":
             i += 1
-        elif _MIG.match(word):
+        elif is_amount(word):
             fields.update(mig_profile=word, gpu_count=1)
             i += 1
         else:

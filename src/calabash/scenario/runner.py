@@ -23,6 +23,7 @@ from calabash.scenario.statements import (
     Scenario,
     ScenarioError,
     SharesLine,
+    StandsLine,
     Statement,
     ThenLine,
     VerbLine,
@@ -33,6 +34,7 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Move
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
+from calabash.sched.upkeep import set_mig_instances
 
 _SHARE_TOLERANCE = 0.005
 
@@ -126,12 +128,9 @@ class _Run:
                 if self._scheduler is not None:
                     self._scheduler.set_queues(self.queues.values())
             case HasLine():
-                started = self.now_s - statement.started_ago_s
-                request = replace(statement.request, submitted_at_s=started)
-                placement = None
-                if statement.devices:
-                    placement = self._exact(statement)
-                self.scheduler.adopt(request, node=statement.node, placement=placement, started_at_s=started)
+                self._adopt(statement)
+            case StandsLine():
+                set_mig_instances(self.scheduler, statement.node, statement.device, statement.instances)
             case AsksLine():
                 self.scheduler.submit(replace(statement.request, submitted_at_s=self.now_s - statement.submitted_ago_s))
             case AfterLine():
@@ -156,8 +155,9 @@ class _Run:
                 island=0 if line.nvlink else -1,
                 numa=2 * i // len(line.models),
                 mode="mig" if line.mig else line.mode,
+                geometry=geometry,
             )
-            for i, (model, card_memory_mib, card) in enumerate(line.models)
+            for i, (model, card_memory_mib, card, geometry) in enumerate(line.models)
         )
         for name in line.names:
             spec = NodeSpec(
@@ -173,8 +173,17 @@ class _Run:
             else:
                 self._scheduler.add_node(spec)
 
+    def _adopt(self, statement: HasLine) -> None:
+        started = self.now_s - statement.started_ago_s
+        request = replace(statement.request, submitted_at_s=started)
+        placement = None
+        if statement.devices and (statement.places or not request.shape.mig_profile):
+            placement = self._exact(statement)
+        self.scheduler.adopt(request, node=statement.node, placement=placement, started_at_s=started)
+
     def _exact(self, statement: HasLine) -> NodePlacement:
-        return NodePlacement(node=self.scheduler.cluster.row(statement.node), devices=statement.devices)
+        row = self.scheduler.cluster.row(statement.node)
+        return NodePlacement(node=row, devices=statement.devices, mig_places=statement.places)
 
     def _then(self, number: int, statement: ThenLine) -> None:
         decisions = self.scheduler.cycle(self.now_s)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError
+from calabash.model.mig import MigGeometry, MigInstance, MigPlace
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.spec import QueueSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesLine:
-    """Nodes of one kind; ``models`` are (model, memory in MiB, physical card or "") per device."""
+    """Nodes of one kind; ``models`` are (model, memory in MiB, physical card or "", how MIG can cut it) per device."""
 
     names: tuple[str, ...]
-    models: tuple[tuple[str, int, str], ...]
+    models: tuple[tuple[str, int, str, MigGeometry | None], ...]
     cpu_milli: int = 1_000_000
     memory_mib: int = 4 << 20
     labels: tuple[tuple[str, str], ...] = ()
@@ -32,6 +33,16 @@ class HasLine:
     started_ago_s: float = 0.0
     node: str = ""
     devices: tuple[int, ...] = ()
+    places: tuple[tuple[MigPlace, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandsLine:
+    """MIG instances that stand on a device from that step on, used or not, and no others."""
+
+    node: str
+    device: int
+    instances: tuple[MigInstance, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +112,9 @@ class SharesLine:
     wanted: tuple[tuple[str, float], ...]
 
 
-Statement = NodesLine | HasLine | AsksLine | AfterLine | VerbLine | QueueLine | ThenLine | WhyLine | SharesLine
+Statement = (
+    NodesLine | StandsLine | HasLine | AsksLine | AfterLine | VerbLine | QueueLine | ThenLine | WhyLine | SharesLine
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.mig import MigGeometry
 from calabash.scenario.statements import (
     ScenarioError,
     Statement,
@@ -27,6 +28,7 @@ class ScenarioReader:
     policy: str = DEFAULT_POLICY
     options: Options = field(default_factory=Options)
     statements: list[tuple[int, Statement]] = field(default_factory=list)
+    geometries: dict[str, MigGeometry] = field(default_factory=dict)
 
     def fail(self, what: str, hint: str = "") -> ScenarioError:
         return ScenarioError(f"{self.path}:{self.number}: {what}", reason=Reason.BAD_FILE, hint=hint)
@@ -75,7 +77,7 @@ def milli_of(reader: ScenarioReader, text: str) -> int:
 
 def devices_of(reader: ScenarioReader, text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split("+"))
+        return tuple(int(part.partition("@")[0]) for part in text.split("+"))
     except ValueError:
         raise reader.fail(f"devices {text!r} are not understood", hint="write node:0+1") from None
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
+from calabash.sched.upkeep import set_mig_instances
 
 
 def restore(snapshot: Snapshot, *, policy: str | PlacementPolicy = DEFAULT_POLICY) -> Scheduler:
     """An equal scheduler: the next cycle of both gives the same decisions, but for ties between equal nodes."""
     scheduler = Scheduler(snapshot.nodes, snapshot.queues, policy=policy, options=snapshot.options)
+    for node, device, instances in snapshot.standing:
+        set_mig_instances(scheduler, node, device, instances)
     for running in snapshot.running:
         placement = replace(running.placement, node=scheduler.cluster.row(running.node))
         scheduler.adopt(running.request, placement=placement, started_at_s=running.started_at_s)

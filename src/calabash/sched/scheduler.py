@@ -199,6 +199,10 @@ class Scheduler:
             waiting=tuple(request for gang in gangs for request in gang.waiting.values()),
             running=tuple(running for gang in gangs for running in gang.running.values()),
             now_s=self.state.now_s,
+            standing=tuple(
+                (self.cluster.names[row], device, instances)
+                for (row, device), instances in self.cluster.mig_instances.items()
+            ),
         )
 
     def _recount(self) -> None:

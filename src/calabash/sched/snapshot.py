@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from calabash.model.mig import MigInstance
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.decisions import Options, Request, Running
 from calabash.sched.queues.spec import QueueSpec
@@ -11,7 +12,7 @@ from calabash.sched.queues.spec import QueueSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The caller's nodes, the queues, and who waits and runs."""
+    """The caller's nodes, the queues, and who waits and runs; ``standing`` are the MIG instances on a node's device."""
 
     nodes: tuple[NodeSpec, ...]
     cordoned: tuple[str, ...]
@@ -21,3 +22,4 @@ class Snapshot:
     waiting: tuple[Request, ...]
     running: tuple[Running, ...]
     now_s: float
+    standing: tuple[tuple[str, int, tuple[MigInstance, ...]], ...] = ()

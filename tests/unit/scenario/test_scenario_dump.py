@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
+from calabash.model.mig import MigInstance, MigPart
 from calabash.scenario.dump import dump_scenario
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.runner import render, run_scenario
-from calabash.scenario.statements import AsksLine, HasLine, NodesLine
+from calabash.scenario.statements import AsksLine, HasLine, NodesLine, ScenarioError, StandsLine
+from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sched.cluster.shape import Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
+from calabash.sched.restart import restore
 from calabash.sched.scheduler import Scheduler
+from calabash.sched.upkeep import set_mig_instances
 
 
 def scheduler_with_everything() -> Scheduler:
@@ -88,6 +94,70 @@ def test_every_request_and_shape_survives_the_round_trip() -> None:
     assert not again["b/r2"].movable
     assert not again["b/r3"].evictable
     assert again["b/r3"].owner == "o"
-    assert {card for s in read if isinstance(s, NodesLine) for _, _, card in s.models} == {"Z9", ""}
+    assert {card for s in read if isinstance(s, NodesLine) for _, _, card, _ in s.models} == {"Z9", ""}
     assert again["a/g0"].shape.selector == ("zone!=b",)
     assert parse_scenario(text).options == scheduler.state.options
+
+
+STANDING = (
+    MigInstance(profile="3g.40gb", start=4, fixed=True, parts=(MigPart(start=0, compute=2, kept=True),)),
+    MigInstance(profile="1g.10gb", start=0, foreign=True),
+)
+
+
+def scheduler_of_cut_cards() -> Scheduler:
+    """Instances, parts of one, several on one card, on cards with profiles of their own; some stand, some wait."""
+    gpus = tuple(
+        GpuSpec(model=f"GPU-{n}", card="H100", memory_mib=81_152, geometry=GEOMETRIES["H100"]) for n in range(3)
+    )
+    scheduler = Scheduler([NodeSpec(name="n1", cpu_milli=64_000, memory_mib=1 << 19, gpus=gpus)], [QueueSpec(name="q")])
+    set_mig_instances(scheduler, "n1", 2, STANDING)
+    shapes = {
+        "whole": (1, "4g.40gb"), "part": (1, "1c.3g.40gb"), "beside": (1, "1c.3g.40gb"), "two": (2, "1g.10gb"),
+        "pod": (1, "2g.20gb&1g.10gb"), "media": (1, "1g.10gb+me"),
+    }  # fmt: skip
+    for name, (count, profile) in shapes.items():
+        scheduler.submit(Request(id=f"q/{name}", queue="q", shape=Shape(gpu_count=count, mig_profile=profile)))
+    scheduler.cycle(10.0)
+    for number in range(3):
+        shape = Shape(gpu_count=1, mig_profile=("1c.3g.40gb", "3g.40gb", "2c.3g.40gb")[number])
+        scheduler.submit(Request(id=f"q/w{number}", queue="q", shape=shape, submitted_at_s=50.0))
+    return scheduler
+
+
+def test_what_is_cut_is_where_it_was_to_the_compute_slice() -> None:
+    scheduler = scheduler_of_cut_cards()
+    snapshot = scheduler.snapshot()
+    assert len(snapshot.running) == 6
+    text = dump_scenario(snapshot, rule="as it was")
+    statements = [s for _, s in parse_scenario(text).statements]
+    (nodes,) = [s for s in statements if isinstance(s, NodesLine)]
+    assert {geometry for *_, geometry in nodes.models} == {GEOMETRIES["H100"]}
+    assert [s.instances for s in statements if isinstance(s, StandsLine)] == [STANDING]
+    has = {s.request.id: (s.devices, s.places) for s in statements if isinstance(s, HasLine)}
+    assert has == {r.request.id: (r.placement.devices, r.placement.mig_places) for r in snapshot.running}
+    assert {place.part for _, places in has.values() for one in places for place in one} == {-1, 2}
+    result = run_scenario(parse_scenario(text))
+    ours = sorted(render(d).partition("  #")[0] for d in scheduler.cycle(60.0))
+    assert sorted(line.partition("  #")[0] for line in result.steps[0].came) == ours
+    assert any(line.startswith("bind") for line in ours)
+
+
+def test_a_scheduler_that_starts_again_knows_what_is_cut_and_what_stands() -> None:
+    scheduler = scheduler_of_cut_cards()
+    again = restore(scheduler.snapshot())
+    assert again.cluster.mig_states == scheduler.cluster.mig_states
+    assert again.cluster.mig_instances == scheduler.cluster.mig_instances
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "geometry g1: many slices", "geometry g1: 8 slices 7 compute, 1g 1c 1s 0 x1 1GiB",
+        "geometry g1: 8 slices 7 compute, 1g.10gb 1c 1s x x1 1GiB", "nodes n1: 1 x H100 cut g9", "stands n1 1g.10gb@0",
+        "stands n1:0 1g.10gb", "stands n1:0 1g.10gb@0 perhaps", "has q/a: 1g.10gb, on n1:0@x",
+    ],
+)  # fmt: skip
+def test_what_is_no_cut_card_is_an_error_with_its_line(line: str) -> None:
+    with pytest.raises(ScenarioError, match="scenario:2:"):
+        parse_scenario(f"rule x\n{line}\nthen nothing\n")
