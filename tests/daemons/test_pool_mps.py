@@ -18,7 +18,7 @@ from tests.daemons.users import ANN, open_way
 from tests.daemons.world import NATIVE, Program, World, until
 from tests.native.sim_cuda_programs import program
 
-from calabash.agent.modes.mps import service_directory
+from calabash.agent.modes.mps_services import service_directory
 from calabash.seams.host.processes import identify
 
 A100_SMS = 108

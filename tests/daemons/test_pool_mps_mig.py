@@ -19,7 +19,7 @@ from tests.daemons.test_pool_mps import (
 )
 from tests.daemons.world import World, until
 
-from calabash.agent.modes.mps import service_directory
+from calabash.agent.modes.mps_services import service_directory
 from calabash.model.errors import CalabashError, Reason
 
 __all__ = ["client"]

@@ -292,6 +292,21 @@ def test_a_part_that_fails_again_has_to_stay_well_for_a_while(node: Node) -> Non
     assert node.inventory.health.of_part(ONE, "mps") is Health.HEALTHY
 
 
+def test_a_card_whose_service_is_ill_takes_nothing_new_and_is_none_the_worse_itself(node: Node) -> None:
+    def shown() -> Health:
+        return next(d.health for d in node.inventory.devices() if d.uuid == ONE)
+
+    node.inventory.health.part_happened(ONE, "mps", HealthEvent.NEEDS_RESET, "the MPS daemon died")
+    assert shown() is Health.SUSPECT
+    assert node.inventory.health.cause(ONE) == "mps is draining"
+    assert node.inventory.steps.due(node.clock.monotonic_ns()) == []
+    for event in (HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
+        node.inventory.health.part_happened(ONE, "mps", event, "it serves again")
+    assert shown() is Health.HEALTHY
+    node.inventory.health.part_happened(ONE, "MIG-1", HealthEvent.NEEDS_RESET, "XID 95")
+    assert shown() is Health.HEALTHY
+
+
 def test_a_fault_that_a_program_causes_in_a_part_is_told_and_changes_nothing(node: Node) -> None:
     changes = node.inventory.health.reported(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=31, part="MIG-1"))
     assert [(c.part, c.after, c.tell) for c in changes] == [("MIG-1", Health.HEALTHY, False)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import Reason
+from calabash.model.mig import MigGeometry, MigInstance, MigProfile
 from calabash.model.request import ComputePolicy, GpuRequest, ModeName, Slice
-from calabash.sharing.mps import CLIENTS_MAX, MODE, SLICE_RESERVE_MIB
+from calabash.sharing.mps import CLIENTS_MAX, MODE, SLICE_RESERVE_MIB, is_part, part_name, percent_of_card
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits, mode_for
 
@@ -70,3 +73,107 @@ def test_what_does_not_fit_is_refused_with_its_reason(request_: GpuRequest, reas
 def test_it_is_never_chosen_for_whoever_does_not_name_it() -> None:
     for cores in (10, 100):
         assert mode_for(GpuRequest(core_percent=cores)).name != "mps"
+
+
+# -- on a card that is cut -------------------------------------------------------------------------------------------
+
+GEOMETRY = MigGeometry(
+    slices=8,
+    compute=7,
+    profiles=(
+        MigProfile(id=1, name="3g.20gb", compute=3, slices=4, starts=(0, 4), limit=2, memory_mib=20_096, media=False),
+        MigProfile(id=2, name="4g.20gb", compute=4, slices=4, starts=(0,), limit=1, memory_mib=20_096, media=False),
+    ),
+)
+FIRST = MigInstance(profile="4g.20gb", start=0, uuid="MIG-1", fixed=True)
+SECOND = MigInstance(profile="3g.20gb", start=4, uuid="MIG-2", fixed=True)
+CUT = replace(CARD, mig=GEOMETRY, mig_enabled=True, mig_instances=(FIRST, SECOND), pinned="mps")
+
+
+def granted_of(device: Device, held: list[HeldSlice], request: GpuRequest) -> Slice | Misfit:
+    return fits(device, ModeName("mps") if held else None, held, request)
+
+
+def places(*asks: tuple[int, int]) -> list[tuple[str, int]]:
+    held: list[HeldSlice] = []
+    for cores, memory_mib in asks:
+        answer = granted_of(CUT, held, ask(cores, memory_mib))
+        assert isinstance(answer, Slice), answer
+        held.append(HeldSlice(slice=answer))
+    return [(h.slice.profile, h.slice.start) for h in held]
+
+
+def test_a_slice_lies_in_the_fullest_instance_that_has_room() -> None:
+    three, four = SECOND.place, FIRST.place
+    assert places((10, 1000), (10, 1000), (43, 1000), (20, 1000)) == [three, three, four, three]
+    assert places((50, 1000), (10, 18_000), (5, 4000)) == [four, three, four]
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(1, 25_000)), max_size=40))
+def test_nothing_of_an_instance_is_promised_twice(asks: list[tuple[int, int | None]]) -> None:
+    held: list[HeldSlice] = []
+    for cores, memory_mib in asks:
+        answer = granted_of(CUT, held, ask(cores, memory_mib))
+        if isinstance(answer, Slice):
+            assert granted_of(CUT, held, ask(cores, memory_mib)) == answer
+            assert fits(CUT, ModeName("mps"), held, ask(cores, memory_mib), start=answer.start) == answer
+            held.append(HeldSlice(slice=answer))
+    for instance in CUT.mig_instances:
+        inside = [h.slice for h in held if (h.slice.profile, h.slice.start) == instance.place]
+        assert sum(s.core_percent for s in inside) <= percent_of_card(GEOMETRY, instance.profile)
+        assert sum(s.memory_mib + SLICE_RESERVE_MIB for s in inside) <= 20_096
+    assert sum(MODE.charge(h.slice, h.policy).core_milli for h in held) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason", "words"),
+    [
+        (ask(60, 1000), Reason.NO_CORES, "its 4g.20gb at 0 has 58%"),
+        (ask(10, 20_090), Reason.NO_MEMORY, "asked 10% and"),
+    ],
+    ids=["cores", "memory"],
+)
+def test_what_no_instance_has_is_refused_with_what_each_has(request_: GpuRequest, reason: Reason, words: str) -> None:
+    answer = granted_of(CUT, [], request_)
+    assert isinstance(answer, Misfit)
+    assert answer.reason is reason
+    assert words in answer.message
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        replace(SECOND, foreign=True),
+        replace(SECOND, uuid=""),
+    ],
+    ids=["strangers", "no device"],
+)
+def test_an_instance_with_strangers_or_without_a_device_serves_nobody(instance: MigInstance) -> None:
+    answer = granted_of(replace(CUT, mig_instances=(FIRST, instance)), [], ask(10, 1000))
+    assert isinstance(answer, Slice)
+    assert answer.profile == FIRST.profile
+
+
+def test_its_own_service_on_an_instance_is_no_stranger() -> None:
+    first = granted_of(CUT, [], ask(10, 1000))
+    assert isinstance(first, Slice)
+    served = replace(CUT, mig_instances=(FIRST, replace(SECOND, foreign=True)))
+    second = granted_of(served, [HeldSlice(slice=first)], ask(10, 1000))
+    assert isinstance(second, Slice)
+    assert second.start == first.start
+
+
+@pytest.mark.parametrize("pinned", ["", "mig", "vgpu"])
+def test_a_layout_serves_this_mode_only_where_the_operator_says_so(pinned: str) -> None:
+    answer = granted_of(replace(CUT, pinned=pinned), [], ask(10, 1000))
+    assert isinstance(answer, Misfit)
+    assert answer.reason is Reason.MODE_CONFLICT
+    whole = granted_of(replace(CUT, mig_instances=(), mig_enabled=False), [], ask(10, 1000))
+    assert isinstance(whole, Slice)
+    assert whole.profile == ""
+
+
+def test_services_of_a_card_have_names_of_their_own() -> None:
+    assert (part_name("", -1), part_name("3g.20gb", 4)) == ("mps", "mps 3g.20gb at 4")
+    assert all(is_part(name) for name in ("mps", "mps 3g.20gb at 4"))
+    assert not any(is_part(name) for name in ("MIG-1", "mpsx", ""))

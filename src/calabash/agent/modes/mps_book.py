@@ -30,9 +30,9 @@ class DaemonBook:
         self._file = file
         self._written: tuple[RunningDaemon, ...] | None = None
 
-    def write(self, running: Iterable[RunningDaemon]) -> None:
-        """These and no others run."""
-        daemons = tuple(running)
+    def write(self, running: Iterable[RunningDaemon | None]) -> None:
+        """These and no others run; None does not."""
+        daemons = tuple(one for one in running if one is not None)
         if daemons == self._written:
             return
         try:

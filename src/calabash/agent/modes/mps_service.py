@@ -106,7 +106,11 @@ class CardService:
         """Several times a second: is the daemon there, does the server serve, who are its clients."""
         if self._begun:
             self._watch.look()
-            self._news.report()
+            self.report()
+
+    def report(self) -> None:
+        """Tell the health of the card what has happened. Not to be called under a lock."""
+        self._news.report()
 
     def verify(self) -> list[str]:
         """Once a second: the server gives what it should; what was mended."""
@@ -124,7 +128,6 @@ class CardService:
                 log.warning("the MPS daemon did not quit", served=self.served.name, error=error.message)
             self._daemon.end()
             self._daemon.clients.clear()
-        self._news.report()
 
     def release(self) -> None:
         """The pool stops and others go on: only the door is closed."""

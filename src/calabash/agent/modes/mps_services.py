@@ -1,0 +1,166 @@
+"""All multi-process services of a node: which there are, for whom, and what of them outlives this pool.
+
+Daemons outlive their pool, as tenants do. What runs stands in ``mps.json`` in the home, with start times, so that the
+next pool takes over what is still needed and ends the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from calabash.agent.health import HealthEvent, Need
+from calabash.agent.modes.mps_book import DaemonBook, RunningDaemon
+from calabash.agent.modes.mps_news import WELL_AGAIN, ServiceTools
+from calabash.agent.modes.mps_served import Place, Served, place_of, served_at
+from calabash.agent.modes.mps_service import CardService
+from calabash.agent.modes.mps_shares import Share
+from calabash.agent.modes.protocol import NodeTools
+from calabash.model.allocation import AllocationRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.gpu.mps import SOCKET_PATH_MAX
+from calabash.seams.host.processes import Process, alive
+from calabash.sharing import mps
+
+NOTES_MAX = 256
+
+
+class Services:
+    """Services by what they serve. Methods may be called from any thread.
+
+    ``notes``: what users of allocations are to know when they are asked about.
+    """
+
+    def __init__(self, tools: NodeTools) -> None:
+        self.notes: dict[AllocationId, str] = {}
+        self._tools = tools
+        self._lock = threading.Lock()
+        self._services: dict[Place, CardService] = {}
+        self._book = DaemonBook(tools.home / "mps.json")
+
+    def all(self) -> list[CardService]:
+        """Those that there are now."""
+        return list(self._services.values())
+
+    def at(self, place: Place) -> CardService | None:
+        """The one of a place."""
+        return self._services.get(place)
+
+    def hold(self, record: AllocationRecord, share_of: Callable[[AllocationRecord, Served], Share]) -> CardService:
+        """The service of an allocation, which from now on is not idle. Raises CalabashError where there is nothing to
+        serve."""
+        place = place_of(record)
+        served = served_at(place, self._tools)
+        with self._lock:
+            service = self._services.get(place)
+            if service is not None and service.served.uuid != served.uuid and service.idle:
+                service.stop()  # of an instance that was there before
+                service = None
+            service = service or self._made(served)
+            if service.served.uuid != served.uuid:
+                raise CalabashError(
+                    f"{served.name} was made anew, others still had the old one", reason=Reason.UNHEALTHY
+                )
+            service.hold(record.id, share_of(record, service.served))
+            return service
+
+    def adopt(self) -> None:
+        """Take over what an earlier pool has left; what nobody needs is ended at the next look."""
+        for running in self._book.read():
+            process = Process(pid=running.pid, start_time=running.start_time)
+            place = (DeviceUuid(running.device), running.profile, running.start)
+            if not alive(process):
+                continue
+            with self._lock:
+                service = self._services.get(place) or self._maybe(place)
+            if service is not None:
+                self._tools.own.add(process)
+                service.adopt(process)
+
+    def stop(self, service: CardService) -> bool:
+        """End one that is idle; False when somebody has come for it meanwhile."""
+        place = service.served.place
+        with self._lock:
+            if not service.idle or self._services.get(place) is not service:
+                return False
+            del self._services[place]
+            service.stop()
+        service.report()
+        self.remember()
+        return True
+
+    def remember(self) -> None:
+        """Write down what runs."""
+        self._book.write(_running(service) for service in self.all())
+
+    def forget_ills(self) -> None:
+        """A service that has ended, or that another pool has taken over well, is not ill."""
+        well = {(s.served.card, s.served.part): s.serves for s in self.all()}
+        health = self._tools.inventory.health
+        for device in self._tools.inventory.devices():
+            for part, facts in health.entry(device.uuid).parts.items():
+                if mps.is_part(part) and facts.need is not Need.NOTHING and well.get((device.uuid, part), True):
+                    for event in WELL_AGAIN:
+                        self._tools.part_happened(device.uuid, part, event, "it serves, or nobody needs it", ())
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _maybe(self, place: Place) -> CardService | None:
+        try:
+            return self._made(served_at(place, self._tools))
+        except CalabashError:
+            return None  # nothing is there any more
+
+    def _made(self, served: Served) -> CardService:
+        """Under the lock."""
+
+        def happened(event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:
+            self._tools.part_happened(served.card, served.part, event, cause, tenants)
+
+        tools = ServiceTools(
+            name=served.name,
+            allocation_of=self._tools.allocation_of,
+            tell=lambda kind, reason, allocation, message: self._tools.tell(
+                kind, reason, allocation, served.card, message
+            ),
+            environment=self._tools.environment,
+            files=self._tools.driver_files,
+            notes=self._note,
+            happened=happened,
+            rules=self._tools.inventory.policy.mps,
+        )
+        service = CardService(served, service_directory(self._tools.home) / served.directory, tools)
+        self._services[served.place] = service
+        return service
+
+    def _note(self, allocation: AllocationId, note: str) -> None:
+        """Kept beyond its end: that is when people ask."""
+        self.notes = dict(list(self.notes.items())[-NOTES_MAX:]) | {allocation: note}
+
+
+def _running(service: CardService) -> RunningDaemon | None:
+    found, (device, profile, start) = service.daemon, service.served.place
+    if found is None:
+        return None
+    return RunningDaemon(device=device, profile=profile, start=start, pid=found.pid, start_time=found.start_time)
+
+
+def service_directory(home: Path) -> Path:
+    """Where sockets lie: in the home, unless its name is too long for a socket's. Raises CalabashError(NOT_PERMITTED)."""
+    own = home / "mps"
+    if len(os.fsencode(own)) < SOCKET_PATH_MAX - len("/99-99/pipe/control"):
+        return own
+    name = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
+    base = Path("/run" if os.geteuid() == 0 else "/tmp")  # noqa: S108 - whose it is is looked at
+    directory = base / f"calabash-mps-{name}"
+    directory.mkdir(mode=0o711, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise CalabashError(f"{directory} is somebody else's", reason=Reason.NOT_PERMITTED, hint="use a shorter home")
+    return directory

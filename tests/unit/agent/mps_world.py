@@ -1,0 +1,144 @@
+"""A multi-process service that is only pretended: the control daemon answers from memory, its processes sleep."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
+from calabash.agent.health import HealthEvent
+from calabash.agent.health_policy import MpsRules
+from calabash.agent.modes.mps_news import ServiceTools
+from calabash.agent.modes.mps_served import Served
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.gpu.library import OWN_FILES
+from calabash.seams.gpu.mps import MpsControl
+
+CARD = DeviceUuid("GPU-1")
+ONE, TWO = AllocationId("one"), AllocationId("two")
+SERVED = Served(
+    place=(CARD, "", -1), uuid=CARD, name="device 0", part="mps", directory="0", multiprocessors=100
+)  # fmt: skip
+BOUND_S = 30.0
+
+
+class Sleepers:
+    """Processes that do nothing, for those of a service and for programs."""
+
+    def __init__(self) -> None:
+        self._all: list[subprocess.Popen[bytes]] = []
+
+    def one(self) -> subprocess.Popen[bytes]:
+        self._all.append(subprocess.Popen(["sleep", "600"]))
+        return self._all[-1]
+
+    def close(self) -> None:
+        for process in self._all:
+            process.kill()
+            process.wait()
+
+
+class Pretended(MpsControl):
+    """The control program and daemon of one directory."""
+
+    def __init__(self, directory: Path, sleepers: Sleepers) -> None:
+        super().__init__(directory, CARD, {})
+        self.sleepers = sleepers
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.server: subprocess.Popen[bytes] | None = None
+        self.status = "ACTIVE"
+        self.clients: list[int] = []
+        self.terminated: list[int] = []
+        self.defaults: tuple[str, str] = ("100", "unlimited")
+        self.gives: tuple[str, str] = ("100", "unlimited")
+        self.given: list[tuple[str, str]] = []
+        self.by = 0
+        self.asked = 0
+        self.refuses_to_start = False
+        self.has_no_servers = False
+
+    def start(self, *, multiuser: bool) -> subprocess.Popen[bytes]:
+        del multiuser
+        self.log.mkdir(parents=True, exist_ok=True)
+        self.daemon = self.sleepers.one()
+        self.server = None
+        if self.refuses_to_start:
+            self.daemon.kill()
+            self.daemon.wait()
+        return self.daemon
+
+    def culprit(self) -> int:
+        by, self.by = self.by, 0
+        return by
+
+    def ask(self, *commands: str) -> str:
+        self.asked += 1
+        if self.daemon is None or self.daemon.poll() is not None:
+            raise CalabashError("there is no daemon", reason=Reason.NOT_FOUND)
+        return "".join(self._answer(*command.split()) for command in commands)
+
+    def server_dies(self) -> None:
+        assert self.server is not None
+        self.server.kill()
+        self.server.wait()
+        self.clients.clear()
+
+    def _answer(self, command: str, *words: str) -> str:
+        lives = self.server is not None and self.server.poll() is None
+        if self.server is not None and lives and command == "get_server_list":
+            return f"{self.server.pid}\n"
+        if command == "start_server" and not lives and not self.has_no_servers:
+            self.server, self.status, self.gives = self.sleepers.one(), "ACTIVE", self.defaults
+        if command.startswith("set_default_"):
+            percent, memory = self.defaults
+            self.defaults = (words[0], memory) if "percentage" in command else (percent, words[1])
+        if not lives:
+            return "Failed to find server\n" if command.startswith(("get_server_status", "get_client")) else ""
+        self._do(command, words)
+        answers = {
+            "get_server_status": f"{self.status}\n",
+            "get_client_list": "".join(f"{pid}\n" for pid in self.clients),
+            "get_active_thread_percentage": f"{float(self.gives[0])}\n",
+            "get_device_pinned_mem_limit": f"{self.gives[1]}\n",
+        }
+        return answers.get(command, "")
+
+    def _do(self, command: str, words: tuple[str, ...]) -> None:
+        if command == "set_active_thread_percentage":
+            self.gives = (words[1], self.gives[1])
+        elif command == "set_device_pinned_mem_limit":
+            self.gives = (self.gives[0], words[2])
+            self.given.append(self.gives)
+        elif command == "terminate_client":
+            self.terminated.append(int(words[1]))
+        elif command in {"shutdown_server", "quit"}:
+            self.server_dies()
+
+
+class Told:
+    """What a service has told."""
+
+    def __init__(self, rules: MpsRules | None = None) -> None:
+        self.events: list[tuple[str, str, str]] = []
+        self.notes: dict[AllocationId, str] = {}
+        self.health: list[tuple[HealthEvent, str, frozenset[AllocationId]]] = []
+        self.owners: dict[int, AllocationId] = {}
+        self.tools = ServiceTools(
+            name="device 0",
+            allocation_of=self.owners.get,
+            tell=lambda kind, reason, allocation, message: self.events.append((kind, allocation, message)),
+            environment={},
+            files=OWN_FILES,
+            notes=self.notes.__setitem__,
+            happened=self._happened,
+            rules=rules or MpsRules(),
+        )
+
+    def of(self, kind: str) -> list[tuple[str, str]]:
+        """The allocations and messages of a kind."""
+        return [(allocation, message) for found, allocation, message in self.events if found == kind]
+
+    def _happened(self, event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:
+        self.health.append((event, cause, frozenset(tenants)))
