@@ -116,13 +116,13 @@ def test_nothing_of_an_instance_is_promised_twice(asks: list[tuple[int, int | No
         answer = granted_of(CUT, held, ask(cores, memory_mib))
         if isinstance(answer, Slice):
             assert granted_of(CUT, held, ask(cores, memory_mib)) == answer
-            assert fits(CUT, ModeName("mps"), held, ask(cores, memory_mib), start=answer.start) == answer
+            assert fits(CUT, ModeName("mps"), held, ask(cores, memory_mib), place=answer.place) == answer
             held.append(HeldSlice(slice=answer))
     for instance in CUT.mig_instances:
         inside = [h.slice for h in held if (h.slice.profile, h.slice.start) == instance.place]
         assert sum(s.core_percent for s in inside) <= percent_of_card(GEOMETRY, instance.profile)
         assert sum(s.memory_mib + SLICE_RESERVE_MIB for s in inside) <= 20_096
-    assert sum(MODE.charge(h.slice, h.policy).core_milli for h in held) <= 1000
+    assert sum(MODE.charge(CUT, h.slice, h.policy).core_milli for h in held) <= 1000
 
 
 @pytest.mark.parametrize(
