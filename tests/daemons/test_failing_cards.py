@@ -266,6 +266,30 @@ def test_a_card_that_was_to_be_reset_is_still_to_be_after_the_pool_was_killed(ca
     until(lambda: health(cards, card) == "healthy", what="the card to be reset, tested and taken back")
 
 
+def test_a_fault_is_known_whenever_the_pool_is_killed_after_it_or_before(cards: World) -> None:
+    program, allocation = cards.running(memory_mib=1000, models=["T4"])
+    on = allocation["slices"][0]["device_index"]
+    idle = [card for card in range(6) if card != on]
+    begun = time.time()
+    for card, after_s in zip(idle, (0.0, 0.001, 0.004, 0.016, 0.2), strict=True):
+        cards.inject(str(card), "xid", "54")  # it has no counter that would tell of it
+        time.sleep(after_s)
+        cards.kill(signal.SIGKILL)
+        if after_s == 0.0:
+            cards.inject(str(on), "xid", "119")  # nobody listens
+        cards.up()
+        until(lambda card=card: health(cards, card) == "lost", what="the fault to be known")  # type: ignore[misc]
+    assert health(cards, on) == "draining"
+    for card in idle:
+        assert [text for text in happenings(cards, card, since=begun) if "XID 54" in text] == ["lost: XID 54"]
+    program.finish()
+    until(lambda: health(cards, on) == "healthy", what="the card to be reset, tested and taken back")
+    cards.kill(signal.SIGKILL)
+    cards.up()
+    until(lambda: health(cards, idle[0]) == "lost", what="the pool to have begun")
+    assert health(cards, on) == "healthy", "what is over is not told again"
+
+
 def test_a_card_can_be_emptied_and_whoever_is_ended_hears_why(cards: World) -> None:
     program, allocation = cards.running(memory_mib=1000)
     card = allocation["slices"][0]["device_index"]

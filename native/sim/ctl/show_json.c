@@ -55,7 +55,8 @@ static void put_faults(const struct sim_device *d)
     for (uint64_t i = 0; i < shown; i++) {
         const struct sim_xid *x = &f->xid[(f->xid_count - shown + i) % SIM_XIDS_MAX];
 
-        printf("%s{\"xid\":%u,\"time_ns\":%" PRIu64 ",\"pid\":%u}", i ? "," : "", x->xid, x->time_ns, x->pid);
+        printf("%s{\"xid\":%u,\"time_ns\":%" PRIu64 ",\"pid\":%u,\"instance\":%d}", i ? "," : "", x->xid,
+               x->time_ns, x->pid, x->gi == SIM_NO_INSTANCE ? -1 : (int)x->gi);
     }
     printf("],");
 }

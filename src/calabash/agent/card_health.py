@@ -7,7 +7,7 @@ shows, who is on a card, the outcome of a test; and with what operators want.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -23,6 +23,7 @@ from calabash.agent.lent import Lent
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.seams.clock import Clock
+from calabash.seams.gpu.past import PastFault
 from calabash.seams.gpu.protocol import DeviceEvent, GpuDriver
 
 
@@ -96,9 +97,22 @@ class CardHealth:
         fault, cause = judged(event, self._policy, divided=self._divided(card))
         if fault is None:
             return []
+        with self._lock:
+            card.entry = msgspec.structs.replace(card.entry, reported_s=self._clock.now_s())
         if event.part and fault is not HealthEvent.GONE:
             return self.part_happened(event.uuid, event.part, fault, cause)
         return self.happened(event.uuid, fault, cause)
+
+    def missed(self, past: Iterable[PastFault]) -> list[HealthChange]:
+        """What drivers remember: an earlier pool ended before it had written down the last of it, or there was none."""
+        cards = self._cards()
+        new = [
+            fault.event
+            for fault in past
+            if (card := cards.get(fault.event.uuid)) is not None
+            and fault.at_s > max(card.entry.reported_s, self._book.since_s)
+        ]
+        return [change for event in new for change in self.reported(event)]
 
     def happened(self, uuid: DeviceUuid, event: HealthEvent, cause: str) -> list[HealthChange]:
         """Something happened to a card."""

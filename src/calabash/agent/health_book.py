@@ -34,6 +34,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.
     ``parts``: conditions of parts of it, by name. ``mode``: the one sharing mode that its operator leaves to it.
     ``replicas``, ``interval``, ``spill``: what its operator wants otherwise than for all cards, see ``card_settings``.
+    ``reported_s``: when the driver last reported a fault that is in here.
     """
 
     condition: HealthFacts = HealthFacts()
@@ -49,6 +50,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 0
     interval: str = ""
     spill: str = ""
+    reported_s: float = 0.0
 
     def told(self, happening: Happening) -> CardEntry:
         """With one more happening; the oldest are forgotten."""
@@ -56,23 +58,26 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Book(msgspec.Struct, frozen=True, kw_only=True):
-    """``boot``: which start of the machine it was written in."""
+    """``boot``: which start of the machine it was written in. ``since_s``: when it was begun; 0: not known."""
 
     boot: str
+    since_s: float = 0.0
     cards: dict[str, CardEntry]
 
 
 class HealthBook:
     """The file. Without a home nothing is kept. Not safe for threads by itself.
 
-    ``rebooted``: the machine was restarted since it was written; known when it has been read.
+    ``rebooted``: the machine was restarted since it was written. ``since_s``: from when on what drivers have reported is in
+    it. Both are known when it has been read.
     """
 
-    def __init__(self, home: Path | None, *, boot: str = "") -> None:
+    def __init__(self, home: Path | None, *, boot: str = "", now_s: float = 0.0) -> None:
         self._file = home / BOOK_FILE if home is not None else None
         self._boot = boot
         self._written: bytes | None = None
         self.rebooted = False
+        self.since_s = now_s
 
     def read(self) -> dict[str, CardEntry] | None:
         """What an earlier pool knew; None when that cannot be read and nothing is known of any card."""
@@ -88,13 +93,14 @@ class HealthBook:
                 self._file.replace(self._file.with_suffix(".damaged"))
             return None
         self.rebooted = found.boot != self._boot
+        self.since_s = found.since_s or self.since_s
         return found.cards
 
     def write(self, entries: Mapping[str, CardEntry]) -> None:
         """Keep it, if it has changed. A disk that takes nothing delays nobody: it is written with the next change."""
         if self._file is None:
             return
-        text = msgspec.json.encode(_Book(boot=self._boot, cards=dict(entries)))
+        text = msgspec.json.encode(_Book(boot=self._boot, since_s=self.since_s, cards=dict(entries)))
         if text == self._written:
             return
         try:

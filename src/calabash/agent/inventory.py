@@ -92,6 +92,7 @@ class Inventory:
         )
         self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
         self.observe(idle=lambda _: False, within_s=FIRST_ANSWER_S)  # who is on them is not known yet
+        self.health.keep()  # from when on faults are kept has to outlive us as well
 
     def devices(self) -> tuple[Device, ...]:
         """Every card with its present health, by index."""

@@ -82,7 +82,11 @@ def build_parts(
     membership = membership or choose_membership(home, home / "alloc")
     slots = choose_slots(home / "alloc", membership=membership.form)
     inventory = Inventory(
-        drivers, policy=read_policy(home), book=HealthBook(home, boot=boot_id()), clock=clock, settings=settings
+        drivers,
+        policy=read_policy(home),
+        book=HealthBook(home, boot=boot_id(), now_s=clock.now_s()),
+        clock=clock,
+        settings=settings,
     )
     ledgers = Ledgers(slots, clock, members=membership.processes)
     occupancy = Occupancy(inventory, membership, clock)

@@ -21,6 +21,7 @@ from calabash.agent.truth import ROUND_S
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.seams.gpu.past import past_faults
 from calabash.seams.gpu.protocol import GpuDriver
 
 SWEEP_PERIOD_S = 0.1
@@ -143,14 +144,20 @@ class Watching:
 
 
 def _waiting_for(driver: GpuDriver, parts: NodeParts) -> Callable[[], float | None]:
-    """One round of waiting for what a driver reports by itself."""
+    """One round of waiting for what a driver reports by itself. The first one only begins to listen, and asks for what was
+    reported before: nothing falls in between."""
+    listening = False
 
     def wait() -> float | None:
+        nonlocal listening
         try:
-            events = driver.wait_events(EVENT_WAIT_S)
+            events = driver.wait_events(EVENT_WAIT_S if listening else 0.0)
+            past = () if listening else past_faults(driver)
         except CalabashError as error:
             log.debug("no events from the driver", vendor=driver.vendor, error=error.message)
             return EVENT_WAIT_S
+        listening = True
+        parts.tidings.tell(parts.inventory.health.missed(past))
         for event in events:
             parts.tidings.tell(parts.inventory.health.reported(event))
         return None

@@ -36,6 +36,7 @@ from calabash.seams.gpu.deadline import DeadlineThread
 from calabash.seams.gpu.gate import DriverGate
 from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
 from calabash.seams.gpu.nvidia_mig import NvidiaPartitioning
+from calabash.seams.gpu.nvidia_past import NvidiaPast
 from calabash.seams.gpu.nvml_errors import translated
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
 
@@ -178,6 +179,7 @@ class NvidiaDriver:
         self.partitioning = NvidiaPartitioning(self._ask, self._parts)
         inherited = os.environ.get(SIM_ENVIRONMENT)
         self._simulated = options.sim_state or (Path(inherited) if inherited else None)
+        self.past = NvidiaPast(self._simulated, self._seen.values)
         try:
             self._ask("starting the driver", lambda: _library.open(options))
         except CalabashError:

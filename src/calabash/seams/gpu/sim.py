@@ -48,6 +48,14 @@ class SimProcess(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[SimProcessDevice, ...]
 
 
+class SimXid(msgspec.Struct, frozen=True, kw_only=True):
+    """An XID of a card; ``instance``: the GPU instance that it was contained in, below 0 for none."""
+
+    xid: int
+    time_ns: int
+    instance: int
+
+
 class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A simulated card with its books, which no real driver would show."""
 
@@ -73,6 +81,7 @@ class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
     slow_permille: int
     ecc_volatile_double: int
     xid_count: int
+    xids: tuple[SimXid, ...]
     mig_enabled: bool
     timeslice: int
     nvlink_peers: tuple[int, ...]
