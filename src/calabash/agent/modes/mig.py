@@ -91,23 +91,13 @@ class MigExecutor(ViewOnly):
         uuids = ",".join(part.uuid for part in parts)
         if not uuids:
             return Edits()
-        nodes = [
-            str(node)
-            for slice_, part in zip(record.placement.slices, parts, strict=False)
-            for node in _nodes(self._tools, self._cards.get(slice_.device), part)
-        ]
+        held = zip(record.placement.slices, parts, strict=False)
+        nodes = [str(node) for s, part in held for node in _nodes(self._tools, self._cards.get(s.device), part)]
         names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
         return Edits(environment=tuple((name, uuids) for name in names), device_nodes=tuple(nodes))
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
-        """CUDA shows a process one MIG device, however many it was given; parts of an instance share its memory."""
-        count = len(record.placement.slices)
-        told = [f"a process sees one of its {count} MIG devices: start one for each"] if count > 1 else []
-        parts = dict.fromkeys(part.profile for part in record.placement.slices if part.part >= 0)
-        told += [
-            f"{name} shares the memory of its {split_profile(name)[1]} with others, without a limit" for name in parts
-        ]
-        return tuple(told)
+        return _warnings(record.placement.slices)
 
     def leave(self, record: AllocationRecord) -> None:
         """The instances stay where they are, idle."""
@@ -185,8 +175,7 @@ class MigExecutor(ViewOnly):
 
     def _known(self, record: AllocationRecord, index: int, card: MigCard) -> _Part | None:
         """What it has already, when it is asked again."""
-        parts = self._held.get(record.id, ())[index : index + 1]
-        return next((part for part in parts if part.uuid in card.layout.uuids), None)
+        return next((p for p in self._held.get(record.id, ())[index : index + 1] if p.uuid in card.layout.uuids), None)
 
     def _provided(self, card: MigCard, part: Slice) -> _Part:
         found = card.provide(part.profile, part.place, self._uuids())
@@ -253,6 +242,14 @@ class MigExecutor(ViewOnly):
         parts = self._held.get(allocation)
         if parts is not None:
             self._held[allocation] = (*parts[:index], part, *parts[index + 1 :])
+
+
+def _warnings(slices: Sequence[Slice]) -> tuple[str, ...]:
+    """CUDA shows a process one MIG device, however many it was given; parts of an instance share its memory."""
+    told = [f"a process sees one of its {len(slices)} MIG devices: start one for each"] if len(slices) > 1 else []
+    parts = dict.fromkeys(part.profile for part in slices if part.part >= 0)
+    told += [f"{name} shares the memory of its {split_profile(name)[1]} with others, without a limit" for name in parts]
+    return tuple(told)
 
 
 def _numbered(uuid: DeviceUuid, found: tuple[GpuInstance, ComputeInstance] | None) -> _Part:

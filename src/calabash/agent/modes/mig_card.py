@@ -62,7 +62,7 @@ class MigCard:
                 start=instance.start,
                 uuid=next((part.uuid for part in instance.parts), ""),
                 fixed=self._stays(instance),
-                parts=self._parts_of(instance),
+                parts=_parts(instance, kept=self._book.entry(self._uuid, instance) is None),
                 foreign=any((p.processes or self._ill(p.uuid)) and p.uuid not in held for p in instance.parts),
             )
             for instance in self.layout.instances
@@ -165,12 +165,6 @@ class MigCard:
     def _taken(self, instance: GpuInstance, held: Parts) -> bool:
         return instance.in_use or any(part.uuid in held for part in instance.parts)
 
-    def _parts_of(self, instance: GpuInstance) -> tuple[MigPart, ...]:
-        others = self._book.entry(self._uuid, instance) is None
-        return tuple(
-            MigPart(start=part.start, compute=part.compute, uuid=part.uuid, kept=others) for part in instance.parts
-        )
-
     def _stays(self, instance: GpuInstance) -> bool:
         known = self._book.entry(self._uuid, instance)
         return known is None or known.fixed
@@ -216,16 +210,14 @@ class MigCard:
         of ours."""
         idle = [part for part in instance.parts if part.uuid not in held and not part.processes]
         taken = _mask(part for part in instance.parts if part not in idle)
-        if first < 0:
-            first = best_part(known, taken)
+        first = first if first >= 0 else best_part(known, taken)
         span = span_of(known, max(0, first))
         found = next((part for part in idle if (part.start, part.compute) == (first, known.compute)), None)
         if found is not None:
             return found
         crossed = [part for part in idle if _mask((part,)) & span]
         if first < 0 or span & taken or (crossed and self._book.entry(self._uuid, instance) is None):
-            free = known.instance_compute - taken.bit_count()
-            at = f" at {first}" if known.of and first >= 0 else ""
+            free, at = known.instance_compute - taken.bit_count(), f" at {first}" if known.of and first >= 0 else ""
             raise CalabashError(
                 f"the {instance.profile} at {instance.start} of device {self.device.index} has"
                 f" {free} of {known.instance_compute} compute slices free, asked {known.compute}{at}",
@@ -236,6 +228,10 @@ class MigCard:
         made = self._driver.create_part(self._uuid, instance.id, known.compute, first)
         self._book.has_part(self._uuid, instance, made.uuid)
         return made
+
+
+def _parts(instance: GpuInstance, *, kept: bool) -> tuple[MigPart, ...]:
+    return tuple(MigPart(start=p.start, compute=p.compute, uuid=p.uuid, kept=kept) for p in instance.parts)
 
 
 def _mask(parts: Iterable[ComputeInstance]) -> int:

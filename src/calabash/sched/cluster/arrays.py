@@ -9,17 +9,15 @@ placing and releasing again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NoReturn
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mig import MigProfile, MigState, occupied, vacated
+from calabash.model.mig import occupied, vacated
 from calabash.sched.cluster.columns import MODE_MIG, MODE_UNSET, Columns
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape
 from calabash.sched.cluster.spec import NodeSpec
 
 _LOG_MIN = 4096
-MigChange = Callable[[MigState, MigProfile, int, int], MigState]
 
 
 class Cluster(Columns):
@@ -112,7 +110,7 @@ class Cluster(Columns):
                 total += milli
             self.gpu_sum_milli[row] -= total
             if shape.mig_profile:
-                self._cut(shape, placement, occupied)
+                self.mig_cut(shape, placement, occupied)
                 for name in shape.mig_profiles:
                     if name in self.mig_coming:
                         self.mig_coming.remove(name)
@@ -142,7 +140,7 @@ class Cluster(Columns):
                 self.gpu_mode[row, device] = MODE_UNSET
             total += milli
         if shape.mig_profile:
-            self._cut(shape, placement, vacated)
+            self.mig_cut(shape, placement, vacated)
         if shape.gpu_count:
             self.kind_users[row, shape.kind] -= 1
         self.gpu_sum_milli[row] += total
@@ -172,20 +170,6 @@ class Cluster(Columns):
                 at = ", ".join(str(place.start) for place in places)
                 self._refuse(row, f"device {device} has no room for {shape.mig_profile} at {at}")
         return milli, mib
-
-    def _cut(self, shape: Shape, placement: NodePlacement, change: MigChange) -> None:
-        for device, places in zip(placement.devices, placement.mig_places, strict=True):
-            found = self.mig_profiles(placement.node, device, shape.mig_profiles)
-            if found is not None:
-                key = (placement.node, device)
-                state = self.mig_state(*key)
-                for profile, place in zip(found[1], places, strict=True):
-                    if place.start >= 0:
-                        state = change(state, profile, *place)
-                if state == MigState():
-                    self.mig_states.pop(key, None)
-                else:
-                    self.mig_states[key] = state
 
     def _refuse(self, row: int, what: str) -> NoReturn:
         raise CalabashError(

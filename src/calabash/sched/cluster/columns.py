@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calabash.model.errors import CalabashError
-from calabash.model.mig import MigGeometry, MigInstance, MigPlace, MigProfile, MigState, occupied
-from calabash.model.mig_plan import possible_places, together
+from calabash.sched.cluster.mig_cuts import MigCuts
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import KINDS, WHOLE_MILLI
 from calabash.sched.cluster.spec import NodeSpec
@@ -29,7 +28,7 @@ MODE_UNSET = 0
 MODE_MIG = "mig"
 
 
-class Columns:
+class Columns(MigCuts):
     """Resident arrays; N nodes, G the largest number of devices of a node (columns beyond a node's count stay zero).
 
     Attributes (all of them read-only for others; shapes in brackets):
@@ -64,10 +63,7 @@ class Columns:
         self.cards: dict[str, int] = {"": 0}
         self.modes: dict[str, int] = {"": MODE_UNSET}
         self.racks: dict[str, int] = {"": -1}
-        self.geometries: list[MigGeometry | None] = [None]
-        self.mig_states: dict[tuple[int, int], MigState] = {}
-        self.mig_instances: dict[tuple[int, int], tuple[MigInstance, ...]] = {}
-        self.mig_coming: list[str] = []
+        super().__init__()
         self.static_version = 0
         self.has_unhealthy = False
         self.has_modes = False
@@ -113,56 +109,11 @@ class Columns:
     gpu_card: npt.NDArray[np.int16]
     gpu_island: npt.NDArray[np.int16]
     gpu_numa: npt.NDArray[np.int16]
-    gpu_geometry: npt.NDArray[np.int16]
     kind_users: npt.NDArray[np.int32]
 
     def mode_code(self, mode: str) -> int:
         """Stable small number of a sharing mode."""
         return self.modes.setdefault(mode, len(self.modes))
-
-    def mig_state(self, row: int, device: int) -> MigState:
-        """What MIG instances take of a device."""
-        return self.mig_states.get((row, device), MigState())
-
-    def mig_profiles(
-        self, row: int, device: int, names: Sequence[str]
-    ) -> tuple[MigGeometry, tuple[MigProfile, ...]] | None:
-        """How a device is cut, and its profiles of these names; None where it has not all of them."""
-        geometry = self.geometries[int(self.gpu_geometry[row, device])]
-        if geometry is None:
-            return None
-        found = tuple(profile for name in names if (profile := geometry.profile(name)) is not None)
-        return (geometry, found) if len(found) == len(names) else None
-
-    def mig_has_room(self, row: int, device: int, names: Sequence[str]) -> bool:
-        """Whether MIG instances of these profiles have a place together."""
-        found = self.mig_profiles(row, device, names)
-        if found is None:
-            return False
-        geometry, profiles = found
-        state, instances = self.mig_state(row, device), self.mig_instances.get((row, device), ())
-        if len(profiles) == 1:
-            return bool(possible_places(geometry, profiles[0], state, instances))
-        return together(geometry, names, state, instances) is not None
-
-    def mig_may_stand(
-        self, row: int, device: int, names: Sequence[str], places: Sequence[MigPlace], *, held: bool
-    ) -> bool:
-        """Whether they may be exactly there, in this order; ``held``: what stands there is theirs."""
-        found = self.mig_profiles(row, device, names)
-        if found is None or len(places) != len(names):
-            return False
-        geometry, profiles = found
-        state, instances = self.mig_state(row, device), self.mig_instances.get((row, device), ())
-        if held:
-            instances = ()
-        for profile, place in zip(profiles, places, strict=True):
-            if place.start < 0:
-                continue
-            if place not in possible_places(geometry, profile, state, instances):
-                return False
-            state = occupied(state, profile, *place)
-        return True
 
     def keep_mode(self, row: int, device: int, mode: str) -> None:
         """A device serves that mode only, or (``""``) any when it is idle; what runs there is untouched."""
