@@ -22,6 +22,8 @@ PAGES: dict[str, dict[str, int]] = {
     "docs/how-to/mig-layouts.md": {},
     "docs/how-to/mps.md": {},
     "docs/how-to/passthrough.md": {},
+    "docs/how-to/spill.md": {},
+    "docs/how-to/time-slices.md": {},
 }
 
 

@@ -118,7 +118,9 @@ def _impossible(
         if request.mig and misfits[0].reason is Reason.SELECTOR_MISMATCH:
             hint = "see what the cards have: calabash mig show"
         if misfits[0].reason is Reason.NOT_PERMITTED:
-            hint = "an administrator allows it with spill = true in section [devices] of pool.toml"
+            hint = (
+                "an administrator allows it: calabash device set ID --spill on, or spill = true in pool.toml, [devices]"
+            )
         return CalabashError(misfits[0].message, reason=misfits[0].reason, hint=hint)
     return CalabashError(
         f"asked {request.count} devices, the machine has {len(chosen)} that match",

@@ -119,7 +119,7 @@ def _devices(node: GpuNode) -> list[Row]:
             "mode": device.mode,
             "memory_mib": device.memory_mib,
             # A slice without a cap has the card to itself.
-            "given_mib": sum(part.memory_mib or device.memory_mib for part in device.slices),
+            "given_mib": sum(part.memory_mib - part.spill_mib or device.memory_mib for part in device.slices),
             "given_percent": sum(part.core_percent for part in device.slices),
             "slices": [{"pod": part.pod, "container": part.container} for part in device.slices],
         }

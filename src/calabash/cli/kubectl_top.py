@@ -144,7 +144,7 @@ def _device(node: str, device: GpuNodeDevice) -> Row:
         "utilization_percent": device.utilization_percent,
         "memory_used_mib": device.memory_used_mib,
         "memory_mib": device.memory_mib,
-        "memory_allocated_mib": sum(part.memory_mib or device.memory_mib for part in device.slices),
+        "memory_allocated_mib": sum(part.memory_mib - part.spill_mib or device.memory_mib for part in device.slices),
         "core_allocated_percent": sum(part.core_percent for part in device.slices),
     }
 

@@ -77,6 +77,14 @@ def _used(row: Row) -> str:
     return "-" if row.get("memory_used_mib") is None else format_mib(row["memory_used_mib"])
 
 
+def capped(row: Row) -> str:
+    """``20GiB``; where a part need not lie on the card, what is promised there stands in brackets: ``20GiB (8GiB)``."""
+    if not row["memory_mib"]:
+        return "whole"
+    promised = f" ({format_mib(row['memory_mib'] - row['spill_mib'])})" if row.get("spill_mib") else ""
+    return format_mib(row["memory_mib"]) + promised
+
+
 GOT = Column(title="GOT", text=lambda r: "-" if r.get("core_used_percent") is None else bar(r["core_used_percent"]))
 USED = Column(title="USED", text=_used, right=True)
 REASON = Column(title="REASON", text=lambda r: dash(r.get("reason")))
@@ -84,7 +92,7 @@ SHARE = (
     Column(title="GPU", text=lambda r: str(r["device_index"]), right=True),
     Column(title="ASKED", text=lambda r: f"{r['core_percent']}%", right=True),
     GOT,
-    Column(title="CAP", text=lambda r: format_mib(r["memory_mib"]) if r["memory_mib"] else "whole", right=True),
+    Column(title="CAP", text=capped, right=True),
     USED,
 )
 DEVICES = (

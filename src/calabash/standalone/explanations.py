@@ -11,7 +11,7 @@ from calabash.binder.requests import WaitingRequest
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId
+from calabash.model.request import AllocationId, Slice
 from calabash.seams.store import Store
 from calabash.standalone.refusals import Refusal, refusal
 
@@ -52,7 +52,7 @@ class Explanations:
         if record is None:
             raise not_found(allocation)
         placed = [
-            f"{part.device}: {part.memory_mib or 'all'} MiB, {part.core_percent}% in mode {record.placement.mode}"
+            f"{part.device}: {_memory(part)}, {part.core_percent}% in mode {record.placement.mode}"
             for part in record.placement.slices
         ]
         ill, happened = self._of_devices(record)
@@ -94,3 +94,9 @@ def not_found(allocation: str) -> CalabashError:
     return CalabashError(
         f"there is no allocation {allocation!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
     )
+
+
+def _memory(part: Slice) -> str:
+    """The cap, and what of it is promised on the card."""
+    promised = f", {part.resident_mib} MiB of them promised on the card" if part.spill_mib else ""
+    return f"{part.memory_mib or 'all'} MiB{promised}"

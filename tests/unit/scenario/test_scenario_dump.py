@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from calabash.binder.local import LocalScheduler, Start
+from calabash.binder.shapes import host_memory_of
+from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, MigPart
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Selector
 from calabash.scenario.dump import dump_scenario
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.runner import render, run_scenario
@@ -18,6 +24,8 @@ from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.restart import restore
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.upkeep import set_mig_instances
+
+CARD = Device(uuid=DeviceUuid("GPU-0"), index=0, vendor="acme", model="A100", memory_mib=40_960)
 
 
 def scheduler_with_everything() -> Scheduler:
@@ -161,3 +169,40 @@ def test_a_scheduler_that_starts_again_knows_what_is_cut_and_what_stands() -> No
 def test_what_is_no_cut_card_is_an_error_with_its_line(line: str) -> None:
     with pytest.raises(ScenarioError, match="scenario:2:"):
         parse_scenario(f"rule x\n{line}\nthen nothing\n")
+
+
+def test_places_of_cards_in_turns_and_memory_beyond_cards_are_kept() -> None:
+    """Three in turns on one card of four places and on one of three, and two that spill where the node gives memory for one."""
+    in_turns = [
+        replace(CARD, uuid=DeviceUuid(f"GPU-{i}"), index=i, replicas=4 - i, spill_mib=30 << 10) for i in range(2)
+    ]
+    local = LocalScheduler(NodeName("here"), in_turns, [QueueSpec(name="default")], memory_mib=host_memory_of(in_turns))
+    turns = GpuRequest(mode=ModeName("timeslice"), selector=Selector(uuids=(DeviceUuid("GPU-0"),)))
+    spilling = GpuRequest(memory_mib=50 << 10, spill_mib=20 << 10, core_percent=30)
+    for i in range(5):
+        local.submit(AllocationId(f"t{i}"), turns, submitted_at_s=float(i))
+    for i in range(2):
+        local.submit(AllocationId(f"s{i}"), spilling, submitted_at_s=10.0 + i)
+    for i in range(2):
+        local.submit(
+            AllocationId(f"m{i}"),
+            replace(turns, memory_mib=8192, selector=Selector(uuids=(DeviceUuid("GPU-1"),))),
+            submitted_at_s=20.0 + i,
+        )
+    local.scheduler.advance(30.0)
+    snapshot = local.scheduler.snapshot()
+    text = dump_scenario(snapshot, rule="as it was")
+    read = {s.request.id: s.request.shape for _, s in parse_scenario(text).statements if isinstance(s, AsksLine)}
+    for request in snapshot.waiting:
+        shape = read[f"default/{request.id}"]
+        kept = (request.shape.gpu_milli, request.shape.gpu_memory_mib, request.shape.memory_mib, request.shape.mode)
+        assert (shape.gpu_milli, shape.gpu_memory_mib, shape.memory_mib, shape.mode) == kept
+    assert {shape.gpu_milli for name, shape in read.items() if "/t" in name} == {250}
+    assert {shape.gpu_milli for name, shape in read.items() if "/m" in name} == {333}
+    result = run_scenario(parse_scenario(text))
+    theirs = sorted(line.split()[1] for line in result.steps[0].came if line.startswith("bind"))
+    ours = sorted(f"default/{d.id}" for d in local.cycle(30.0) if isinstance(d, Start))
+    assert theirs == ours
+    assert {"default/t3", "default/s0"} <= set(ours)
+    assert "default/t4" not in ours
+    assert "default/s1" not in ours
