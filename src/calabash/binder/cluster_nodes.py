@@ -37,6 +37,7 @@ def spec_of(node: ClusterNode) -> NodeSpec:
             island=island,
             numa=found.device.numa_node,
             healthy=found.device.health is Health.HEALTHY,
+            mode=found.device.pinned,
             geometry=found.device.mig,
         )
         for found, island in zip(node.devices, islands_of(devices), strict=True)

@@ -126,7 +126,7 @@ def _rooms(device: Device, held: Sequence[HeldSlice]) -> Iterator[tuple[MigInsta
     for instance in device.mig_instances:
         known = device.mig.profile(instance.profile)
         inside = [h.slice for h in held if (h.slice.profile, h.slice.start) == instance.place]
-        if known is None or instance.start not in known.starts or not instance.uuid or not instance.fixed:
+        if known is None or instance.start not in known.starts or not instance.fixed:
             continue
         if (instance.foreign and not inside) or len(inside) >= CLIENTS_MAX:
             continue  # somebody else is on it, or its service just ends

@@ -10,7 +10,7 @@ from calabash.binder.cluster_nodes import ClusterNode
 from calabash.binder.kinds import NodeDevice
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, state_of
-from calabash.model.request import AllocationId, GpuRequest, Isolation, Placement
+from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement, Slice
 from calabash.sched import QueueSpec
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
@@ -144,3 +144,25 @@ def test_what_stays_on_a_card_keeps_other_modes_away_until_it_is_gone() -> None:
     scheduler.finished(AllocationId("hard"))
     scheduler.put_node(node("n1", card("GPU-a")))
     assert any(isinstance(d, StartBundle) and d.id == "soft" for d in scheduler.cycle(1.0))
+
+
+def test_pods_share_the_instances_of_a_layout_where_the_operator_keeps_the_card_in_mode_mps() -> None:
+    layout = (
+        MigInstance(profile="4g.40gb", start=0, fixed=True),
+        MigInstance(profile="3g.40gb", start=4, fixed=True, foreign=True),
+    )
+    found = card("GPU-a", instances=layout)
+    kept = replace(found, device=replace(found.device, pinned="mps"), modes=frozenset({ModeName("mps")}))
+    scheduler = cluster(node("n1", kept))
+    third = GpuRequest(mode=ModeName("mps"), core_percent=30, memory_mib=8192)
+    assert [p[0].slices[0].profile for n in "ab" if (p := ask(scheduler, n, third))] == ["4g.40gb"], (
+        "strangers on the other"
+    )
+    assert ask(cluster(node("n1", card("GPU-a", instances=layout))), "c", third) is None, "not kept in that mode"
+    again = cluster(node("n1", kept))
+    request = BundleRequest(id=AllocationId("a"), bundle=Bundle.of("c0", third), submitted_at_s=0.0)
+    part = Slice(device=DeviceUuid("GPU-a"), memory_mib=8192, core_percent=30, profile="3g.40gb", start=4)
+    again.adopt(request, [Placement(node=NodeName("n1"), mode=ModeName("mps"), slices=(part,))], started_at_s=0.0)
+    beside = ask(again, "b", replace(third, core_percent=13))
+    assert beside is not None
+    assert beside[0].slices[0].start == 4

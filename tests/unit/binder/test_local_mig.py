@@ -191,3 +191,19 @@ def test_what_the_journal_says_is_held_is_taken_up_also_where_a_stranger_is_besi
     other = ask(again, "b", request)
     assert other is not None
     assert other.slices[0].start != start
+
+
+def test_shares_of_the_instances_of_a_layout_are_counted_as_shares_of_the_card() -> None:
+    layout = tuple(MigInstance(profile=p, start=s, fixed=True) for p, s in (("4g.40gb", 0), ("3g.40gb", 4)))
+    kept = replace(card(0), pinned="mps", mig_enabled=True, mig_instances=layout)
+    local = machine(kept)
+    third = GpuRequest(mode=ModeName("mps"), core_percent=28, memory_mib=8192)
+    placed = [ask(local, f"p{n}", third) for n in range(4)]
+    assert [p.slices[0].profile if p else None for p in placed] == ["3g.40gb", "4g.40gb", "4g.40gb", None]
+    again = machine(kept)
+    for name, placement in enumerate(placed[:2]):
+        assert placement is not None
+        again.adopt(AllocationId(f"p{name}"), third, placement, started_at_s=0.0)
+    beside = ask(again, "r", GpuRequest(mode=ModeName("mps"), core_percent=15, memory_mib=1024))
+    assert beside is not None
+    assert beside.slices[0].profile == "3g.40gb"

@@ -142,13 +142,10 @@ def test_what_no_instance_has_is_refused_with_what_each_has(request_: GpuRequest
 
 @pytest.mark.parametrize(
     "instance",
-    [
-        replace(SECOND, foreign=True),
-        replace(SECOND, uuid=""),
-    ],
-    ids=["strangers", "no device"],
+    [replace(SECOND, foreign=True), replace(SECOND, fixed=False)],
+    ids=["strangers", "of no layout"],
 )
-def test_an_instance_with_strangers_or_without_a_device_serves_nobody(instance: MigInstance) -> None:
+def test_an_instance_with_strangers_or_of_no_layout_serves_nobody(instance: MigInstance) -> None:
     answer = granted_of(replace(CUT, mig_instances=(FIRST, instance)), [], ask(10, 1000))
     assert isinstance(answer, Slice)
     assert answer.profile == FIRST.profile

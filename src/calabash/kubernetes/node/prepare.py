@@ -20,7 +20,7 @@ from calabash.kubernetes.node.tokens import new_name, qualified
 from calabash.kubernetes.plan import PlannedContainer
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, GpuRequest, ModeName
+from calabash.model.request import MIG_MODE, AllocationId, GpuRequest, ModeName
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import Clock
 from calabash.seams.kube.objects import Pod
@@ -177,7 +177,7 @@ def request_of(planned: PlannedContainer, namespace: str) -> GpuRequest:
             "the slices of one container differ in size", hint="delete the pod; its owner makes it again"
         )
     profile = planned.slices[0].profile
-    if profile:
+    if profile and planned.mode == MIG_MODE:
         return GpuRequest(count=len(planned.slices), mig=profile, policy=planned.policy, tenant=namespace)
     memory_mib, core_percent = planned.slices[0].memory_mib, planned.slices[0].core_percent or 100
     return GpuRequest(

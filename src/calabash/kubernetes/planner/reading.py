@@ -246,6 +246,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
                 replicas=d.replicas,
                 mig=_geometry(d.mig_profiles),
                 mig_instances=tuple(_instance(i) for i in d.mig_instances),
+                pinned=d.modes[0] if len(d.modes) == 1 else "",
                 health=Health.HEALTHY if d.health == Health.HEALTHY else Health.LOST,
             ),
             modes=_modes(d.modes),

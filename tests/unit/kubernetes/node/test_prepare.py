@@ -18,9 +18,10 @@ from calabash.kubernetes.names import GPUS, PLANNED
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.placing import ByPlan
 from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.prepare import LEAVING_S, Preparer
+from calabash.kubernetes.node.prepare import LEAVING_S, Preparer, request_of
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tokens import device_name
+from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import VirtualClock
@@ -360,3 +361,11 @@ def test_the_whole_card_needs_no_amount(kubelet: Kubelet) -> None:
     kubelet.preparer.pre_start(("slot-0002", "slot-0001"))
     request = kubelet.agent.held[container_allocation(UID, "main")].request
     assert (request.count, request.memory_mib, request.core_percent) == (2, None, 100)
+
+
+def test_a_share_of_an_instance_is_asked_for_by_its_amounts_and_an_instance_by_its_profile() -> None:
+    part = PlannedSlice(device="GPU-0", memory_mib=8192, core_percent=30, profile="3g.40gb", start=4)
+    share = request_of(PlannedContainer(name="c", mode="mps", slices=(part,)), "team")
+    assert (share.mode, share.mig, share.memory_mib, share.core_percent) == ("mps", "", 8192, 30)
+    instance = request_of(PlannedContainer(name="c", mode="mig", slices=(part,)), "team")
+    assert (instance.mode, instance.mig, instance.memory_mib) == ("mig", "3g.40gb", None)
