@@ -141,10 +141,10 @@ def _rows() -> list[Any]:
 
 
 def _devices(granted: Row) -> list[str]:
-    """PCI addresses, or UUIDs of mediated devices."""
+    """PCI addresses, or UUIDs of mediated devices: the card, then what of it goes along, such as its sound."""
     environment = granted["environment"]
     names = environment.get("CALABASH_PCI") or environment.get("CALABASH_MDEV") or ""
-    return [name for name in names.split(",") if name]
+    return [name for name in (*names.split(","), *environment.get("CALABASH_PCI_BESIDE", "").split(",")) if name]
 
 
 def _domain(target: str) -> str:

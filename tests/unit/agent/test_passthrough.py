@@ -195,7 +195,9 @@ def test_the_sound_of_a_card_goes_with_it(world: World) -> None:
     held = record("a1", "GPU-a")
     world.executor.provide(held)
     assert (world.driver_of(A), world.driver_of(SOUND)) == ("vfio-pci", "vfio-pci")
-    assert dict(world.executor.edits(held).environment)["CALABASH_PCI"] == A
+    environment = dict(world.executor.edits(held).environment)
+    assert (environment["CALABASH_PCI"], environment["CALABASH_PCI_BESIDE"]) == (A, SOUND)
+    assert environment["PCI_RESOURCE_CALABASH_DEV_GPUS"] == A, "KubeVirt counts devices: it has asked for one"
     world.executor.leave(held)
     world.back()
     assert (world.driver_of(A), world.driver_of(SOUND)) == ("nvidia", "snd_hda_intel")
@@ -303,6 +305,53 @@ def test_a_function_of_the_drivers_list_becomes_a_virtual_gpu_and_stops_being_on
     world.executor.leave(held)
     world.back()
     assert (listed / "current_vgpu_type").read_text() == "0\n"
+
+
+def _offered(world: World) -> dict[str, int]:
+    world.executor._offer_again_s = 0.0
+    return {p.name: p.count for d in world.inventory.devices() if d.uuid == "GPU-a" for p in d.vf_profiles}
+
+
+def test_parts_that_the_driver_offers_later_are_offered_and_what_is_out_counts_as_there(world: World) -> None:
+    assert _offered(world) == {"vf": 16}
+    functions = world.executor.machine.functions.make(A, 2)
+    for function in functions:
+        listed = world.root / "sys/bus/pci/devices" / function / "nvidia"
+        listed.mkdir()
+        (listed / "creatable_vgpu_types").write_text("ID : vGPU Name\n945 : NVIDIA A100-10C\n")
+        (listed / "current_vgpu_type").write_text("0\n")
+    assert _offered(world) == {"vf": 16}, "it has not looked again"
+    world.executor.verify([])
+    assert _offered(world) == {"NVIDIA A100-10C": 2}
+    held = record("a1", "GPU-a", profile="NVIDIA A100-10C")
+    world.executor.provide(held)
+    world.executor.verify([held])
+    assert _offered(world) == {"NVIDIA A100-10C": 2}
+    for function in functions:  # with one of that size no other one has room
+        (world.root / "sys/bus/pci/devices" / function / "nvidia/creatable_vgpu_types").write_text("ID : vGPU Name\n")
+    world.executor.verify([held])
+    assert _offered(world) == {"NVIDIA A100-10C": 1}
+    world.executor.leave(held)
+    world.back()
+
+
+def test_mediated_devices_that_are_out_count_as_there(tmp_path: Path) -> None:
+    kernel = SimulatedKernel(tmp_path / "root")
+    kernel.plug(SimulatedPci(address=A, group=1, types={"nvidia-222": "framebuffer=8192M, max_instance=2"}))
+    world = World(tmp_path)
+    held = [record(name, "GPU-a", profile="nvidia-222") for name in ("a1", "a2")]
+    for count in (1, 2):
+        world.executor.provide(held[count - 1])
+        world.executor.verify(held[:count])
+        assert _offered(world) == {"nvidia-222": 2}
+    world.start()  # a pool that begins anew learns what is out with the first look
+    world.executor.verify(held)
+    assert _offered(world) == {"nvidia-222": 2}
+    for one in held:
+        world.executor.leave(one)
+    world.back()
+    world.executor.verify([])
+    assert _offered(world) == {"nvidia-222": 2}
 
 
 def test_a_damaged_book_is_told_and_nothing_is_guessed(world: World) -> None:

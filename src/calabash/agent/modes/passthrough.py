@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,6 +27,8 @@ from calabash.model.request import AllocationId
 from calabash.sharing import passthrough
 from calabash.sharing.protocol import Edits
 
+OFFER_EVERY_S = 5.0
+
 
 class PassthroughExecutor(ViewOnly):
     """Gives cards and parts of cards to virtual machines.
@@ -41,6 +45,7 @@ class PassthroughExecutor(ViewOnly):
         self._machine = machine
         self._book = PassthroughBook(tools.home / "passthrough.json")
         self._changing = threading.Lock()  # one change of the machine at a time
+        self._offer_again_s = 0.0
         self._giving = GivingAway(tools.inventory, self._book, lambda: self.machine)
         self._fetching = FetchingBack(tools.inventory, self._book, lambda: self.machine, self._changing)
         for given in self._book.all():
@@ -61,11 +66,19 @@ class PassthroughExecutor(ViewOnly):
 
     def start(self) -> None:
         """What parts the cards make."""
+        self._offer(())
+
+    def _offer(self, held: Sequence[AllocationRecord]) -> None:
+        """Which parts there can be: the driver's own word, plus what is given out of it."""
         if self._tools.environment and not (self._tools.device_root or Path("/")).is_dir():
             return
+        at = {given.name for given in self._book.all() if given.kind is GivenKind.TYPE}
         for device in self._tools.inventory.devices():
-            profiles = self.machine.profiles(device)
-            if profiles:
+            if self._tools.inventory.lent.loan(device.uuid) is not None:
+                continue
+            parts = (part for record in held for part in record.placement.slices if part.device == device.uuid)
+            profiles = self.machine.profiles(device, given=Counter(p.vf for p in parts if p.vf), at=at)
+            if profiles != device.vf_profiles:
                 self._tools.inventory.offer_parts(device.uuid, profiles)
 
     # -- giving ------------------------------------------------------------------------------------------------
@@ -105,6 +118,9 @@ class PassthroughExecutor(ViewOnly):
         addresses = ",".join(g.name for g in given if g.kind is not GivenKind.MEDIATED)
         mediated = ",".join(g.name for g in given if g.kind is GivenKind.MEDIATED)
         environment = []
+        beside = ",".join(g.name for g in self._book.of(record.id) if not g.main)
+        if beside:
+            environment.append(("CALABASH_PCI_BESIDE", beside))
         for value, ours, is_mediated in ((addresses, "CALABASH_PCI", False), (mediated, "CALABASH_MDEV", True)):
             if value:
                 models = {self._tools.inventory.model_of(part.device) for part in record.placement.slices}
@@ -134,8 +150,15 @@ class PassthroughExecutor(ViewOnly):
         self._fetching.fetch({given.allocation for given in self._book.all()} - known)
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        """What could not be fetched back yet, told once."""
-        del held
+        """What could not be fetched back yet, told once. Now and then it looks which parts the driver offers now: an
+        operator may have made functions since, or given a card other types."""
+        now_s = time.monotonic()
+        if now_s >= self._offer_again_s and self._changing.acquire(blocking=False):
+            try:
+                self._offer_again_s = now_s + OFFER_EVERY_S
+                self._offer(held)
+            finally:
+                self._changing.release()
         return self._fetching.news()
 
     # -- the rest ----------------------------------------------------------------------------------------------

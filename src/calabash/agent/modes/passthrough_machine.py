@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calabash.model.device import Device, VfProfile
@@ -23,6 +23,7 @@ from calabash.sharing.passthrough import GroupMember, companions, not_viable
 PLAIN = "vf"  # the profile of a function that has no types: an even part of the card
 _SIMULATED_FUNCTIONS = 16
 _USERS_TOLD = 3
+NOTHING: Mapping[str, int] = {}
 
 
 def is_gpu(device: PciDevice) -> bool:
@@ -118,18 +119,22 @@ class Machine:
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def profiles(self, device: Device) -> tuple[VfProfile, ...]:
-        """The parts that this card makes for virtual machines, largest first."""
+    def profiles(
+        self, device: Device, given: Mapping[str, int] = NOTHING, *, at: Collection[str] = ()
+    ) -> tuple[VfProfile, ...]:
+        """The parts that this card makes for virtual machines, largest first; ``given``: how many of each are out, and
+        ``at`` which functions."""
         card = self.tree.find(pci_address(device.pci_bus_id)) if pci_address(device.pci_bus_id) else None
         if card is None or not self.accepts(card):
             return ()
-        found: dict[str, VfProfile] = {}
-        for place in (card.address, *card.vfs):
+        found = {p.name: replace(p, count=0) for p in device.vf_profiles if given.get(p.name)}
+        for place in (p for p in (card.address, *card.vfs) if p not in at):
             for kind in self.tree.virtual_types(place):
-                before = found.get(kind.name)
-                count = kind.available + (before.count if before is not None else 0)
-                if count:
-                    found[kind.name] = VfProfile(name=kind.name, memory_mib=kind.memory_mib, count=count)
+                count = kind.available + (found[kind.name].count if kind.name in found else 0)
+                found[kind.name] = VfProfile(name=kind.name, memory_mib=kind.memory_mib, count=count)
+        found = {name: replace(one, count=one.count + given.get(name, 0)) for name, one in found.items()}
+        found = {name: one for name, one in found.items() if one.count}
+        found.pop(PLAIN, None)
         if not found and card.vfs_total:
             memory_mib = device.memory_mib // card.vfs_total
             found[PLAIN] = VfProfile(name=PLAIN, memory_mib=memory_mib, count=card.vfs_total)
