@@ -46,10 +46,11 @@ class DebianPackage:
         return self.fields.get("Source", self.name).partition(" ")[0]
 
 
-def fetch(roots: Sequence[str], cache: Path) -> list[DebianPackage]:
+def fetch(roots: Sequence[str], cache: Path, architecture: str = "") -> list[DebianPackage]:
     """The packages ``roots`` and all that they depend on, fetched into ``cache`` where they are not there; by name.
 
-    Raises PackagesError.
+    For another architecture than this machine's (``arm64``), from the same sources, with lists of packages in ``cache``. These
+    are fetched when there are none and when they name what the servers have no more. Raises PackagesError.
     """
     archives = cache / "archives"
     (archives / "partial").mkdir(parents=True, exist_ok=True)
@@ -62,13 +63,38 @@ def fetch(roots: Sequence[str], cache: Path) -> list[DebianPackage]:
         "APT::Sandbox::User": "root",
         "Debug::NoLocking": "true",
     }
+    lists = cache / f"lists-{architecture}"
+    if architecture:
+        (lists / "partial").mkdir(parents=True, exist_ok=True)
+        options |= {
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "Dir::State::lists": lists,
+            "Dir::Cache::pkgcache": "",
+            "Dir::Cache::srcpkgcache": "",
+        }
     apt = ["apt-get", "-q", "-y", *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
-    chosen = _CHOSEN.findall(_run(*apt, "--simulate", "install", *roots))
+    if not architecture:
+        chosen = _download(apt, roots)
+    elif any(lists.glob("*_Packages*")):
+        try:
+            chosen = _download(apt, roots)
+        except PackagesError:
+            _run(*apt, "update")
+            chosen = _download(apt, roots)
+    else:
+        _run(*apt, "update")
+        chosen = _download(apt, roots)
+    packages = [_read(archives / f"{n}_{v.replace(':', '%3a')}_{a}.deb") for n, v, a in chosen]
+    return sorted(reached(roots, packages), key=lambda package: package.name)
+
+
+def _download(apt: Sequence[str], roots: Sequence[str]) -> list[tuple[str, str, str]]:
+    chosen: list[tuple[str, str, str]] = _CHOSEN.findall(_run(*apt, "--simulate", "install", *roots))
     if not chosen:
         raise PackagesError(f"APT chose no packages for {' '.join(roots)}")
     _run(*apt, "--download-only", "install", *roots)
-    packages = [_read(archives / f"{n}_{v.replace(':', '%3a')}_{a}.deb") for n, v, a in chosen]
-    return sorted(reached(roots, packages), key=lambda package: package.name)
+    return chosen
 
 
 def reached(roots: Iterable[str], packages: Iterable[DebianPackage]) -> list[DebianPackage]:

@@ -1,7 +1,8 @@
 """``make image``: the product's image as an OCI archive, from Debian packages and the wheel.
 
 No registry of images, no container engine and no root. ``build/image`` then has ``calabash-VERSION.oci.tar`` for
-``ctr -n k8s.io images import`` or ``skopeo copy oci-archive:...``, and ``calabash-VERSION.cdx.json``, which says what is in it.
+``ctr -n k8s.io images import`` or ``skopeo copy oci-archive:...``, for x86-64 and aarch64 where there is a cross compiler, and
+``calabash-VERSION.cdx.json``, which says what is in it. Nothing made for the other machine is run.
 The same packages and the same tree give the same bytes. ``Containerfile`` says the same to a container engine.
 """
 
@@ -9,18 +10,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import calabash
-from tools import debian, oci, sbom
+from tools import debian, oci, sbom, wheel
 from tools.debian import DebianPackage, PackagesError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,11 +40,22 @@ _GROUPS = f"root:x:0:\ncalabash:x:{USER}:\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """An image and the list of what is in it."""
+    """An image and, for each machine, the list of what is in it."""
 
     archive: Path
-    bill: Path
+    bills: tuple[Path, ...]
     reference: str = REFERENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """The files of the image for one machine, a directory for each layer, and what its bill says."""
+
+    machine: str
+    base: Path
+    libraries: Path
+    product: Path
+    bill: str
 
 
 def cache() -> Path:
@@ -50,47 +63,88 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "debian"
 
 
-def build(out: Path) -> Built:
-    """Makes the image in ``out``. Raises PackagesError."""
+def build(out: Path, machines: Sequence[str] = ()) -> Built:
+    """Makes the image in ``out``, for this machine unless others are named. Raises PackagesError."""
     out.mkdir(parents=True, exist_ok=True)
+    own = platform.machine()
     with tempfile.TemporaryDirectory(prefix="calabash-image-") as scratch, ThreadPoolExecutor(3) as several:
-        base, libraries, product = (Path(scratch) / name for name in ("base", "libraries", "product"))
-        built = several.submit(wheel, Path(scratch))
-        packages = debian.fetch(PACKAGES, cache())
-        unpacked = several.submit(_unpack, packages, base)
-        _install(built.result(), python_of(packages), libraries)
-        unpacked.result()
-        bill = _bill(packages, base, libraries)
-        _separate(libraries, product)
-        _scripts(product)
-        (product / "usr/share/calabash").mkdir(parents=True)
-        (product / "usr/share/calabash/sbom.cdx.json").write_text(bill)
-        image = oci.Image(
-            REFERENCE,
-            tuple(several.map(partial(_layer, base), (base, libraries, product))),
-            {
-                "User": f"{USER}:{USER}",
-                "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"],
-                "Entrypoint": ["calabash"],
-                "WorkingDir": "/",
-            },
-            labels={
-                "org.opencontainers.image.title": "calabash",
-                "org.opencontainers.image.version": calabash.__version__,
-                "org.opencontainers.image.licenses": "Apache-2.0",
-            },
+        trees = [assemble(Path(scratch) / machine, machine, several) for machine in machines or (own,)]
+        compiler = next((tree.base for tree in trees if tree.machine == own), None) or _base(
+            Path(scratch) / "compiler", own
         )
-        archive = oci.write_archive(out / f"calabash-{calabash.__version__}.oci.tar", [image])
-    beside = out / f"calabash-{calabash.__version__}.cdx.json"
-    beside.write_text(bill)
-    return Built(archive=archive, bill=beside)
+        archive = oci.write_archive(
+            out / f"calabash-{calabash.__version__}.oci.tar", [_image(tree, compiler, several) for tree in trees]
+        )
+    bills = []
+    for tree in trees:
+        kind = "" if tree.machine == own else f"-{oci.architecture(tree.machine)}"
+        bills.append(out / f"calabash-{calabash.__version__}{kind}.cdx.json")
+        bills[-1].write_text(tree.bill)
+    return Built(archive=archive, bills=tuple(bills))
 
 
-def wheel(out: Path) -> Path:
-    """Builds the product's wheel with the native libraries as they are; its path."""
-    _uv("build", "--quiet", "--wheel", "--out-dir", str(out), str(ROOT))
-    (path,) = out.glob("*.whl")
-    return path
+def assemble(directory: Path, machine: str, several: ThreadPoolExecutor) -> Tree:
+    """Everything that goes into the image for a machine, in directories. Nothing of it is run. Raises PackagesError."""
+    directory.mkdir(parents=True)
+    base, libraries, product = (directory / name for name in ("base", "libraries", "product"))
+    built = several.submit(wheel.build, directory, machine)
+    packages = debian_packages(machine)
+    unpacked = several.submit(_unpack, packages, base)
+    try:
+        _install(built.result(), python_of(packages), machine, libraries)
+    except wheel.BuildError as error:
+        raise PackagesError(str(error)) from error
+    unpacked.result()
+    bill = _bill(packages, base, libraries)
+    _separate(libraries, product)
+    _scripts(product)
+    (product / "usr/share/calabash").mkdir(parents=True)
+    (product / "usr/share/calabash/sbom.cdx.json").write_text(bill)
+    return Tree(machine=machine, base=base, libraries=libraries, product=product, bill=bill)
+
+
+def fetched(machine: str) -> Path:
+    """The mark that everything for a machine is in the caches."""
+    return cache() / f"complete-{machine}"
+
+
+def fetch() -> None:
+    """Fills the caches of Debian and Python packages for the other machines. Raises PackagesError."""
+    for machine in _possible()[1:]:
+        fetched(machine).unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix="calabash-image-") as scratch, ThreadPoolExecutor(3) as several:
+            assemble(Path(scratch) / machine, machine, several)
+        fetched(machine).touch()
+
+
+def debian_packages(machine: str) -> list[DebianPackage]:
+    """Fetched where they are not in the cache. Raises PackagesError."""
+    return debian.fetch(PACKAGES, cache(), "" if machine == platform.machine() else oci.architecture(machine))
+
+
+def _base(directory: Path, machine: str) -> Path:
+    _unpack(debian_packages(machine), directory)
+    return directory
+
+
+def _image(tree: Tree, compiler: Path, several: ThreadPoolExecutor) -> oci.Image:
+    layers = (tree.base, tree.libraries, tree.product)
+    return oci.Image(
+        REFERENCE,
+        tuple(several.map(partial(_layer, compiler, tree), layers)),
+        {
+            "User": f"{USER}:{USER}",
+            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"],
+            "Entrypoint": ["calabash"],
+            "WorkingDir": "/",
+        },
+        labels={
+            "org.opencontainers.image.title": "calabash",
+            "org.opencontainers.image.version": calabash.__version__,
+            "org.opencontainers.image.licenses": "Apache-2.0",
+        },
+        machine=tree.machine,
+    )
 
 
 def python_of(packages: list[DebianPackage]) -> str:
@@ -110,11 +164,11 @@ def _unpack(packages: list[DebianPackage], base: Path) -> None:
     (base / "tmp").chmod(0o1777)
 
 
-def _install(product: Path, python: str, tree: Path) -> None:
+def _install(product: Path, python: str, machine: str, tree: Path) -> None:
     target = tree / _SITE
     target.mkdir(parents=True)
-    version = ("--python-version", python)
-    _uv("pip", "install", "--quiet", "--target", str(target), *version, "--only-binary", ":all:", str(product))
+    kind = ("--python-version", python, "--python-platform", f"{machine}-manylinux_2_36", "--only-binary", ":all:")
+    wheel.run(wheel.uv(), "pip", "install", "--quiet", "--target", str(target), *kind, str(product))
     for pattern in _NEEDLESS:
         for path in list(target.glob(pattern)):
             shutil.rmtree(path, ignore_errors=True)
@@ -137,14 +191,15 @@ def _separate(libraries: Path, product: Path) -> None:
         path.rename(product / _SITE / path.name)
 
 
-def _compile(base: Path, tree: Path) -> None:
-    """Byte code by the image's own Python: the image may be read-only, and files have no times that could be compared."""
+def _compile(base: Path, tree: Path, *, is_base: bool) -> None:
+    """Byte code by the image's own Python, that of ``base``, which this machine can run: the image may be read-only, and files
+    have no times that could be compared. Byte code is the same for every machine."""
     (loader,) = base.glob("usr/lib*/ld-linux*.so.*")
     libraries = ":".join(str(path) for path in base.glob("usr/lib/*-linux-gnu"))
     (python,) = base.glob("usr/bin/python3.[0-9]*")
     command = [loader, "--library-path", libraries, python, "-S", "-m", "compileall", "-q", "-f"]
-    directories = [base / "usr/lib" / python.name] if tree == base else [tree / _SITE]
-    _run(
+    directories = [tree / "usr/lib" / python.name] if is_base else [tree / _SITE]
+    wheel.run(
         *(str(word) for word in command),
         *("--invalidation-mode", "unchecked-hash", "-s", str(tree), "-p", "/"),
         *(str(directory) for directory in directories),
@@ -157,9 +212,12 @@ def _compile(base: Path, tree: Path) -> None:
     )
 
 
-def _layer(base: Path, tree: Path) -> bytes:
-    _compile(base, tree)
-    return oci.packed(oci.layer_of(tree))
+def _layer(compiler: Path, tree: Tree, layer: Path) -> bytes:
+    try:
+        _compile(compiler, layer, is_base=layer == tree.base)
+    except wheel.BuildError as error:
+        raise PackagesError(str(error)) from error
+    return oci.packed(oci.layer_of(layer))
 
 
 def _scripts(product: Path) -> None:
@@ -176,32 +234,37 @@ def _bill(packages: list[DebianPackage], base: Path, libraries: Path) -> str:
     return sbom.document("calabash", calabash.__version__, [*debs, *sbom.python_packages(libraries / _SITE)])
 
 
-def _uv(*words: str) -> None:
-    own = ROOT / ".tools" / "bin" / "uv"
-    program = os.environ.get("UV") or shutil.which("uv") or (str(own) if own.exists() else "")
-    if not program:
-        raise PackagesError("uv is not installed; hint: tools/bootstrap")
-    _run(program, *words)
-
-
-def _run(*command: str, environment: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, errors="replace")
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise PackagesError(f"{Path(command[0]).name} ended with {done.returncode}: {said}")
+def _possible() -> list[str]:
+    """Machines for which there is a compiler, this one first."""
+    own = platform.machine()
+    others = [name for name in wheel.MACHINES if name != own and shutil.which(f"{name}-linux-gnu-gcc")]
+    return [own, *others]
 
 
 def main() -> int:
     """Make the image."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "image", help="directory for the results")
+    parser.add_argument(
+        "--arch",
+        choices=wheel.MACHINES,
+        action="append",
+        help="machines that it is for (those for which we can compile)",
+    )
+    parser.add_argument(
+        "--fetch", action="store_true", help="only fill the caches with what the other machines' images take"
+    )
+    arguments = parser.parse_args()
     try:
-        built = build(parser.parse_args().out)
+        if arguments.fetch:
+            fetch()
+            return 0
+        built = build(arguments.out, arguments.arch or _possible())
     except PackagesError as error:
         print(f"error: {error}", file=sys.stderr)
         print("hint: it needs a Debian with package lists (apt-get update), and the packages' servers", file=sys.stderr)
         return 1
-    print(f"{built.archive}  {built.archive.stat().st_size >> 20} MiB  {built.reference}\n{built.bill}")
+    print(f"{built.archive}  {built.archive.stat().st_size >> 20} MiB  {built.reference}", *built.bills, sep="\n")
     return 0
 
 

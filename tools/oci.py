@@ -25,18 +25,20 @@ _GZIP = b"\x1f\x8b"
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image: what pods call it, its layers (tar archives, compressed by gzip or not, lowest first), its settings (Env,
-    Cmd, ...), and when it was made, RFC 3339, if that is to be said."""
+    Cmd, ...), when it was made, RFC 3339, if that is to be said, and for which machine."""
 
     reference: str
     layers: tuple[bytes, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     created: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    machine: str = field(default_factory=platform.machine)  # as ``uname -m`` says it
 
 
-def architecture() -> str:
-    """This machine's, as images name it."""
-    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+def architecture(machine: str = "") -> str:
+    """A machine's, as images name it: this one's, or what ``uname -m`` says there."""
+    machine = machine or platform.machine()
+    return _ARCHITECTURES.get(machine, machine)
 
 
 def layer_of(tree: Path, under: str = "") -> bytes:
@@ -60,9 +62,12 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def write_archive(path: Path, images: Iterable[Image]) -> Path:
-    """Writes an OCI archive with these images; the path."""
+    """Writes an OCI archive with these images; the path. Those of one reference are one image for several machines."""
     blobs: dict[str, bytes] = {}
-    listed = [_manifest(image, blobs) for image in images]
+    by_reference: dict[str, list[Image]] = {}
+    for image in images:
+        by_reference.setdefault(image.reference, []).append(image)
+    listed = [_listed(several, blobs) for several in by_reference.values()]
     index = {"schemaVersion": 2, "mediaType": _KIND + "index.v1+json", "manifests": listed}
     with tarfile.open(path, "w") as tar:
         _add(tar, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
@@ -82,16 +87,35 @@ def _digest(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+def _kept(data: bytes, kind: str, blobs: dict[str, bytes]) -> dict[str, Any]:
+    blobs[_digest(data)] = data
+    return {"mediaType": _KIND + kind, "digest": _digest(data), "size": len(data)}
+
+
+def _listed(images: list[Image], blobs: dict[str, bytes]) -> dict[str, Any]:
+    """What the archive's index says of a reference: its manifest, or an index of manifests by machine."""
+    name = images[0].reference
+    if len(images) == 1:
+        listed = _manifest(images[0], blobs)
+    else:
+        manifests = [
+            {**_manifest(image, blobs), "platform": {"architecture": architecture(image.machine), "os": "linux"}}
+            for image in images
+        ]
+        index = {"schemaVersion": 2, "mediaType": _KIND + "index.v1+json", "manifests": manifests}
+        listed = _kept(json.dumps(index).encode(), "index.v1+json", blobs)
+    return {**listed, "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}}
+
+
 def _manifest(image: Image, blobs: dict[str, bytes]) -> dict[str, Any]:
     def kept(data: bytes, kind: str) -> dict[str, Any]:
-        blobs[_digest(data)] = data
-        return {"mediaType": _KIND + kind, "digest": _digest(data), "size": len(data)}
+        return _kept(data, kind, blobs)
 
     layers = [kept(layer, "layer.v1.tar+gzip" if layer[:2] == _GZIP else "layer.v1.tar") for layer in image.layers]
     unpacked = [gzip.decompress(layer) if layer[:2] == _GZIP else layer for layer in image.layers]
     config = {
         **({"created": image.created} if image.created else {}),
-        "architecture": architecture(),
+        "architecture": architecture(image.machine),
         "os": "linux",
         "config": {**image.settings, **({"Labels": dict(image.labels)} if image.labels else {})},
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in unpacked]},
@@ -102,5 +126,4 @@ def _manifest(image: Image, blobs: dict[str, bytes]) -> dict[str, Any]:
         "config": kept(json.dumps(config).encode(), "config.v1+json"),
         "layers": layers,
     }
-    named = {"io.containerd.image.name": image.reference, "org.opencontainers.image.ref.name": image.reference}
-    return {**kept(json.dumps(manifest).encode(), "manifest.v1+json"), "annotations": named}
+    return kept(json.dumps(manifest).encode(), "manifest.v1+json")

@@ -7,14 +7,13 @@ same tests, and control pages that two machines share. ``test_aarch64.py`` runs 
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from tests.compiled import compiled
+from tools.wheel import libraries
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = os.environ.get("CALABASH_TEST_MACHINE", "")
@@ -56,15 +55,7 @@ int main(int argc, char **argv)
 @functools.cache
 def cross_libraries() -> Path:
     """Everything that ``make native`` builds, for aarch64."""
-    lock = ROOT / "build/cross.lock"
-    lock.parent.mkdir(exist_ok=True)
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        command = ["make", "-s", "-j2", "-C", str(ROOT / "native"), f"CROSS={PREFIX}"]
-        plain = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "OUT", "BUILD", "CC")}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=plain)
-        assert done.returncode == 0, done.stderr
-    return CROSS_OUT
+    return libraries("aarch64")
 
 
 def runnable(program: Path) -> Path:

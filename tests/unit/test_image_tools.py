@@ -66,6 +66,30 @@ def test_an_archive_names_everything_by_what_it_holds(tmp_path: Path) -> None:
     assert listed["annotations"]["org.opencontainers.image.ref.name"] == "localhost/x:1"
 
 
+def test_images_of_one_name_for_two_machines_are_one_index(tmp_path: Path) -> None:
+    def made(machine: str) -> oci.Image:
+        layer = oci.layer_of(tree(tmp_path / machine, time=1), under=machine)
+        return oci.Image("localhost/x:1", (layer,), machine=machine)
+
+    path = oci.write_archive(tmp_path / "x.tar", [made("x86_64"), made("aarch64"), oci.Image("localhost/y:1", ())])
+    with tarfile.open(path) as archive:
+
+        def blob(entry: dict[str, Any]) -> Any:
+            file = archive.extractfile("blobs/" + entry["digest"].replace(":", "/"))
+            assert file is not None
+            return json.loads(file.read())
+
+        file = archive.extractfile("index.json")
+        assert file is not None
+        both, single = json.loads(file.read())["manifests"]
+        assert both["mediaType"] == "application/vnd.oci.image.index.v1+json"
+        assert both["annotations"]["io.containerd.image.name"] == "localhost/x:1"
+        assert single["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+        listed = {entry["platform"]["architecture"]: blob(blob(entry)["config"]) for entry in blob(both)["manifests"]}
+    assert {name: config["architecture"] for name, config in listed.items()} == {"amd64": "amd64", "arm64": "arm64"}
+    assert listed["amd64"]["rootfs"] != listed["arm64"]["rootfs"]
+
+
 def test_packages_are_reached_by_what_they_need_and_not_by_way_of_installers() -> None:
     packages = [
         package("python3", "python3.11 (>= 3.11.1-1~), libssl3 (>= 3.0.0) | libssl-dev, mime-support | media-types"),

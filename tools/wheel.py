@@ -1,0 +1,89 @@
+"""``python -m tools.wheel``: the product's wheel for this machine, or, by a cross compiler, for the other one.
+
+A wheel holds the C libraries of one machine and says so in its name, and which C library it needs at least. For aarch64 on
+x86-64 it takes ``gcc-aarch64-linux-gnu`` and ``libc6-dev-arm64-cross`` (``tools/bootstrap --tests``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MACHINES = ("x86_64", "aarch64")
+
+
+class BuildError(Exception):
+    """A build said no; the text is its own."""
+
+
+def libraries(machine: str) -> Path:
+    """The directory with the C libraries for a machine, built where they are not. Raises BuildError."""
+    own = machine == platform.machine()
+    prefix = "" if own else f"{machine}-linux-gnu-"
+    if not own and shutil.which(f"{prefix}gcc") is None:
+        raise BuildError(f"{prefix}gcc is not installed; hint: tools/bootstrap --tests")
+    lock = ROOT / "build" / ("native.lock" if own else "cross.lock")
+    lock.parent.mkdir(exist_ok=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        plain = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "OUT", "BUILD", "CC")}
+        words = [] if own else [f"CROSS={prefix}"]
+        run("make", "-s", "-j2", "-C", str(ROOT / "native"), *words, environment=plain)
+    return ROOT / "src/calabash/_native" if own else ROOT / f"build/native-{machine}/_native"
+
+
+def build(out: Path, machine: str = "") -> Path:
+    """Builds the wheel for a machine; its path. Raises BuildError."""
+    machine = machine or platform.machine()
+    native = libraries(machine)
+    for old in out.glob(f"calabash-*_{machine}.whl"):
+        old.unlink()
+    environment = os.environ | {"CALABASH_WHEEL_NATIVE": str(native)}
+    run(uv(), "build", "--quiet", "--wheel", "--out-dir", str(out), str(ROOT), environment=environment)
+    (path,) = out.glob(f"calabash-*_{machine}.whl")
+    return path
+
+
+def uv() -> str:
+    """The program. Raises BuildError."""
+    own = ROOT / ".tools" / "bin" / "uv"
+    program = os.environ.get("UV") or shutil.which("uv") or (str(own) if own.exists() else "")
+    if not program:
+        raise BuildError("uv is not installed; hint: tools/bootstrap")
+    return program
+
+
+def run(*command: str, environment: dict[str, str] | None = None) -> None:
+    """Runs it to a good end, or raises BuildError with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, errors="replace")
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        raise BuildError(f"{Path(command[0]).name} ended with {done.returncode}: {said}")
+
+
+def main() -> int:
+    """Make wheels."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--arch", choices=MACHINES, action="append", help="for which machine, several times for several"
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory for the results")
+    arguments = parser.parse_args()
+    try:
+        for machine in arguments.arch or [platform.machine()]:
+            print(build(arguments.out, machine))
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
