@@ -124,6 +124,28 @@ def test_small_tenants_share_an_instance_and_its_memory_and_nothing_else(make_wo
     assert world.events("mended") == []
 
 
+def test_time_on_an_instance_of_a_program_without_the_library_is_what_the_driver_tells(make_world: MakeWorld) -> None:
+    """From Hopper on."""
+    world = make_world("H100")
+    world.up()
+    words = ("--kernels", str(KERNELS), "--kernel-us", "900", "--seconds", "5")
+    load, allocation = world.running(
+        "env", "-u", "LD_PRELOAD", str(program("gpuload")), *words, mode="mig", mig="2g.20gb"
+    )
+
+    def used_percent() -> float:
+        return max((s["core_used_percent"] for a in world.allocations() for s in a["slices"]), default=0.0)
+
+    until(lambda: 14 < used_percent() <= 28, what="its use to be shown")
+    until(load.dead, what="the load to end")
+    until(lambda: not world.allocations(), what="the slice to come back")
+    world.kill(signal.SIGTERM)
+    store = open_store(f"sqlite:///{world.home}/pool.db")
+    used_s = sum(r.used_gpu_s for r in store.usage(allocation["id"]))
+    store.close()
+    assert 3 * 0.28 < used_s <= 6 * 0.28
+
+
 @pytest.mark.parametrize(("profile", "multiprocessors", "percent"), [("2g.20gb", 28, 28), ("1c.3g.40gb", 14, 14)])
 def test_time_on_an_instance_is_metered_as_the_card_has_spent_it(
     make_world: MakeWorld, profile: str, multiprocessors: int, percent: int

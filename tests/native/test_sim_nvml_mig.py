@@ -425,3 +425,37 @@ answer = [refused, made]
     )
     assert refused > 200
     assert made > 200
+
+
+GPM = """
+import ctypes
+h = handles()[0]
+answer = [nvmlGpmQueryDeviceSupport(h).isSupportedDevice]
+nvmlDeviceSetMigMode(h, 1)
+gi = nvmlGpuInstanceGetInfo(nvmlDeviceCreateGpuInstance(h, 19)).id
+a, b = nvmlGpmSampleAlloc(), nvmlGpmSampleAlloc()
+asked = c_nvmlGpmMetricsGet_t(version=NVML_GPM_METRICS_GET_VERSION, numMetrics=2, sample1=a, sample2=b)
+asked.metrics[0].metricId, asked.metrics[1].metricId = NVML_GPM_METRIC_GRAPHICS_UTIL, NVML_GPM_METRIC_DRAM_BW_UTIL
+def error(call):
+    try: call()
+    except NVMLError as refused: return refused.value
+    return 0
+answer.append(error(lambda: nvmlGpmMetricsGet(asked)))
+answer.append(error(lambda: nvmlGpmMigSampleGet(h, gi + 1, a)))
+answer.append(error(lambda: nvmlGpmMigSampleGet(h, gi, a)))
+time.sleep(0.01)
+answer.append(error(lambda: nvmlGpmMigSampleGet(h, gi, b)))
+answer.append(error(lambda: nvmlGpmMetricsGet(asked)))
+answer.append([asked.metrics[0].nvmlReturn, asked.metrics[0].value, asked.metrics[1].nvmlReturn])
+answer.append([error(lambda: nvmlGpmSampleFree(s)) for s in (a, b)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [("H100", [1, 2, 2, 0, 0, 0, [0, 0.0, 3], [0, 0]]), ("A100-80GB", [0, 2, 2, 3, 3, 2, [0, 0.0, 0], [0, 0]])],
+)
+def test_how_long_an_instance_worked_is_told_from_hopper_on(tmp_path: Path, card: str, expected: list[object]) -> None:
+    node = Node(tmp_path / "node.state", card, compile_holder())
+    assert node.nvml(GPM) == expected
+    node.close()

@@ -48,6 +48,7 @@ struct run {
     struct sim *sim;
     struct sim_device *device;
     uint32_t share, shares; /* the multiprocessors of this line, of those of the card */
+    uint32_t gi, gi_share;  /* the GPU instance of this line, and its multiprocessors; 0: none */
     bool commit;
     uint64_t time_ns, slice_end_ns;
     uint32_t current, count;
@@ -87,9 +88,12 @@ static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, b
     r->sim = s;
     r->device = d;
     r->share = r->shares = 1;
+    r->gi_share = 0;
     if (line > 0 && d->profile.sm_count > 0) {
         r->share = sim_ci_sm_count(d, &d->mig.ci[(line - 1) % SIM_CI_MAX]);
         r->shares = d->profile.sm_count;
+        r->gi = d->mig.ci[(line - 1) % SIM_CI_MAX].gi_id % SIM_GI_MAX;
+        r->gi_share = d->mig.gi[r->gi].sm_count;
     }
     r->commit = commit;
     r->time_ns = e->time_ns;
@@ -126,6 +130,7 @@ static void account_card(struct run *r, uint64_t from_ns, uint64_t to_ns, bool c
 {
     struct sim_engine *e = &r->device->engine;
     *(copy ? &e->copy_ns : &e->busy_ns) += (to_ns - from_ns) * r->share / r->shares;
+    if (!copy && r->gi_share > 0) r->device->mig.busy_ns[r->gi] += (to_ns - from_ns) * r->share / r->gi_share;
     for (uint64_t t = max64(
              from_ns, to_ns > SIM_HISTORY_TICKS * SIM_TICK_NS ? to_ns - SIM_HISTORY_TICKS * SIM_TICK_NS : 0);
          t < to_ns;) {

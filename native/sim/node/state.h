@@ -149,7 +149,7 @@ struct sim_mig {
     uint32_t generation; /* bumped at each change of the layout */
     struct sim_gi gi[SIM_GI_MAX];
     struct sim_ci ci[SIM_CI_MAX];
-    uint64_t spare[16];
+    uint64_t busy_ns[SIM_GI_MAX]; /* time in which GPU instances worked, by their place; it only grows */
 };
 
 /* Who takes turns with whom: all contexts of a card that is not divided, or those of one compute instance. */

@@ -32,6 +32,7 @@ Members = Callable[[AllocationId], list[Process]]
 
 CHECKPOINT_NS = 60_000_000_000
 RATE_WINDOW_NS = 1_000_000_000
+UNTOLD_NS = 250_000_000  # the library tells late what has run; what it never tells is more than this soon
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class _Ledger:
     sampled_ns: list[int]  # GPU time by the driver's utilisation, where no library measures it
     sampled_mib: list[int]
     sampled_at_ns: int
+    part_mark: list[tuple[int, int] | None]  # what the driver and the page had told of an instance at first
     billed_until_s: float
     billed_ns: list[int]
     rate: list[float]
@@ -108,6 +110,8 @@ class Ledgers:
                 if reading is not None and part.profile:
                     uuid = ledger.keeping.limits.uuids[index]
                     ledger.sampled_mib[index] = sum(p.used_mib for p in reading.processes if p.part == uuid)
+                    if part.part < 0:
+                        _see_part(ledger, index, next((p.busy_ns for p in reading.parts if p.uuid == uuid), None))
                 elif reading is not None:
                     ledger.sampled_mib[index] = reading.memory_used_mib
                     ledger.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
@@ -174,6 +178,7 @@ class Ledgers:
                 sampled_ns=[0] * count,
                 sampled_mib=[0] * count,
                 sampled_at_ns=self._clock.monotonic_ns(),
+                part_mark=[None] * count,
                 billed_until_s=record.granted_at,
                 billed_ns=[0] * count,
                 rate=[0.0] * count,
@@ -236,6 +241,19 @@ def _charged_ns(ledger: _Ledger, index: int) -> int:
     unreported_ns = ledger.keeping.limits.device(index).unreported_ns
     told_ns = (ledger.told_ns[index] + unreported_ns) * ledger.parts_percent[index] // 100
     return told_ns + ledger.sampled_ns[index]
+
+
+def _see_part(ledger: _Ledger, index: int, busy_ns: int | None) -> None:
+    """What the driver saw of an instance beyond what the library has told since it is looked at."""
+    told_ns = max(ledger.told_ns[index], ledger.keeping.usage.device(index).charged_ns)
+    mark = ledger.part_mark[index]
+    if busy_ns is None or mark is None or busy_ns < mark[0]:
+        ledger.part_mark[index] = None if busy_ns is None else (busy_ns, told_ns)
+        return
+    beyond_ns = (busy_ns - mark[0]) - (told_ns - mark[1])
+    if beyond_ns > UNTOLD_NS:
+        ledger.sampled_ns[index] += beyond_ns * ledger.parts_percent[index] // 100
+        ledger.part_mark[index] = (busy_ns, told_ns)
 
 
 def _part_percent(mode: ModeName, part: Slice) -> int:

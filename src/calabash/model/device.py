@@ -126,8 +126,17 @@ class Slowdown(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartTime:
+    """A MIG device that is alone in its GPU instance: time in which that worked, since its driver is asked."""
+
+    uuid: DeviceUuid
+    busy_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """A moment's truth about one device, from its driver; ``nvlinks_up`` is -1 where links are not told of."""
+    """A moment's truth about one device, from its driver; ``nvlinks_up`` is -1 where links are not told of, and ``parts`` are
+    those whose use is told."""
 
     uuid: DeviceUuid
     memory_used_mib: int
@@ -141,3 +150,4 @@ class DeviceReading:
     retired_pages_pending: bool = False
     throttled: tuple[Slowdown, ...] = ()
     nvlinks_up: int = -1
+    parts: tuple[PartTime, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
 from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_files import FileSlots
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
-from calabash.model.device import DeviceReading, DeviceUuid, NodeName
+from calabash.model.device import DeviceReading, DeviceUuid, NodeName, PartTime
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
 from calabash.seams.clock import VirtualClock
@@ -208,3 +209,41 @@ def test_nobody_uses_more_of_an_instance_than_there_was(tmp_path: Path) -> None:
     page._page.device[0].charged_ns = 900_000_000_000
     (interval,) = ledgers.close(record)
     assert interval.used_gpu_s == pytest.approx(1.4)
+
+
+class Told:
+    """A driver that tells how long an instance worked."""
+
+    def __init__(self) -> None:
+        self.busy_ns: int | None = 0
+
+    def reading(self, uuid: DeviceUuid) -> DeviceReading:
+        parts = () if self.busy_ns is None else (PartTime(uuid=DeviceUuid("MIG-1"), busy_ns=self.busy_ns),)
+        return DeviceReading(
+            uuid=uuid, memory_used_mib=0, utilization_percent=0, temperature_c=0, power_w=0.0, parts=parts
+        )
+
+
+def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_added_once(tmp_path: Path) -> None:
+    clock, driver = VirtualClock(), Told()
+    slots = FileSlots(tmp_path)
+    device = slot_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
+    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    page = pages.UsagePage.of_slot(slots.path(NAME))
+    record = _record(clock, mode="mig", core_percent=50)
+    part = replace(record.placement.slices[0], profile="3g.40gb", start=0)
+    record = replace(record, placement=replace(record.placement, slices=(part,)))
+    ledgers = Ledgers(slots, clock)
+    told_s = seen_s = 0.0
+    story = ((1, 1.0, 1.0), (2, 1.0, 1.1), (3, 0.0, 1.0), (4, 1.0, 0.9), (5, 0.0, 1.0))
+    for _, library_s, driver_s in story:
+        ledgers.sample([record], cast("Any", driver))
+        clock.advance(1)
+        told_s, seen_s = told_s + library_s, seen_s + driver_s
+        page._page.device[0].charged_ns = int(told_s * 1e9)
+        driver.busy_ns = int(seen_s * 1e9)
+    ledgers.sample([record], cast("Any", driver))
+    driver.busy_ns = None  # it tells nothing any more
+    ledgers.sample([record], cast("Any", driver))
+    (interval,) = ledgers.close(record)
+    assert interval.used_gpu_s == pytest.approx(5.0 / 2, abs=0.15)

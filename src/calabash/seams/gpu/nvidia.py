@@ -30,7 +30,7 @@ from calabash.model.device import (
     ProcessUtilization,
 )
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu import nvidia_reset
+from calabash.seams.gpu import nvidia_reset, nvml_mig
 from calabash.seams.gpu import nvml_cards as cards
 from calabash.seams.gpu.deadline import DeadlineThread
 from calabash.seams.gpu.gate import DriverGate
@@ -38,6 +38,7 @@ from calabash.seams.gpu.library import SIM_ENVIRONMENT, simulated_library_dir
 from calabash.seams.gpu.nvidia_mig import NvidiaPartitioning
 from calabash.seams.gpu.nvidia_past import NvidiaPast
 from calabash.seams.gpu.nvml_errors import translated
+from calabash.seams.gpu.nvml_gpm import InstanceTimes
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -177,6 +178,7 @@ class NvidiaDriver:
         self._closed = False
         self._parts: dict[DeviceUuid, DeviceUuid] = {}  # cards of MIG devices: one thread asks about both
         self.partitioning = NvidiaPartitioning(self._ask, self._parts)
+        self._times: dict[DeviceUuid, InstanceTimes] = {}  # each used in the thread of its card
         inherited = os.environ.get(SIM_ENVIRONMENT)
         self._simulated = options.sim_state or (Path(inherited) if inherited else None)
         self.past = NvidiaPast(self._simulated, self._seen.values)
@@ -231,7 +233,13 @@ class NvidiaDriver:
         return tuple(self._seen[index] for index in sorted(self._seen))
 
     def read(self, uuid: DeviceUuid) -> DeviceReading:
-        return self._ask(f"reading {uuid}", lambda: cards.reading_of(uuid), of=uuid)
+        return self._ask(f"reading {uuid}", lambda: self._reading(uuid), of=uuid)
+
+    def _reading(self, uuid: DeviceUuid) -> DeviceReading:
+        handle = cards.handle_of(uuid)
+        alone = nvml_mig.parts_alone(handle) if nvml_mig.is_enabled(handle) else ()
+        times = self._times.setdefault(uuid, InstanceTimes()).read(handle, alone)
+        return replace(cards.reading_of(uuid), parts=times) if times else cards.reading_of(uuid)
 
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
         return self._ask(f"processes of {uuid}", lambda: cards.processes_on(cards.handle_of(uuid)), of=uuid)

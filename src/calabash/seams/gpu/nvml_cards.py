@@ -198,6 +198,7 @@ def reading_of(uuid: DeviceUuid) -> DeviceReading:
         retired_pages_pending=_optional(lambda: bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)), False),
         throttled=tuple(reason for bit, reason in _THROTTLES.items() if _throttles(handle) & bit),
         nvlinks_up=_nvlinks_up(handle),
+        parts=(),
         **_remapping(handle),
     )
 

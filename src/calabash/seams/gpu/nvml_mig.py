@@ -219,6 +219,14 @@ def processes_on_parts(handle: object) -> tuple[DeviceProcess, ...]:
     return tuple(sorted(found, key=lambda p: p.pid))
 
 
+def parts_alone(handle: object) -> tuple[tuple[int, DeviceUuid], ...]:
+    """GPU instances with one MIG device only: their number, and its name."""
+    places: dict[int, list[DeviceUuid]] = {}
+    for (instance, _), seen in _devices(handle).items():
+        places.setdefault(instance, []).append(seen.uuid)
+    return tuple((instance, uuids[0]) for instance, uuids in places.items() if len(uuids) == 1)
+
+
 # ---- making and destroying ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,82 @@
+"""How much of its time a GPU instance worked, by NVML's GPM: from Hopper on. In the thread of the card.
+
+GPM compares two samples; the last one of each instance is kept until the next look. An instance that was destroyed takes its
+sample along. A driver that does not tell, or lets nobody ask, is not asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pynvml
+
+from calabash.model.device import DeviceUuid, PartTime
+
+_APART_S = 0.1  # samples that are closer say nothing
+_WANTED = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One GPU instance: its name, the last sample and when it was taken, the time that it has worked since it is watched."""
+
+    part: DeviceUuid
+    sample: object
+    at_s: float
+    busy_ns: int = 0
+
+
+class InstanceTimes:
+    """The instances of one card."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _Watched] = {}
+        self._silent = False
+
+    def read(self, handle: object, instances: Iterable[tuple[int, DeviceUuid]]) -> tuple[PartTime, ...]:
+        """Of each of these (number of the GPU instance, UUID of its MIG device): GPU time since it is watched."""
+        wanted = dict(instances)
+        for number in [n for n, known in self._watched.items() if wanted.get(n) != known.part]:
+            pynvml.nvmlGpmSampleFree(self._watched.pop(number).sample)
+        if not self._silent:
+            try:
+                for number, part in wanted.items():
+                    self._look(handle, number, part)
+            except pynvml.NVMLError as error:
+                if error.value not in (
+                    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+                    pynvml.NVML_ERROR_NOT_FOUND,
+                ):  # just destroyed
+                    self._silent = True
+        return tuple(PartTime(uuid=known.part, busy_ns=known.busy_ns) for known in self._watched.values())
+
+    def _look(self, handle: object, number: int, part: DeviceUuid) -> None:
+        known, now_s = self._watched.get(number), time.monotonic()
+        if known is not None and now_s - known.at_s < _APART_S:
+            return
+        sample = pynvml.nvmlGpmSampleAlloc()
+        try:
+            pynvml.nvmlGpmMigSampleGet(handle, number, sample)
+            percent = _percent(known.sample, sample) if known is not None else 0.0
+        except pynvml.NVMLError:
+            pynvml.nvmlGpmSampleFree(sample)
+            raise
+        if known is None:
+            self._watched[number] = _Watched(part, sample, now_s)
+            return
+        known.busy_ns += int((now_s - known.at_s) * percent * 1e7)
+        pynvml.nvmlGpmSampleFree(known.sample)
+        known.sample, known.at_s = sample, now_s
+
+
+def _percent(before: object, after: object) -> float:
+    asked = pynvml.c_nvmlGpmMetricsGet_t(version=pynvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=1)
+    asked.sample1, asked.sample2 = before, after
+    asked.metrics[0].metricId = _WANTED
+    pynvml.nvmlGpmMetricsGet(asked)
+    found = asked.metrics[0]
+    if found.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(found.nvmlReturn)
+    return float(min(100.0, max(0.0, found.value)))
