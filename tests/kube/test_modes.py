@@ -3,6 +3,7 @@ has, a card changes its mode when it is idle and only then, and what was given c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -14,9 +15,13 @@ from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 from tests.native.sim_cuda_programs import program
 
+from calabash.cli.kubectl_device import DeviceDrain, find
 from calabash.kubernetes.names import CORES, GPUS, ISOLATION, MEMORY, MODE, MODELS, SPILL
 from calabash.kubernetes.node.edits import SLOT_INSIDE
 from calabash.kubernetes.plan import PodPlan, read_plan
+from calabash.model.errors import CalabashError
+from calabash.seams.kube import load_client
+from calabash.seams.kube.resources import GPU_NODE, GpuNodeDevice
 
 TEAM = "team"
 LOOK = "load devices; load fill 16"  # which devices it sees, then how many bytes it gets
@@ -248,3 +253,32 @@ def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_
     product.delete(TEAM, "machine")
     assert len(said(product, "sliced", 2)) == 2
     assert (bound / "driver").resolve().name == "nvidia"
+
+
+def test_a_drained_card_takes_nothing_new_and_is_put_back_and_tested_by_order(product: Product) -> None:
+    cluster, node = product.cluster, product.gpu_node.node.name
+    client = load_client(cluster.kubeconfig)
+    drain = DeviceDrain(client, node, "3", reason="a new fan", grace_s=0)
+
+    def told() -> GpuNodeDevice:
+        found = client.get(GPU_NODE, node)
+        assert found is not None
+        return find(found, "3")
+
+    start(product, "stays", FOREVER, {MEMORY: "1Gi", CORES: "30"}, models=T4)
+    said(product, "stays", 2)
+    drain.cordon()
+    cluster.wait_for(lambda: told().reason == "drained: a new fan", "the agent to have heard of it")
+    start(product, "later", LOOK, {MEMORY: "1Gi", CORES: "30"}, models=T4)
+    waits_with(product, "later", "unhealthy")
+    assert told().state == "draining"
+    assert product.pod(TEAM, "stays")["status"]["phase"] == "Running"
+    with pytest.raises(CalabashError, match="is used by"):
+        drain.answer(drain.order("test"))
+    cluster.restart("agent")
+    cluster.wait_for(lambda: drain.step(time.monotonic()) == [], "the card to be empty")
+    assert not product.api.exists(f"/api/v1/namespaces/{TEAM}/pods/stays")
+    assert drain.answer(drain.order("test")).startswith("passed: ")
+    assert "nodeName" not in product.pod(TEAM, "later")["spec"], "drained it stays, whatever a test says"
+    drain.cordon(on=False)
+    assert len(said(product, "later", 2)) == 2

@@ -13,6 +13,7 @@ import click
 
 import calabash
 from calabash.cli import cluster, output
+from calabash.cli.kubectl_device import device
 from calabash.cli.kubectl_drain import drain
 from calabash.cli.kubectl_queue import queue
 from calabash.cli.kubectl_top import top
@@ -46,7 +47,7 @@ def _dispatch(words: list[str]) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(calabash.__version__, prog_name="kubectl calabash")
 def cli() -> None:
-    """Show the devices of a cluster, who holds them, and why pods wait; empty a node of them."""
+    """Show the devices of a cluster, who holds them, and why pods wait; empty nodes, and take care of single devices."""
 
 
 # ---- ps -----------------------------------------------------------------------------------------------------------
@@ -204,5 +205,5 @@ def _tell(body: Mapping[str, Any]) -> None:
         click.echo(f"  {line}")
 
 
-for command in (top, queue, drain):
+for command in (top, queue, drain, device):
     cli.add_command(command)

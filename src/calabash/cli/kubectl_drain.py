@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from calabash.model.units import format_duration, parse_duration_s
 if TYPE_CHECKING:
     from calabash.seams.kube import KubeClient
     from calabash.seams.kube.objects import Pod
-    from calabash.seams.kube.resources import GpuNode
+    from calabash.seams.kube.resources import GpuNode, GpuNodeDevice
 
 LOOK_EVERY_S = 0.5
 ASK_AGAIN_S = 5.0
@@ -69,31 +69,44 @@ class Drain:
 
     def pods(self) -> list[Pod]:
         """Those that hold devices of the node, or are planned to. Raises NOT_FOUND when no agent tells of the node."""
-        return holders(self._client, self._gpu_node())
+        return self._there(self._gpu_node())
 
     def cordon(self, *, on: bool = True) -> None:
         """Say whether new pods are given devices of the node."""
-        from calabash.seams.kube.resources import GPU_NODE  # noqa: PLC0415
-
         self._gpu_node()
-        self._client.patch(GPU_NODE, self._node, body={"spec": {"unschedulable": True if on else None}})
+        self._say({"unschedulable": True if on else None})
 
     def step(self, now_s: float) -> list[Left]:
         """Ask those to leave that have not been asked; who is left. Raises CONFLICT when somebody lifted the cordon."""
         node = self._gpu_node()
+        self._require_closed(node)
+        there = self._there(node)
+        left = [self._ask(pod, now_s) for pod in there]
+        known = {pod.metadata.uid for pod in there}
+        # Of a pod that is gone agents may know no more than its name.
+        parts = [part for device in self._devices(node) for part in device.slices if part.pod_uid not in known]
+        gone = dict.fromkeys(part.pod for part in parts)
+        return left + [Left(pod=name, why="is gone, its devices are being given back") for name in gone]
+
+    def _devices(self, node: GpuNode) -> Sequence[GpuNodeDevice]:
+        """Those that are to be empty."""
+        return node.status.devices
+
+    def _there(self, node: GpuNode) -> list[Pod]:
+        return holders(self._client, node)
+
+    def _require_closed(self, node: GpuNode) -> None:
         if not node.spec.unschedulable:
             raise CalabashError(
                 f"somebody gives the devices of {self._node} to pods again; it is not emptied any further",
                 reason=Reason.CONFLICT,
                 hint="ask who ran `drain --undo`, then run it again",
             )
-        there = holders(self._client, node)
-        left = [self._ask(pod, now_s) for pod in there]
-        known = {pod.metadata.uid for pod in there}
-        # Of a pod that is gone agents may know no more than its name.
-        parts = [part for device in node.status.devices for part in device.slices if part.pod_uid not in known]
-        gone = dict.fromkeys(part.pod for part in parts)
-        return left + [Left(pod=name, why="is gone, its devices are being given back") for name in gone]
+
+    def _say(self, spec: Mapping[str, object]) -> None:
+        from calabash.seams.kube.resources import GPU_NODE  # noqa: PLC0415
+
+        self._client.patch(GPU_NODE, self._node, body={"spec": spec})
 
     def _ask(self, pod: Pod, now_s: float) -> Left:
         from calabash.seams.kube import EvictedAs  # noqa: PLC0415
@@ -206,8 +219,9 @@ class ProgressLine:
             self._last = ""
 
 
-def until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine) -> None:
-    """Until nobody is left. Raises TIMEOUT with who is; a cluster that does not answer for a while is asked again."""
+def until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine, *, undo: str = "") -> None:
+    """Until nobody is left; ``undo`` is the command that lets new pods come, "" for a node. Raises TIMEOUT with who is;
+    a cluster that does not answer for a while is asked again."""
     end_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -224,7 +238,8 @@ def until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine) -
             raise CalabashError(
                 f"not empty after {format_duration(timeout_s)}; {progress(node, left)}",
                 reason=Reason.TIMEOUT,
-                hint=f"it stays cordoned: run it again to go on, or `kubectl calabash drain {node} --undo`",
+                hint=f"it stays {'drained' if undo else 'cordoned'}: run it again to go on,"
+                f" or `kubectl calabash {undo or f'drain {node} --undo'}`",
             )
         time.sleep(LOOK_EVERY_S)
 

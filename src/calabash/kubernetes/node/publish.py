@@ -6,7 +6,7 @@ What is used of the devices changes all the time; ``usage`` says when that is wo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +27,7 @@ from calabash.seams.kube.resources import (
     GpuNodeMigInstance,
     GpuNodeMigPart,
     GpuNodeMigProfile,
+    GpuNodeOutcome,
     GpuNodeSlice,
     GpuNodeSummary,
 )
@@ -39,13 +40,14 @@ _REASON_CHARACTERS_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What does not change while the agent runs, and how it fares."""
+    """What does not change while the agent runs, how it fares, and what became of orders for single devices."""
 
     agent_version: str
     driver_version: str
     ready: bool
     reason: str
     message: str
+    orders: Mapping[str, GpuNodeOutcome] = field(default_factory=dict)  # by device
 
 
 class Publisher:
@@ -113,7 +115,7 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
             record = records.get(name)
             if record is not None:
                 slices += _slices(record, state, pods.of_allocation(name), uses)
-        devices.append(_device(state, slices, uses, refusal="" if facts.ready else facts.message))
+        devices.append(_device(state, slices, uses, facts))
     ready = Condition(
         type="Ready", status="True" if facts.ready else "False", reason=facts.reason, message=facts.message
     )
@@ -165,9 +167,9 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
     ]
 
 
-def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, *, refusal: str) -> GpuNodeDevice:
-    """``refusal``: why the node gives out nothing; whoever places would otherwise go on placing there."""
-    device = state.device
+def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, facts: NodeFacts) -> GpuNodeDevice:
+    """Where the node gives out nothing none is healthy; whoever places would otherwise go on placing there."""
+    device, refusal = state.device, "" if facts.ready else facts.message
     use = uses.get(("", device.uuid), NO_USE)
     healthy = device.health is Health.HEALTHY and state.takes_work and not refusal
     return GpuNodeDevice(
@@ -180,6 +182,8 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, *
         pci_bus_id=device.pci_bus_id,
         nvlink_peers=tuple(device.nvlink_peers),
         reason="" if healthy else (state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
+        state="" if device.health is Health.HEALTHY else device.health.value,
+        order=facts.orders.get(device.uuid),
         modes=(device.pinned,) if device.pinned else tuple(sorted(SHARING_MODES)),
         mode=state.mode or "",
         slices=tuple(slices),

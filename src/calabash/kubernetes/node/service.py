@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from calabash.agent.card_settings import CardSettings
 from calabash.agent.membership_container import ContainerMembership
 from calabash.agent.node import Grant, NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
+from calabash.kubernetes.node.cardcare import CardCare
 from calabash.kubernetes.node.cordon import Cordon, bare
 from calabash.kubernetes.node.edits import EditsMaker, device_nodes
 from calabash.kubernetes.node.happenings import NodeHappenings
@@ -46,9 +47,9 @@ from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.container_groups import find_container_hierarchy
 from calabash.seams.host.files import lock_exclusive
-from calabash.seams.kube import KubeClient, Mirror, load_client
+from calabash.seams.kube import KubeClient, Mirror, MirrorChange, load_client
 from calabash.seams.kube.objects import POD, Pod
-from calabash.seams.kube.resources import GPU_NODE
+from calabash.seams.kube.resources import GPU_NODE, GpuNode, GpuNodeOutcome
 from calabash.seams.store import open_store
 
 TICK_S = 0.5
@@ -125,7 +126,13 @@ class AgentService:
         )
         agent.start()
         stack.callback(agent.stop)
-        mirrors = self._mirrors(stack, pods, cordon)
+        cards = CardCare(
+            agent.care,
+            lambda: [state.device for state in agent.devices()],
+            settings.home / "orders.json",
+            told=self._news.set,
+        )
+        mirrors = self._mirrors(stack, pods, (cordon.changed, cards.changed))
         plugins = Plugins(
             settings,
             agent,
@@ -137,6 +144,8 @@ class AgentService:
         )
         stack.callback(plugins.stop)
         plugins.start()
+        stack.callback(cards.stop)
+        cards.start()
         give_back()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
@@ -144,20 +153,25 @@ class AgentService:
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             snapshot = agent.snapshot()
             refusal = plugins.tend(snapshot)
-            self._tell(snapshot, pods, driver=version, error=refusal)
+            self._tell(snapshot, pods, driver=version, error=refusal, orders=cards.outcomes())
             if refusal is None and plugins.registered:
                 self._taint.tend(plugins.registrations, time.monotonic())
             self._news.wait(TICK_S)
 
-    def _mirrors(self, stack: ExitStack, pods: NodePods, cordon: Cordon) -> list[Mirror[Any]]:
-        """The pods of the node; and its own ``GpuNode``, where the agent decides who has cards."""
+    def _mirrors(
+        self, stack: ExitStack, pods: NodePods, wished: Sequence[Callable[[MirrorChange[GpuNode]], None]]
+    ) -> list[Mirror[Any]]:
+        """The pods of the node; and its own ``GpuNode``, which says what is wanted of its devices."""
         node = self._settings.node
+
+        def wishes(change: MirrorChange[GpuNode]) -> None:
+            for follow in wished:
+                follow(change)
+
         mirrors: list[Mirror[Any]] = [
-            Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={node}")
+            Mirror(self._client, POD, on_change=pods.changed, field_selector=f"spec.nodeName={node}"),
+            Mirror(self._client, GPU_NODE, on_change=wishes, keep=bare, field_selector=f"metadata.name={node}"),
         ]
-        if self._settings.serve_nvidia_names:
-            own = f"metadata.name={node}"
-            mirrors.append(Mirror(self._client, GPU_NODE, on_change=cordon.changed, keep=bare, field_selector=own))
         for mirror in mirrors:
             mirror.start()
             stack.callback(mirror.stop)
@@ -198,6 +212,7 @@ class AgentService:
         *,
         driver: str = "",
         error: CalabashError | None = None,
+        orders: Mapping[str, GpuNodeOutcome] | None = None,
     ) -> None:
         facts = NodeFacts(
             agent_version=calabash.__version__,
@@ -205,6 +220,7 @@ class AgentService:
             ready=error is None,
             reason="Serving" if error is None else error.reason.value,
             message="" if error is None else str(error),
+            orders=orders or {},
         )
         try:
             self._publisher.publish(snapshot, pods, facts)

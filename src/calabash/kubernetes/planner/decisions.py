@@ -60,7 +60,7 @@ class Decisions:
                 self._stopped(entry, decision)
             elif isinstance(decision, Wait):
                 note = self._pods.wishes.budgets.note(book, entry)
-                book.tell(entry, decision.reason, self._told(entry, decision.explanation) + self._unready() + note)
+                book.tell(entry, decision.reason, _told(book, entry, decision.explanation) + self._unready() + note)
         self._give_up_halves()
 
     def started(self, entry: Entry, start: StartBundle) -> None:
@@ -205,13 +205,6 @@ class Decisions:
                 book.wait(entry)
         book.broken.clear()
 
-    def _told(self, entry: Entry, explanation: Explanation) -> str:
-        """In words of people: models for kinds of devices, names for pods."""
-        assert entry.bundle is not None
-        chose_models = bool(entry.bundle.request.selector.models)
-        text = self._book.scheduler.kinds.plain(text_of(explanation, chose_models=chose_models))
-        return _UID.sub(lambda found: self._name(found[0]), text)
-
     def _unready(self) -> str:
         """Why nodes that nobody cordoned take nothing."""
         names = self._book.unready
@@ -264,6 +257,18 @@ def plan_of(entry: Entry, start: StartBundle, plan_id: str) -> PodPlan:
             for part, placement in zip(entry.bundle.parts, start.placements, strict=True)
         ),
     )
+
+
+def _told(book: Book, entry: Entry, explanation: Explanation) -> str:
+    """In words of people: models for kinds of devices, names for pods."""
+    assert entry.bundle is not None
+    text = text_of(explanation, chose_models=bool(entry.bundle.request.selector.models))
+
+    def named(found: re.Match[str]) -> str:
+        known = book.entries.get(found[0])
+        return known.pod.text if known is not None else "another pod"
+
+    return _UID.sub(named, book.scheduler.kinds.plain(text))
 
 
 def text_of(explanation: Explanation, *, chose_models: bool) -> str:

@@ -231,6 +231,8 @@ def _instance(one: GpuNodeMigInstance) -> MigInstance:
 
 
 def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
+    """A device that an administrator drains is counted as ill from that moment, not only when its agent has heard of it."""
+    drained = {uuid for uuid, care in node.spec.devices.items() if care.drained}
     devices = tuple(
         NodeDevice(
             device=Device(
@@ -247,7 +249,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
                 mig=_geometry(d.mig_profiles),
                 mig_instances=tuple(_instance(i) for i in d.mig_instances),
                 pinned=d.modes[0] if len(d.modes) == 1 else "",
-                health=Health.HEALTHY if d.health == Health.HEALTHY else Health.LOST,
+                health=Health.HEALTHY if d.health == Health.HEALTHY and d.uuid not in drained else Health.LOST,
             ),
             modes=_modes(d.modes),
             foreign_mib=d.foreign_mib,

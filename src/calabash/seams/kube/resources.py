@@ -5,6 +5,8 @@ Their schemas are in ``charts/calabash/crds``; a test holds both to each other. 
 
 from __future__ import annotations
 
+import msgspec
+
 from calabash.model.device import REPLICAS
 from calabash.seams.kube.meta import Kind, KubeStruct, ObjectMeta
 from calabash.seams.kube.objects import Condition
@@ -62,12 +64,39 @@ class GpuNodeSlice(KubeStruct, frozen=True):
     part: int = -1
 
 
+class GpuNodeOrder(KubeStruct, frozen=True):
+    """Something that is to be done with a device, once for each ``id``: ``test``, ``reset`` or ``undrain``."""
+
+    id: str
+    what: str
+
+
+BEGUN, DONE, FAILED = "begun", "done", "failed"
+
+
+class GpuNodeOutcome(KubeStruct, frozen=True):
+    """What became of an order: ``BEGUN``, ``DONE`` or ``FAILED``."""
+
+    id: str
+    what: str
+    state: str
+    message: str = ""
+
+
+class GpuNodeCare(KubeStruct, frozen=True):
+    """What an administrator wants of one device: ``drained``: nothing new is placed on it, for ``reason``."""
+
+    drained: bool = False
+    reason: str = ""
+    order: GpuNodeOrder | None = None
+
+
 class GpuNodeDevice(KubeStruct, frozen=True):
     """A device. ``modes`` are those it can have, ``mode`` the one in force ("" when idle); ``foreign_mib`` is memory in
     use by processes that nobody was given; what the driver says of its use is told coarsely, None where it is not.
-    ``spill_mib`` is host memory that the node gives, to all slices together, for what does not fit on its devices;
-    ``replicas`` is how many containers may use it in turns.
-    ``mig_profiles`` say how it can be cut, ``mig_instances`` how it is."""
+    ``state`` says more where it is not healthy, ``order`` what became of the last order for it. ``spill_mib`` is the host
+    memory that the node gives, to all slices together, for what does not fit on its devices; ``replicas`` is how many
+    containers may use it in turns; ``mig_profiles`` say how it can be cut, ``mig_instances`` how it is."""
 
     uuid: str
     index: int
@@ -78,6 +107,8 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     pci_bus_id: str = ""
     nvlink_peers: tuple[str, ...] = ()
     reason: str = ""
+    state: str = ""
+    order: GpuNodeOutcome | None = None
     modes: tuple[str, ...] = ()
     mode: str = ""
     slices: tuple[GpuNodeSlice, ...] = ()
@@ -114,9 +145,11 @@ class GpuNodeStatus(KubeStruct, frozen=True):
 
 
 class GpuNodeSpec(KubeStruct, frozen=True):
-    """What an administrator wants of the node's devices: ``unschedulable``: no pod is given any of them from now on."""
+    """What an administrator wants of the node's devices: ``unschedulable``: no pod is given any of them from now on;
+    ``devices`` are wishes for single ones, by UUID."""
 
     unschedulable: bool = False
+    devices: dict[str, GpuNodeCare] = msgspec.field(default_factory=dict)
 
 
 class GpuNode(KubeStruct, frozen=True):

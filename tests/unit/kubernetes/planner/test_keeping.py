@@ -12,6 +12,7 @@ from calabash.kubernetes.asked import write_request
 from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.keeping import GpuNodeKeeping, PodKeeping, keep_node
 from calabash.kubernetes.planner.reading import gpu_node_facts, node_facts, pod_facts
+from calabash.model.device import Health
 from calabash.model.request import GpuRequest
 from calabash.seams.kube.objects import Node, Pod
 from calabash.seams.kube.resources import GpuNode
@@ -122,3 +123,15 @@ def test_of_the_devices_of_a_node_the_planner_is_told_the_same_and_equal_words_a
     assert first.model is second.model
     assert first.modes is second.modes
     assert first.nvlink_peers[0] is second.uuid
+
+
+def test_a_device_that_is_drained_takes_nothing_before_its_agent_has_heard_of_it() -> None:
+    devices = [
+        {"uuid": f"GPU-{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy"} for i in range(2)
+    ]
+    spec = {
+        "devices": {"GPU-1": {"drained": True, "reason": "a new fan"}, "GPU-0": {"order": {"id": "1", "what": "test"}}}
+    }
+    value = {"metadata": {"name": "n"}, "spec": spec, "status": {"devices": devices}}
+    kept = GpuNodeKeeping()(msgspec.json.decode(msgspec.json.encode(value), type=GpuNode))
+    assert [found.device.health for found in gpu_node_facts(kept).devices] == [Health.HEALTHY, Health.LOST]
