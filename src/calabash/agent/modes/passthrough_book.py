@@ -26,6 +26,7 @@ class GivenKind(StrEnum):
 
     CARD = "card"  # bound to VFIO; its driver comes back
     FUNCTION = "function"  # the same for a virtual function, which has no host driver
+    FUNCTIONS = "functions"  # all functions of a card are about to be made; ``name`` is the card's
     TYPE = "type"  # a function that its own driver made a virtual GPU
     MEDIATED = "mediated"  # a mediated device; ``name`` is its UUID
 
@@ -71,11 +72,12 @@ class PassthroughBook:
         """What one allocation has."""
         return [given for given in self.all() if given.allocation == allocation]
 
-    def add(self, entries: Sequence[Given]) -> None:
+    def add(self, entries: Sequence[Given], *, instead_of: Given | None = None) -> None:
         """Durable when it returns. Raises OSError, and then nothing is written down."""
         with self._lock:
             names = {given.name for given in entries}
-            self._write([given for given in self._given if given.name not in names] + list(entries))
+            kept = [given for given in self._given if given.name not in names and given != instead_of]
+            self._write(kept + list(entries))
 
     def remove(self, given: Given) -> None:
         """It is back."""

@@ -90,7 +90,7 @@ class FetchingBack:
             machine.functions.unmake_mediated(given.name)
         elif given.kind is GivenKind.TYPE:
             machine.functions.set_type(given.name, "")
-        else:
+        elif given.kind is not GivenKind.FUNCTIONS:
             self._fetch_device(given)
         if given.made and not any(g.parent == given.parent and g != given for g in self._book.all()):
             machine.functions.unmake(given.parent)

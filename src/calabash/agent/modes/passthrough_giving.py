@@ -82,7 +82,11 @@ class GivingAway:
             return
         machine.vfio.require_ready(card.address)
         made = not card.vfs or any(given.made for given in self._book.all() if given.parent == card.address)
-        functions = machine.functions.make(card.address, card.vfs_total) if not card.vfs else card.vfs
+        functions, making = card.vfs, None
+        if not functions:
+            making = _part(record, device, card, GivenKind.FUNCTIONS, card.address, made=True)
+            self._book.add([making])
+            functions = machine.functions.make(card.address, card.vfs_total)
         taken = {given.name for given in self._book.all()}
         free = next((function for function in functions if function not in taken), None)
         if free is None:
@@ -91,7 +95,7 @@ class GivingAway:
                 reason=Reason.NO_CAPACITY,
             )
         machine.require_group(free, ())
-        self._book.add([_part(record, device, card, GivenKind.FUNCTION, free, made=made)])
+        self._book.add([_part(record, device, card, GivenKind.FUNCTION, free, made=made)], instead_of=making)
         machine.vfio.bind(free)
 
     def _give_typed(self, record: AllocationRecord, device: Device, card: PciDevice, profile: str) -> None:
