@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 import random
+import signal
 import struct
 import sys
 import time
@@ -34,6 +35,7 @@ from calabash.seams.gpu.library import shim_library, simulated_environment
 from calabash.seams.gpu.partitions import partitioning_of
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
+from calabash.seams.host.processes import send_signal
 from calabash.seams.store import open_store
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits, mode_for
@@ -44,6 +46,7 @@ REFUSALS = {
     Reason.TOO_LARGE,
 }  # fmt: skip
 BURST = ComputePolicy.BURST
+LAYOUT = (("4g.40gb", 0), ("3g.40gb", 4))
 ASKED = (
     GpuRequest(memory_mib=4096, core_percent=20),
     GpuRequest(memory_mib=12_000, core_percent=45, policy=BURST),
@@ -96,8 +99,8 @@ class Life:
 
     def step(self) -> None:
         kind = self.random.choices(
-            (self.ask, self.end, self.drain, self.undrain, self.keep, self.hurt, self.agree),
-            (50, 40, 1, 3, 1, 0.3, 3),
+            (self.ask, self.end, self.drain, self.undrain, self.keep, self.cut, self.hurt, self.agree),
+            (50, 40, 1, 3, 1, 1, 0.5, 3),
         )[0]
         kind()
 
@@ -145,11 +148,23 @@ class Life:
             self.agent.care.undrain(state.device)
 
     def keep(self) -> None:
-        mode = self.random.choice(("auto", "auto", "auto", "mig", "vgpu"))
+        mode = self.random.choice(("auto", "auto", "auto", "mig", "vgpu", "mps"))
         self._as_operator(lambda device: self.agent.cutting.keep(device, mode))
 
-    def _as_operator(self, change: Callable[[Any], None]) -> None:
-        state = self.random.choice(self.agent.devices())
+    def cut(self) -> None:
+        """A layout that stays, whose instances serve mode mps, or none."""
+        layout, mode = self.random.choice(((LAYOUT, "mps"), ((), "auto")))
+
+        def change(device: Any) -> None:
+            self.agent.cutting.apply([(device, layout)])
+            self.agent.cutting.keep(device, mode)
+            self.done["layouts"] += bool(layout)
+
+        if idle := [s for s in self.agent.devices() if not s.held and s.device.mig is not None]:
+            self._as_operator(change, self.random.choice(idle))
+
+    def _as_operator(self, change: Callable[[Any], None], state: Any = None) -> None:
+        state = state or self.random.choice(self.agent.devices())
         try:
             change(state.device)
         except CalabashError as error:
@@ -157,7 +172,14 @@ class Life:
                 raise
 
     def hurt(self) -> None:
-        """Of all faults those after which a card is well again without anybody's help, and an error of a program."""
+        """Of all faults those after which a card is well again without anybody's help, an error of a program, and the death
+        of a service."""
+        services = self.parts.modes[ModeName("mps")]._services.all()
+        daemons = [service.daemon for service in services if service.daemon is not None]
+        if daemons and self.random.random() < 0.5:
+            send_signal(self.random.choice(daemons), signal.SIGKILL)
+            self.done["daemons killed"] += 1
+            return
         state = self.random.choice(self.agent.devices())
         what = self.random.choice((("xid", "13"), ("xid", "48"), ("ecc-double",)))
         self.inject(str(state.device.index), *what)
@@ -185,15 +207,15 @@ class Life:
             )
             if state.device.mig is not None:
                 taken = MigState()
-                for part in slices:
-                    if part.profile:
-                        before = taken
-                        taken = taken.joined(state.device.mig, part.profile, part.start)
-                        assert taken.mask.bit_count() == before.mask.bit_count() + self._width(state, part), state
+                places = [(part.profile, part.start) for part in slices if part.profile]
+                for name, start in dict.fromkeys(places) if state.mode == "mps" else places:  # many share one there
+                    before = taken
+                    taken = taken.joined(state.device.mig, name, start)
+                    assert taken.mask.bit_count() == before.mask.bit_count() + self._width(state, name), state
 
     @staticmethod
-    def _width(state: Any, part: Slice) -> int:
-        profile = state.device.mig.profile(part.profile)
+    def _width(state: Any, name: str) -> int:
+        profile = state.device.mig.profile(name)
         assert profile is not None
         return int(profile.slices)
 
@@ -217,6 +239,9 @@ class Life:
         by_mode: dict[str, set[str]] = {}
         for record in records:
             by_mode.setdefault(record.placement.mode, set()).update(s.device for s in record.placement.slices)
+        whole_mps = {
+            s.device for r in records for s in r.placement.slices if r.placement.mode == "mps" and not s.profile
+        }
         lent = [s for r in records for s in r.placement.slices if r.placement.mode == "passthrough"]
         for state in self.agent.devices():
             uuid, index = state.device.uuid, state.device.index
@@ -227,7 +252,7 @@ class Life:
                 found.append(f"device {index} has driver {driver}")
             if whole or state.device.health is Health.LOST:
                 continue
-            found += self._wrong_card(state, records, given=given, mps=uuid in by_mode.get("mps", ()))
+            found += self._wrong_card(state, records, given=given, mps=uuid in whole_mps)
         return found
 
     def _wrong_card(self, state: Any, records: list[AllocationRecord], *, given: bool, mps: bool) -> list[str]:

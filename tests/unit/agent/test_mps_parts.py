@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -244,14 +245,35 @@ def test_what_runs_is_written_when_it_changes_and_gone_when_nothing_runs(tmp_pat
         RunningDaemon(device=CARD, pid=13, start_time=35, profile="3g.40gb", start=4),
     ]
     book = DaemonBook(file)
-    book.write(running)
+    book.write(lambda: running)
     assert list(DaemonBook(file).read()) == running
     file.unlink()
-    book.write(running)
+    book.write(lambda: running)
     assert not file.exists()
-    book.write(running[:1])
-    book.write([])
+    book.write(lambda: [*running[:1], None])
+    assert list(DaemonBook(file).read()) == running[:1]
+    book.write(list)
     assert not file.exists()
+
+
+def test_several_threads_write_one_after_the_other_and_the_last_word_is_what_runs(tmp_path: Path) -> None:
+    book, numbers = DaemonBook(tmp_path / "mps.json"), iter(range(1, 1000))
+    now = [0]
+
+    def running() -> list[RunningDaemon | None]:
+        now[0] = next(numbers)
+        return [RunningDaemon(device=CARD, pid=now[0], start_time=1)]
+
+    def often() -> None:
+        for _ in range(20):
+            book.write(running)
+
+    threads = [threading.Thread(target=often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [one.pid for one in DaemonBook(tmp_path / "mps.json").read()] == [now[0]] == [80]
 
 
 @pytest.mark.parametrize("text", ["", "{", '[{"pid": "x"}]'])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -24,15 +25,19 @@ class RunningDaemon(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonBook:
-    """The file. Not safe for threads by itself."""
+    """The file. Methods may be called from any thread."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._lock = threading.Lock()
         self._written: tuple[RunningDaemon, ...] | None = None
 
-    def write(self, running: Iterable[RunningDaemon | None]) -> None:
-        """These and no others run; None does not."""
-        daemons = tuple(one for one in running if one is not None)
+    def write(self, running: Callable[[], Iterable[RunningDaemon | None]]) -> None:
+        """These and no others run, by what is found when it is this one's turn to write; None does not."""
+        with self._lock:
+            self._write(tuple(one for one in running() if one is not None))
+
+    def _write(self, daemons: tuple[RunningDaemon, ...]) -> None:
         if daemons == self._written:
             return
         try:

@@ -97,7 +97,7 @@ class Services:
 
     def remember(self) -> None:
         """Write down what runs."""
-        self._book.write(_running(service) for service in self.all())
+        self._book.write(lambda: [_running(service) for service in self.all()])
 
     def forget_ills(self) -> None:
         """A service that has ended, or that another pool has taken over well, is not ill."""
