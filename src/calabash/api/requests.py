@@ -49,7 +49,11 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         Meta(description="`exclusive`, `vgpu`, `timeslice`, `mig`, `passthrough`; empty: what the amounts say"),
     ] = ""
     mig: Annotated[
-        str, Meta(max_length=32, description="a MIG profile such as `1g.10gb`, instead of memory, cores and mode")
+        str,
+        Meta(
+            max_length=32,
+            description="a MIG profile such as `1g.10gb`, or a part such as `1c.3g.40gb`, instead of memory, cores and mode",
+        ),
     ] = ""
     vf: Annotated[
         str,

@@ -130,7 +130,7 @@ OPTIONS = (
         _profile,
         default="",
         metavar="PROFILE",
-        text="A MIG instance of this profile, like 1g.10gb, instead of --memory and --cores.",
+        text="A MIG instance of this profile, like 1g.10gb, or a part of one, like 1c.3g.40gb, without --memory and --cores.",
     ),
     Option(
         "--isolation",
