@@ -97,6 +97,17 @@ def test_a_program_sees_its_instance_and_nothing_else(make_world: MakeWorld) -> 
     assert world.events("stranger") == []
 
 
+def test_cards_of_one_request_are_cut_each_where_it_has_room(make_world: MakeWorld) -> None:
+    world = make_world("2xA100-80GB")
+    world.up()
+    devices = [device["uuid"] for device in world.devices()]
+    world.running("cat", mig="4g.40gb", uuids=[devices[0]])
+    world.running("cat", mig="1g.10gb", uuids=[devices[1]])
+    _, both = world.running("cat", mig="3g.40gb", gpus=2)
+    assert {part["device"]: part["start"] for part in both["slices"]} == dict(zip(devices, (4, 0), strict=True))
+    assert sorted(sorted(places) for places in standing(world)) == [[(0, 4), (4, 4)], [(0, 4), (6, 1)]]
+
+
 @kernel_membership
 def test_small_tenants_share_an_instance_and_its_memory_and_nothing_else(make_world: MakeWorld) -> None:
     world = make_world("A100-80GB")
