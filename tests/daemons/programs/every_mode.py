@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 import random
 import signal
 import struct
@@ -23,6 +24,7 @@ from typing import Any, cast
 import pynvml
 import structlog
 
+from calabash.agent.card_settings import CardSettings, Wanted
 from calabash.agent.node import NodeAgent
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Health
@@ -43,15 +45,20 @@ from calabash.sharing.registry import fits, mode_for
 PATIENCE_S = 60.0  # against hanging
 REFUSALS = {
     Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT, Reason.UNHEALTHY, Reason.CONFLICT,
-    Reason.TOO_LARGE,
+    Reason.TOO_LARGE, Reason.NO_HOST_MEMORY,
 }  # fmt: skip
 BURST = ComputePolicy.BURST
 LAYOUT = (("4g.40gb", 0), ("3g.40gb", 4))
+SPILL_MIB = 40_000
+CLASSES = {"": 0, "default": 0, "short": 1, "medium": 2, "long": 3}
 ASKED = (
     GpuRequest(memory_mib=4096, core_percent=20),
     GpuRequest(memory_mib=12_000, core_percent=45, policy=BURST),
     GpuRequest(mode=ModeName("exclusive")),
     GpuRequest(mode=ModeName("timeslice")),
+    GpuRequest(mode=ModeName("timeslice"), memory_mib=6000),
+    GpuRequest(mode=ModeName("timeslice"), memory_mib=1000),
+    GpuRequest(memory_mib=20_000, spill_mib=12_000, core_percent=10),
     GpuRequest(mode=ModeName("mps"), memory_mib=3000, core_percent=30),
     GpuRequest(mode=ModeName("mps"), memory_mib=1000, core_percent=10),
     GpuRequest(mig="1g.10gb"),
@@ -88,6 +95,7 @@ class Life:
             library=shim_library(),
             environment=simulated_environment(state),
             node="node",
+            settings=CardSettings(spill_mib=SPILL_MIB),
             tenure=UntilGivenBack(),
         )
         self.parts = cast("Any", self.agent)._parts
@@ -99,8 +107,8 @@ class Life:
 
     def step(self) -> None:
         kind = self.random.choices(
-            (self.ask, self.end, self.drain, self.undrain, self.keep, self.cut, self.hurt, self.agree),
-            (50, 40, 1, 3, 1, 1, 0.5, 3),
+            (self.ask, self.end, self.drain, self.undrain, self.keep, self.set, self.cut, self.hurt, self.agree),
+            (50, 40, 1, 3, 1, 3, 1, 0.5, 3),
         )[0]
         kind()
 
@@ -148,7 +156,7 @@ class Life:
             self.agent.care.undrain(state.device)
 
     def keep(self) -> None:
-        mode = self.random.choice(("auto", "auto", "auto", "mig", "vgpu", "mps"))
+        mode = self.random.choice(("auto", "auto", "auto", "mig", "vgpu", "mps", "timeslice"))
         self._as_operator(lambda device: self.agent.cutting.keep(device, mode))
 
     def cut(self) -> None:
@@ -162,6 +170,16 @@ class Life:
 
         if idle := [s for s in self.agent.devices() if not s.held and s.device.mig is not None]:
             self._as_operator(change, self.random.choice(idle))
+
+    def set(self) -> None:
+        """Give a card out otherwise than before."""
+        choice = self.random.choice
+        wanted = Wanted(
+            replicas=choice((None, 0, 2, 3, 12)),
+            interval=choice((None, "auto", "default", "short", "medium", "long")),
+            spill=choice((None, "auto", "off")),
+        )
+        self._as_operator(lambda device: self.agent.care.set(device, wanted))
 
     def _as_operator(self, change: Callable[[Any], None], state: Any = None) -> None:
         state = state or self.random.choice(self.agent.devices())
@@ -197,11 +215,14 @@ class Life:
             written = {record.id for record in self.store.allocations()}
             states = self.agent.devices()
         assert held == written, (held - written, written - held)
+        assert sum(h.slice.spill_mib for state in states for h in state.held) <= SPILL_MIB
         for state in states:
             slices = [part.slice for part in state.held]
             modes = {self.agent.record(name) for name in state.allocations} - {None}
             assert len({record.placement.mode for record in modes if record is not None}) <= 1, state
-            assert sum(part.memory_mib for part in slices) <= state.device.memory_mib, state
+            assert sum(part.resident_mib for part in slices) <= state.device.memory_mib, state
+            if "timeslice" in {record.placement.mode for record in modes if record is not None}:
+                assert len(slices) <= state.device.replicas, state
             assert sum(h.slice.core_percent for h in state.held if h.policy is not ComputePolicy.BEST_EFFORT) <= 100, (
                 state
             )
@@ -242,6 +263,7 @@ class Life:
         whole_mps = {
             s.device for r in records for s in r.placement.slices if r.placement.mode == "mps" and not s.profile
         }
+        classes = [device.timeslice for device in sim.show_node(self.node).devices]
         lent = [s for r in records for s in r.placement.slices if r.placement.mode == "passthrough"]
         for state in self.agent.devices():
             uuid, index = state.device.uuid, state.device.index
@@ -252,6 +274,9 @@ class Life:
                 found.append(f"device {index} has driver {driver}")
             if whole or state.device.health is Health.LOST:
                 continue
+            turns = CLASSES[state.device.interval if uuid in by_mode.get("timeslice", ()) else ""]
+            if os.geteuid() == 0 and classes[index] != turns:
+                found.append(f"device {index} has turns of class {classes[index]}, not {turns}")
             found += self._wrong_card(state, records, given=given, mps=uuid in whole_mps)
         return found
 
