@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
+from calabash.agent import view
 from calabash.agent.allocations import slices_on
 from calabash.agent.card_settings import Wanted, require_possible
 from calabash.agent.census import described
@@ -49,6 +52,10 @@ class Care:
     def entry(self, device: Device) -> CardEntry:
         """What is known of its health."""
         return self._parts.inventory.health.entry(device.uuid)
+
+    def ill_parts(self) -> Mapping[AllocationId, Collection[int]]:
+        """Allocations that have an ill part of a card, which may be well itself; by the slices' places in them."""
+        return view.ill_parts(self._parts)
 
     def drain(self, device: Device, *, why: str, evict_after_s: float | None) -> None:
         """Nothing new goes there any more; ``evict_after_s``: whoever is still there by then is ended."""

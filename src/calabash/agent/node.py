@@ -159,10 +159,6 @@ class NodeAgent:
         """Its devices and what is on them, without a look at anybody's pages: for whoever asks often."""
         return view.devices(self._parts)
 
-    def ill_parts(self) -> Mapping[AllocationId, Collection[int]]:
-        """Allocations that have an ill part of a card, which may be well itself; by the slices' places in them."""
-        return view.ill_parts(self._parts)
-
     def record(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held; None when it is not, or not any more."""
         return self._parts.allocations.get(allocation)

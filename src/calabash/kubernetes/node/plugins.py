@@ -63,7 +63,7 @@ class Plugins:
             settings.specs, lambda: [e for e in self._checkpoint.read(*served) if pods.may_start(e.pod_uid)]
         )
         self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
-        self._giving = Giving(self._foreign, lambda: self._checkpoint.read(GPUS), agent.record, agent.ill_parts)
+        self._giving = Giving(self._foreign, lambda: self._checkpoint.read(GPUS), agent.record, agent.care.ill_parts)
         by_plan = ByPlan(pods, agent.node)
         self._plugin = self._server(GPUS, by_plan)
         self._nvidia: NvidiaNames | None = None
