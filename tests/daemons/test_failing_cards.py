@@ -179,12 +179,35 @@ def test_cards_that_nvlink_joins_are_reset_together_or_not_at_all(cards: World) 
     until(lambda: health(cards, card) == "healthy", what="the reset when the peer is idle")
 
 
-def test_a_card_whose_links_are_down_takes_nothing_new_until_they_are_up(cards: World) -> None:
+@pytest.mark.alone
+def test_a_card_whose_links_are_down_takes_nothing_new_until_they_are_up_and_what_runs_goes_on(cards: World) -> None:
+    command = (sys.executable, str(TENANT), "--seconds", "300", "--kernel-us", "2000")
+    programs: dict[int, Program] = {}
+    while set(programs) != {6, 7}:  # the two that NVLink joins
+        program, allocation = cards.running(*command, memory_mib=4000, models=["A100"])
+        programs[allocation["slices"][0]["device_index"]] = program
+    until(lambda: all(busy_ns(cards).get(p.pid) for p in programs.values()), what="both to be busy")
+    injected = time.monotonic()
     cards.inject("6", "nvlink-down", "2")
     until(lambda: health(cards, 6) == "suspect", what="the links to be missed")
+    assert time.monotonic() - injected < 2 * VERDICT_S
     assert "2 of 12 NVLinks are down" in cards.devices()[6]["cause"]
+    before = busy_ns(cards)
+    until(lambda: all(busy_ns(cards)[p.pid] > before[p.pid] + 50_000_000 for p in programs.values()), what="both go on")
+    assert health(cards, 7) == "healthy"
+    programs[6].kill()
+    until(lambda: len(cards.allocations()) == 1, what="the card with its links down to be free")
+    _, small = cards.running(memory_mib=1000, cores=1)
+    assert small["slices"][0]["device_index"] != 6
     cards.inject("6", "nvlink-down", "0")
     until(lambda: health(cards, 6) == "healthy", what="the card to be tested and taken back")
+    injected = time.monotonic()
+    cards.inject("7", "throttle", "power-brake")
+    until(lambda: health(cards, 7) == "suspect", what="the brake to be seen")
+    assert time.monotonic() - injected < 2 * VERDICT_S
+    assert "braked by its power supply" in cards.devices()[7]["cause"]
+    before = busy_ns(cards)
+    until(lambda: busy_ns(cards)[programs[7].pid] > before[programs[7].pid] + 50_000_000, what="the program to go on")
 
 
 def test_who_asked_for_a_signal_gets_it_and_nobody_else(cards: World) -> None:
