@@ -25,6 +25,7 @@ import pynvml
 import structlog
 
 from calabash.agent.card_settings import CardSettings, Wanted
+from calabash.agent.modes import passthrough_machine
 from calabash.agent.node import NodeAgent
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Health
@@ -42,6 +43,7 @@ from calabash.seams.store import open_store
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits, mode_for
 
+FUNCTIONS = 4  # of a simulated card: each is a directory that has to be made and removed
 PATIENCE_S = 60.0  # against hanging
 REFUSALS = {
     Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT, Reason.UNHEALTHY, Reason.CONFLICT,
@@ -318,6 +320,7 @@ class Life:
 
 
 def main() -> int:
+    setattr(passthrough_machine, "_SIMULATED_FUNCTIONS", FUNCTIONS)  # noqa: B010 - it is the simulation's own
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     home, seed, steps, counter = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     life = Life(home, seed)
