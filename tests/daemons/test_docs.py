@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# What sets up the tree itself is what runs this test; a trace that has to be downloaded is not here.
-_ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |calabash simulate openb|    --policy pgb,fgd --seeds)")
+# What sets up the tree itself is what runs this test; a trace that has to be downloaded is not here, nor is a cluster.
+_ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |kubectl |calabash simulate openb|    --policy pgb,fgd --seeds)")
 # Pages, and the commands on them that are there to be refused, with their exit codes.
 PAGES: dict[str, dict[str, int]] = {
     "README.md": {},
