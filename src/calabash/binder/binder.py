@@ -217,10 +217,8 @@ class Binder:
             if reason in NOT_YET and not waiting.withdrawn:
                 if overtaken is not None:
                     pass  # it has lost its place already and waits where it stood
-                elif reason is Reason.UNHEALTHY:
-                    self._tracker.unbind(waiting.id)
-                elif any(part.start >= 0 for part in start.placement.slices):  # others may be free beside that place
-                    self._tracker.unbind(waiting.id)
+                elif reason is Reason.UNHEALTHY or any(part.start >= 0 for part in start.placement.slices):
+                    self._tracker.unbind(waiting.id)  # another device, or another place of this one, may be had
                     return self._starts.refused(start)
                 else:
                     self._starts.again(start)
