@@ -18,13 +18,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define BLOCK      SIM_LARGE_UNIT
-#define UNIT       SIM_SMALL_UNIT
-#define UNITS      (BLOCK / UNIT)
-#define SPACE_MAX  (8ull << 40)
-#define SPACE_MIN  (64ull << 30)
-#define BOOKS_MIN  (16ull << 20) /* an untouched reservation costs nothing where nobody keeps books of it */
-#define GROUPS_MAX (SIM_DEVICES_MAX + 1)
+#define BLOCK       SIM_LARGE_UNIT
+#define UNIT        SIM_SMALL_UNIT
+#define UNITS       (BLOCK / UNIT)
+#define SPACE_MAX   (8ull << 40)
+#define SPACE_MIN   (64ull << 30)
+#define SPACE_BOOKS (24ull << 30)
+#define BOOKS_MIN   (16ull << 20) /* an untouched reservation costs nothing where nobody keeps books of it */
+#define GROUPS_MAX  (SIM_DEVICES_MAX + 1)
 
 struct small_block { /* a block shared by small ranges of one group */
     uint64_t base;
@@ -73,10 +74,11 @@ static void *taken(uint64_t bytes)
 static void reserve(void)
 {
     uint64_t before = resident_bytes();
-    void *least = taken(SPACE_MIN + BLOCK);
+    void *least = taken(SPACE_BOOKS + BLOCK);
     bool books = least != MAP_FAILED && resident_bytes() > before + BOOKS_MIN;
-    if (least != MAP_FAILED && !books) munmap(least, SPACE_MIN + BLOCK);
-    for (uint64_t bytes = books ? SPACE_MIN : SPACE_MAX; bytes >= SPACE_MIN; bytes /= 2) {
+    uint64_t lowest = books ? SPACE_BOOKS : SPACE_MIN;
+    if (least != MAP_FAILED && !books) munmap(least, SPACE_BOOKS + BLOCK);
+    for (uint64_t bytes = books ? SPACE_BOOKS : SPACE_MAX; bytes >= lowest; bytes /= 2) {
         int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         void *p = books ? least : taken(bytes + BLOCK);
         if (p == MAP_FAILED) continue;

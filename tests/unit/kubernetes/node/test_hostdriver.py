@@ -43,6 +43,17 @@ def test_libraries_are_found_where_the_hosts_loader_finds_them(tmp_path: Path) -
     ]
 
 
+def test_a_grace_host_is_looked_at_in_its_own_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    for machine in ("aarch64", "x86_64"):
+        directory = tmp_path / f"usr/lib/{machine}-linux-gnu"
+        directory.mkdir(parents=True)
+        for name in ("libcuda.so.580.1", "libnvidia-ml.so.1"):
+            (directory / name).touch()
+    assert find_nvml(tmp_path) == tmp_path / "usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"
+    assert list(map(str, find_driver(tmp_path, "580.1").libraries)) == ["/usr/lib/aarch64-linux-gnu/libcuda.so.580.1"]
+
+
 def test_a_driver_that_answers_and_has_no_files_for_containers_is_told(tmp_path: Path) -> None:
     with pytest.raises(CalabashError, match=r"libcuda.so.580.1 is not found below") as told:
         find_driver(tmp_path, "580.1")
