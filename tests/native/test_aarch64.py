@@ -147,7 +147,7 @@ AGAIN = {
     "the simulated driver": (
         "sim_cuda",
         "(test_memory or grace or captured or hand or threads) and not physical and not IPC",
-        14,
+        15,
     ),
     "graphs": ("shim_graph", "test", 5),
     "memory": ("shim_memory", "(family or small_allocations or variables or virtual_memory) and not hammering", 18),
