@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Generic
@@ -21,6 +22,10 @@ PATCH_TYPES: Mapping[PatchStyle, str] = {
 }
 
 
+# msgspec learns a type when its first decoder is made, and types share others: two threads that learn at once crash it.
+_LEARNING = threading.Lock()
+
+
 class ListPageMeta(msgspec.Struct, frozen=True, rename="camel"):
     """Where a page is in its list."""
 
@@ -38,13 +43,15 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
 @lru_cache(maxsize=128)
 def object_decoder(type_: type[KubeObject]) -> msgspec.json.Decoder[Any]:
     """Reads one object."""
-    return msgspec.json.Decoder(type_)
+    with _LEARNING:
+        return msgspec.json.Decoder(type_)
 
 
 @lru_cache(maxsize=128)
 def page_decoder(type_: type[KubeObject]) -> msgspec.json.Decoder[Any]:
     """Reads a page of objects."""
-    return msgspec.json.Decoder(ListPage[type_])  # type: ignore[valid-type]
+    with _LEARNING:
+        return msgspec.json.Decoder(ListPage[type_])  # type: ignore[valid-type]
 
 
 class Resource(msgspec.Struct, frozen=True):
