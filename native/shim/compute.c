@@ -74,6 +74,7 @@ static void advance_book(void)
     advance->ns = advance->ns_left = advance->taken_ns = 0;
     if (launches == 0) return;
     cb_stream_book(advance->entry, ns, launches, advance->since_ns);
+    STORE(&advance->entry->sampled, 0);
     advance->seen_count += launches;
     (void)book(&view, ns, launches, advance->since_ns, &until);
 }
@@ -172,7 +173,7 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
     launch->entry = cb_stream_find(stream, per_thread);
     launch->fence = NULL;
     uint64_t mean = LOAD(&launch->estimate->mean_ns);
-    launch->cost_ns = mean != 0 ? mean : cb_siblings_cost(launch->device, key);
+    launch->cost_ns = cb_launch_cost(&view, launch);
     STORE(&view.usage->demand_ns, now);
 
     struct cb_look look;
@@ -189,7 +190,8 @@ void cb_launch_begin_tracked(struct cb_launch *launch, uint64_t key, CUstream st
         look.order.gate == CB_GATE_RATE && look.order.core_percent < 100 ? CB_TRACKED_RATE : CB_TRACKED;
     uint64_t until, count = book(&view, launch->cost_ns, 1, now, &until);
     uint64_t ours_until = own_time_until(&look, launch->cost_ns, now);
-    if (cb_sample_due(launch->estimate, until <= now || ours_until == 0, now))
+    bool beside = mean >= CB_BESIDE_NS && cb_is_beside(&view, launch->entry, launch->cost_ns);
+    if (beside || cb_sample_due(launch->estimate, until <= now || ours_until == 0, now))
         launch->fence = cb_sample_begin(launch, ours_until, look.order.word);
     if (verdict == CB_PASS && cb_compute_limits->device_count == 1)
         advance_grant(&view, launch, &look, count, key);
@@ -211,7 +213,8 @@ void cb_launch_end_tracked(struct cb_launch *launch, CUresult result)
     }
     struct cb_stream *entry = launch->entry;
     STORE(&entry->last_ns, launch->begin_ns);
-    STORE(&entry->device, launch->device);
+    STORE(&entry->device, (uint16_t)launch->device);
+    STORE(&entry->sampled, launch->fence != NULL);
     cb_stream_book(entry, launch->cost_ns, 1, launch->begin_ns);
     cb_fence_end(launch);
 }

@@ -19,6 +19,41 @@ static uint32_t fence_cursor;
 static uint32_t pending_count[CB_DEVICES_MAX];
 static uint64_t missed_ns[CB_DEVICES_MAX]; /* when a look last found work unfinished */
 
+static uint64_t max_of(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t min_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What part of the time that they take kernels of this process have for themselves while several streams have work. */
+#define PART_ONE 1024u
+#define PARTS    8u
+static uint32_t beside_part[CB_DEVICES_MAX]; /* 0: not known */
+
+static void learn_part(uint32_t device, uint64_t used_ns, uint64_t measured_ns)
+{
+    if (measured_ns == 0) return;
+    uint32_t part = (uint32_t)(used_ns >= measured_ns ? PART_ONE : used_ns * PART_ONE / measured_ns);
+    uint32_t known = LOAD(&beside_part[device]);
+    if (known == 0) known = PART_ONE;
+    known = known - known / PARTS + part / PARTS;
+    STORE(&beside_part[device], known > PART_ONE ? PART_ONE : known > 0 ? known : 1);
+}
+
+uint64_t cb_launch_cost(const struct cb_device_view *view, const struct cb_launch *launch)
+{
+    uint64_t mean = LOAD(&launch->estimate->mean_ns);
+    if (mean == 0) return cb_siblings_cost(launch->device, launch->estimate->key);
+    uint32_t part = LOAD(&beside_part[launch->device]);
+    if (part == 0 || !cb_is_beside(view, launch->entry, 0)) return mean;
+    mean = mean * part / PART_ONE;
+    return mean > 0 ? mean : 1;
+}
+
 /* Launches turned out to be longer or shorter than charged. */
 static void correct(const struct cb_fence *fence, uint64_t used_ns, uint64_t charged_ns)
 {
@@ -93,11 +128,14 @@ static void evaluate(struct cb_fence *fence, uint64_t now_ns)
                  LOAD(&view.usage->launch_count) - LOAD(&fence->entry->launch_count) == fence->others;
     if (first && !alone)
         most = first_of_many(fence, measured, &believed);
-    else if ((!ours || measured < CB_LONG_NS) &&
-             most > fence->cost_ns) /* stretched by neighbours, or by us */
-        most = fence->cost_ns;
-    if (fence->fresh && fence->began_ns + measured < end) end = fence->began_ns + measured;
+    else if (!ours || measured < CB_LONG_NS) /* stretched by neighbours, or by us */
+        most = min_of(measured, max_of(fence->cost_ns, mean));
+    uint64_t before = LOAD(&fence->entry->end_ns), start = fence->began_ns;
+    if (!fence->fresh) start = fence->chained && before != 0 ? max_of(start, before) : now_ns;
+    if (start + measured < end) end = start + measured;
+    STORE(&fence->entry->end_ns, end);
     uint64_t used = settle(&view, fence->began_ns, end, most);
+    if (fence->beside && ours && !first) learn_part(fence->device, used, measured);
     if (alone)
         learnt = cb_estimate_learn_clean(estimate, mean, measured);
     else if (believed)
@@ -182,6 +220,8 @@ struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_
     fence->began_ns = launch->begin_ns;
     fence->until_ns = until_ns;
     fence->fresh = LOAD(&launch->entry->inflight_ns) == 0;
+    fence->chained = LOAD(&launch->entry->sampled) != 0;
+    fence->beside = cb_is_beside(&view, launch->entry, launch->cost_ns);
     fence->word = word;
     /* What is in flight now includes this launch, in the container's book and not yet in the stream's. */
     fence->clean = LOAD(&view.usage->inflight_ns) <= LOAD(&launch->entry->inflight_ns) + launch->cost_ns &&
@@ -334,4 +374,5 @@ void cb_fences_reset(void)
     memset(fences, 0, sizeof(fences));
     memset(fence_state, 0, sizeof(fence_state));
     memset(pending_count, 0, sizeof(pending_count));
+    memset(beside_part, 0, sizeof(beside_part));
 }

@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shim/compute_limiter.h"
+
 /* How a launch is accounted; in struct cb_launch. */
 enum cb_tracked {
     CB_UNTRACKED = 0, /* passes without charge */
@@ -56,9 +58,15 @@ struct cb_fence {
     uint32_t gate;
     uint32_t sharers; /* of a first sample: processes that had work on the card when it began */
     bool clean;
-    bool fresh; /* its stream was idle: the launch began when it was made */
-    bool dead;  /* its context is gone: do not touch the events */
+    bool fresh;   /* its stream was idle: the launch began when it was made, */
+    bool chained; /* or when the sample before it in its stream was done */
+    bool beside;  /* other streams of this process had work */
+    bool dead;    /* its context is gone: do not touch the events */
 };
+
+/* What a launch is charged until it is measured: less than its kernel takes where kernels of this process have run side by
+ * side, and other streams have work now. */
+uint64_t cb_launch_cost(const struct cb_device_view *view, const struct cb_launch *launch);
 
 /* Begin a sample in front of the launch; NULL when no event is to be had. */
 struct cb_fence *cb_sample_begin(const struct cb_launch *launch, uint64_t until_ns, uint32_t word);

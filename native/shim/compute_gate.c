@@ -163,10 +163,12 @@ enum cb_verdict cb_gate_look(const struct cb_device_view *view, const struct cb_
         look->window = next_window(&look->order, now_ns);
         if (now_ns + CB_LEAD_NS < look->window.start) return CB_WAIT_WINDOW;
         uint64_t left = look->window.end > now_ns ? look->window.end - now_ns : 0;
-        if (ahead + launch->cost_ns / 2 <= left || stuck) return CB_PASS;
+        uint64_t mean = LOAD(&launch->estimate->mean_ns),
+                 span = mean > launch->cost_ns ? mean : launch->cost_ns;
+        if (ahead + span / 2 <= left || stuck) return CB_PASS;
         /* Longer than any turn of ours will be: at the beginning of one, for there is no better moment. */
         uint64_t length = look->window.end - look->window.start;
-        if (ahead == 0 && launch->cost_ns > length && left > length / 2) return CB_PASS;
+        if (ahead == 0 && span > length && left > length / 2) return CB_PASS;
         look->resume_ns = 0;
         return ahead > 0 ? CB_WAIT_INFLIGHT : CB_WAIT_WINDOW;
     }
@@ -200,13 +202,6 @@ static uint64_t poll_time(uint32_t device, uint64_t now_ns, uint64_t poll_ns)
         return at < now_ns + CB_LOOK_NS ? at : now_ns + CB_LOOK_NS;
     }
     return now_ns + poll_ns;
-}
-
-/* What its kernel costs may have become known meanwhile. */
-static void learn_cost(struct cb_launch *launch)
-{
-    uint64_t mean = LOAD(&launch->estimate->mean_ns);
-    launch->cost_ns = mean != 0 ? mean : cb_siblings_cost(launch->device, launch->estimate->key);
 }
 
 void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, struct cb_look *look,
@@ -246,7 +241,7 @@ void cb_gate_wait(const struct cb_device_view *view, struct cb_launch *launch, s
             cb_streams_flush(now - CB_TAIL_NS);
             cb_compute_expire_siblings(view->index, now);
         }
-        learn_cost(launch);
+        launch->cost_ns = cb_launch_cost(view, launch); /* more may be known meanwhile */
         verdict = cb_gate_look(view, launch, true, now - moved > CB_STUCK_NS, now, look);
     }
     cb_compute_waiting(view->index, -1);

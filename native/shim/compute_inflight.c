@@ -28,11 +28,17 @@ struct cb_stream *cb_stream_find(CUstream stream, bool per_thread)
 
 void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches, uint64_t begin_ns)
 {
-    if (LOAD(&entry->unfenced_count) == 0) STORE(&entry->first_ns, begin_ns);
+    uint32_t count = LOAD(&entry->unfenced_count);
+    if (count == 0) STORE(&entry->first_ns, begin_ns);
     ADD(&entry->inflight_ns, cost_ns);
     ADD(&entry->unfenced_ns, cost_ns);
-    STORE(&entry->unfenced_count, LOAD(&entry->unfenced_count) + launches); /* a lost count does no harm */
+    STORE(&entry->unfenced_count, count + (uint32_t)launches); /* a lost count does no harm */
     STORE(&entry->launch_count, LOAD(&entry->launch_count) + launches);
+}
+
+bool cb_is_beside(const struct cb_device_view *view, const struct cb_stream *entry, uint64_t booked_ns)
+{
+    return LOAD(view->own_inflight_ns) > LOAD(&entry->inflight_ns) + booked_ns;
 }
 
 static uint64_t drop(uint64_t *counter, uint64_t amount)

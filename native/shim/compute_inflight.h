@@ -6,22 +6,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shim/compute_limiter.h"
+
 struct cb_stream {
     uint64_t key; /* 0: free */
     uint64_t unfenced_ns;
-    uint64_t unfenced_count;
     uint64_t inflight_ns; /* fenced and not fenced */
     uint64_t launch_count;
     uint64_t last_ns;
     uint64_t first_ns; /* when the first launch without a fence was made */
-    uint32_t device;   /* of its last launch */
-    uint32_t spare;
+    uint64_t end_ns;   /* when the last sample in it was done, by the clock of the host; 0: not known */
+    uint32_t unfenced_count;
+    uint16_t device;  /* of its last launch */
+    uint16_t sampled; /* that was a sample */
 };
 
 struct cb_stream *cb_stream_find(CUstream stream, bool per_thread);
 
 /* Launches of one stream, together, the first of them at `begin_ns`. */
 void cb_stream_book(struct cb_stream *entry, uint64_t cost_ns, uint64_t launches, uint64_t begin_ns);
+
+/* Whether other streams of this process have work; `booked_ns` is in the process's book and not in the stream's. */
+bool cb_is_beside(const struct cb_device_view *view, const struct cb_stream *entry, uint64_t booked_ns);
 
 /* Takes what no fence stands behind out of the books, of a stream that has been silent since `before_ns`. */
 void cb_stream_flush(struct cb_stream *entry, uint64_t before_ns);

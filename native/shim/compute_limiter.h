@@ -19,6 +19,7 @@
 #define CB_FENCE_NS        500000u
 #define CB_FENCE_LAUNCHES  64u
 #define CB_LONG_NS         500000u /* kernels from here on are all measured */
+#define CB_BESIDE_NS       100000u /* and from here on while other streams of the process have work */
 
 /* The real driver, as the limiter needs it. Functions that the driver does not have are NULL. */
 struct cb_compute_driver {

@@ -25,7 +25,8 @@ int main(int argc, char **argv)
     int queue = queue_open(&s, device, 0);
 
     if (queue < 0) return 4;
-    if (busy_ms > 0) queue_post(&s, queue, SIM_WORK_KERNEL, busy_ms * 1000000);
+    struct queue_work work = {.kind = SIM_WORK_KERNEL, .duration_ns = busy_ms * 1000000};
+    if (busy_ms > 0) queue_post(&s, queue, &work);
     puts("ready");
     fflush(stdout);
     while (read(STDIN_FILENO, &byte, 1) > 0)

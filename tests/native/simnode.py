@@ -30,7 +30,20 @@ def simctl(*arguments: object, timeout_s: float = DEADLINE_S) -> subprocess.Comp
 
 def compile_holder() -> Path:
     """``sim_holder``: a process of a node that needs no CUDA library."""
-    parts = ("state", "engine", "slot", "charge", "life", "gate", "room", "queue", "mps", "managed")
+    parts = (
+        "state",
+        "engine",
+        "engine_run",
+        "engine_side",
+        "slot",
+        "charge",
+        "life",
+        "gate",
+        "room",
+        "queue",
+        "mps",
+        "managed",
+    )
     sources = [ROOT / "tests/native/sim_holder.c", *(ROOT / "native/sim/node" / f"{name}.c" for name in parts)]
     return compiled("sim_holder", ["gcc", "-std=gnu11", "-O1", "-pthread", f"-I{ROOT / 'native'}", *sources])
 

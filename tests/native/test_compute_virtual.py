@@ -10,6 +10,8 @@ import pytest
 from bench._virtual import VirtualLab
 from bench.shares import LENDER_PART, SHAPES, Meter, Shape, lost_ms, returned_ms, returns
 
+from calabash.model.request import ComputePolicy
+
 
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLab]:
@@ -45,3 +47,24 @@ def test_a_lender_that_comes_back_has_its_share_within_20_ms(lab: VirtualLab, sh
     rows = returns(lab, shape, 3)
     assert max(returned_ms(row, LENDER_PART) for row in rows) <= (20 if shape.kernel_us < 10_000 else 30)
     assert max(lost_ms(row, LENDER_PART) for row in rows) <= 20
+
+
+@pytest.mark.parametrize("kernel_us", [200, 2_000])
+def test_kernels_of_four_streams_side_by_side_are_charged_what_the_card_says(lab: VirtualLab, kernel_us: int) -> None:
+    lab.slot("a", core_percent=40, policy=ComputePolicy.BURST)
+    tenant = lab.load("a", "--kernel-us", kernel_us, "--streams", 4, "--seconds", 60)
+    lab.sleep(1)
+    before_ns, before = lab.busy_ns()
+    charged, launched = _told(lab)
+    lab.sleep(2)
+    after_ns, after = lab.busy_ns()
+    later_charged, later_launched = _told(lab)
+    had_ns = after[tenant.pid] - before[tenant.pid]
+    assert (later_launched - launched) * kernel_us * 1_000 > 2 * had_ns  # they do run side by side
+    assert later_charged - charged == pytest.approx(had_ns, rel=0.05)
+    assert had_ns / (after_ns - before_ns) > 0.97
+
+
+def _told(lab: VirtualLab) -> tuple[int, int]:
+    usage = lab.usage("a").device(0)
+    return usage.charged_ns, usage.launch_count

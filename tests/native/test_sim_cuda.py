@@ -65,6 +65,15 @@ GREEN = {
     "an illegal address in one is the end of all that share the address space": "sticky_green",
 }
 
+OVERLAP = {
+    "four kernels of a quarter of the card run at once, a fifth when there is room": "quarters",
+    "kernels that need the whole card run one after the other": "whole_cards",
+    "a kernel that finds only a part of what it needs runs slower meanwhile": "rest_of_the_card",
+    "streams keep their order and wait for each other's events": "orders",
+    "the legacy stream stands between what blocking streams do before and after it": "legacy",
+    "more work in many streams than the queue holds is all done": "many",
+}
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CudaNode]:
@@ -104,6 +113,17 @@ def test_managed_memory_beyond_the_card(tmp_path: Path, check: str) -> None:
 def test_order(node: CudaNode, check: str) -> None:
     node.run("sim_cuda_order", check)
     assert node.device()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("check", OVERLAP.values(), ids=list(OVERLAP))
+def test_kernels_of_one_context_side_by_side(node: CudaNode, check: str) -> None:
+    node.run("sim_cuda_overlap", check)
+    assert node.device()["used_bytes"] == 0
+
+
+def test_kernels_side_by_side_take_the_time_of_one_from_the_card(node: CudaNode) -> None:
+    node.run("sim_cuda_overlap", "load")
+    assert node.device()["busy_ns"] == pytest.approx(1.3e9, rel=0.001)  # four quarters for a second, and what held them
 
 
 def test_what_is_not_served_is_listed_functions_apart_from_kernels(node: CudaNode) -> None:

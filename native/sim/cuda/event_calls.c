@@ -129,7 +129,7 @@ EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int
     bool known = e->context == c && e->state != EVENT_PENDING;
     struct depend effects = e->effects;
     bool nothing = e->state == EVENT_NEVER || (known && event_effects_done(e));
-    if (known && e->state == EVENT_POSTED && e->number > s->last) s->last = e->number;
+    if (known && e->state == EVENT_POSTED) stream_follow(s, e->number);
     pthread_mutex_unlock(&c->lock);
     if (nothing) return CUDA_SUCCESS;
     /* Posted in one context: the order of the queue is the wait. Otherwise the stream's thread waits. */

@@ -113,6 +113,15 @@ static void touch(const struct context *c, struct work *w, uint64_t bytes)
     }
 }
 
+/* A kernel that is bound by memory or arithmetic takes the whole card; one that only takes its time as many
+ * multiprocessors as it has blocks. */
+static uint32_t multiprocessors(const struct sim_profile *p, const unsigned int *grid,
+                                const struct kernel_cost *cost)
+{
+    uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+    return cost->exact_ns && blocks < p->sm_count ? (uint32_t)blocks : 0;
+}
+
 CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsigned int *block,
                         void **kernelParams, void **extra, const struct context *c, struct work *w,
                         unsigned char *buffer)
@@ -135,6 +144,7 @@ CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsi
     *w = (struct work){.kind = WORK_TIMED,
                        .engine = SIM_WORK_KERNEL,
                        .duration_ns = kernel_duration(c->device->profile, &cost),
+                       .sms = multiprocessors(c->device->profile, grid, &cost),
                        .heavy = f->kernel->run && (cost.bytes > HEAVY_BYTES || cost.flops > HEAVY_FLOPS),
                        .effect = f->kernel->run ? launch_effect : NULL,
                        .argument = l,

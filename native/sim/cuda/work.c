@@ -25,14 +25,15 @@
 #define QUEUE(c)  (&process.sim.node->queue[(c)->queue])
 #define LOW_WATER (SIM_QUEUE_ENTRIES * 3 / 4)
 
-/* Post one entry; waits for room. The context's lock is held (and dropped while waiting). Returns 1 + its
- * number. */
-static uint64_t context_post(struct context *c, const struct work *w)
+/* Post one entry that follows those before it in its stream, and `also`; waits for room. The context's lock is held (and
+ * dropped while waiting). Returns 1 + its number. */
+static uint64_t post(struct stream *s, const struct work *w, uint64_t also)
 {
+    struct context *c = s->context;
     while (queue_room(&process.sim, c->queue) == 0) {
         uint64_t target = QUEUE(c)->posted - LOW_WATER;
         pthread_mutex_unlock(&c->lock);
-        queue_wait(&process.sim, c->queue, target);
+        queue_wait_through(&process.sim, c->queue, target);
         pthread_mutex_lock(&c->lock);
     }
     uint64_t place = QUEUE(c)->posted % SIM_QUEUE_ENTRIES;
@@ -42,7 +43,30 @@ static uint64_t context_post(struct context *c, const struct work *w)
         e->state = EVENT_DONE;
         event_unmark(e);
     }
-    return 1 + queue_post_touching(&process.sim, c->queue, w->engine, w->duration_ns, w->touch, w->touches);
+    struct queue_work q = {.kind = w->engine,
+                           .duration_ns = w->duration_ns,
+                           .sms = w->sms,
+                           .after = {stream_last(s), also},
+                           .follows_all = s->legacy,
+                           .blocking = stream_blocks(s),
+                           .touch = w->touch,
+                           .touches = w->touches};
+    uint64_t last = 1 + queue_post(&process.sim, c->queue, &q);
+    stream_posted(s, last);
+    return last;
+}
+
+void stream_follow(struct stream *s, uint64_t last)
+{
+    (void)post(s, &(struct work){.engine = SIM_WORK_DELAY}, last);
+}
+
+/* As stream_last(), of an entry that is complete only when all are that the legacy stream follows. */
+static uint64_t stream_mark(struct stream *s)
+{
+    uint64_t last = stream_last(s);
+    if (s->legacy && s->last != last) stream_follow(s, last);
+    return stream_last(s);
 }
 
 /* Called without the lock. */
@@ -80,7 +104,7 @@ static void perform(struct stream *s, struct work *w)
 {
     struct context *c = s->context;
     if (w->kind == WORK_HOST || w->kind == WORK_WAIT) {
-        uint64_t last = stream_last(s);
+        uint64_t last = stream_mark(s);
         pthread_mutex_unlock(&c->lock);
         if (last) queue_wait(&process.sim, c->queue, last - 1);
         if (w->kind == WORK_WAIT && w->event) event_wait(w->event);
@@ -88,11 +112,11 @@ static void perform(struct stream *s, struct work *w)
         pthread_mutex_lock(&c->lock);
         return;
     }
-    if (!w->posted && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w));
+    if (!w->posted && w->kind == WORK_TIMED) (void)post(s, w, 0);
     if (w->kind == WORK_RECORD) {
         struct depend before = {s, s->id, s->finished};
         if (w->event->generation == w->event_generation)
-            event_stamp(c, w->event, stream_last(s), before, sim_now());
+            event_stamp(c, w->event, stream_mark(s), before, sim_now());
         return;
     }
     pthread_mutex_unlock(&c->lock);
@@ -198,7 +222,7 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
     }
     bool timing_known = timing_is_known(s, depend, depend_count);
     if (w->kind == WORK_HOST || w->kind == WORK_WAIT || w->kind == WORK_RECORD) timing_known = false;
-    if (timing_known && w->kind == WORK_TIMED) stream_posted(s, context_post(c, w));
+    if (timing_known && w->kind == WORK_TIMED) (void)post(s, w, 0);
     if (copy->event) event_hold(copy->event);
     copy->posted = timing_known;
     if (!copy->posted) s->unposted++;
@@ -219,7 +243,7 @@ static CUresult record(struct stream *s, const struct work *w, const struct depe
 {
     if (!timing_is_known(s, depend, count)) return defer(s, w, depend, count);
     CUresult result = count ? defer(s, &(struct work){.kind = WORK_EFFECT}, depend, count) : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS) event_stamp(s->context, w->event, stream_last(s), all_of(s), sim_now());
+    if (result == CUDA_SUCCESS) event_stamp(s->context, w->event, stream_mark(s), all_of(s), sim_now());
     return result;
 }
 
@@ -232,7 +256,7 @@ static CUresult submit(struct stream *s, const struct work *w, bool waits)
     bool outstanding = s->finished < s->pushed || count;
     if (outstanding || w->kind == WORK_HOST || w->kind == WORK_WAIT || (w->heavy && !waits))
         return defer(s, w, depend, count);
-    if (w->kind == WORK_TIMED) stream_posted(s, context_post(c, w));
+    if (w->kind == WORK_TIMED) (void)post(s, w, 0);
     run_effect(c, w);
     if (w->release) w->release(w->argument);
     return CUDA_SUCCESS;
@@ -294,7 +318,7 @@ CUresult stream_wait(struct stream *s)
     pthread_mutex_lock(&c->lock);
     d[0] = all_of(s);
     wait_for(c, d, s->legacy ? snapshot(c, false, d) : 1);
-    uint64_t last = stream_last(s);
+    uint64_t last = stream_mark(s);
     pthread_mutex_unlock(&c->lock);
     if (last) queue_wait(&process.sim, c->queue, last - 1);
     return context_health(c);
@@ -311,7 +335,7 @@ static void wait_for_context(struct context *c)
     } while (count == SNAPSHOT);
     uint64_t posted = QUEUE(c)->posted;
     pthread_mutex_unlock(&c->lock);
-    if (posted) queue_wait(&process.sim, c->queue, posted - 1);
+    if (posted) queue_wait_through(&process.sim, c->queue, posted - 1);
 }
 
 static struct context *green_after(const struct context *primary, uint64_t id)
@@ -339,7 +363,7 @@ bool stream_idle(struct stream *s)
     struct context *c = s->context;
     pthread_mutex_lock(&c->lock);
     bool done = effects_are_done(s);
-    uint64_t last = stream_last(s);
+    uint64_t last = stream_mark(s);
     pthread_mutex_unlock(&c->lock);
     return done && (last == 0 || queue_done(&process.sim, c->queue, last - 1, NULL));
 }

@@ -18,7 +18,8 @@ struct work {
     enum work_kind kind;
     enum sim_work engine;
     uint64_t duration_ns;
-    bool heavy; /* its effect is worth another thread */
+    uint32_t sms; /* multiprocessors that it needs; 0: all */
+    bool heavy;   /* its effect is worth another thread */
     CUresult (*effect)(struct context *c, void *argument);
     void *argument;
     size_t argument_bytes; /* copied when the work is deferred */
@@ -41,5 +42,8 @@ CUresult stream_submit_and_wait(struct stream *s, const struct work *w);
 CUresult stream_wait(struct stream *s);
 bool stream_idle(struct stream *s);
 CUresult context_synchronize(struct context *c);
+
+/* What comes next in a stream follows this entry of its context's queue, too. The context's lock is held. */
+void stream_follow(struct stream *s, uint64_t last);
 
 #endif

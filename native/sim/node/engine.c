@@ -11,6 +11,8 @@
  * gets a turn. A lane that is alone renews its turn, so a newcomer waits for the rest of the running turn, as
  * on a real card.
  *
+ * Where a context has work in several streams, its kernels may run side by side: engine_side.h.
+ *
  * The lanes of one process that has green contexts are a group in the same way.
  *
  * The lanes of one MPS server's clients are a group: to all others they are one lane, and among themselves those
@@ -19,54 +21,15 @@
  */
 #include "sim/node/engine.h"
 
+#include "sim/node/engine_run.h"
+#include "sim/node/engine_side.h"
 #include "sim/node/managed.h"
 #include "sim/node/mig.h"
 #include "sim/node/mps.h"
 
 #include <string.h>
 
-#define ENTRY(q, n) (&(q)->entries[(n) % SIM_QUEUE_ENTRIES])
-#define RATE_ONE    65536u
-#define HORIZON_NS  50000000ull /* a waiter looks again at least this often: neighbours come, go and die */
-
-struct lane {
-    struct sim_queue *queue;
-    uint64_t head, posted;
-    uint64_t left_ns;
-    uint64_t last_end_ns;
-    uint32_t started;
-    uint32_t
-        group; /* who runs at once: 1 + the slot of the server whose client this is, or 1 + SIM_PROCS_MAX +
-                       that of the process whose green contexts these are; 0: nobody */
-    uint32_t share; /* of RATE_ONE: how much of the card this client may use */
-    uint32_t rate;  /* of RATE_ONE: how fast it runs now */
-    bool green;     /* its share is its own: it is not divided among the contexts of its process */
-    bool ready;
-};
-
-struct run {
-    struct sim *sim;
-    struct sim_device *device;
-    uint32_t share, shares; /* the multiprocessors of this line, of those of the card */
-    uint32_t gi, gi_share;  /* the GPU instance of this line, and its multiprocessors; 0: none */
-    bool commit;
-    uint64_t time_ns, slice_end_ns;
-    uint32_t current, count;
-    const struct sim_queue *target; /* prediction stops when this queue... */
-    uint64_t target_number;         /* ...has completed this entry, */
-    uint64_t target_end_ns;         /* at this time */
-    struct lane lane[SIM_QUEUES_MAX];
-};
-
-static uint64_t max64(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint64_t min64(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
+#define HORIZON_NS 50000000ull /* a waiter looks again at least this often: neighbours come, go and die */
 
 /* The contexts of a process that has green ones run at once, each on the multiprocessors that it has. */
 static void group_greens(struct run *r)
@@ -110,6 +73,7 @@ static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, b
                                    .posted = __atomic_load_n(&q->posted, __ATOMIC_ACQUIRE),
                                    .left_ns = q->head_left_ns,
                                    .last_end_ns = q->last_end_ns,
+                                   .loose = q->loose,
                                    .started = q->started};
         r->lane[i].group = sim_mps_group(s->node, q->proc, RATE_ONE, &r->lane[i].share);
         r->lane[i].green = q->share != 0;
@@ -119,66 +83,11 @@ static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, b
     if (greens) group_greens(r);
 }
 
-/* Whether two lanes run at once. */
-static bool together(const struct lane *a, const struct lane *b)
-{
-    return a->group && a->group == b->group;
-}
-
-/* A line may lag behind the others, so the history may have gone on: what is older than it keeps is left out. */
-static void account_card(struct run *r, uint64_t from_ns, uint64_t to_ns, bool copy)
-{
-    struct sim_engine *e = &r->device->engine;
-    *(copy ? &e->copy_ns : &e->busy_ns) += (to_ns - from_ns) * r->share / r->shares;
-    if (!copy && r->gi_share > 0) r->device->mig.busy_ns[r->gi] += (to_ns - from_ns) * r->share / r->gi_share;
-    for (uint64_t t = max64(
-             from_ns, to_ns > SIM_HISTORY_TICKS * SIM_TICK_NS ? to_ns - SIM_HISTORY_TICKS * SIM_TICK_NS : 0);
-         t < to_ns;) {
-        uint64_t tick = t / SIM_TICK_NS, end = min64(to_ns, (tick + 1) * SIM_TICK_NS),
-                 i = tick % SIM_HISTORY_TICKS;
-        if (e->history.tick[i] < tick) {
-            e->history.tick[i] = tick;
-            e->history.busy_ns[i] = e->history.copy_ns[i] = 0;
-        }
-        if (e->history.tick[i] == tick)
-            *(copy ? &e->history.copy_ns[i] : &e->history.busy_ns[i]) += (end - t) * r->share / r->shares;
-        t = end;
-    }
-}
-
-/* A process that had the card to `rate` only is charged that much of the time. */
-static void account_process(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy,
-                            uint32_t rate)
-{
-    struct sim_proc_device *p =
-        &r->sim->node->proc[l->queue->proc % SIM_PROCS_MAX].device[l->queue->device % SIM_DEVICES_MAX];
-    *(copy ? &p->copy_ns : &p->busy_ns) += (to_ns - from_ns) * rate / RATE_ONE;
-    if (copy) return;
-    for (uint64_t t =
-             max64(from_ns,
-                   to_ns > SIM_PROC_TICKS * SIM_PROC_TICK_NS ? to_ns - SIM_PROC_TICKS * SIM_PROC_TICK_NS : 0);
-         t < to_ns;) {
-        uint64_t tick = t / SIM_PROC_TICK_NS, end = min64(to_ns, (tick + 1) * SIM_PROC_TICK_NS);
-        uint64_t i = tick % SIM_PROC_TICKS;
-        if (p->ticks.tick[i] != tick) {
-            p->ticks.tick[i] = tick;
-            p->ticks.busy_ns[i] = 0;
-        }
-        p->ticks.busy_ns[i] += (end - t) * rate / RATE_ONE;
-        t = end;
-    }
-}
-
-static void account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy)
-{
-    account_card(r, from_ns, to_ns, copy);
-    account_process(r, l, from_ns, to_ns, copy, RATE_ONE);
-}
-
 static void complete(struct run *r, struct lane *l, uint64_t end_ns)
 {
     if (r->commit) {
         ENTRY(l->queue, l->head)->end_ns = end_ns;
+        __atomic_store_n(&ENTRY(l->queue, l->head)->phase, SIM_PHASE_DONE, __ATOMIC_RELEASE);
         l->queue->last_end_ns = end_ns;
         l->queue->started = 0;
         l->queue->head_left_ns = 0;
@@ -191,18 +100,6 @@ static void complete(struct run *r, struct lane *l, uint64_t end_ns)
     l->head++;
 }
 
-/* How long the head of a lane takes from `start_ns` on, the managed memory included that it has to wait for. */
-static uint64_t duration(struct run *r, struct lane *l, struct sim_entry *e, uint64_t start_ns)
-{
-    if (e->touches == 0) return e->duration_ns;
-    const struct sim_touch *touch = l->queue->touch[l->head % SIM_QUEUE_ENTRIES];
-    uint64_t moving =
-        managed_touch(r->sim, l->queue->device, touch, e->touches, r->commit ? start_ns : MANAGED_LOOK);
-    if (!r->commit) return e->duration_ns + moving;
-    e->touches = 0;
-    return e->duration_ns += moving;
-}
-
 /* Complete the copies and delays at the head of a lane; they wait for nobody. The time at which its head
  * becomes ready for the card, or UINT64_MAX when there is none (yet). */
 static uint64_t settle(struct run *r, struct lane *l, uint64_t now_ns)
@@ -212,22 +109,16 @@ static uint64_t settle(struct run *r, struct lane *l, uint64_t now_ns)
         uint64_t ready = max64(e->posted_ns, l->last_end_ns);
         if (e->kind == SIM_WORK_KERNEL) return l->started ? 0 : ready;
         if (ready > now_ns) return UINT64_MAX;
-        uint64_t end = ready + duration(r, l, e, ready);
+        uint64_t end = ready + run_duration(r, l, l->head, ready);
         if (end > now_ns) return UINT64_MAX;
         if (r->commit) {
             e->start_ns = ready;
-            if (e->kind == SIM_WORK_COPY) account(r, l, ready, end, true);
+            if (e->kind == SIM_WORK_COPY) run_account(r, l, ready, end, true);
         }
         complete(r, l, end);
     }
     return UINT64_MAX;
 }
-
-struct choice {
-    uint32_t lane;     /* the lane to run, or count when none is ready */
-    bool contended;    /* another is ready too */
-    uint64_t ready_ns; /* when the next lane becomes ready that is not yet */
-};
 
 static struct choice choose(struct run *r, uint64_t now_ns)
 {
@@ -236,13 +127,14 @@ static struct choice choose(struct run *r, uint64_t now_ns)
     uint32_t holder = r->current; /* of the turn: the current lane, or one that runs with it */
     for (uint32_t k = 0; k < r->count; k++) {
         uint32_t i = r->current + k < r->count ? r->current + k : r->current + k - r->count;
-        uint64_t ready = settle(r, &r->lane[i], now_ns);
+        uint64_t ready = r->commit && side_is_loose(&r->lane[i]) ? side_settle(r, &r->lane[i], now_ns)
+                                                                 : settle(r, &r->lane[i], now_ns);
         r->lane[i].ready = ready <= r->time_ns;
         if (ready > r->time_ns) {
             c.ready_ns = min64(c.ready_ns, ready);
             continue;
         }
-        if (k == 0 || together(&r->lane[r->current], &r->lane[i])) {
+        if (k == 0 || run_together(&r->lane[r->current], &r->lane[i])) {
             if (!current_ready) holder = i;
             current_ready = true;
         } else if (c.lane == r->count) {
@@ -261,39 +153,16 @@ static struct choice choose(struct run *r, uint64_t now_ns)
     return c;
 }
 
-/* A short turn answers sooner, a long one switches less. What a real card makes of its classes is not published. */
-static uint64_t turn_ns(const struct run *r)
-{
-    static const uint64_t length_ns[SIM_TIMESLICES] = {SIM_SLICE_NS, SIM_SLICE_NS / 2, 2 * SIM_SLICE_NS,
-                                                       8 * SIM_SLICE_NS};
-    return length_ns[r->device->timeslice % SIM_TIMESLICES];
-}
-
-static void take_turn(struct run *r, uint32_t lane)
-{
-    bool passed = lane != r->current && !together(&r->lane[lane], &r->lane[r->current]);
-    if (passed || r->time_ns >= r->slice_end_ns) r->slice_end_ns = r->time_ns + turn_ns(r);
-    if (r->commit && passed) r->device->engine.switch_count++;
-    r->current = lane;
-}
-
 static void begin(struct run *r, struct lane *l)
 {
     struct sim_entry *e = ENTRY(l->queue, l->head);
     if (l->started) return;
     l->started = 1;
-    l->left_ns = duration(r, l, e, r->time_ns);
+    l->left_ns = run_duration(r, l, l->head, r->time_ns);
     if (r->commit) {
         e->start_ns = r->time_ns;
         r->device->engine.kernel_count++;
     }
-}
-
-/* A lane that runs to the end of its turn unseen begins the next one where that would have been. */
-static void renew_turn(struct run *r, const struct choice *c, uint64_t until)
-{
-    if (!c->contended && r->slice_end_ns < until)
-        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, turn_ns(r));
 }
 
 /* How fast each ready lane of a group runs: contexts of one client divide its share, and all together have one card. */
@@ -303,7 +172,7 @@ static void set_rates(struct run *r, const struct lane *of)
     for (uint32_t i = 0; i < r->count; i++) {
         struct lane *l = &r->lane[i];
         uint32_t siblings = 0;
-        if (!l->ready || !together(l, of)) continue;
+        if (!l->ready || !run_together(l, of)) continue;
         for (uint32_t k = 0; k < r->count; k++)
             siblings += r->lane[k].ready && !r->lane[k].green && r->lane[k].queue->proc == l->queue->proc;
         if (l->green) siblings = 1;
@@ -312,7 +181,7 @@ static void set_rates(struct run *r, const struct lane *of)
     }
     for (uint32_t i = 0; i < r->count && sum > RATE_ONE; i++) {
         struct lane *l = &r->lane[i];
-        if (l->ready && together(l, of)) l->rate = (uint32_t)max64((uint64_t)l->rate * RATE_ONE / sum, 1);
+        if (l->ready && run_together(l, of)) l->rate = (uint32_t)max64((uint64_t)l->rate * RATE_ONE / sum, 1);
     }
 }
 
@@ -322,24 +191,24 @@ static void occupy_together(struct run *r, const struct choice *c, uint64_t now_
 {
     const struct lane *of = &r->lane[c->lane];
     uint64_t until = min64(now_ns, c->ready_ns);
-    take_turn(r, c->lane);
+    run_take_turn(r, c->lane);
     if (c->contended) until = min64(until, r->slice_end_ns);
     set_rates(r, of);
     for (uint32_t i = 0; i < r->count; i++) {
         struct lane *l = &r->lane[i];
-        if (!l->ready || !together(l, of)) continue;
+        if (!l->ready || !run_together(l, of)) continue;
         begin(r, l);
         until = min64(until, r->time_ns + (l->left_ns * RATE_ONE + l->rate - 1) / l->rate);
     }
     uint64_t from = r->time_ns;
-    if (r->commit) account_card(r, from, until, false);
+    if (r->commit) run_account_card(r, from, until, false);
     r->time_ns = until;
-    renew_turn(r, c, until);
+    run_renew_turn(r, c, until);
     for (uint32_t i = 0; i < r->count; i++) {
         struct lane *l = &r->lane[i];
-        if (!l->ready || !together(l, of)) continue;
+        if (!l->ready || !run_together(l, of)) continue;
         uint64_t progress = ((until - from) * l->rate + RATE_ONE - 1) / RATE_ONE;
-        if (r->commit) account_process(r, l, from, until, false, l->rate);
+        if (r->commit) run_account_process(r, l, from, until, false, l->rate);
         l->left_ns -= min64(progress, l->left_ns);
         if (l->left_ns == 0) complete(r, l, until);
     }
@@ -349,17 +218,17 @@ static void occupy_together(struct run *r, const struct choice *c, uint64_t now_
 static void occupy(struct run *r, const struct choice *c, uint64_t now_ns)
 {
     struct lane *l = &r->lane[c->lane];
-    take_turn(r, c->lane);
+    run_take_turn(r, c->lane);
     begin(r, l);
     uint64_t until = min64(now_ns, r->time_ns + l->left_ns);
     if (c->contended)
         until = min64(until, r->slice_end_ns);
     else if (c->ready_ns < until)
         until = max64(c->ready_ns, min64(until, r->slice_end_ns));
-    if (r->commit) account(r, l, r->time_ns, until, false);
+    if (r->commit) run_account(r, l, r->time_ns, until, false);
     l->left_ns -= until - r->time_ns;
     r->time_ns = until;
-    renew_turn(r, c, until);
+    run_renew_turn(r, c, until);
     if (l->left_ns == 0) complete(r, l, until);
 }
 
@@ -371,6 +240,8 @@ static void serve(struct run *r, uint64_t now_ns)
         if (r->target_end_ns || r->time_ns >= now_ns) return;
         if (c.lane == r->count)
             r->time_ns = min64(now_ns, c.ready_ns);
+        else if (side_is_loose(&r->lane[c.lane]))
+            side_occupy(r, &c, now_ns);
         else if (r->lane[c.lane].group)
             occupy_together(r, &c, now_ns);
         else
@@ -410,9 +281,11 @@ void engine_advance_all(struct sim *s, uint32_t device, uint64_t now_ns)
 uint64_t engine_predict(struct sim *s, uint32_t device, const struct sim_queue *q, uint64_t number)
 {
     load(&scratch, s, device, q->line, false);
+    uint64_t horizon = scratch.time_ns + HORIZON_NS;
+    for (uint32_t i = 0; i < scratch.count; i++)
+        if (side_is_loose(&scratch.lane[i])) return min64(horizon, scratch.time_ns + side_least(q, number));
     scratch.target = q;
     scratch.target_number = number;
-    uint64_t horizon = scratch.time_ns + HORIZON_NS;
     serve(&scratch, horizon);
     return scratch.target_end_ns ? min64(scratch.target_end_ns, horizon) : horizon;
 }

@@ -72,34 +72,43 @@ uint32_t queue_room(struct sim *s, int queue)
     return SIM_QUEUE_ENTRIES - (uint32_t)(q->posted - __atomic_load_n(&q->done, __ATOMIC_ACQUIRE));
 }
 
-uint64_t queue_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns)
-{
-    return queue_post_touching(s, queue, kind, duration_ns, NULL, 0);
-}
-
-uint64_t queue_post_touching(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns,
-                             const struct sim_touch *touch, uint32_t touches)
+uint64_t queue_post(struct sim *s, int queue, const struct queue_work *w)
 {
     struct sim_queue *q = &s->node->queue[queue];
     uint32_t slow = __atomic_load_n(&s->node->device[q->device].faults.slow_permille, __ATOMIC_RELAXED);
-    uint64_t number = q->posted;
-    if (duration_ns > DURATION_MAX_NS) duration_ns = DURATION_MAX_NS;
-    if (slow && kind != SIM_WORK_DELAY) duration_ns = duration_ns * slow / 1000;
-    if (touches) memcpy(q->touch[number % SIM_QUEUE_ENTRIES], touch, touches * sizeof *touch);
-    *ENTRY(q, number) = (struct sim_entry){
-        .posted_ns = sim_now(), .duration_ns = duration_ns, .kind = (uint32_t)kind, .touches = touches};
+    uint64_t number = q->posted,
+             duration = w->duration_ns < DURATION_MAX_NS ? w->duration_ns : DURATION_MAX_NS;
+    if (slow && w->kind != SIM_WORK_DELAY) duration = duration * slow / 1000;
+    if (w->touches) memcpy(q->touch[number % SIM_QUEUE_ENTRIES], w->touch, w->touches * sizeof *w->touch);
+    bool tight = number == 0 || w->after[0] == number || w->after[1] == number ||
+                 (w->follows_all && ENTRY(q, number - 1)->blocking);
+    *ENTRY(q, number) = (struct sim_entry){.posted_ns = sim_now(),
+                                           .duration_ns = duration,
+                                           .after = {w->after[0], w->after[1]},
+                                           .sms = w->sms,
+                                           .follows_all = w->follows_all,
+                                           .blocking = w->blocking,
+                                           .kind = (uint32_t)w->kind,
+                                           .touches = w->touches};
+    if (!tight) q->loose = number + 1;
     __atomic_store_n(&q->posted, number + 1, __ATOMIC_RELEASE);
     return number;
+}
+
+static bool is_complete(const struct sim_queue *q, uint64_t number)
+{
+    return __atomic_load_n(&q->done, __ATOMIC_ACQUIRE) > number ||
+           __atomic_load_n(&ENTRY(q, number)->phase, __ATOMIC_ACQUIRE) == SIM_PHASE_DONE;
 }
 
 bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns)
 {
     struct sim_queue *q = &s->node->queue[queue];
-    if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
+    if (!is_complete(q, number)) {
         sim_lock_device(s, q->device);
         engine_advance(s, q->device, q->line, sim_now());
         sim_unlock_device(s, q->device);
-        if (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) return false;
+        if (!is_complete(q, number)) return false;
     }
     if (end_ns) *end_ns = ENTRY(q, number)->end_ns;
     return true;
@@ -108,10 +117,10 @@ bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns)
 void queue_wait(struct sim *s, int queue, uint64_t number)
 {
     struct sim_queue *q = &s->node->queue[queue];
-    while (__atomic_load_n(&q->done, __ATOMIC_ACQUIRE) <= number) {
+    while (!is_complete(q, number)) {
         sim_lock_device(s, q->device);
         engine_advance(s, q->device, q->line, sim_now());
-        bool done = q->done > number;
+        bool done = is_complete(q, number);
         bool shared = s->node->device[q->device].engine.line[q->line % SIM_LINES_MAX].active_count > 1;
         uint64_t at = done ? 0 : engine_predict(s, q->device, q, number);
         bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
@@ -119,6 +128,15 @@ void queue_wait(struct sim *s, int queue, uint64_t number)
         if (done || dropped) return; /* dropped: we were taken for dead */
         if (shared) sim_sweep(s, SWEEP_EVERY_NS);
         queue_sleep_until(at);
+    }
+}
+
+void queue_wait_through(struct sim *s, int queue, uint64_t number)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    for (uint64_t done; (done = __atomic_load_n(&q->done, __ATOMIC_ACQUIRE)) <= number;) {
+        queue_wait(s, queue, done);
+        if (q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot) return;
     }
 }
 

@@ -11,18 +11,27 @@ void queue_close(struct sim *s, int queue);
 /* Entries that can still be posted without waiting. */
 uint32_t queue_room(struct sim *s, int queue);
 
+struct queue_work {
+    enum sim_work kind;
+    uint64_t duration_ns;
+    uint32_t sms;      /* multiprocessors; 0: all */
+    uint64_t after[2]; /* 1 + the number of an entry that it follows; 0: none */
+    bool follows_all;  /* and all earlier ones that are blocking */
+    bool blocking;
+    const struct sim_touch *touch; /* managed memory that has to be where the work needs it first */
+    uint32_t touches;
+};
+
 /* Post work; the caller is the only poster of this queue and has seen room. Returns its number. */
-uint64_t queue_post(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns);
-/* The same with managed memory that has to be where the work needs it first. */
-uint64_t queue_post_touching(struct sim *s, int queue, enum sim_work kind, uint64_t duration_ns,
-                             const struct sim_touch *touch, uint32_t touches);
+uint64_t queue_post(struct sim *s, int queue, const struct queue_work *w);
 
 /* Whether entry `number` is complete by now; its end goes to *end_ns (may be NULL) while it is still in the
  * ring. */
 bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns);
 
-/* Sleep until entry `number` is complete. */
+/* Sleep until entry `number` is complete; ...and all before it. */
 void queue_wait(struct sim *s, int queue, uint64_t number);
+void queue_wait_through(struct sim *s, int queue, uint64_t number);
 
 /* Sleep until CLOCK_MONOTONIC `at_ns`, precisely for long waits and by spinning for the last few
  * microseconds. */

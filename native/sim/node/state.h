@@ -26,7 +26,7 @@
 #include <time.h>
 
 #define SIM_MAGIC          0x3145444F4E4D4953ull /* "SIMNODE1" */
-#define SIM_VERSION        5u
+#define SIM_VERSION        6u
 #define SIM_DRIVER_VERSION "580.95.05"
 #define SIM_DEVICES_MAX    16u
 #define SIM_PROCS_MAX      1024u
@@ -265,11 +265,20 @@ struct sim_proc {
 
 enum sim_work { SIM_WORK_KERNEL = 0, SIM_WORK_COPY = 1, SIM_WORK_DELAY = 2 };
 
+enum sim_phase { SIM_PHASE_WAITING = 0, SIM_PHASE_RUNNING = 1, SIM_PHASE_DONE = 2 };
+
 struct sim_entry {
     uint64_t posted_ns;
     uint64_t duration_ns; /* modelled, already multiplied by the slow factor at the post */
     uint64_t start_ns;    /* stamped by the engine */
     uint64_t end_ns;
+    uint64_t left_ns;     /* of one that runs beside others */
+    uint64_t after[2];    /* 1 + the number of an entry that it follows; 0: none */
+    uint32_t phase;       /* enum sim_phase */
+    uint32_t sms;         /* multiprocessors that it needs; 0: all */
+    uint16_t follows_all; /* all earlier ones of blocking streams, too */
+    uint16_t blocking;    /* it is of such a stream */
+    uint32_t spare;
     uint32_t kind;    /* enum sim_work */
     uint32_t touches; /* entries of touch[] in the same place that are still to be brought in */
 };
@@ -295,7 +304,7 @@ struct sim_managed {
 };
 
 /* One context's work, a ring: `posted` is advanced by its owner alone (release), `done` by the engine under
- * the device's lock. Entry n is at entries[n % SIM_QUEUE_ENTRIES]; n counts from 0. */
+ * the device's lock: all before it are complete, and each one is when its phase says so. Entry n is at entries[n % SIM_QUEUE_ENTRIES]; n counts from 0. */
 struct sim_queue {
     uint32_t state; /* enum sim_slot */
     uint32_t device;
@@ -307,6 +316,7 @@ struct sim_queue {
     uint32_t share; /* of SIM_QUEUE_WHOLE: a green context's part of the multiprocessors; 0: it has all */
     uint64_t head_left_ns;
     uint64_t last_end_ns; /* completion time of the latest finished entry */
+    uint64_t loose;       /* 1 + the number of the latest entry that does not follow the one before it */
     _Alignas(64) uint64_t posted;
     _Alignas(64) uint64_t done;
     struct sim_entry entries[SIM_QUEUE_ENTRIES];
