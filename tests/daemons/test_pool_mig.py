@@ -56,6 +56,16 @@ def test_a_layout_is_checked_before_anything_is_changed(cut: World) -> None:
     assert allocation["id"] in busy.message
 
 
+def test_a_layout_waits_until_a_program_that_has_just_ended_is_off_its_card(cut: World) -> None:
+    for _ in range(3):
+        program, allocation = cut.running(mig="1g.10gb")
+        program.kill()
+        card = {"device": "0", "instances": [{"profile": "3g.40gb", "start": 4}]}
+        found = cut.client.post("/v1/mig/apply", {"cards": [card]})["items"]
+        assert [(p["profile"], p["start"]) for p in found] == [("3g.40gb", 4)]
+        assert allocation["id"] not in {a["id"] for a in cut.allocations()}
+
+
 def test_a_card_is_kept_in_its_mode_over_the_death_of_the_pool(cut: World) -> None:
     kept = cut.client.post("/v1/devices/0/mode", {"mode": "mig"})
     assert kept["device"]["pinned"] == "mig"

@@ -11,6 +11,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -158,23 +159,40 @@ AGAIN = {
 RESIDENT_MIB_MAX = 512  # of a process under the emulator; gcc is among them
 
 
+def ended(process: subprocess.Popen[bytes], *, within_s: float) -> tuple[int, resource.struct_rusage]:
+    """Its exit code, and what it and its own children have used: not what other tests' children have."""
+    deadline = time.monotonic() + within_s
+    while True:
+        pid, status, used = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode, used
+        if time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"not within {within_s} s: {process.args!r}")
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("subject", AGAIN)
-def test_the_shim_and_the_simulated_driver_pass_their_tests(subject: str) -> None:
+def test_the_shim_and_the_simulated_driver_pass_their_tests(subject: str, tmp_path: Path) -> None:
     file, chosen, count = AGAIN[subject]
     cross_libraries()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(
-        [*command, f"tests/native/test_{file}.py", "-k", chosen, "--verbosity=0", "-rN"],
-        cwd=ROOT,
-        env=environment | {"CALABASH_TEST_MACHINE": "aarch64"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None, done.stdout
-    assert int(passed[1]) == count, done.stdout
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < RESIDENT_MIB_MAX << 10
+    output = tmp_path / "output"
+    with output.open("wb") as sink:
+        tests = subprocess.Popen(
+            [*command, f"tests/native/test_{file}.py", "-k", chosen, "--verbosity=0", "-rN"],
+            cwd=ROOT,
+            env=environment | {"CALABASH_TEST_MACHINE": "aarch64"},
+            stdout=sink,
+            stderr=sink,
+        )
+    code, used = ended(tests, within_s=280)
+    said = output.read_text(errors="replace")
+    assert code == 0, said[-4000:]
+    passed = re.search(r"(\d+) passed", said)
+    assert passed is not None, said
+    assert int(passed[1]) == count, said
+    assert used.ru_maxrss < RESIDENT_MIB_MAX << 10

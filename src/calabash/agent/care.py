@@ -123,7 +123,7 @@ class Care:
             entry = self._parts.inventory.health.entry(device.uuid)
             if not entry.evict_at_s or now_s < entry.evict_at_s or not entry.condition.drained:
                 continue
-            for allocation in self._on(device.uuid):
+            for allocation in self.holders(device.uuid):
                 with self._parts.lock:
                     if not self._parts.allocations.ending(allocation):
                         explanation = f"device {device.index} is {entry.cause or 'drained'}"
@@ -131,13 +131,14 @@ class Care:
 
     def in_use(self, device: DeviceUuid) -> str:
         """Who is on a card, for people; "" when nobody is."""
-        held = self._on(device)
+        held = self.holders(device)
         if held:
             return ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
         strangers = self._parts.truth.strangers(device)
         return described(strangers[0]) if strangers else ""
 
-    def _on(self, device: DeviceUuid) -> list[AllocationId]:
+    def holders(self, device: DeviceUuid) -> list[AllocationId]:
+        """Allocations that are on a card, or were and are not off it yet."""
         with self._parts.lock:
             held = slices_on(self._parts.allocations.records(), device)[1]
             return [*dict.fromkeys(held), *self._parts.allocations.orphaned(device)]

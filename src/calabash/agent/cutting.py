@@ -6,6 +6,7 @@ and nobody is on it. Everything is checked before anything is changed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -23,6 +24,8 @@ from calabash.sharing.mig import used_by
 from calabash.sharing.registry import SHARING_MODES
 
 AUTO = "auto"
+LEAVING_S = 2.0  # by then it is known that a program has ended, and that its instance is idle
+LEAVING_LOOK_S = 0.05
 Place = tuple[str, int]
 
 
@@ -117,7 +120,7 @@ class Cutting:
 
     def checked(self, device: Device, wanted: Sequence[Place]) -> tuple[Place, ...]:
         """The layout with a start for each; -1 leaves it open. Raises CalabashError: in use, or impossible."""
-        card = next((c for c in self.cards() if c.device.uuid == device.uuid), None)
+        card = self._left(device)
         if card is None:
             raise CalabashError(
                 f"device {device.index}, a {device.model}, cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH
@@ -135,6 +138,17 @@ class Cutting:
                 hint=f"let it be cut: calabash device mode {device.index} mig",
             )
         return laid_out(card.geometry, wanted, what=f"device {device.index}, a {device.model},")
+
+    def _left(self, device: Device) -> CutCard | None:
+        """The card; where nothing runs on it any more, as soon as those whose programs have just ended have left it."""
+        deadline = time.monotonic() + LEAVING_S
+        while True:
+            card = next((c for c in self.cards() if c.device.uuid == device.uuid), None)
+            if card is None or not card.taken or time.monotonic() > deadline:
+                return card
+            if any(self._parts.membership.processes(name) for name in self._care.holders(device.uuid)):
+                return card
+            time.sleep(LEAVING_LOOK_S)
 
     def apply(self, layouts: Sequence[tuple[Device, Sequence[Place]]]) -> None:
         """Cut idle cards; all are checked before any is changed. Raises CalabashError."""
