@@ -42,7 +42,19 @@ class Tenant:
     """One ``calabash run`` that is told what to do."""
 
     def __init__(self, pool: Pool, percent: int, memory_mib: int, mode: str = "mps") -> None:
-        words = ["run", "--mode", mode, "--cores", str(percent), "--memory", f"{memory_mib}MiB", "--", str(pool.client)]
+        words = [
+            "run",
+            "--wait",
+            "10s",
+            "--mode",
+            mode,
+            "--cores",
+            str(percent),
+            "--memory",
+            f"{memory_mib}MiB",
+            "--",
+            str(pool.client),
+        ]
         self.begun = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "calabash.cli.main", *words],

@@ -38,7 +38,7 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
     "calabash-agent": {
         ("", "pods"): {"get", "list", "watch"},
         ("", "nodes"): {"get", "patch"},
-        ("calabash.dev", "gpunodes"): {"create", "patch"},
+        ("calabash.dev", "gpunodes"): {"get", "list", "watch", "create", "patch"},
         ("calabash.dev", "gpunodes/status"): {"patch"},
     },
     "calabash-planner": {

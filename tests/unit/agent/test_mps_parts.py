@@ -238,6 +238,16 @@ def test_an_allocation_whose_instance_is_gone_ends_and_one_whose_card_is_silent_
 # -- what is kept ----------------------------------------------------------------------------------------------------
 
 
+def test_an_allocation_that_is_just_being_made_is_left_to_those_who_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Services, "forget_ills", lambda _: None)
+    ended: list[tuple[str, str, str]] = []
+    executor = MpsExecutor(tools(tmp_path, end=lambda *how: ended.append(how)))
+    executor.verify([record()])  # journalled, and its service is not there yet
+    assert ended == []
+
+
 def test_what_runs_is_written_when_it_changes_and_gone_when_nothing_runs(tmp_path: Path) -> None:
     file = tmp_path / "mps.json"
     running = [

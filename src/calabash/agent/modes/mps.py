@@ -152,19 +152,22 @@ class MpsExecutor(ViewOnly):
         return {s.served.card for s in self._services.all() if s.served.whole and not s.idle}
 
     def _keep(self, record: AllocationRecord) -> None:
-        """An allocation whose instance is gone cannot go on."""
+        """An allocation whose instance is gone cannot go on; one that has no service yet is just being made."""
         place = place_of(record)
         service = self._services.at(place)
-        if service is not None and service.serves and service.holds(record.id):
+        holds = service is not None and service.holds(record.id)
+        if not place[1] or (service is not None and service.serves and holds):
             return
         try:
-            if served_at(place, self._tools).uuid == (service.served.uuid if service is not None else ""):
-                return
-            why = "was made anew"
+            found = served_at(place, self._tools).uuid
         except CalabashError as error:
-            if error.reason is not Reason.UNHEALTHY or not place[1]:
+            if error.reason is not Reason.UNHEALTHY:
                 return  # the card does not answer now
             why = "is gone"
+        else:
+            if service is None or not holds or found == service.served.uuid:
+                return
+            why = "was made anew"
         self._tools.end(record.id, Reason.UNHEALTHY, f"its {place[1]} at {place[2]} {why}")
 
     def _make_exclusive(self, service: CardService) -> bool:
