@@ -222,7 +222,7 @@ def test_programs_that_a_neighbours_fault_hits_are_signalled_where_they_asked_fo
     assert ask(culprit, "fault") == [str(ILLEGAL_ADDRESS)]
     until(victim.dead, what="the signal")
     assert victim.code == -signal.SIGUSR1
-    assert of(world, "mps_fault", other)
+    until(lambda: of(world, "mps_fault", other), what="its user to be told of the fault")
     assert spared.alive()
     assert of(world, "device_unhealthy", other) == []  # the card, and its service, are none the worse
 
