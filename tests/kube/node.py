@@ -87,6 +87,11 @@ class RealNode:
         self.cluster.begin(self._kubelet_component())
         self.wait_until_ready()
 
+    def restart_containerd(self) -> None:
+        """Until it answers: a kubelet that finds nobody behind the socket ends."""
+        self.cluster.restart(self.containerd)
+        self.cluster.wait_for(self._containerd_answers, f"containerd of {self.name}")
+
     def _all_ended(self, mounts: str) -> bool:
         """Ends what is in the node's mount namespace or control groups; whether nothing was."""
         groups = (tree / self.cluster.root.name / self.name for tree in hierarchies())

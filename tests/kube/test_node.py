@@ -76,7 +76,7 @@ def test_running_pods_survive_kubelet_and_containerd(real_node: RealNode) -> Non
     run(cluster, "lasting", "echo began; while [ ! -e /tmp/enough ]; do sleep 0.1; done; echo ended")
     wait_for_phase(cluster, "lasting", "Running")
     cluster.kill(real_node.kubelet)
-    cluster.restart(real_node.containerd)
+    real_node.restart_containerd()
     cluster.start(real_node.kubelet)
     real_node.wait_until_ready()
 
