@@ -64,6 +64,7 @@ def test_a_program_has_more_than_the_card_and_people_see_both_numbers(pool: Worl
     saw = tenant(terminal, "--memory", "20GiB", "--spill", "12GiB")
     assert saw["memory_total_bytes"] == 20 << 30
     assert 19 << 30 < saw["memory_held_bytes"] <= 20 << 30
+    until(lambda: not pool.allocations(), what="the first one's place to be free")
     job = terminal.start("run", "--memory", "20GiB", "--spill", "12GiB", "--cores", "60", "--", "sleep", "600")
     allocation = until(lambda: [a for a in pool.allocations() if a["state"] == "running"], what="it to run")[0]
     (part,) = allocation["slices"]
