@@ -12,9 +12,17 @@ void image_free(struct image *i)
         free(i->entry[k].name);
     for (size_t k = 0; k < i->global_count; k++)
         free(i->global[k].name);
+    free(i->ptx);
     free(i->entry);
     free(i->global);
     free(i);
+}
+
+bool image_keep_ptx(struct image *i, const char *text, size_t length)
+{
+    i->ptx = strndup(text, length);
+    i->ptx_bytes = length;
+    return i->ptx != NULL;
 }
 
 struct entry_point *image_add_entry(struct image *i, const char *name, size_t length)

@@ -45,9 +45,14 @@ struct image {
     size_t global_count;
     uint32_t ptx_version, binary_version;
     uint64_t code_bytes;
+    char *ptx; /* the text it was read from, or that lies beside a cubin; NULL: none */
+    size_t ptx_bytes;
 };
 
 void image_free(struct image *i);
+
+/* Keep a copy of the text; false without memory. */
+bool image_keep_ptx(struct image *i, const char *text, size_t length);
 
 /* By the readers: a kernel, or a variable, of this name. NULL, or false, without memory. */
 struct entry_point *image_add_entry(struct image *i, const char *name, size_t length);

@@ -82,20 +82,28 @@ static size_t unpack_lz4(const uint8_t *in, size_t in_bytes, uint8_t *out, size_
     return o;
 }
 
+/* The content of an entry: in place, or in *unpacked, which the caller frees. */
+static CUresult unpack(const struct fat_entry *e, const uint8_t **payload, size_t *bytes, uint8_t **unpacked)
+{
+    *bytes = e->bytes;
+    if (!(e->flags & (FLAG_LZ4 | FLAG_ZSTD))) return CUDA_SUCCESS;
+    if (e->unpacked_bytes == 0 || e->unpacked_bytes > IMAGE_MAX || e->packed_bytes > e->bytes)
+        return CUDA_ERROR_INVALID_IMAGE;
+    *unpacked = calloc(1, e->unpacked_bytes + 1);
+    if (!*unpacked) return CUDA_ERROR_OUT_OF_MEMORY;
+    *bytes = (e->flags & FLAG_ZSTD ? unpack_zstd : unpack_lz4)(*payload, e->packed_bytes, *unpacked,
+                                                               e->unpacked_bytes);
+    *payload = *unpacked;
+    return CUDA_SUCCESS;
+}
+
 static CUresult parse_entry(const struct fat_entry *e, const uint8_t *payload, uint32_t sm,
                             struct image *image)
 {
     uint8_t *unpacked = NULL;
-    size_t bytes = e->bytes;
-    if (e->flags & (FLAG_LZ4 | FLAG_ZSTD)) {
-        if (e->unpacked_bytes == 0 || e->unpacked_bytes > IMAGE_MAX || e->packed_bytes > e->bytes)
-            return CUDA_ERROR_INVALID_IMAGE;
-        unpacked = calloc(1, e->unpacked_bytes + 1);
-        if (!unpacked) return CUDA_ERROR_OUT_OF_MEMORY;
-        bytes = (e->flags & FLAG_ZSTD ? unpack_zstd : unpack_lz4)(payload, e->packed_bytes, unpacked,
-                                                                  e->unpacked_bytes);
-        payload = unpacked;
-    }
+    size_t bytes;
+    CUresult packed = unpack(e, &payload, &bytes, &unpacked);
+    if (packed != CUDA_SUCCESS) return packed;
     CUresult result;
     if (bytes == 0)
         result = CUDA_ERROR_INVALID_IMAGE;
@@ -117,6 +125,19 @@ static int suitability(const struct fat_entry *e, uint32_t sm)
     return 0;
 }
 
+/* Of an entry that is text: what a cubin beside it does. */
+static void keep_text(const uint8_t *at, struct image *image)
+{
+    struct fat_entry e;
+    memcpy(&e, at, sizeof e);
+    const uint8_t *payload = at + e.header_bytes;
+    uint8_t *unpacked = NULL;
+    size_t bytes;
+    if (unpack(&e, &payload, &bytes, &unpacked) == CUDA_SUCCESS)
+        image_keep_ptx(image, (const char *)payload, strnlen((const char *)payload, bytes));
+    free(unpacked);
+}
+
 static CUresult parse_fatbin(const uint8_t *data, size_t limit, uint32_t sm, struct image *image)
 {
     struct fat_header h;
@@ -126,7 +147,8 @@ static CUresult parse_fatbin(const uint8_t *data, size_t limit, uint32_t sm, str
     if (limit && (h.header_bytes > limit || h.bytes > limit - h.header_bytes))
         return CUDA_ERROR_INVALID_IMAGE;
     const uint8_t *best = NULL;
-    int best_score = 0;
+    const uint8_t *best_text = NULL; /* what can be run, beside a cubin */
+    int best_score = 0, text_score = 0;
     for (size_t at = 0; at + sizeof(struct fat_entry) <= h.bytes;) {
         struct fat_entry e;
         const uint8_t *p = data + h.header_bytes + at;
@@ -138,12 +160,18 @@ static CUresult parse_fatbin(const uint8_t *data, size_t limit, uint32_t sm, str
             best_score = suitability(&e, sm);
             best = p;
         }
+        if (e.kind == 1 && suitability(&e, sm) > text_score) {
+            text_score = suitability(&e, sm);
+            best_text = p;
+        }
         at += e.header_bytes + e.bytes;
     }
     if (!best) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     struct fat_entry e;
     memcpy(&e, best, sizeof e);
-    return parse_entry(&e, best + e.header_bytes, sm, image);
+    CUresult result = parse_entry(&e, best + e.header_bytes, sm, image);
+    if (result == CUDA_SUCCESS && e.kind == 2 && best_text) keep_text(best_text, image);
+    return result;
 }
 
 CUresult image_parse(const void *data, size_t limit, uint32_t device_sm, struct image **out)

@@ -206,5 +206,6 @@ CUresult ptx_parse(const char *text, size_t length, uint32_t device_sm, struct i
         }
     }
     image->code_bytes = length;
-    return versioned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+    if (!versioned) return CUDA_ERROR_INVALID_PTX;
+    return image_keep_ptx(image, text, length) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

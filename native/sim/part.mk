@@ -1,11 +1,13 @@
 # The simulated driver pair and the keeper of simulated nodes: node/ (the shared state, the engine, the cards),
-# cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), mps/ (the multi-process service), smi/ (nvidia-smi), ctl/ (calabash-simctl).
+# ptx/ (kernels that run), cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), mps/ (the multi-process service),
+# smi/ (nvidia-smi), ctl/ (calabash-simctl).
 SIM_DIR := $(ROOT)/native/sim
 SIM_OUT := $(OUT)/simgpu
 SIM_BUILD := $(BUILD)/sim
 SIM_OBJECTS = $(patsubst $(SIM_DIR)/%.c,$(SIM_BUILD)/%.o,$(wildcard $(1)))
 SIM_NODE := $(call SIM_OBJECTS,$(SIM_DIR)/node/*.c)
 SIM_CUDA := $(call SIM_OBJECTS,$(SIM_DIR)/cuda/*.c)
+SIM_PTX := $(call SIM_OBJECTS,$(SIM_DIR)/ptx/*.c)
 SIM_NVML := $(call SIM_OBJECTS,$(SIM_DIR)/nvml/*.c)
 SIM_MPS := $(call SIM_OBJECTS,$(SIM_DIR)/mps/log.c)
 SIM_MPS_CONTROL := $(filter-out $(SIM_BUILD)/mps/server.o,$(call SIM_OBJECTS,$(SIM_DIR)/mps/*.c))
@@ -16,6 +18,10 @@ SIM_VERSION := $(shell sed -n 's/^.define SIM_DRIVER_VERSION "\(.*\)"/\1/p' $(SI
 $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+# Handlers are loops over the lanes of a warp, which the compiler turns into vector instructions. A register has no type of
+# its own: what one handler writes as f32, another reads as b32.
+$(SIM_PTX): CFLAGS += -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off -fno-strict-aliasing
 
 -include $(wildcard $(SIM_BUILD)/*/*.d)
 
@@ -46,11 +52,11 @@ $(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NODE) $(SIM_NVML) $(API_SIM_CARDS) $(API_SIM
 		$(filter %.o,$^) -lm
 	@mv -f $@.new $@ # programs that have the old one mapped keep it
 
-$(SIM_OUT)/libcuda.so.1: $(SIM_NODE) $(SIM_CUDA) $(IMAGE_OBJECTS) $(API_SIM_CARDS) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
+$(SIM_OUT)/libcuda.so.1: $(SIM_NODE) $(SIM_CUDA) $(SIM_PTX) $(IMAGE_OBJECTS) $(API_SIM_CARDS) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete $(API_SIM_LDFLAGS) \
 		-Wl,--version-script=$(API_SIM_CUDA_MAP) \
-		-o $@.new $(filter %.o,$^)
+		-o $@.new $(filter %.o,$^) -lm
 	@mv -f $@.new $@
 
 # The other names of a driver's libraries: without a version, and with the driver's own.

@@ -48,7 +48,8 @@ static const char image[] =
     "    .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u32 p3)\n"
     ".maxntid 512, 1, 1 { .reg .b32 %r<4>; { ret; } }\n"
     ".visible .entry saxpy(.param .f32 a, .param .u64 x, .param .u64 y, .param .u32 n) { ret; }\n"
-    ".visible .entry stranger(.param .align 8 .b8 p0[24], .param .u8 p1) { ret; }\n"
+    ".visible .entry stranger(.param .align 8 .b8 p0[24], .param .u8 p1)\n"
+    "{ .reg .b32 %r; .reg .b64 %rd; mov.u64 %rd, table; suld.b.1d.b32.trap {%r}, [%rd, {%r}]; ret; }\n"
     ".visible .entry iota_but_other(.param .u64 p0) { ret; }\n";
 
 #define MAYBE_UNUSED __attribute__((unused))

@@ -31,6 +31,7 @@ def compile_sanitized(directory: Path) -> None:
     generated = ROOT / "build" / "native"
     sources = [
         *sorted((ROOT / "native" / "sim" / "cuda").glob("*.c")),
+        *sorted((ROOT / "native" / "sim" / "ptx").glob("*.c")),
         *sorted((ROOT / "native" / "image").glob("*.c")),
         *sorted((ROOT / "native" / "sim" / "node").glob("*.c")),
         *(
@@ -41,7 +42,14 @@ def compile_sanitized(directory: Path) -> None:
     include = [f"-I{ROOT / 'native'}", f"-I{generated}"]
     link = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", f"-Wl,--version-script={generated}/api/sim_cuda.map"]
     compile_all(
-        directory / "libcuda.so.1", "-shared", "-fPIC", "-fvisibility=hidden", *link, *include, *map(str, sources)
+        directory / "libcuda.so.1",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        *link,
+        *include,
+        *map(str, sources),
+        "-lm",
     )
     readers = [str(p) for p in sources if p.parent.name == "image"]
     compile_all(directory / "sim_cuda_fuzz", *include, str(ROOT / "tests" / "native" / "sim_cuda_fuzz.c"), *readers)

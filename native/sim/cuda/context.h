@@ -25,6 +25,7 @@ struct context {
     int queue;
     uint32_t fatal_epoch, instance_epoch;
     CUresult sticky;
+    uint64_t ending_ns;   /* it is going away since then */
     pthread_mutex_t lock; /* streams, events and the posting of work */
     pthread_cond_t changed;
     struct stream *streams;

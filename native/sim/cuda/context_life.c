@@ -82,6 +82,7 @@ CUresult context_activate(struct context *c)
             (uint32_t)((uint64_t)SIM_QUEUE_WHOLE * c->sm_count / d->profile->sm_count);
     c->marks = marks;
     c->sticky = CUDA_SUCCESS;
+    c->ending_ns = 0;
     c->last_blocking = 0;
     c->peers = 0;
     c->fatal_epoch = d->shared->faults.fatal_epoch;
@@ -100,6 +101,7 @@ CUresult context_activate(struct context *c)
 void context_deactivate(struct context *c)
 {
     struct device *d = c->device;
+    __atomic_store_n(&c->ending_ns, sim_now(), __ATOMIC_RELAXED);
     if (context_health(c) == CUDA_SUCCESS) context_synchronize(c);
     pthread_mutex_lock(&process.lock);
     for (struct context **p = &process.contexts; *p; p = &(*p)->next) {

@@ -19,9 +19,10 @@ CUresult node_set_kernel(struct node *n, struct context *c, const CUDA_KERNEL_NO
     const void *handle = p->func ? (const void *)p->func : (const void *)p->kern;
     struct function *f = object_get(handle, KIND_FUNCTION);
     if (!f) return CUDA_ERROR_INVALID_VALUE;
-    const unsigned int grid[3] = {p->gridDimX, p->gridDimY, p->gridDimZ};
-    const unsigned int block[3] = {p->blockDimX, p->blockDimY, p->blockDimZ};
-    CUresult result = launch_prepare(f, grid, block, p->kernelParams, p->extra, c, &w, buffer);
+    const struct launch_shape shape = {.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
+                                       .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
+                                       .dynamic_shared_bytes = p->sharedMemBytes};
+    CUresult result = launch_prepare(f, &shape, p->kernelParams, p->extra, c, &w, buffer);
     if (result != CUDA_SUCCESS) return result;
     if (!node_set_work(n, &w)) return CUDA_ERROR_OUT_OF_MEMORY;
     n->kernel = *p;

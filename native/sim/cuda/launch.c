@@ -5,6 +5,7 @@
 
 #include "sim/cuda/capture_nodes.h"
 #include "sim/cuda/graph.h"
+#include "sim/cuda/kernel_ptx.h"
 #include "sim/cuda/memory.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
@@ -38,6 +39,10 @@ void launch_parameters(const struct work *w, void **out)
 {
     struct launch *l = w->argument;
     struct parameter parameter[PARAMETERS_MAX];
+    if (kernel_ptx_is(w)) {
+        kernel_ptx_parameters(w, out);
+        return;
+    }
     uint32_t bytes, count = kernel_parameters(l->kernel, parameter, &bytes);
     for (uint32_t i = 0; i < count; i++)
         out[i] = l->parameters + parameter[i].offset;
@@ -122,14 +127,15 @@ static uint32_t multiprocessors(const struct sim_profile *p, const unsigned int 
     return cost->exact_ns && blocks < p->sm_count ? (uint32_t)blocks : 0;
 }
 
-CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsigned int *block,
-                        void **kernelParams, void **extra, const struct context *c, struct work *w,
-                        unsigned char *buffer)
+CUresult launch_prepare(struct function *f, const struct launch_shape *shape, void **kernelParams,
+                        void **extra, struct context *c, struct work *w, unsigned char *buffer)
 {
+    const unsigned int *grid = shape->grid, *block = shape->block;
     struct launch *l = (struct launch *)buffer;
     uint32_t bytes;
     CUresult result = check_shape(f, grid, block);
     if (result != CUDA_SUCCESS) return result;
+    if (f->routine) return kernel_ptx_prepare(f, shape, kernelParams, extra, c, w, buffer, LAUNCH_BYTES);
     if (!f->kernel) return unknown(f);
     result = pack(f, kernelParams, extra, l->parameters, &bytes);
     if (result != CUDA_SUCCESS) return result;
@@ -153,10 +159,8 @@ CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsi
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                               unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-                               unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-                               void **kernelParams, void **extra)
+static CUresult launch(CUfunction f, const struct launch_shape *shape, CUstream hStream, void **kernelParams,
+                       void **extra)
 {
     struct stream *s;
     struct work w;
@@ -165,22 +169,45 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int
     if (result != CUDA_SUCCESS) return result;
     struct function *function = object_get(f, KIND_FUNCTION);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    if (sharedMemBytes > 232448u) return CUDA_ERROR_INVALID_VALUE;
-    const unsigned int grid[3] = {gridDimX, gridDimY, gridDimZ}, block[3] = {blockDimX, blockDimY, blockDimZ};
-    result = launch_prepare(function, grid, block, kernelParams, extra, s->context, &w, buffer);
+    if (shape->dynamic_shared_bytes > 232448u) return CUDA_ERROR_INVALID_VALUE;
+    result = launch_prepare(function, shape, kernelParams, extra, s->context, &w, buffer);
     if (result != CUDA_SUCCESS) return result;
     if (s->capture || s->legacy) {
         CUDA_KERNEL_NODE_PARAMS params = {.func = f,
-                                          .gridDimX = gridDimX,
-                                          .gridDimY = gridDimY,
-                                          .gridDimZ = gridDimZ,
-                                          .blockDimX = blockDimX,
-                                          .blockDimY = blockDimY,
-                                          .blockDimZ = blockDimZ,
-                                          .sharedMemBytes = sharedMemBytes};
+                                          .gridDimX = shape->grid[0],
+                                          .gridDimY = shape->grid[1],
+                                          .gridDimZ = shape->grid[2],
+                                          .blockDimX = shape->block[0],
+                                          .blockDimY = shape->block[1],
+                                          .blockDimZ = shape->block[2],
+                                          .sharedMemBytes = shape->dynamic_shared_bytes};
         if (capture_work(s, NODE_KERNEL, &w, &params, sizeof params, &result)) return result;
     }
     return stream_submit(s, &w);
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                               unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                               unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                               void **kernelParams, void **extra)
+{
+    const struct launch_shape shape = {.grid = {gridDimX, gridDimY, gridDimZ},
+                                       .block = {blockDimX, blockDimY, blockDimZ},
+                                       .dynamic_shared_bytes = sharedMemBytes};
+    return launch(f, &shape, hStream, kernelParams, extra);
+}
+
+/* All blocks of a cooperative launch are on the card at once. */
+static CUresult fits(CUfunction f, const struct launch_shape *s)
+{
+    int blocks = 0;
+    struct context *c;
+    OK_OR_RETURN(context_enter(&c));
+    OK_OR_RETURN(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &blocks, f, (int)(s->block[0] * s->block[1] * s->block[2]), s->dynamic_shared_bytes));
+    uint64_t most = (uint64_t)blocks * c->device->profile->sm_count;
+    return (uint64_t)s->grid[0] * s->grid[1] * s->grid[2] > most ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+                                                                 : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -188,17 +215,27 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, u
                                           unsigned int blockDimY, unsigned int blockDimZ,
                                           unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-    return cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes,
-                          hStream, kernelParams, NULL);
+    const struct launch_shape shape = {.grid = {gridDimX, gridDimY, gridDimZ},
+                                       .block = {blockDimX, blockDimY, blockDimZ},
+                                       .dynamic_shared_bytes = sharedMemBytes,
+                                       .cooperative = true};
+    OK_OR_RETURN(fits(f, &shape));
+    return launch(f, &shape, hStream, kernelParams, NULL);
 }
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
                                  void **extra)
 {
     if (!config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuLaunchKernel(f, config->gridDimX, config->gridDimY, config->gridDimZ,
-                                     config->blockDimX, config->blockDimY, config->blockDimZ,
-                                     config->sharedMemBytes, config->hStream, kernelParams, extra);
+    struct launch_shape shape = {.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                                 .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                                 .dynamic_shared_bytes = config->sharedMemBytes};
+    for (unsigned int i = 0; i < config->numAttrs; i++) {
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+            shape.cooperative = config->attrs[i].value.cooperative;
+    }
+    if (shape.cooperative) OK_OR_RETURN(fits(f, &shape));
+    CUresult result = launch(f, &shape, config->hStream, kernelParams, extra);
     for (unsigned int i = 0; result == CUDA_SUCCESS && i < config->numAttrs; i++) {
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT &&
             config->attrs[i].value.programmaticEvent.event)

@@ -7,9 +7,8 @@
 
 /* Check a launch and describe it as work; `buffer` (LAUNCH_BYTES, aligned to 16) receives its argument. */
 #define LAUNCH_BYTES 4352
-CUresult launch_prepare(struct function *f, const unsigned int *grid, const unsigned int *block,
-                        void **kernelParams, void **extra, const struct context *c, struct work *w,
-                        unsigned char *buffer);
+CUresult launch_prepare(struct function *f, const struct launch_shape *shape, void **kernelParams,
+                        void **extra, struct context *c, struct work *w, unsigned char *buffer);
 
 /* Pointers to the packed parameters of a launch that launch_prepare described. */
 void launch_parameters(const struct work *w, void **out);

@@ -2,7 +2,9 @@
  * Libraries: modules of no context.
  */
 #include "sim/cuda/call.h"
+#include "sim/cuda/code.h"
 #include "sim/cuda/context.h"
+#include "sim/cuda/jit.h"
 #include "sim/cuda/module.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
@@ -25,7 +27,9 @@ EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_op
         (numLibraryOptions && !libraryOptions))
         return CUDA_ERROR_INVALID_VALUE;
     (void)libraryOptionValues;
-    return library_load(library, code, 0);
+    CUresult result = library_load(library, code, 0);
+    jit_tell(numJitOptions, jitOptions, jitOptionsValues, code_report());
+    return result;
 }
 
 EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,

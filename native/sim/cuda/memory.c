@@ -182,6 +182,22 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
     return ok;
 }
 
+bool memory_span(struct context *c, uint64_t address, uint64_t *base, uint64_t *end)
+{
+    memory_lock();
+    const struct range *r = range_find_any(address);
+    bool ok = r && may(c, r);
+    if (ok) {
+        *base = r->base;
+        *end = r->base + r->size;
+    }
+    /* Mappings of one reservation may follow each other without a gap. */
+    for (; ok && r && r->memory == MEMORY_MAPPED && may(c, r); r = range_find_any(*end))
+        *end = r->base + r->size;
+    memory_unlock();
+    return ok;
+}
+
 bool memory_knows(uint64_t address)
 {
     memory_lock();

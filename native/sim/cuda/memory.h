@@ -14,6 +14,8 @@ void memory_when_full(bool (*give_back)(struct device *d));
 void memory_drop(struct range *r);
 /* Whether `c` may touch [address, address + bytes) as device memory (or mapped host memory). */
 bool memory_allows(struct context *c, uint64_t address, uint64_t bytes);
+/* What lies at `address`, as far as `c` may touch it: [*base, *end). */
+bool memory_span(struct context *c, uint64_t address, uint64_t *base, uint64_t *end);
 /* Whether the address lies in something that was allocated, mapped or registered. */
 bool memory_knows(uint64_t address);
 /* As above for either side of a copy: addresses outside our range are the program's own. */

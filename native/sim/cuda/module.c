@@ -31,21 +31,43 @@ static uint32_t sm_of(const struct device *d)
     return d->shared->profile.compute_major * 10 + d->shared->profile.compute_minor;
 }
 
+/* What the compiler found out about the kernels. */
+static void fill_figures(struct image *i, const struct code *code)
+{
+    for (size_t k = 0; k < i->entry_count; k++) {
+        struct entry_point *e = &i->entry[k];
+        const struct routine *r = code_entry(code, e->name);
+        if (!r) continue;
+        if (!e->shared_bytes) e->shared_bytes = r->shared_bytes;
+        if (!e->local_bytes) e->local_bytes = r->local_bytes;
+        if (e->registers <= 16) e->registers = r->register_words;
+    }
+}
+
 CUresult module_load(const void *data, size_t limit, struct context *c, enum kind kind, struct module **out)
 {
     const struct device *d = c ? c->device : &process.device[0];
     struct image *image;
+    struct code *code = NULL;
     CUresult result = image_parse(data, limit, sm_of(d), &image);
     if (result != CUDA_SUCCESS) return result;
+    result = code_compile(image, &code);
+    if (result != CUDA_SUCCESS) {
+        image_free(image);
+        return result;
+    }
+    fill_figures(image, code);
     struct module *m = object_new(kind, sizeof *m);
     struct function **table = calloc(image->entry_count + 1, sizeof(struct function *));
     if (!m || !table) {
         if (m) object_free(m);
         free(table);
+        code_free(code);
         image_free(image);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     m->image = image;
+    m->code = code;
     m->function = table;
     m->context = context_home(c);
     pthread_mutex_lock(&lock);
@@ -81,6 +103,7 @@ void module_unload(struct module *m)
     }
     pthread_mutex_unlock(&lock);
     drop_globals(m, NULL);
+    code_free(m->code);
     for (size_t i = 0; i < m->image->entry_count; i++) {
         if (m->function[i]) object_free(m->function[i]);
     }
@@ -98,12 +121,23 @@ void module_drop_context(struct context *c)
             if (m->context == c) found = m;
         }
         for (struct module *m = modules; m && !found; m = m->next) {
-            if (!m->context) drop_globals(m, c);
+            if (m->context) continue;
+            drop_globals(m, c);
+            code_drop(m->code, c);
         }
         pthread_mutex_unlock(&lock);
         if (!found) return;
         module_unload(found);
     }
+}
+
+/* What a function says runs, unless its text is a shell for a kernel of ours. */
+static void choose_form(struct function *f)
+{
+    const struct routine *r = code_entry(f->module->code, f->entry->name);
+    if (!r || r->refused || (r->empty && f->kernel)) return;
+    f->routine = r;
+    f->kernel = NULL;
 }
 
 static CUresult function_at(struct module *m, size_t i, struct function **out)
@@ -121,6 +155,7 @@ static CUresult function_at(struct module *m, size_t i, struct function **out)
         for (uint32_t k = 0; f->kernel && f->entry->has_parameters && k < count; k++) {
             if (f->entry->parameter[k].size != p[k].size) f->kernel = NULL;
         }
+        choose_form(f);
         m->function[i] = f;
     }
     pthread_mutex_unlock(&lock);
@@ -140,6 +175,7 @@ CUresult module_global(struct module *m, struct context *c, const char *name, CU
                        size_t *bytes)
 {
     c = context_home(c);
+    if (m->code) return code_global(m->code, c, m, name, address, bytes);
     for (size_t i = 0; i < m->image->global_count; i++) {
         const struct global_variable *v = &m->image->global[i];
         if (strcmp(v->name, name) != 0) continue;

@@ -3,6 +3,7 @@
 #define CALABASH_SIM_CUDA_MODULE_H
 
 #include "image/image.h"
+#include "sim/cuda/code.h"
 #include "sim/cuda/kernels.h"
 #include "sim/cuda/object.h"
 
@@ -12,6 +13,7 @@ struct module {
     struct object object;    /* KIND_MODULE or KIND_LIBRARY */
     struct context *context; /* NULL: a library */
     struct image *image;
+    struct code *code;          /* NULL: no PTX */
     struct function **function; /* one per entry, made on demand */
     struct placed_global *globals;
     struct module *next;
@@ -21,7 +23,8 @@ struct function {
     struct object object;
     struct module *module;
     const struct entry_point *entry;
-    const struct kernel *kernel; /* NULL: known by name only */
+    const struct routine *routine; /* what it does, as PTX; NULL: that is not known */
+    const struct kernel *kernel;   /* of the registry; NULL: none */
     int attribute_shared_max, attribute_carveout;
     bool told; /* that the kernel is not known */
 };

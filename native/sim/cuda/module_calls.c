@@ -2,7 +2,9 @@
  * Modules as programs load and ask them.
  */
 #include "sim/cuda/call.h"
+#include "sim/cuda/code.h"
 #include "sim/cuda/context.h"
+#include "sim/cuda/jit.h"
 #include "sim/cuda/module.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
@@ -24,19 +26,9 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned
                                    CUjit_option *options, void **optionValues)
 {
     if (numOptions && (!options || !optionValues)) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned int i = 0; i < numOptions; i++) { /* there is no compiler, so nothing was logged */
-        if ((options[i] == CU_JIT_INFO_LOG_BUFFER || options[i] == CU_JIT_ERROR_LOG_BUFFER) &&
-            optionValues[i])
-            *(char *)optionValues[i] = 0;
-        if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
-            options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
-            optionValues[i] = NULL;
-        if (options[i] == CU_JIT_WALL_TIME) {
-            float zero = 0;
-            memcpy(&optionValues[i], &zero, sizeof zero);
-        }
-    }
-    return cuModuleLoadData(module, image);
+    CUresult result = cuModuleLoadData(module, image);
+    jit_tell(numOptions, options, optionValues, code_report());
+    return result;
 }
 
 EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)

@@ -28,6 +28,7 @@ enum kind {
     KIND_MIPMAP,
     KIND_PHYSICAL,
     KIND_TEXTURE,
+    KIND_LINK,
     KIND_USER, /* a user object */
     KIND_GREEN,
     KIND_RESOURCES, /* the descriptor of a green context to be */

@@ -12,6 +12,7 @@
 #include "sim/cuda/context.h"
 #include "sim/cuda/event.h"
 #include "sim/cuda/object.h"
+#include "sim/cuda/output.h"
 #include "sim/cuda/process.h"
 #include "sim/cuda/stream.h"
 #include "sim/node/mps.h"
@@ -112,6 +113,14 @@ static void perform(struct stream *s, struct work *w)
         pthread_mutex_lock(&c->lock);
         return;
     }
+    if (w->late) {
+        pthread_mutex_unlock(&c->lock);
+        run_effect(c, w);
+        pthread_mutex_lock(&c->lock);
+        w->duration_ns = w->late(c, w->argument);
+        (void)post(s, w, 0);
+        return;
+    }
     if (!w->posted && w->kind == WORK_TIMED) (void)post(s, w, 0);
     if (w->kind == WORK_RECORD) {
         struct depend before = {s, s->id, s->finished};
@@ -207,7 +216,8 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
                       size_t depend_count)
 {
     struct context *c = s->context;
-    struct work *copy = calloc(1, sizeof *copy + depend_count * sizeof *depend + w->argument_bytes);
+    size_t before = (sizeof(struct work) + depend_count * sizeof *depend + 15) & ~(size_t)15;
+    struct work *copy = calloc(1, before + w->argument_bytes);
     if (!copy || !ensure_thread(s)) {
         free(copy);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -217,11 +227,12 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
     copy->depend_count = depend_count;
     memcpy(copy->depend, depend, depend_count * sizeof *depend);
     if (w->argument_bytes) {
-        copy->argument = &copy->depend[depend_count];
+        copy->argument = (char *)copy + before; /* aligned for anything */
         memcpy(copy->argument, w->argument, w->argument_bytes);
     }
     bool timing_known = timing_is_known(s, depend, depend_count);
-    if (w->kind == WORK_HOST || w->kind == WORK_WAIT || w->kind == WORK_RECORD) timing_known = false;
+    if (w->kind == WORK_HOST || w->kind == WORK_WAIT || w->kind == WORK_RECORD || w->late)
+        timing_known = false;
     if (timing_known && w->kind == WORK_TIMED) (void)post(s, w, 0);
     if (copy->event) event_hold(copy->event);
     copy->posted = timing_known;
@@ -254,7 +265,7 @@ static CUresult submit(struct stream *s, const struct work *w, bool waits)
     size_t count = gather(s, &w->after, depend, 64);
     if (w->kind == WORK_RECORD) return record(s, w, depend, count);
     bool outstanding = s->finished < s->pushed || count;
-    if (outstanding || w->kind == WORK_HOST || w->kind == WORK_WAIT || (w->heavy && !waits))
+    if (outstanding || w->kind == WORK_HOST || w->kind == WORK_WAIT || w->late || (w->heavy && !waits))
         return defer(s, w, depend, count);
     if (w->kind == WORK_TIMED) (void)post(s, w, 0);
     run_effect(c, w);
@@ -321,6 +332,7 @@ CUresult stream_wait(struct stream *s)
     uint64_t last = stream_mark(s);
     pthread_mutex_unlock(&c->lock);
     if (last) queue_wait(&process.sim, c->queue, last - 1);
+    output_flush();
     return context_health(c);
 }
 
@@ -336,6 +348,7 @@ static void wait_for_context(struct context *c)
     uint64_t posted = QUEUE(c)->posted;
     pthread_mutex_unlock(&c->lock);
     if (posted) queue_wait_through(&process.sim, c->queue, posted - 1);
+    output_flush();
 }
 
 static struct context *green_after(const struct context *primary, uint64_t id)

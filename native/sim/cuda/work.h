@@ -18,8 +18,9 @@ struct work {
     enum work_kind kind;
     enum sim_work engine;
     uint64_t duration_ns;
-    uint32_t sms; /* multiprocessors that it needs; 0: all */
-    bool heavy;   /* its effect is worth another thread */
+    uint32_t sms;                                              /* multiprocessors that it needs; 0: all */
+    uint64_t (*late)(struct context *c, const void *argument); /* the duration is known after the effect */
+    bool heavy;                                                /* its effect is worth another thread */
     CUresult (*effect)(struct context *c, void *argument);
     void *argument;
     size_t argument_bytes; /* copied when the work is deferred */

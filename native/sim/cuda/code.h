@@ -1,0 +1,28 @@
+/* The PTX of modules: compiled once, its variables placed in each context that asks. */
+#ifndef CALABASH_SIM_CUDA_CODE_H
+#define CALABASH_SIM_CUDA_CODE_H
+
+#include "image/image.h"
+#include "sim/cuda/context.h"
+#include "sim/ptx/compile.h"
+#include "sim/ptx/report.h"
+#include "sim/ptx/run.h"
+
+struct code;
+
+/* *out is NULL when the image has no PTX. What the compiler has to say goes to code_report. */
+CUresult code_compile(const struct image *i, struct code **out);
+/* What was said about the last image that this thread loaded. */
+const struct report *code_report(void);
+void code_free(struct code *c);
+
+const struct routine *code_entry(const struct code *c, const char *name);
+/* The variables in `context`, with what they begin with. */
+CUresult code_place(struct code *c, struct context *context, void *owner, const struct placed **out);
+/* Address and size of a variable; CUDA_ERROR_NOT_FOUND. */
+CUresult code_global(struct code *c, struct context *context, void *owner, const char *name,
+                     CUdeviceptr *address, size_t *bytes);
+/* Give back what lies in `context`; NULL: everywhere. */
+void code_drop(struct code *c, const struct context *context);
+
+#endif

@@ -1,0 +1,11 @@
+/* The options of loading and linking: where the log goes. */
+#ifndef CALABASH_SIM_CUDA_JIT_H
+#define CALABASH_SIM_CUDA_JIT_H
+
+#include "sim/cuda/call.h"
+#include "sim/ptx/report.h"
+
+/* Write what the compiler said into the program's buffers, and how long that is. */
+void jit_tell(unsigned int count, const CUjit_option *options, void **values, const struct report *r);
+
+#endif

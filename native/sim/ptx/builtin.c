@@ -1,0 +1,224 @@
+/*
+ * Functions that the driver gives to programs: printf, assert, the device's heap.
+ *
+ * They are called as others are; their handlers read the arguments in the caller's frame.
+ */
+#include "sim/ptx/builtin.h"
+
+#include "sim/ptx/place.h"
+#include "sim/ptx/warp.h"
+
+#include <stdio.h>
+
+/* Argument `k` of one lane. */
+static u64 argument(const struct warp *w, const struct op *o, u32 k, u32 lane)
+{
+    const struct frame *f = w->running->frame;
+    const uint32_t *list = f->function->list + o->list + 2 * ((o->list_count >> 16) + k);
+    u64 v = 0;
+    if (k >= (o->list_count & 0xffff)) return 0;
+    if (list[1]) {
+        memcpy(&v, (const u8 *)in(w, list[0]) + lane * list[1], list[1] < 8 ? list[1] : 8);
+        return v;
+    }
+    u32 at = f->local_base + list[0];
+    if (at + 8 <= w->local_room) memcpy(&v, w->local + (size_t)lane * w->local_room + at, 8);
+    return v;
+}
+
+static void give_result(struct warp *w, const struct op *o, u32 lane, u64 value, u32 bytes)
+{
+    const struct frame *f = w->running->frame;
+    const uint32_t *list = f->function->list + o->list;
+    if (!(o->list_count >> 16)) return;
+    if (list[1])
+        memcpy((u8 *)out(w, list[0]) + lane * list[1], &value, list[1] < 8 ? list[1] : 8);
+    else if (f->local_base + list[0] + bytes <= w->local_room)
+        memcpy(w->local + (size_t)lane * w->local_room + f->local_base + list[0], &value, bytes);
+}
+
+/* `bytes` at a generic address of one lane; false after a fault. */
+static bool fetch(struct warp *w, const struct op *o, u32 lane, u64 address, void *to, u32 bytes)
+{
+    u64 at[LANES];
+    u8 *place[LANES];
+    for (u32 k = 0; k < bytes; k++) {
+        for (u32 i = 0; i < LANES; i++)
+            at[i] = address + k;
+        if (!lane_places(w, o, 1u << lane, SPACE_GENERIC, at, 1, place)) return false;
+        ((u8 *)to)[k] = *place[lane];
+    }
+    return true;
+}
+
+static bool fetch_text(struct warp *w, const struct op *o, u32 lane, u64 address, char *to, u32 room)
+{
+    for (u32 k = 0; k + 1 < room; k++) {
+        if (!fetch(w, o, lane, address + k, &to[k], 1)) return false;
+        if (!to[k]) return true;
+    }
+    to[room - 1] = 0;
+    return true;
+}
+
+struct line {
+    char text[4096];
+    size_t length;
+};
+
+static void put(struct line *l, const char *text, size_t n)
+{
+    if (n > sizeof l->text - l->length) n = sizeof l->text - l->length;
+    memcpy(l->text + l->length, text, n);
+    l->length += n;
+}
+
+/* One directive of a format with its argument, which lies at *at behind `arguments`. */
+static bool directive(struct warp *w, const struct op *o, u32 lane, const char *spec, size_t n, u64 arguments,
+                      u32 *at, struct line *l)
+{
+    char kind = spec[n - 1], format[40], text[1100];
+    bool wide = memchr(spec, 'l', n) || kind == 'p' || kind == 's' || strchr("eEfFgGaA", kind);
+    u64 v = 0;
+    if (n >= sizeof format - 4) return true;
+    *at = (*at + (wide ? 7u : 3u)) & ~(wide ? 7u : 3u);
+    if (!fetch(w, o, lane, arguments + *at, &v, wide ? 8 : 4)) return false;
+    *at += wide ? 8 : 4;
+    size_t plain = 0;
+    for (size_t k = 0; k + 1 < n; k++) {
+        if (!strchr("lhzjt", spec[k])) format[plain++] = spec[k];
+    }
+    if (strchr("diouxX", kind)) {
+        memcpy(format + plain, "ll", 2);
+        plain += 2;
+    }
+    format[plain] = kind;
+    format[plain + 1] = 0;
+    int length = 0;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    if (strchr("di", kind)) {
+        length = snprintf(text, sizeof text, format, wide ? (long long)v : (long long)(s32)(u32)v);
+    } else if (strchr("ouxX", kind)) {
+        length = snprintf(text, sizeof text, format, (unsigned long long)v);
+    } else if (strchr("eEfFgGaA", kind)) {
+        f64 d;
+        memcpy(&d, &v, sizeof d);
+        length = snprintf(text, sizeof text, format, d);
+    } else if (kind == 'c') {
+        length = snprintf(text, sizeof text, format, (int)v);
+    } else if (kind == 'p') {
+        length = snprintf(text, sizeof text, "0x%llx", (unsigned long long)v);
+    } else if (kind == 's') {
+        char string[1024];
+        if (!v)
+            memcpy(string, "(null)", 7);
+        else if (!fetch_text(w, o, lane, v, string, sizeof string))
+            return false;
+        length = snprintf(text, sizeof text, format, string);
+    }
+#pragma GCC diagnostic pop
+    if (length > 0) put(l, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+    return true;
+}
+
+static bool print_lane(struct warp *w, const struct op *o, u32 lane, u64 format_at, u64 arguments)
+{
+    char format[2048];
+    struct line l = {.length = 0};
+    u32 at = 0;
+    if (!fetch_text(w, o, lane, format_at, format, sizeof format)) return false;
+    for (const char *p = format; *p;) {
+        size_t n = strcspn(p, "%");
+        put(&l, p, n);
+        p += n;
+        if (!*p) break;
+        n = 1 + strspn(p + 1, "-+ #0123456789.*hlzjt");
+        if (p[1] == '%' || !p[n] || memchr(p, '*', n)) {
+            put(&l, "%", 1);
+            p += p[1] == '%' ? 2 : 1;
+            continue;
+        }
+        if (!directive(w, o, lane, p, n + 1, arguments, &at, &l)) return false;
+        p += n + 1;
+    }
+    const struct surroundings *around = w->block->run->around;
+    if (around->print) around->print(around->user, l.text, l.length);
+    return true;
+}
+
+static HANDLER(do_vprintf)
+{
+    SET_LANES(mask)
+    {
+        if (!print_lane(w, o, i, argument(w, o, 0, i), argument(w, o, 1, i))) return NULL;
+        give_result(w, o, i, 1, 4);
+    }
+    return o + 1;
+}
+
+/* __assertfail(message, file, line, function, size) */
+static HANDLER(do_assertfail)
+{
+    u32 lane = FIRST(mask), thread[3];
+    char message[256], file[256], function[256], text[1200];
+    for (int k = 0; k < 3; k++)
+        thread[k] = w->tid[k][lane];
+    if (!fetch_text(w, o, lane, argument(w, o, 0, lane), message, sizeof message) ||
+        !fetch_text(w, o, lane, argument(w, o, 1, lane), file, sizeof file) ||
+        !fetch_text(w, o, lane, argument(w, o, 3, lane), function, sizeof function))
+        return NULL;
+    const u32 *at = w->block->ctaid;
+    int n = snprintf(text, sizeof text,
+                     "%s:%u: %s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.\n", file,
+                     (u32)argument(w, o, 2, lane), function, at[0], at[1], at[2], thread[0], thread[1],
+                     thread[2], message);
+    const struct surroundings *around = w->block->run->around;
+    if (around->print) around->print(around->user, text, (size_t)n);
+    return warp_fault(w, o, RUN_ASSERT, "assertion failed", 0);
+}
+
+static HANDLER(do_malloc)
+{
+    const struct surroundings *around = w->block->run->around;
+    SET_LANES(mask)
+    give_result(w, o, i, around->take ? around->take(around->user, argument(w, o, 0, i)) : 0, 8);
+    return o + 1;
+}
+
+static HANDLER(do_free)
+{
+    const struct surroundings *around = w->block->run->around;
+    SET_LANES(mask)
+    {
+        u64 address = argument(w, o, 0, i);
+        if (address && around->give) around->give(around->user, address);
+    }
+    return o + 1;
+}
+
+/* cudaCGGetIntrinsicHandle(scope): any that is not 0 for a grid. */
+static HANDLER(do_grid_handle)
+{
+    SET_LANES(mask) give_result(w, o, i, 1, 8);
+    return o + 1;
+}
+
+op_fn *builtin_named(const char *name)
+{
+    static const struct {
+        const char *name;
+        op_fn *run;
+    } known[] = {
+        {"vprintf", do_vprintf},
+        {"__assertfail", do_assertfail},
+        {"__assert_fail", do_assertfail},
+        {"malloc", do_malloc},
+        {"free", do_free},
+        {"cudaCGGetIntrinsicHandle", do_grid_handle},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(known[i].name, name) == 0) return known[i].run;
+    }
+    return NULL;
+}

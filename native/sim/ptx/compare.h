@@ -1,0 +1,22 @@
+/* Comparisons, and what is made of their results. */
+#ifndef CALABASH_SIM_PTX_COMPARE_H
+#define CALABASH_SIM_PTX_COMPARE_H
+
+#include "sim/ptx/op.h"
+
+/* `extra` is the comparison, c a predicate to combine with, e a second result. */
+typedef uint32_t compare_fn(const void *a, const void *b);
+enum {
+    COMBINE_NONE,
+    COMBINE_AND,
+    COMBINE_OR,
+    COMBINE_XOR,
+    COMBINE_MASK = 3,
+    COMBINE_NOT = 4,
+    COMBINE_SECOND = 8
+};
+/* By the name of the relation ("eq", "ltu"); NULL when there is none for the type. */
+compare_fn *compare_named(const char *name, size_t length, enum type t, bool flush);
+op_fn op_setp, op_set_float, op_set_integer;
+
+#endif

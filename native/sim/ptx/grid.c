@@ -1,0 +1,96 @@
+/*
+ * Launches: blocks are handed to the threads of a pool, and to the thread that asks. A block whose warps have run long
+ * without an end (they may wait for another block) makes room for others: the next one begins, and turns go round.
+ */
+#define _GNU_SOURCE
+#include "sim/ptx/grid.h"
+
+#include "sim/ptx/block.h"
+#include "sim/ptx/pool.h"
+
+#include <sched.h>
+
+#define RESIDENT_MAX 256u  /* blocks that one thread has begun, beyond a cooperative launch */
+#define WORTH_OPS    4000u /* a block that small is not worth another thread */
+
+static bool stopped(const struct run *r)
+{
+    return __atomic_load_n(&r->stop, __ATOMIC_ACQUIRE);
+}
+
+static struct block *begin_next(struct run *r, struct block **spare)
+{
+    uint64_t number = __atomic_fetch_add(&r->next_block, 1, __ATOMIC_RELAXED);
+    if (number >= r->block_count) return NULL;
+    struct block *b = *spare ? *spare : block_new(r);
+    *spare = NULL;
+    if (b && block_begin(b, number)) return b;
+    int none = RUN_OK;
+    __atomic_compare_exchange_n(&r->fault, &none, RUN_OUT_OF_MEMORY, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_ACQUIRE);
+    __atomic_store_n(&r->stop, true, __ATOMIC_RELEASE);
+    if (b) block_free(b);
+    return NULL;
+}
+
+static void finish(struct run *r, struct block *b, struct block **spare)
+{
+    __atomic_add_fetch(&r->ops, b->ops, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&r->bytes, b->bytes, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&r->blocks_done, 1, __ATOMIC_RELEASE);
+    b->ops = b->bytes = 0;
+    if (*spare)
+        block_free(b);
+    else
+        *spare = b;
+}
+
+static void work(void *argument)
+{
+    struct run *r = argument;
+    struct block *head = NULL, **tail = &head, *spare = NULL;
+    uint32_t resident = 0, waiting = 0; /* begun; of those in a row that have not ended in their turn */
+    while (!stopped(r)) {
+        struct block *b = NULL;
+        if (!head || (waiting >= resident && (resident < RESIDENT_MAX || r->shape.cooperative))) {
+            b = begin_next(r, &spare);
+            if (b) resident++;
+        }
+        if (!b && (b = head)) {
+            head = b->next;
+            if (!head) tail = &head;
+        }
+        if (!b) break;
+        b->next = NULL;
+        bool ended = block_run(b);
+        if (r->around->cancelled && r->around->cancelled(r->around->user))
+            __atomic_store_n(&r->stop, true, __ATOMIC_RELEASE);
+        if (ended) {
+            bool worth = b->ops > WORTH_OPS;
+            finish(r, b, &spare);
+            resident--;
+            waiting = 0;
+            if (worth && __atomic_load_n(&r->next_block, __ATOMIC_RELAXED) < r->block_count) pool_help(r);
+            continue;
+        }
+        pool_help(r);
+        *tail = b;
+        tail = &b->next;
+        if (++waiting > resident) sched_yield();
+    }
+    while (head) {
+        struct block *b = head;
+        head = b->next;
+        block_free(b);
+    }
+    if (spare) block_free(spare);
+}
+
+int grid_run(struct run *r)
+{
+    const uint32_t *g = r->shape.grid;
+    r->block_count = (uint64_t)g[0] * g[1] * g[2];
+    pool_run(r, work);
+    if (stopped(r) && r->fault == RUN_OK) r->fault = RUN_FAILED;
+    return r->fault;
+}

@@ -1,0 +1,64 @@
+/* One launch under way, and what it asks of its surroundings. */
+#ifndef CALABASH_SIM_PTX_RUN_H
+#define CALABASH_SIM_PTX_RUN_H
+
+#include "sim/ptx/program.h"
+
+/* What ends a launch, as the driver's API numbers it. */
+enum {
+    RUN_OK = 0,
+    RUN_OUT_OF_MEMORY = 2,
+    RUN_ILLEGAL_ADDRESS = 700,
+    RUN_ASSERT = 710,
+    RUN_MISALIGNED = 716,
+    RUN_ILLEGAL_INSTRUCTION = 715,
+    RUN_INVALID_PC = 718,
+    RUN_FAILED = 719,
+    RUN_NOT_SUPPORTED = 801,
+};
+
+struct span { /* [base, end) may be touched */
+    uint64_t base, end;
+};
+
+struct surroundings {
+    void *user;
+    /* The memory of the card, or mapped, at this address; false when there is none. */
+    bool (*memory)(void *user, uint64_t address, struct span *out);
+    bool (*cancelled)(void *user);
+    void (*print)(void *user, const char *text, size_t length);
+    uint64_t (*take)(void *user, uint64_t bytes); /* the device's heap */
+    void (*give)(void *user, uint64_t address);
+};
+
+/* A program with its variables in place. */
+struct placed {
+    const struct program *program;
+    uint8_t *constant;
+    uint64_t *address; /* by variable */
+};
+
+struct launch_shape {
+    uint32_t grid[3], block[3];
+    uint32_t dynamic_shared_bytes;
+    bool cooperative;
+    uint32_t sm_count;
+    uint32_t version; /* of the target */
+};
+
+struct run {
+    const struct routine *entry;
+    const struct placed *placed;
+    const struct surroundings *around;
+    struct launch_shape shape;
+    const uint8_t *parameters;
+    uint64_t number; /* of the grid */
+    uint64_t next_block, block_count, blocks_done;
+    int fault;
+    bool stop;
+    char story[256];
+    uint64_t ops, bytes; /* operations of warps, bytes of global memory: what the launch did */
+    uint64_t grid_arrived, grid_phase;
+};
+
+#endif
