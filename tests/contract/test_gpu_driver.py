@@ -23,7 +23,7 @@ from calabash.model.device import ComputeMode, Device, DeviceProcess, DeviceRead
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import nvidia_reset, sim, vendors
 from calabash.seams.gpu.deadline import DeadlineThread
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.gpu.library import OWN_FILES, DriverFiles, simulated_library_dir
 from calabash.seams.gpu.protocol import DeviceEvent, DriverOptions, EventKind, GpuDriver
 
 DEADLINE_S = 60.0
@@ -280,8 +280,8 @@ def test_while_a_real_card_is_reset_the_driver_is_let_go_and_questions_wait(
     begun, go_on = threading.Event(), threading.Event()
     answers: list[DeviceReading] = []
 
-    def reset(uuids: list[str]) -> None:
-        assert uuids == [first]
+    def reset(uuids: list[str], files: DriverFiles) -> None:
+        assert (uuids, files) == ([first], OWN_FILES)
         with pytest.raises(pynvml.NVMLError):
             pynvml.nvmlDeviceGetCount()  # nobody has it open
         begun.set()

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import stand_in_smi
 
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
@@ -17,12 +18,9 @@ CARD = DeviceUuid("GPU-1")
 
 
 def tool(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """An ``nvidia-smi`` that does this."""
-    path = directory / "nvidia-smi"
-    path.write_text(f'#!/bin/sh\necho "$*" >>{directory}/asked\n{script}\n')
-    path.chmod(0o755)
+    """The first ``nvidia-smi`` that is found does this."""
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
-    return directory / "asked"
+    return stand_in_smi(directory, script)
 
 
 def test_a_class_is_set_as_the_tool_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

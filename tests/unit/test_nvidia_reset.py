@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import stand_in_smi
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu import nvidia_reset
@@ -15,12 +16,9 @@ HANG_S = 60.0
 
 
 def tool(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """An ``nvidia-smi`` that does this."""
-    path = directory / "nvidia-smi"
-    path.write_text(f'#!/bin/sh\necho "$*" >{directory}/asked\n{script}\n')
-    path.chmod(0o755)
+    """The first ``nvidia-smi`` that is found does this."""
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
-    return directory / "asked"
+    return stand_in_smi(directory, script)
 
 
 def test_cards_that_belong_together_are_reset_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +61,7 @@ def test_without_the_tool_a_reset_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CalabashError) as refused:
         nvidia_reset.reset_real(["GPU-1"])
-    assert refused.value.reason is Reason.NOT_FOUND
+    assert refused.value.reason is Reason.UNSUPPORTED
 
 
 def test_a_gate_is_shut_when_nobody_is_inside_and_whoever_comes_then_waits() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from calabash.agent.inventory import no_devices
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.library import OWN_FILES, DriverFiles
+from calabash.seams.gpu.library import DriverFiles
 from calabash.seams.host.libraries import libraries_named
 
 _COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -105,11 +105,14 @@ def names_of(library: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def programs_of(driver: HostDriver, host: Path, directory: Path, *, root: str = "/") -> DriverFiles:
+def programs_of(host: Path, directory: Path, *, root: str = "/") -> DriverFiles:
     """What lets programs of the host's driver run beside us: they are taken as they are, with its libraries, but with the
-    C library of our own image. So ``directory`` gets links to the libraries of the driver alone. Raises CalabashError."""
-    if driver.state is not None:
-        return OWN_FILES
+    C library of our own image. So ``directory`` will have links to the libraries of the driver alone."""
+    return DriverFiles(root=host / root.lstrip("/"), libraries=directory)
+
+
+def link_libraries(driver: HostDriver, host: Path, directory: Path) -> None:
+    """The directory of ``programs_of``, as that driver fills it. Raises CalabashError."""
     wanted = {name: host / str(library).lstrip("/") for library in driver.libraries for name in names_of(library)}
     try:
         directory.mkdir(mode=0o755, exist_ok=True)
@@ -125,7 +128,6 @@ def programs_of(driver: HostDriver, host: Path, directory: Path, *, root: str = 
         raise CalabashError(
             f"cannot link the driver's libraries in {directory}: {error.strerror}", reason=Reason.BAD_FILE
         ) from error
-    return DriverFiles(root=host / root.lstrip("/"), libraries=directory)
 
 
 def simulated_driver(libraries: Path, state: Path) -> HostDriver:

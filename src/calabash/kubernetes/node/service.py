@@ -25,6 +25,7 @@ from calabash.kubernetes.node.hostdriver import (
     HostDriver,
     find_driver,
     find_nvml,
+    link_libraries,
     no_cards,
     programs_of,
     simulated_driver,
@@ -42,7 +43,7 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import SystemClock
-from calabash.seams.gpu.library import shim_library, simulated_environment, simulated_library_dir
+from calabash.seams.gpu.library import OWN_FILES, shim_library, simulated_environment, simulated_library_dir
 from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.container_groups import find_container_hierarchy
@@ -99,7 +100,10 @@ class AgentService:
         store = open_store(f"sqlite:///{settings.home / 'agent.db'}")
         stack.callback(store.close)
         nvml = None if settings.sim_state else find_nvml(settings.host, root=settings.driver_root)
-        drivers = open_present(DriverOptions(sim_state=settings.sim_state, library=nvml))
+        files = OWN_FILES
+        if settings.sim_state is None:
+            files = programs_of(settings.host, settings.home / "driver", root=settings.driver_root)
+        drivers = open_present(DriverOptions(sim_state=settings.sim_state, library=nvml, files=files))
         for driver in drivers:
             stack.callback(driver.close)
         if not any(driver.devices() for driver in drivers):
@@ -108,6 +112,8 @@ class AgentService:
         if hierarchy is None:
             raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")
         host_driver = self._host_driver(drivers)
+        if files.libraries is not None:
+            link_libraries(host_driver, settings.host, files.libraries)
         pods, cordon = NodePods(self._fetch), Cordon()
         membership = ContainerMembership(hierarchy, settings.home / "alloc")
         agent = NodeAgent(
@@ -120,7 +126,7 @@ class AgentService:
             settings=CardSettings(spill_mib=settings.spill_mib, replicas=settings.replicas, interval=settings.interval),
             strangers=settings.strangers,
             node=settings.node,
-            driver_files=programs_of(host_driver, settings.host, settings.home / "driver", root=settings.driver_root),
+            driver_files=files,
             membership=membership,
             tenure=PodTenure(pods, membership.sandbox_since_s),
         )

@@ -8,15 +8,13 @@ other than root, are refused by the driver. What it says of a class is a word; h
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
-from calabash.seams.gpu.programs import driver_program, program_environment
+from calabash.seams.gpu.nvidia_smi import ask_smi
 
-PROGRAM = "nvidia-smi"
 ASK_S = 10.0  # the tool starts the driver when nobody else has it open
 _NUMBERS = {Interval.DEFAULT: 0, Interval.SHORT: 1, Interval.MEDIUM: 2, Interval.LONG: 3}
 _WORD = re.compile(r"\b(default|short|medium|long)\b", re.IGNORECASE)
@@ -40,44 +38,17 @@ class Intervals:
 
     def of(self, uuid: DeviceUuid) -> Interval | None:
         """The class of a card; None when what the tool says cannot be understood. Raises CalabashError."""
-        words = {word.lower() for word in _WORD.findall(self._run("-i", uuid, "-l"))}
+        words = {word.lower() for word in _WORD.findall(self._ask("-i", uuid, "-l"))}
         return Interval(words.pop()) if len(words) == 1 else None
 
     def set(self, uuid: DeviceUuid, interval: Interval) -> None:
         """Raises CalabashError: UNSUPPORTED, NOT_PERMITTED, NOT_FOUND, TIMEOUT."""
-        self._run("-i", uuid, "--set-timeslice", str(_NUMBERS[interval]))
+        self._ask("-i", uuid, "--set-timeslice", str(_NUMBERS[interval]))
 
-    def _run(self, *words: str) -> str:
-        program = driver_program(PROGRAM, self._environment, self._files)
-        if program is None:
-            raise CalabashError(
-                f"{PROGRAM}, which sets how long turns are, is not here",
-                reason=Reason.UNSUPPORTED,
-                hint="it comes with the driver: nvidia-utils, or make native for a simulated node",
-            )
-        try:
-            done = subprocess.run(
-                [str(program), "compute-policy", *words],
-                capture_output=True,
-                timeout=ASK_S,
-                check=False,
-                text=True,
-                errors="replace",
-                env=program_environment(program, self._environment, self._files),
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CalabashError(
-                f"{PROGRAM} compute-policy has not answered within {ASK_S:g} s", reason=Reason.TIMEOUT
-            ) from error
-        except OSError as error:
-            raise CalabashError(f"{PROGRAM} cannot be run: {error.strerror}", reason=Reason.NOT_PERMITTED) from error
-        said = " ".join((done.stdout + done.stderr).split())[:300]
-        reason = next((reason for part, reason in _REASONS if part in said.lower()), None)
-        if done.returncode != 0 or reason is Reason.UNSUPPORTED:  # some versions say so and end with 0
+    def _ask(self, *words: str) -> str:
+        answer = ask_smi("compute-policy", *words, timeout_s=ASK_S, environment=self._environment, files=self._files)
+        reason = answer.reason(_REASONS)
+        if answer.code != 0 or reason is Reason.UNSUPPORTED:  # some versions say so and end with 0
             found = reason or Reason.UNSUPPORTED
-            raise CalabashError(
-                said or f"{PROGRAM} compute-policy failed with {done.returncode}",
-                reason=found,
-                hint=_HINTS.get(found, ""),
-            )
-        return done.stdout
+            raise CalabashError(answer.said, reason=found, hint=_HINTS.get(found, ""))
+        return answer.output

@@ -180,6 +180,7 @@ class NvidiaDriver:
         self.partitioning = NvidiaPartitioning(self._ask, self._parts)
         self._times: dict[DeviceUuid, InstanceTimes] = {}  # each used in the thread of its card
         inherited = os.environ.get(SIM_ENVIRONMENT)
+        self._files = options.files
         self._simulated = options.sim_state or (Path(inherited) if inherited else None)
         self.past = NvidiaPast(self._simulated, self._seen.values)
         try:
@@ -263,7 +264,7 @@ class NvidiaDriver:
         device = next((d for d in self._seen.values() if d.uuid == uuid), None)
         with _library.away():
             self._event_set = None
-            nvidia_reset.reset_real([uuid, *(device.reset_peers if device is not None else ())])
+            nvidia_reset.reset_real([uuid, *(device.reset_peers if device is not None else ())], self._files)
 
     @contextmanager
     def apart(self) -> Iterator[None]:

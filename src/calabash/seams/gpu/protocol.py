@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from calabash.model.device import ComputeMode, Device, DeviceProcess, DeviceReading, DeviceUuid, ProcessUtilization
+from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 
 DEFAULT_CALL_TIMEOUT_S = 5.0
 
@@ -48,11 +49,13 @@ class DriverOptions:
     Args:
         sim_state: state file of a simulated node; None means this machine's own cards.
         library: the driver's management library, for a process whose own loader finds none.
+        files: the driver's files, for programs of it that are started.
         call_timeout_s: longest time that one question may take before it is given up.
     """
 
     sim_state: Path | None = None
     library: Path | None = None
+    files: DriverFiles = OWN_FILES
     call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S
 
 

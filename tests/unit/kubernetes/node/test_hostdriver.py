@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 from tests.native.simnode import simctl
+from tests.stand_ins import stand_in_smi
 from tests.unit.agent.test_host_libraries import cache
 
 from calabash.kubernetes.node import service as node_service
-from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, find_nvml, programs_of
+from calabash.kubernetes.node.hostdriver import find_driver, find_nvml, link_libraries, programs_of
 from calabash.kubernetes.node.service import AgentService
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.gpu.library import OWN_FILES, simulated_library_dir
+from calabash.seams.gpu.library import simulated_library_dir
 from calabash.seams.gpu.mps import MpsControl, find_program
+from calabash.seams.gpu.nvidia_reset import reset_real
 from calabash.seams.kube.memory import MemoryKube
 from calabash.seams.kube.objects import EVENT, Condition
 from calabash.seams.kube.resources import GPU_NODE
@@ -112,7 +114,8 @@ def test_the_hosts_multi_process_service_is_run_with_its_drivers_libraries_and_n
     home.mkdir()
     program = _host_with_service(host, root)
     driver = find_driver(host, "580.1", root=f"/{root}")
-    files = programs_of(driver, host, home / "driver", root=f"/{root}")
+    files = programs_of(host, home / "driver", root=f"/{root}")
+    link_libraries(driver, host, home / "driver")
     assert find_program({}, files) == program
     assert {link.name for link in (home / "driver").iterdir()} == {"libcuda.so.580.1", "libcuda.so.1", "libcuda.so"}
     assert (home / "driver/libcuda.so.1").resolve() == host / root / "usr/lib64/libcuda.so.580.1"
@@ -123,9 +126,9 @@ def test_the_hosts_multi_process_service_is_run_with_its_drivers_libraries_and_n
 def test_links_of_an_older_driver_go_when_the_host_has_another(tmp_path: Path) -> None:
     host = tmp_path / "host"
     _host_with_service(host)
-    programs_of(find_driver(host, "580.1"), host, tmp_path / "driver")
+    link_libraries(find_driver(host, "580.1"), host, tmp_path / "driver")
     (host / "usr/lib64/libcuda.so.580.1").rename(host / "usr/lib64/libcuda.so.590.2")
-    programs_of(find_driver(host, "590.2"), host, tmp_path / "driver")
+    link_libraries(find_driver(host, "590.2"), host, tmp_path / "driver")
     assert (tmp_path / "driver/libcuda.so.1").resolve().name == "libcuda.so.590.2"
     assert not (tmp_path / "driver/libcuda.so.580.1").is_symlink()
 
@@ -135,11 +138,19 @@ def test_a_program_of_our_own_path_and_a_simulated_node_need_nothing_of_the_host
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     _host_with_service(tmp_path / "host")
-    files = programs_of(find_driver(tmp_path / "host", "580.1"), tmp_path / "host", tmp_path / "driver")
+    files = programs_of(tmp_path / "host", tmp_path / "driver")
     assert find_program({}, files) == Path("/usr/bin/nvidia-cuda-mps-control")
-    simulated = HostDriver(state=tmp_path / "node.state")
-    assert programs_of(simulated, tmp_path / "host", tmp_path / "nowhere") == OWN_FILES
     assert find_program({"CALABASH_SIM": "x"}, files) == simulated_library_dir() / "nvidia-cuda-mps-control"
+
+
+def test_a_card_is_reset_by_the_hosts_own_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    host = tmp_path / "host"
+    (host / "usr/bin").mkdir(parents=True)
+    asked = stand_in_smi(host / "usr/bin", 'echo "$LD_LIBRARY_PATH" >>"$0.env"')
+    reset_real(["GPU-1"], programs_of(host, tmp_path / "driver"))
+    assert asked.read_text() == "--gpu-reset -i GPU-1\n"
+    assert (host / "usr/bin/nvidia-smi.env").read_text() == f"{tmp_path / 'driver'}\n"
 
 
 def test_a_node_without_the_program_cannot_serve_the_mode_and_says_so(
@@ -148,7 +159,7 @@ def test_a_node_without_the_program_cannot_serve_the_mode_and_says_so(
     monkeypatch.setattr("shutil.which", lambda _: None)
     _host_with_service(tmp_path / "host")
     (tmp_path / "host/usr/bin/nvidia-cuda-mps-control").unlink()
-    files = programs_of(find_driver(tmp_path / "host", "580.1"), tmp_path / "host", tmp_path / "driver")
+    files = programs_of(tmp_path / "host", tmp_path / "driver")
     with pytest.raises(CalabashError, match="mode mps cannot be served") as told:
         find_program({}, files)
     assert told.value.reason is Reason.BAD_FILE
