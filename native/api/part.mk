@@ -9,6 +9,7 @@ API_SIM_CARDS := $(API_BUILD)/sim_cards.o
 API_SIM_CUDA_MAP := $(API_BUILD)/sim_cuda.map
 API_SIM_NVML_MAP := $(API_BUILD)/sim_nvml.map
 API_SIM_LDFLAGS := -Wl,-Bsymbolic
+API_ERRORS := $(API_BUILD)/cuda_errors.o
 TARGETS += $(API_SIM_CUDA_OBJECTS) $(API_SIM_NVML_OBJECTS) $(API_SIM_CARDS)
 
 $(API_STAMP): $(wildcard $(API_DIR)/*.py $(API_DIR)/*.tsv)
@@ -19,3 +20,6 @@ $(API_SIM_CUDA_MAP) $(API_SIM_NVML_MAP): $(API_STAMP)
 
 $(API_BUILD)/%.o: $(API_STAMP)
 	$(CC) $(CFLAGS) -c $(API_BUILD)/$*.c -o $@
+
+$(API_ERRORS): $(API_DIR)/cuda_errors.c $(API_STAMP)
+	$(CC) $(CFLAGS) -c $< -o $@

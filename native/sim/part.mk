@@ -52,7 +52,7 @@ $(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NODE) $(SIM_NVML) $(API_SIM_CARDS) $(API_SIM
 		$(filter %.o,$^) -lm
 	@mv -f $@.new $@ # programs that have the old one mapped keep it
 
-$(SIM_OUT)/libcuda.so.1: $(SIM_NODE) $(SIM_CUDA) $(SIM_PTX) $(IMAGE_OBJECTS) $(API_SIM_CARDS) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
+$(SIM_OUT)/libcuda.so.1: $(SIM_NODE) $(SIM_CUDA) $(SIM_PTX) $(API_ERRORS) $(IMAGE_OBJECTS) $(API_SIM_CARDS) $(API_SIM_CUDA_OBJECTS) $(API_SIM_CUDA_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete $(API_SIM_LDFLAGS) \
 		-Wl,--version-script=$(API_SIM_CUDA_MAP) \

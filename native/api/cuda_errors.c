@@ -1,10 +1,15 @@
 /*
  * Names and texts of results. The names are the header's; a text is its name in plain words.
  */
-#include "sim/cuda/call.h"
+#define __CUDA_API_PER_THREAD_DEFAULT_STREAM
+#include "api/cuda_api.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
 
 #define RESULTS(X)                               \
     X(CUDA_SUCCESS)                              \

@@ -1,0 +1,17 @@
+/* Objects of this process, by kind and number. */
+#ifndef CALABASH_REMOTE_CLIENT_OBJECT_H
+#define CALABASH_REMOTE_CLIENT_OBJECT_H
+
+#include "remote/client/session.h"
+
+/* A number for a new object; the call fails when there are too many. `data` is what the client knows of it, or NULL. */
+uint64_t cb_new_object(struct cb_call *c, enum cb_kind kind);
+void cb_drop_object(uint64_t id);
+/* Whether it may be an object of that kind: ours and alive, or one that the worker has numbered. */
+bool cb_object_alive(uint64_t id, enum cb_kind kind);
+/* One that the worker has numbered is known from now on. False: no memory. */
+bool cb_object_learn(uint64_t id, void *data);
+/* What is remembered of one; NULL when it is not alive. */
+void **cb_object_data(uint64_t id, enum cb_kind kind);
+
+#endif

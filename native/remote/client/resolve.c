@@ -1,0 +1,52 @@
+/* How programs find the functions, and what those answer that do not travel. */
+#include "remote/client/generated.h"
+
+#include "api/cuda_resolve.h"
+#include "remote/client/snapshot.h"
+
+#include <stdio.h>
+
+CUresult cb_refused(int function)
+{
+    static bool told[CB_CUDA_COUNT];
+    if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!__atomic_exchange_n(&told[function], true, __ATOMIC_RELAXED) && getenv("CALABASH_DEBUG"))
+        fprintf(stderr, "calabash: %s does not travel to a remote GPU\n", cb_cuda_names[function]);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                                    CUdriverProcAddressQueryResult *symbolStatus)
+{
+    const cuuint64_t known = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    if (symbolStatus) *symbolStatus = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    if (!symbol || !pfn) return CUDA_ERROR_INVALID_VALUE;
+    *pfn = NULL;
+    if ((flags & ~known) || flags == known || cudaVersion < 0) return CUDA_ERROR_INVALID_VALUE;
+    CUdriverProcAddressQueryResult status;
+    int f = cb_api_resolve(symbol, cudaVersion, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status);
+    if (symbolStatus) *symbolStatus = status;
+    if (f < 0) return CUDA_ERROR_NOT_FOUND;
+    *pfn = cb_client_address[f];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
+{
+    return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
+}
+
+EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
+{
+    if (!ppExportTable || !pExportTableId) return CUDA_ERROR_INVALID_VALUE;
+    *ppExportTable = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+    if (!mode) return CUDA_ERROR_INVALID_VALUE;
+    const char *text = getenv("CUDA_MODULE_LOADING");
+    *mode = text && strcmp(text, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}

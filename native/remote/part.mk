@@ -1,0 +1,32 @@
+# Remote GPUs: client/ (the forwarding libcuda.so.1), worker/ (one process for each session), both over wire/.
+REMOTE_DIR := $(ROOT)/native/remote
+REMOTE_BUILD := $(BUILD)/remote
+REMOTE_OUT := $(OUT)/remote
+REMOTE_STAMP := $(REMOTE_BUILD)/remote_stamp
+REMOTE_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/$(1)/*.c)) \
+	$(REMOTE_BUILD)/remote_$(1).o $(BUILD)/api/cuda_resolve.o
+REMOTE_HEADERS := $(wildcard $(REMOTE_DIR)/*/*.h)
+
+$(REMOTE_STAMP): $(REMOTE_DIR)/calls.txt $(REMOTE_DIR)/spec.py $(REMOTE_DIR)/generate.py $(API_STAMP)
+	@mkdir -p $(@D)
+	$(PYTHON) $(REMOTE_DIR)/generate.py $(REMOTE_BUILD)
+
+$(REMOTE_BUILD)/%.o: $(REMOTE_DIR)/%.c $(REMOTE_HEADERS) $(REMOTE_DIR)/part.mk $(REMOTE_STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -I$(REMOTE_BUILD) -c $< -o $@
+
+$(REMOTE_BUILD)/remote_%.o: $(REMOTE_STAMP) $(REMOTE_HEADERS)
+	$(CC) $(CFLAGS) -I$(REMOTE_BUILD) -c $(REMOTE_BUILD)/remote_$*.c -o $@
+
+$(REMOTE_OUT)/libcuda.so.1: $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) $(API_SIM_CUDA_MAP)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--version-script=$(API_SIM_CUDA_MAP) \
+		-o $@.new $(filter %.o,$^)
+	@mv -f $@.new $@
+
+$(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(BUILD)/image/bytes.o
+	@mkdir -p $(@D)
+	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) -ldl
+	@mv -f $@.new $@
+
+TARGETS += $(REMOTE_OUT)/libcuda.so.1 $(REMOTE_OUT)/calabash-worker

@@ -1,0 +1,41 @@
+/*
+ * What travels between a program and its worker. Both ends write little-endian words of 8 bytes; a frame is a header and a
+ * payload of whole words. Commands travel one way in the order in which the program gave them; answers, in the order of
+ * their questions, and notices travel the other way.
+ */
+#ifndef CALABASH_REMOTE_FRAME_H
+#define CALABASH_REMOTE_FRAME_H
+
+#include <stdint.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "both ends write little-endian words");
+
+struct cb_frame {
+    uint16_t op;      /* enum cb_op, or enum cb_notice from the worker */
+    uint16_t context; /* which is current for the calling thread: its number, 0 for none */
+    uint32_t bytes;   /* of the payload, a multiple of 8 */
+    uint32_t seq;     /* of a command; of the command that is answered */
+    uint16_t thread;  /* the calling thread: it has a default stream of its own */
+    uint16_t flags;   /* enum cb_frame_flag */
+};
+_Static_assert(sizeof(struct cb_frame) == 16, "a header is two words");
+
+enum cb_frame_flag {
+    CB_FRAME_PART = 1,  /* more of this answer follows */
+    CB_FRAME_ASKED = 2, /* the program waits for the answer of a command that has none otherwise */
+};
+
+enum cb_notice {
+    CB_ANSWER = 1, /* a word of result, then what the call gives */
+    CB_FAILED,     /* a command that nobody waits for has failed: a word of result */
+};
+
+#define CB_WIRE_MAGIC    0x48534142414c4143ull /* "CALABASH" */
+#define CB_WIRE_VERSION  1u
+#define CB_COMMAND_MAX   (40u << 10) /* payload of a command without bulk data */
+#define CB_BULK_MAX      (4u << 20)  /* bulk data of one frame */
+#define CB_ANSWER_MAX    (1u << 20)  /* payload of an answer that is not bulk data */
+#define CB_STRING_MAX    4096u
+#define CB_WORDS(bytes)  (((bytes) + 7u) & ~(uint64_t)7u)
+
+#endif

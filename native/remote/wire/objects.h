@@ -1,0 +1,48 @@
+/*
+ * Numbers of objects. A program holds them as its handles: no address looks like one, so a handle that is used as a
+ * pointer fails at once. Streams have three more: the default ones of CUDA, which are no objects.
+ */
+#ifndef CALABASH_REMOTE_OBJECTS_H
+#define CALABASH_REMOTE_OBJECTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum cb_kind {
+    CB_KIND_NONE,
+    CB_KIND_CONTEXT,
+    CB_KIND_STREAM,
+    CB_KIND_EVENT,
+    CB_KIND_MODULE,
+    CB_KIND_FUNCTION,
+    CB_KIND_LIBRARY,
+    CB_KIND_KERNEL,
+    CB_KIND_POOL,
+    CB_KIND_GRAPH,
+    CB_KIND_NODE,
+    CB_KIND_EXEC,
+    CB_KIND_ARRAY,
+    CB_KIND_MIPMAP,
+    CB_KIND_COUNT,
+};
+
+#define CB_OBJECT_TAG    0x0cb0ull
+#define CB_OBJECTS_MAX   (1u << 20)  /* of one kind, of one session, of each side */
+#define CB_WORKER_NUMBER 0x80000000u /* numbers from here on are given by the worker */
+
+static inline uint64_t cb_object_id(enum cb_kind kind, uint32_t number)
+{
+    return CB_OBJECT_TAG << 48 | (uint64_t)kind << 40 | number;
+}
+
+static inline bool cb_object_is(uint64_t id, enum cb_kind kind)
+{
+    return id >> 40 == (CB_OBJECT_TAG << 8 | kind) && (id & 0xffffffffffull) >> 32 == 0;
+}
+
+static inline uint32_t cb_object_number(uint64_t id)
+{
+    return (uint32_t)id;
+}
+
+#endif

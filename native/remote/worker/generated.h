@@ -1,0 +1,25 @@
+/* What the generated handlers stand on. */
+#ifndef CALABASH_REMOTE_WORKER_GENERATED_H
+#define CALABASH_REMOTE_WORKER_GENERATED_H
+
+#include "remote/worker/request.h"
+
+/* Written by hand; by command as well. */
+#define CB_OWN_HANDLERS(X) \
+    X(HELLO, true)         \
+    X(CONTEXT_PRIMARY, true) \
+    X(CONTEXT_RESET, true) \
+    X(CONTEXT_CREATE, true) \
+    X(CONTEXT_DESTROY, true) \
+    X(POINTER, true) \
+    X(IMAGE, false) \
+    X(IMAGE_LOAD, true) \
+    X(LAUNCH, false) \
+    X(COPY_IN, false) \
+    X(COPY_OUT, true)
+
+#define CB_DECLARE(name, answered) CUresult cb_on_##name(struct cb_request *q);
+CB_OWN_HANDLERS(CB_DECLARE)
+#undef CB_DECLARE
+
+#endif

@@ -1,0 +1,74 @@
+#include "remote/worker/request.h"
+
+const void *cb_take_block(struct cb_request *q, size_t bytes)
+{
+    size_t words = CB_WORDS(bytes);
+    if (bytes > (size_t)(q->end - q->at) || words > (size_t)(q->end - q->at)) {
+        q->bad = true;
+        return NULL;
+    }
+    const void *block = q->at;
+    q->at += words;
+    return block;
+}
+
+void cb_take_bytes(struct cb_request *q, void *into, size_t bytes)
+{
+    const void *block = cb_take_block(q, bytes);
+    if (block)
+        memcpy(into, block, bytes);
+    else
+        memset(into, 0, bytes);
+}
+
+uint64_t cb_take_word(struct cb_request *q)
+{
+    uint64_t v;
+    cb_take_bytes(q, &v, sizeof v);
+    return v;
+}
+
+const char *cb_take_string(struct cb_request *q)
+{
+    static char text[CB_STRING_MAX];
+    uint64_t length = cb_take_word(q);
+    text[0] = 0;
+    if (length >= sizeof text)
+        q->bad = true;
+    else
+        cb_take_bytes(q, text, length);
+    text[length < sizeof text ? length : 0] = 0;
+    return text;
+}
+
+bool cb_taken(const struct cb_request *q)
+{
+    return !q->bad && q->at == q->end;
+}
+
+void cb_give_bytes(struct cb_request *q, const void *data, size_t bytes)
+{
+    size_t words = CB_WORDS(bytes);
+    if (q->room - q->given < words) {
+        size_t room = 2 * (q->room + words);
+        uint8_t *more = realloc(q->answer, room);
+        if (!more) abort(); /* the session ends; nobody else is in this process */
+        q->answer = more;
+        q->room = room;
+    }
+    if (words) memset(q->answer + q->given + words - 8, 0, 8);
+    memcpy(q->answer + q->given, data, bytes);
+    q->given += words;
+}
+
+void cb_give_word(struct cb_request *q, uint64_t v)
+{
+    cb_give_bytes(q, &v, sizeof v);
+}
+
+void cb_give_string(struct cb_request *q, const char *text)
+{
+    size_t length = strlen(text);
+    cb_give_word(q, length);
+    cb_give_bytes(q, text, length + 1);
+}

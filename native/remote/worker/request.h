@@ -1,0 +1,67 @@
+/* One command of the program, while it is carried out, and its answer. */
+#ifndef CALABASH_REMOTE_REQUEST_H
+#define CALABASH_REMOTE_REQUEST_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define __CUDA_API_PER_THREAD_DEFAULT_STREAM
+#include "api/cuda_api.h"
+
+#include "remote/wire/frame.h"
+#include "remote/wire/objects.h"
+#include "remote_ops.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a handler answers when the command is not one that our client could have sent: the session ends. */
+#define CB_MALFORMED ((CUresult)0x7fffffff)
+
+/* The driver's function; a driver that does not have it answers CUDA_ERROR_NOT_SUPPORTED. */
+#define CB_CALL(name) ((cb_fn_##name)cb_driver[CB_CUDA_##name])
+extern void *cb_driver[CB_CUDA_COUNT];
+
+struct cb_request {
+    struct cb_frame frame;
+    const uint8_t *at, *end; /* of the payload that is at hand; bulk data is behind it */
+    size_t bulk;             /* bytes of the payload that are still to be received */
+    bool bad;                /* something was taken that is not there, or is no object */
+    CUresult failed;         /* an object is not alive: the call is not made */
+    bool answered;           /* the handler has sent the answer */
+    uint8_t *answer;         /* what it gives */
+    size_t given, room;
+};
+
+uint64_t cb_take_word(struct cb_request *q);
+void cb_take_bytes(struct cb_request *q, void *into, size_t bytes);
+const void *cb_take_block(struct cb_request *q, size_t bytes);
+const char *cb_take_string(struct cb_request *q); /* valid until the next command */
+/* Whether all was there and nothing is left over. */
+bool cb_taken(const struct cb_request *q);
+void cb_give_word(struct cb_request *q, uint64_t v);
+void cb_give_bytes(struct cb_request *q, const void *data, size_t bytes);
+void cb_give_string(struct cb_request *q, const char *text);
+
+/* ---- objects ---- */
+
+/* The driver's handle; a stream may also be a default one. NULL, and the request is bad, when there is none. */
+void *cb_object_of(struct cb_request *q, enum cb_kind kind, uint64_t id);
+/* The client has numbered it. */
+CUresult cb_object_named(struct cb_request *q, enum cb_kind kind, uint64_t id, void *handle);
+/* The number of a handle of the driver's, given now if it has none; 0 for NULL, or when there are too many. */
+uint64_t cb_object_name(struct cb_request *q, enum cb_kind kind, void *handle);
+void cb_object_gone(struct cb_request *q, enum cb_kind kind, uint64_t id);
+/* Forget the names that the worker has given to these. */
+void cb_object_unname(enum cb_kind kind, void *handle);
+
+struct cb_served {
+    CUresult (*run)(struct cb_request *q);
+    const char *name;
+    bool answered;
+};
+extern const struct cb_served cb_served[CB_OP_COUNT];
+
+#endif
