@@ -24,13 +24,20 @@ NOTE = re.compile(r"(\w+)(?:\[(\w+)\]|:(\w+))")
 HANDLES = {
     "CUcontext": "CONTEXT", "CUstream": "STREAM", "CUevent": "EVENT", "CUmodule": "MODULE", "CUfunction": "FUNCTION",
     "CUlibrary": "LIBRARY", "CUkernel": "KERNEL", "CUmemoryPool": "POOL", "CUgraph": "GRAPH", "CUgraphNode": "NODE",
-    "CUgraphExec": "EXEC", "CUarray": "ARRAY", "CUmipmappedArray": "MIPMAP",
+    "CUgraphExec": "EXEC", "CUarray": "ARRAY", "CUmipmappedArray": "MIPMAP", "CUuserObject": "USER",
+    "CUmemGenericAllocationHandle": "ALLOCATION", "CUmemGenericAllocationHandle_v1": "ALLOCATION",
+    "CUtexObject_v1": "TEXTURE", "CUsurfObject_v1": "SURFACE",
 }  # fmt: skip
 WORDS = {
     "int", "unsigned int", "unsigned", "size_t", "unsigned long long", "unsigned short", "unsigned char", "cuuint32_t",
     "cuuint64_t", "CUdevice", "CUdevice_v1", "CUdeviceptr", "CUdeviceptr_v2",
 }  # fmt: skip
-BLOBS = {"CUmemLocation", "CUmemLocation_v1", "CUuuid", "float", "CUipcMemHandle_v1", "CUDA_ARRAY_MEMORY_REQUIREMENTS_v1"}
+BLOBS = {
+    "CUmemLocation", "CUmemLocation_v1", "CUuuid", "float", "CUipcMemHandle_v1", "CUDA_ARRAY_MEMORY_REQUIREMENTS_v1",
+    "CUmemAllocationProp_v1", "CUmemPoolProps_v1", "CUmemAccessDesc_v1", "CUDA_ARRAY_DESCRIPTOR_v2",
+    "CUDA_ARRAY3D_DESCRIPTOR_v2", "CUDA_MEMSET_NODE_PARAMS_v1", "CUgraphEdgeData", "CUDA_TEXTURE_DESC_v1",
+    "CUDA_RESOURCE_VIEW_DESC_v1", "CUgraphExecUpdateResultInfo",
+}  # fmt: skip
 
 
 class SpecError(Exception):
@@ -39,7 +46,8 @@ class SpecError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Travelling:
-    """One parameter: `kind` is word, blob, handle, string or address; `count` names the parameter that counts an array."""
+    """One parameter: `kind` is word, blob, struct (a pointer to a blob), handle or string; `count` names the parameter
+    that counts an array of them."""
 
     parameter: Parameter
     kind: str
@@ -107,7 +115,10 @@ def _travelling(parameter: Parameter, count: str, note: str) -> Travelling:
     stars = parameter.c_type.count("*")
     base = parameter.c_type.replace("*", "").removeprefix("const ").strip()
     kind = next(iter(_kinds(base, parameter.c_type)), "")
-    known = kind and stars <= 1 and (stars == 1) == (parameter.direction != "in" or bool(count) or kind == "string")
+    if kind == "blob" and stars == 1 and parameter.direction == "in" and not count:
+        kind = "struct"
+    pointer = parameter.direction != "in" or bool(count) or kind in ("string", "struct")
+    known = kind and stars <= 1 and (stars == 1) == pointer and not (count and parameter.direction != "in")
     if not known or parameter.direction == "inout":
         raise SpecError(f"how {parameter.declaration()} travels is not known")
     return Travelling(parameter=parameter, kind=kind, base=base, count=count, note=note)

@@ -53,6 +53,7 @@ class RemoteNode(CudaNode):
                     subprocess.Popen(
                         [REMOTE_DIR / "calabash-worker", number],
                         pass_fds=[connection.fileno()],
+                        stdin=subprocess.DEVNULL,
                         env=super().environment(),
                     )
                 )

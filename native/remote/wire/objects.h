@@ -23,6 +23,10 @@ enum cb_kind {
     CB_KIND_EXEC,
     CB_KIND_ARRAY,
     CB_KIND_MIPMAP,
+    CB_KIND_ALLOCATION,
+    CB_KIND_TEXTURE,
+    CB_KIND_SURFACE,
+    CB_KIND_USER,
     CB_KIND_COUNT,
 };
 

@@ -12,6 +12,8 @@
     X(CONTEXT_CREATE, true) \
     X(CONTEXT_DESTROY, true) \
     X(POINTER, true) \
+    X(POOL_GET, true) \
+    X(POOL_SET, true) \
     X(IMAGE, false) \
     X(IMAGE_LOAD, true) \
     X(LAUNCH, false) \

@@ -41,6 +41,19 @@ const char *cb_take_string(struct cb_request *q)
     return text;
 }
 
+void *cb_scratch(struct cb_request *q, uint64_t count, size_t bytes)
+{
+    static uint8_t room[4][CB_COMMAND_MAX] __attribute__((aligned(64)));
+    static uint32_t last, seq;
+    if (seq != q->frame.seq) last = 0;
+    seq = q->frame.seq;
+    if (count > CB_COMMAND_MAX / 8 || count * bytes > CB_COMMAND_MAX || last == 4) {
+        q->bad = true;
+        return room[0];
+    }
+    return room[last++];
+}
+
 bool cb_taken(const struct cb_request *q)
 {
     return !q->bad && q->at == q->end;

@@ -38,6 +38,8 @@ struct cb_request {
 uint64_t cb_take_word(struct cb_request *q);
 void cb_take_bytes(struct cb_request *q, void *into, size_t bytes);
 const void *cb_take_block(struct cb_request *q, size_t bytes);
+/* Room for an array; the request is bad when there cannot be so many. Valid until the next command. */
+void *cb_scratch(struct cb_request *q, uint64_t count, size_t bytes);
 const char *cb_take_string(struct cb_request *q); /* valid until the next command */
 /* Whether all was there and nothing is left over. */
 bool cb_taken(const struct cb_request *q);
