@@ -1,11 +1,11 @@
 """Generates, from `calls.txt`, both ends of every function that needs no code of its own.
 
-    python native/remote/generate.py DIRECTORY
+python native/remote/generate.py DIRECTORY
 
-    remote_ops.h      numbers of the commands and the sum over their names, by which two builds know each other
-    remote_wrapped.h  functions that travel as part of one written by hand
-    remote_client.c   the client's side of `async` and `sync`; refusals; per-thread flavours
-    remote_worker.c   the worker's side, and the table by command
+remote_ops.h      numbers of the commands and the sum over their names, by which two builds know each other
+remote_wrapped.h  functions that travel as part of one written by hand
+remote_client.c   the client's side of `async` and `sync`; refusals; per-thread flavours
+remote_worker.c   the worker's side, and the table by command
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ def client_function(call: Call) -> str:
             ]
         body.append("    CB_OK(cb_call_send(&call));")
         body += [f"    *{p.name} = ({p.base})(uintptr_t)new_{p.name};" for p in outs]
-        body += [
-            f"    cb_drop_object((uint64_t)(uintptr_t){p.name});" for p in call.parameters if p.note == "gone"
-        ]
+        body += [f"    cb_drop_object((uint64_t)(uintptr_t){p.name});" for p in call.parameters if p.note == "gone"]
         body.append("    return CUDA_SUCCESS;")
     else:
         body.append("    CB_OK(cb_call_ask(&call));")
@@ -196,7 +194,9 @@ def worker_function(call: Call) -> str:
     else:
         for p in outs:
             if p.kind == "handle":
-                body.append(f"    cb_give_word(q, cb_object_name(q, CB_KIND_{HANDLES[p.base]}, (void *)(uintptr_t){p.name}));")
+                body.append(
+                    f"    cb_give_word(q, cb_object_name(q, CB_KIND_{HANDLES[p.base]}, (void *)(uintptr_t){p.name}));"
+                )
             elif p.kind == "blob":
                 body.append(f"    cb_give_bytes(q, &{p.name}, sizeof {p.name});")
             else:
@@ -223,7 +223,10 @@ def _worker_take(p: Travelling) -> list[str]:
             f"        {take};",
         ]
     if p.kind == "struct":
-        return [f"    {p.base} held_{p.name}, *{p.name} = &held_{p.name};", f"    cb_take_bytes(q, {p.name}, sizeof *{p.name});"]
+        return [
+            f"    {p.base} held_{p.name}, *{p.name} = &held_{p.name};",
+            f"    cb_take_bytes(q, {p.name}, sizeof *{p.name});",
+        ]
     if p.kind == "handle":
         kind = f"CB_KIND_{HANDLES[p.base]}"
         if p.note == "gone":

@@ -17,9 +17,9 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* Ends the function with the answer of the call unless that is success. */
-#define CB_OK(call)                                  \
-    do {                                             \
-        CUresult cb_answer = (call);                 \
+#define CB_OK(call)                                      \
+    do {                                                 \
+        CUresult cb_answer = (call);                     \
         if (cb_answer != CUDA_SUCCESS) return cb_answer; \
     } while (0)
 

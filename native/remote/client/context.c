@@ -229,14 +229,15 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev
     return create(pctx, flags, dev);
 }
 
-EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
-                               CUdevice dev)
+EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                               unsigned int flags, CUdevice dev)
 {
     if (numParams && paramsArray) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     return create(pctx, flags, dev);
 }
 
-EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
+EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+                               CUdevice dev)
 {
     if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -341,7 +342,8 @@ EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
     const struct context *c;
     CB_OK(living(&c));
-    if ((uintptr_t)hStream > 2 && !cb_object_alive((uintptr_t)hStream, CB_KIND_STREAM)) return CUDA_ERROR_INVALID_HANDLE;
+    if ((uintptr_t)hStream > 2 && !cb_object_alive((uintptr_t)hStream, CB_KIND_STREAM))
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
     *pctx = (CUcontext)(uintptr_t)c->id;
     return CUDA_SUCCESS;

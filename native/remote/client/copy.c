@@ -13,7 +13,8 @@ static CUresult stream_is_one(CUstream stream)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
-static CUresult begin(struct cb_call *c, enum cb_op op, CUdeviceptr device, size_t bytes, CUstream stream, bool async)
+static CUresult begin(struct cb_call *c, enum cb_op op, CUdeviceptr device, size_t bytes, CUstream stream,
+                      bool async)
 {
     CB_OK(cb_call_begin(c, op, CB_IN_CONTEXT));
     cb_put_word(c, device);
@@ -57,7 +58,8 @@ EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size
     return copy_in(dstDevice, srcHost, ByteCount, NULL, false);
 }
 
-EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
+EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+                                     CUstream hStream)
 {
     return copy_in(dstDevice, srcHost, ByteCount, hStream, true);
 }

@@ -34,9 +34,9 @@ const struct cb_device *cb_device(CUdevice dev)
     return dev >= 0 && dev < cb_snapshot.devices ? &cb_snapshot.device[dev] : NULL;
 }
 
-#define DEVICE_OR_RETURN(d, dev)                                   \
-    const struct cb_device *d = cb_device(dev);                    \
-    if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;    \
+#define DEVICE_OR_RETURN(d, dev)                                \
+    const struct cb_device *d = cb_device(dev);                 \
+    if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!d) return CUDA_ERROR_INVALID_DEVICE
 
 EXPORT CUresult cuInit(unsigned int flags)
@@ -177,7 +177,8 @@ EXPORT CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice
     return d->peer[peerDev][0].result;
 }
 
-EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
+EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+                                        CUdevice dstDevice)
 {
     DEVICE_OR_RETURN(d, srcDevice);
     if (!cb_device(dstDevice)) return CUDA_ERROR_INVALID_DEVICE;

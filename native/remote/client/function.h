@@ -4,8 +4,8 @@
 
 #include "remote/client/session.h"
 
-#define CB_PARAMETERS_MAX     512
-#define CB_PARAMETER_BYTES    32768u /* of one launch */
+#define CB_PARAMETERS_MAX  512
+#define CB_PARAMETER_BYTES 32768u /* of one launch */
 
 struct cb_parameter {
     uint32_t offset, bytes;

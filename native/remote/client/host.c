@@ -39,7 +39,8 @@ EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int flag
     if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
     if (flags & ~15u) return CUDA_ERROR_INVALID_VALUE;
     if (cb_range_of((uintptr_t)p, &r)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    return cb_range_add((uintptr_t)p, bytesize, CB_MEMORY_REGISTERED, flags) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return cb_range_add((uintptr_t)p, bytesize, CB_MEMORY_REGISTERED, flags) ? CUDA_SUCCESS
+                                                                             : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 EXPORT CUresult cuMemHostUnregister(void *p)
@@ -54,7 +55,8 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
 {
     struct cb_range r;
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pFlags || !cb_range_of((uintptr_t)p, &r) || r.memory == CB_MEMORY_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (!pFlags || !cb_range_of((uintptr_t)p, &r) || r.memory == CB_MEMORY_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
     *pFlags = r.flags;
     return CUDA_SUCCESS;
 }

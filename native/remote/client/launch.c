@@ -16,7 +16,8 @@ static CUresult check(const struct cb_function *f, const struct shape *s)
     const struct cb_attribute *most = cb_device(device)->attribute;
     uint64_t threads = 1;
     for (int i = 0; i < 3; i++) {
-        if (!s->grid[i] || !s->block[i] || s->grid[i] > (unsigned)most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i].value ||
+        if (!s->grid[i] || !s->block[i] ||
+            s->grid[i] > (unsigned)most[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i].value ||
             s->block[i] > (unsigned)most[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i].value)
             return CUDA_ERROR_INVALID_VALUE;
         threads *= s->block[i];
@@ -36,7 +37,8 @@ static CUresult put_packed(struct cb_call *c, void **extra, const struct cb_func
         else
             return CUDA_ERROR_INVALID_VALUE;
     }
-    if (bytes > CB_PARAMETER_BYTES || bytes < f->parameter_bytes || (bytes && !buffer)) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > CB_PARAMETER_BYTES || bytes < f->parameter_bytes || (bytes && !buffer))
+        return CUDA_ERROR_INVALID_VALUE;
     cb_put_word(c, bytes);
     cb_put_bytes(c, buffer, bytes);
     return CUDA_SUCCESS;
@@ -46,7 +48,8 @@ static CUresult put_parameters(struct cb_call *c, void **parameters, const struc
 {
     if (f->parameters && !parameters) return CUDA_ERROR_INVALID_VALUE;
     cb_put_word(c, f->parameter_bytes);
-    if (c->failed != CUDA_SUCCESS || (size_t)(c->end - c->at) < CB_WORDS(f->parameter_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (c->failed != CUDA_SUCCESS || (size_t)(c->end - c->at) < CB_WORDS(f->parameter_bytes))
+        return CUDA_ERROR_INVALID_VALUE;
     memset(c->at, 0, CB_WORDS(f->parameter_bytes));
     for (uint32_t i = 0; i < f->parameters; i++) {
         if (!parameters[i]) return CUDA_ERROR_INVALID_VALUE;
@@ -56,7 +59,8 @@ static CUresult put_parameters(struct cb_call *c, void **parameters, const struc
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(CUfunction function, const struct shape *s, CUstream stream, void **parameters, void **extra)
+static CUresult launch(CUfunction function, const struct shape *s, CUstream stream, void **parameters,
+                       void **extra)
 {
     struct cb_call call;
     const struct cb_function *f = cb_function_of((uintptr_t)function);
@@ -76,24 +80,28 @@ static CUresult launch(CUfunction function, const struct shape *s, CUstream stre
     return cb_call_send(&call);
 }
 
-EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                               unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                               unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
+EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                               unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                               unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                               void **kernelParams, void **extra)
 {
-    struct shape s = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, false};
+    struct shape s = {
+        {gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, false};
     return launch(f, &s, hStream, kernelParams, extra);
 }
 
 EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                                          unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-                                          unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-                                          void **kernelParams)
+                                          unsigned int gridDimZ, unsigned int blockDimX,
+                                          unsigned int blockDimY, unsigned int blockDimZ,
+                                          unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-    struct shape s = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, true};
+    struct shape s = {
+        {gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, true};
     return launch(f, &s, hStream, kernelParams, NULL);
 }
 
-EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+                                 void **extra)
 {
     if (!config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
     struct shape s = {{config->gridDimX, config->gridDimY, config->gridDimZ},

@@ -22,7 +22,7 @@ bool cb_line_flush(void);
 
 /* The thread that sends what nobody else has sent. */
 bool cb_sender_start(void);
-void cb_sender_wake(void); /* there is something; costs nothing while it is awake */
+void cb_sender_wake(void);   /* there is something; costs nothing while it is awake */
 void cb_sender_forget(void); /* in a child: it has no such thread */
 
 #endif

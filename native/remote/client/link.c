@@ -76,7 +76,8 @@ bool cb_link_send(struct cb_link *l, struct iovec *parts, int count)
         ssize_t sent = sendmsg(l->fd, &message, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0) return false;
-        for (; message.msg_iovlen && (size_t)sent >= message.msg_iov->iov_len; message.msg_iov++, message.msg_iovlen--)
+        for (; message.msg_iovlen && (size_t)sent >= message.msg_iov->iov_len;
+             message.msg_iov++, message.msg_iovlen--)
             sent -= (ssize_t)message.msg_iov->iov_len;
         if (message.msg_iovlen) {
             message.msg_iov->iov_base = (char *)message.msg_iov->iov_base + sent;

@@ -30,7 +30,8 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hSt
     return remember(cb_remote_cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize);
 }
 
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                        CUstream hStream)
 {
     return remember(cb_remote_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream), dptr, bytesize);
 }
@@ -125,8 +126,8 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
-                                       CUdeviceptr ptr)
+EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+                                       void **data, CUdeviceptr ptr)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;

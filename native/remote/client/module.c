@@ -45,8 +45,10 @@ static struct cb_function *described(struct cb_call *c)
     cb_take_bytes(c, f->parameter, count * sizeof f->parameter[0]);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t end = (uint64_t)f->parameter[i].offset + f->parameter[i].bytes;
-        if (end > CB_PARAMETER_BYTES) f->parameters = 0;
-        else if (end > f->parameter_bytes) f->parameter_bytes = (uint32_t)end;
+        if (end > CB_PARAMETER_BYTES)
+            f->parameters = 0;
+        else if (end > f->parameter_bytes)
+            f->parameter_bytes = (uint32_t)end;
     }
     if (!cb_object_learn(id, f)) return NULL;
     return f;
@@ -127,14 +129,16 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
     return load_module(module, fatCubin, 0);
 }
 
-EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
-                                   void **optionValues)
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
+                                   CUjit_option *options, void **optionValues)
 {
     if (numOptions && (!options || !optionValues)) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < numOptions; i++) {
-        if ((options[i] == CU_JIT_INFO_LOG_BUFFER || options[i] == CU_JIT_ERROR_LOG_BUFFER) && optionValues[i])
+        if ((options[i] == CU_JIT_INFO_LOG_BUFFER || options[i] == CU_JIT_ERROR_LOG_BUFFER) &&
+            optionValues[i])
             *(char *)optionValues[i] = 0;
-        if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES || options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+        if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
+            options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
             optionValues[i] = NULL;
     }
     return load_module(module, image, 0);
@@ -190,8 +194,9 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char
 /* ---- libraries ---- */
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
-                                  void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
-                                  void **libraryOptionValues, unsigned int numLibraryOptions)
+                                  void **jitOptionsValues, unsigned int numJitOptions,
+                                  CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                                  unsigned int numLibraryOptions)
 {
     uint64_t id;
     (void)libraryOptionValues;
@@ -282,7 +287,8 @@ EXPORT CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *p
     return parameter_of((uintptr_t)func, paramIndex, paramOffset, paramSize);
 }
 
-EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
+EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
+                                     size_t *paramSize)
 {
     return parameter_of((uintptr_t)kernel, paramIndex, paramOffset, paramSize);
 }

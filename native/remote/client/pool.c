@@ -6,7 +6,8 @@ static size_t bytes_of(CUmemPool_attribute a)
     return a <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES ? sizeof(int) : sizeof(cuuint64_t);
 }
 
-static CUresult ask(struct cb_call *call, enum cb_op op, CUmemoryPool pool, CUmemPool_attribute attr, uint64_t value)
+static CUresult ask(struct cb_call *call, enum cb_op op, CUmemoryPool pool, CUmemPool_attribute attr,
+                    uint64_t value)
 {
     CB_OK(cb_call_begin(call, op, CB_ANYWHERE));
     cb_put_handle(call, CB_KIND_POOL, (uintptr_t)pool);

@@ -70,5 +70,6 @@ bool cb_range_of(uint64_t address, struct cb_range *out)
 bool cb_range_is_device(uint64_t address, uint64_t bytes)
 {
     struct cb_range r;
-    return cb_range_of(address, &r) && r.memory == CB_MEMORY_DEVICE && bytes <= r.bytes - (address - r.address);
+    return cb_range_of(address, &r) && r.memory == CB_MEMORY_DEVICE &&
+           bytes <= r.bytes - (address - r.address);
 }

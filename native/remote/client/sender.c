@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAUSE_NS   20000
-#define IDLE_MAX   50 /* pauses without a command */
+#define PAUSE_NS 20000
+#define IDLE_MAX 50 /* pauses without a command */
 
 static uint32_t asleep; /* 1: waits to be woken */
 static bool started;

@@ -351,7 +351,8 @@ const char *cb_take_string(struct cb_call *c)
 {
     uint64_t length = cb_take_word(c);
     const char *text = (const char *)c->got + c->taken;
-    if (length >= c->got_bytes - c->taken || text[length]) return NULL; /* the zero behind it travels as well */
+    if (length >= c->got_bytes - c->taken || text[length])
+        return NULL; /* the zero behind it travels as well */
     c->taken += CB_WORDS(length + 1);
     return text;
 }
@@ -391,11 +392,12 @@ static CUresult hello(void)
     cb_put_word(&c, CB_OPS_SUM);
     CUresult result = exchange(&c, NULL, 0, NULL, 0);
     if (result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
-        fprintf(stderr,
-                "calabash: this client (protocol %u, table %016llx) and the server (protocol %llu, table %016llx)"
-                " do not know each other\nhint: install the same version on both\n",
-                CB_WIRE_VERSION, CB_OPS_SUM, (unsigned long long)cb_take_word(&c),
-                (unsigned long long)cb_take_word(&c));
+        fprintf(
+            stderr,
+            "calabash: this client (protocol %u, table %016llx) and the server (protocol %llu, table %016llx)"
+            " do not know each other\nhint: install the same version on both\n",
+            CB_WIRE_VERSION, CB_OPS_SUM, (unsigned long long)cb_take_word(&c),
+            (unsigned long long)cb_take_word(&c));
     if (result == CUDA_SUCCESS && !cb_snapshot_take(&c)) result = CUDA_ERROR_UNKNOWN;
     cb_call_end(&c);
     return result;

@@ -30,12 +30,12 @@ enum cb_notice {
     CB_FAILED,     /* a command that nobody waits for has failed: a word of result */
 };
 
-#define CB_WIRE_MAGIC    0x48534142414c4143ull /* "CALABASH" */
-#define CB_WIRE_VERSION  1u
-#define CB_COMMAND_MAX   (40u << 10) /* payload of a command without bulk data */
-#define CB_BULK_MAX      (4u << 20)  /* bulk data of one frame */
-#define CB_ANSWER_MAX    (1u << 20)  /* payload of an answer that is not bulk data */
-#define CB_STRING_MAX    4096u
-#define CB_WORDS(bytes)  (((bytes) + 7u) & ~(uint64_t)7u)
+#define CB_WIRE_MAGIC   0x48534142414c4143ull /* "CALABASH" */
+#define CB_WIRE_VERSION 1u
+#define CB_COMMAND_MAX  (40u << 10) /* payload of a command without bulk data */
+#define CB_BULK_MAX     (4u << 20)  /* bulk data of one frame */
+#define CB_ANSWER_MAX   (1u << 20)  /* payload of an answer that is not bulk data */
+#define CB_STRING_MAX   4096u
+#define CB_WORDS(bytes) (((bytes) + 7u) & ~(uint64_t)7u)
 
 #endif

@@ -74,7 +74,8 @@ static CUresult describe_module(struct cb_request *q, CUmodule module)
     result = CB_CALL(cuModuleEnumerateFunctions)(functions, count, module);
     cb_give_word(q, count);
     for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        struct asker a = {CB_KIND_FUNCTION, (void *)CB_CALL(cuFuncGetName), (void *)CB_CALL(cuFuncGetParamInfo), 1024};
+        struct asker a = {CB_KIND_FUNCTION, (void *)CB_CALL(cuFuncGetName),
+                          (void *)CB_CALL(cuFuncGetParamInfo), 1024};
         CB_CALL(cuFuncGetAttribute)(&a.threads_max, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, functions[i]);
         result = describe(q, &a, functions[i]);
     }
@@ -92,7 +93,8 @@ static CUresult describe_library(struct cb_request *q, CUlibrary library)
     result = CB_CALL(cuLibraryEnumerateKernels)(kernels, count, library);
     cb_give_word(q, count);
     for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        struct asker a = {CB_KIND_KERNEL, (void *)CB_CALL(cuKernelGetName), (void *)CB_CALL(cuKernelGetParamInfo), 1024};
+        struct asker a = {CB_KIND_KERNEL, (void *)CB_CALL(cuKernelGetName),
+                          (void *)CB_CALL(cuKernelGetParamInfo), 1024};
         CB_CALL(cuKernelGetAttribute)(&a.threads_max, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernels[i], 0);
         result = describe(q, &a, kernels[i]);
     }

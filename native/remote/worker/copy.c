@@ -59,7 +59,8 @@ CUresult cb_on_COPY_OUT(struct cb_request *q)
     for (size_t at = 0; at < c.bytes; at += PIECE_BYTES) {
         size_t bytes = c.bytes - at < PIECE_BYTES ? c.bytes - at : PIECE_BYTES;
         CUresult result = piece_out(&c, at, bytes);
-        if (result != CUDA_SUCCESS) return result; /* the program reads the rest of its answer as this failure */
+        if (result != CUDA_SUCCESS)
+            return result; /* the program reads the rest of its answer as this failure */
         q->answered = at + bytes == c.bytes;
         if (!cb_answer_part(q, piece, bytes, q->answered)) return CB_MALFORMED;
     }

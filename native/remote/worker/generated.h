@@ -5,19 +5,19 @@
 #include "remote/worker/request.h"
 
 /* Written by hand; by command as well. */
-#define CB_OWN_HANDLERS(X) \
-    X(HELLO, true)         \
+#define CB_OWN_HANDLERS(X)   \
+    X(HELLO, true)           \
     X(CONTEXT_PRIMARY, true) \
-    X(CONTEXT_RESET, true) \
-    X(CONTEXT_CREATE, true) \
+    X(CONTEXT_RESET, true)   \
+    X(CONTEXT_CREATE, true)  \
     X(CONTEXT_DESTROY, true) \
-    X(POINTER, true) \
-    X(POOL_GET, true) \
-    X(POOL_SET, true) \
-    X(IMAGE, false) \
-    X(IMAGE_LOAD, true) \
-    X(LAUNCH, false) \
-    X(COPY_IN, false) \
+    X(POINTER, true)         \
+    X(POOL_GET, true)        \
+    X(POOL_SET, true)        \
+    X(IMAGE, false)          \
+    X(IMAGE_LOAD, true)      \
+    X(LAUNCH, false)         \
+    X(COPY_IN, false)        \
     X(COPY_OUT, true)
 
 #define CB_DECLARE(name, answered) CUresult cb_on_##name(struct cb_request *q);

@@ -18,12 +18,14 @@ static CUresult describe(struct cb_request *q, CUdevice device, int devices)
     CB_CALL(cuDeviceGetPCIBusId)(d.pci, (int)sizeof d.pci, device);
     CB_CALL(cuDeviceGetProperties)(&d.properties, device);
     for (int a = 0; a < CB_ATTRIBUTES_MAX; a++)
-        d.attribute[a].result = CB_CALL(cuDeviceGetAttribute)(&d.attribute[a].value, (CUdevice_attribute)a, device);
+        d.attribute[a].result =
+            CB_CALL(cuDeviceGetAttribute)(&d.attribute[a].value, (CUdevice_attribute)a, device);
     for (int other = 0; other < devices; other++) {
         struct cb_attribute *peer = d.peer[other];
         peer[0].result = CB_CALL(cuDeviceCanAccessPeer)(&peer[0].value, device, other);
         for (int a = 1; a < 8; a++)
-            peer[a].result = CB_CALL(cuDeviceGetP2PAttribute)(&peer[a].value, (CUdevice_P2PAttribute)a, device, other);
+            peer[a].result =
+                CB_CALL(cuDeviceGetP2PAttribute)(&peer[a].value, (CUdevice_P2PAttribute)a, device, other);
     }
     d.luid.result = CB_CALL(cuDeviceGetLuid)(d.luid_bytes, &d.luid_mask, device);
     cb_give_bytes(q, d.name, sizeof d.name);

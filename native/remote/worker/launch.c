@@ -17,8 +17,10 @@ CUresult cb_on_LAUNCH(struct cb_request *q)
         v[2 * i] = (unsigned int)w[i];
         v[2 * i + 1] = (unsigned int)(w[i] >> 32);
     }
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-    if (!v[7]) return CB_CALL(cuLaunchKernel)(f, v[0], v[1], v[2], v[3], v[4], v[5], v[6], stream, NULL, extra);
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    if (!v[7])
+        return CB_CALL(cuLaunchKernel)(f, v[0], v[1], v[2], v[3], v[4], v[5], v[6], stream, NULL, extra);
     CUlaunchAttribute cooperative = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
     CUlaunchConfig config = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], stream, &cooperative, 1};
     return CB_CALL(cuLaunchKernelEx)(&config, f, NULL, extra);

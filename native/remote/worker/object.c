@@ -35,7 +35,8 @@ void *cb_object_of(struct cb_request *q, enum cb_kind kind, uint64_t id)
 CUresult cb_object_named(struct cb_request *q, enum cb_kind kind, uint64_t id, void *handle)
 {
     void **slot = NULL;
-    if (cb_object_is(id, kind) && cb_object_number(id) < CB_WORKER_NUMBER) slot = slot_of(kind, cb_object_number(id), true);
+    if (cb_object_is(id, kind) && cb_object_number(id) < CB_WORKER_NUMBER)
+        slot = slot_of(kind, cb_object_number(id), true);
     if (!slot || *slot) {
         q->bad = true;
         return CB_MALFORMED;

@@ -15,8 +15,8 @@
 
 static struct {
     int fd;
-    size_t from, to;      /* in the inbox */
-    size_t filled;        /* of the outbox */
+    size_t from, to; /* in the inbox */
+    size_t filled;   /* of the outbox */
     uint8_t inbox[INBOX_BYTES] __attribute__((aligned(64)));
     uint8_t outbox[OUTBOX_BYTES];
 } line;
@@ -84,9 +84,11 @@ static bool put(const void *data, size_t bytes)
     return true;
 }
 
-static bool put_answer(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result, const void *data, size_t bytes)
+static bool put_answer(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result,
+                       const void *data, size_t bytes)
 {
-    struct cb_frame f = {.op = op, .context = of->context, .seq = of->seq, .flags = flags, .bytes = (uint32_t)(8 + bytes)};
+    struct cb_frame f = {
+        .op = op, .context = of->context, .seq = of->seq, .flags = flags, .bytes = (uint32_t)(8 + bytes)};
     uint64_t word = (uint64_t)result;
     if (!put(&f, sizeof f) || !put(&word, sizeof word)) return false;
     if (bytes <= OUTBOX_BYTES / 2) return put(data, bytes);
@@ -132,7 +134,8 @@ static bool serve_one(struct cb_request *q)
 {
     size_t words = words_before_bulk(q->frame.op) * 8;
     const struct cb_served *s = served(q->frame.op);
-    if (!s || q->frame.bytes % 8 || q->frame.bytes > (words ? words + CB_BULK_MAX : CB_COMMAND_MAX)) return false;
+    if (!s || q->frame.bytes % 8 || q->frame.bytes > (words ? words + CB_BULK_MAX : CB_COMMAND_MAX))
+        return false;
     if (words > q->frame.bytes) return false;
     if (!words) words = q->frame.bytes;
     if (!have(words)) return false;
@@ -157,7 +160,9 @@ static bool serve_one(struct cb_request *q)
     }
     bool answered = s->answered || (q->frame.flags & CB_FRAME_ASKED);
     if (q->answered) return true;
-    if (answered) return put_answer(&q->frame, CB_ANSWER, 0, result, q->answer, result == CUDA_SUCCESS || q->frame.op == CB_OP_HELLO ? q->given : 0);
+    if (answered)
+        return put_answer(&q->frame, CB_ANSWER, 0, result, q->answer,
+                          result == CUDA_SUCCESS || q->frame.op == CB_OP_HELLO ? q->given : 0);
     return result == CUDA_SUCCESS || put_answer(&q->frame, CB_FAILED, 0, result, NULL, 0);
 }
 

@@ -14,7 +14,8 @@ void *cb_thread_stream(struct cb_request *q)
         if (own[i].context == q->frame.context && own[i].thread == q->frame.thread) return own[i].stream;
     }
     CUstream made = NULL;
-    CUresult result = count < STREAMS_MAX ? CB_CALL(cuStreamCreate)(&made, CU_STREAM_DEFAULT) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result =
+        count < STREAMS_MAX ? CB_CALL(cuStreamCreate)(&made, CU_STREAM_DEFAULT) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
         q->failed = result;
         return NULL;
