@@ -176,31 +176,8 @@ def worker_function(call: Call) -> str:
     body.append("    if (!cb_taken(q)) return CB_MALFORMED;")
     body.append("    if (q->failed != CUDA_SUCCESS) return q->failed;")
     body += [f"    {p.base} {p.name};\n    memset(&{p.name}, 0, sizeof {p.name});" for p in outs]
-    arguments = []
-    for p in call.parameters:
-        if not p.out:
-            arguments.append(p.name)
-        elif numbered:
-            arguments.append(f"&{p.name}")
-        else:
-            arguments.append(f"wanted & {1 << outs.index(p)}u ? &{p.name} : NULL")
-    body.append(f"    CUresult result = CB_CALL({f.symbol})({', '.join(arguments)});")
-    if numbered:
-        for p in outs:
-            body += [
-                "    if (result == CUDA_SUCCESS)",
-                f"        result = cb_object_named(q, CB_KIND_{HANDLES[p.base]}, new_{p.name}, (void *)(uintptr_t){p.name});",
-            ]
-    else:
-        for p in outs:
-            if p.kind == "handle":
-                body.append(
-                    f"    cb_give_word(q, cb_object_name(q, CB_KIND_{HANDLES[p.base]}, (void *)(uintptr_t){p.name}));"
-                )
-            elif p.kind == "blob":
-                body.append(f"    cb_give_bytes(q, &{p.name}, sizeof {p.name});")
-            else:
-                body.append(f"    cb_give_word(q, (uint64_t){p.name});")
+    body.append(f"    CUresult result = CB_CALL({f.symbol})({', '.join(_worker_arguments(call, outs))});")
+    body += [line for p in outs for line in (_worker_name(p) if numbered else _worker_give(p))]
     body += [
         f"    if (result == CUDA_SUCCESS) cb_object_gone(q, CB_KIND_{HANDLES[p.base]}, id_{p.name});"
         for p in call.parameters
@@ -208,6 +185,30 @@ def worker_function(call: Call) -> str:
     ]
     body.append("    return result;")
     return f"static CUresult on_{f.symbol}(struct cb_request *q)\n{{\n" + "\n".join(body) + "\n}\n"
+
+
+def _worker_arguments(call: Call, outs: list[Travelling]) -> list[str]:
+    def out(p: Travelling) -> str:
+        return f"&{p.name}" if call.style == "async" else f"wanted & {1 << outs.index(p)}u ? &{p.name} : NULL"
+
+    return [out(p) if p.out else p.name for p in call.parameters]
+
+
+def _worker_name(p: Travelling) -> list[str]:
+    handle = f"(void *)(uintptr_t){p.name}"
+    return [
+        "    if (result == CUDA_SUCCESS)",
+        f"        result = cb_object_named(q, CB_KIND_{HANDLES[p.base]}, new_{p.name}, {handle});",
+    ]
+
+
+def _worker_give(p: Travelling) -> list[str]:
+    if p.kind == "handle":
+        name = f"cb_object_name(q, CB_KIND_{HANDLES[p.base]}, (void *)(uintptr_t){p.name})"
+        return [f"    cb_give_word(q, {name});"]
+    if p.kind == "blob":
+        return [f"    cb_give_bytes(q, &{p.name}, sizeof {p.name});"]
+    return [f"    cb_give_word(q, (uint64_t){p.name});"]
 
 
 def _worker_take(p: Travelling) -> list[str]:
@@ -228,18 +229,22 @@ def _worker_take(p: Travelling) -> list[str]:
             f"    cb_take_bytes(q, {p.name}, sizeof *{p.name});",
         ]
     if p.kind == "handle":
-        kind = f"CB_KIND_{HANDLES[p.base]}"
-        if p.note == "gone":
-            return [
-                f"    uint64_t id_{p.name} = cb_take_word(q);",
-                f"    {p.base} {p.name} = ({p.base})(uintptr_t)cb_object_of(q, {kind}, id_{p.name});",
-            ]
-        return [f"    {p.base} {p.name} = ({p.base})(uintptr_t)cb_object_of(q, {kind}, cb_take_word(q));"]
+        return _worker_take_handle(p)
     if p.kind == "blob":
         return [f"    {p.base} {p.name};", f"    cb_take_bytes(q, &{p.name}, sizeof {p.name});"]
     if p.kind == "string":
         return [f"    const char *{p.name} = cb_take_string(q);"]
     return [f"    {p.base} {p.name} = ({p.base})cb_take_word(q);"]
+
+
+def _worker_take_handle(p: Travelling) -> list[str]:
+    kind = f"CB_KIND_{HANDLES[p.base]}"
+    if p.note != "gone":
+        return [f"    {p.base} {p.name} = ({p.base})(uintptr_t)cb_object_of(q, {kind}, cb_take_word(q));"]
+    return [
+        f"    uint64_t id_{p.name} = cb_take_word(q);",
+        f"    {p.base} {p.name} = ({p.base})(uintptr_t)cb_object_of(q, {kind}, id_{p.name});",
+    ]
 
 
 def worker_source(calls: list[Call]) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from tests.native.sim_cuda_programs import CudaNode
+from tests.native.sim_cuda_programs import CudaNode, program
 
 from calabash.seams.gpu.library import simulated_library_dir
 
@@ -31,6 +31,22 @@ class RemoteNode(CudaNode):
     def environment(self, **extra: str) -> dict[str, str]:
         own = {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"unix:{self.socket}"}
         return os.environ | own | extra
+
+    def run(self, name: str, *arguments: object, **extra: str) -> str:
+        """As the node does; output goes to files, for whatever hangs holds a pipe open."""
+        command = [str(program(name)), *map(str, arguments)]
+        out, err = self.state.with_suffix(".out"), self.state.with_suffix(".err")
+        with out.open("w") as to, err.open("w") as told:
+            done = subprocess.run(
+                command, stdout=to, stderr=told, env=self.environment(**extra), timeout=60, check=False
+            )
+        assert done.returncode == 0, f"{' '.join(command[1:])}: exit {done.returncode}\n{err.read_text()}"
+        return out.read_text()
+
+    def wait_for_workers(self) -> None:
+        """A worker leaves by itself when its program has gone."""
+        for worker in self.workers:
+            assert worker.wait(timeout=60) == 0
 
     def close(self) -> None:
         super().close()

@@ -1,98 +1,17 @@
-#include "remote/client/context.h"
-
+/* Contexts: which are current for a thread is known here alone. */
+#include "remote/client/current.h"
 #include "remote/client/object.h"
 #include "remote/client/snapshot.h"
 
-#define CONTEXTS_MAX 1024
-#define DEPTH_MAX    64
-#define THREADS_MAX  65535
-
-struct context {
-    uint64_t id;
-    CUdevice device;
-    unsigned int flags;
-    bool primary, active;
-    unsigned int references; /* of a primary one */
-    CUresult failed;         /* told by the next synchronizing call */
-};
-
-__thread int cb_per_thread;
-static __thread uint64_t stack[DEPTH_MAX];
-static __thread int depth;
-static __thread uint16_t thread_number;
-static struct context *contexts[CONTEXTS_MAX + 1];
-static struct context primary[CB_DEVICES_MAX];
+static struct cb_context primary[CB_DEVICES_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-uint16_t cb_thread_number(void)
-{
-    static uint32_t threads;
-    if (!thread_number)
-        thread_number = (uint16_t)(1 + __atomic_fetch_add(&threads, 1, __ATOMIC_RELAXED) % THREADS_MAX);
-    return thread_number;
-}
-
-static struct context *context_of(uint64_t id)
-{
-    void **data = cb_object_data(id, CB_KIND_CONTEXT);
-    return data ? *data : NULL;
-}
-
-static struct context *current(void)
-{
-    return depth ? context_of(stack[depth - 1]) : NULL;
-}
-
-static uint16_t number_of(const struct context *c)
-{
-    return c && c->active ? (uint16_t)(cb_object_number(c->id) + 1) : 0;
-}
-
-uint16_t cb_context_number(void)
-{
-    return number_of(current());
-}
-
-void cb_context_failed(uint16_t number, CUresult result)
-{
-    struct context *c = number <= CONTEXTS_MAX ? contexts[number] : NULL;
-    CUresult none = CUDA_SUCCESS;
-    if (c) __atomic_compare_exchange_n(&c->failed, &none, result, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
-
-CUresult cb_context_take_failure(void)
-{
-    struct context *c = current();
-    if (!c || __atomic_load_n(&c->failed, __ATOMIC_RELAXED) == CUDA_SUCCESS) return CUDA_SUCCESS;
-    return __atomic_exchange_n(&c->failed, CUDA_SUCCESS, __ATOMIC_RELAXED);
-}
-
-/* A number for it, before the worker is asked. */
-static CUresult add(struct cb_call *call, struct context *c)
-{
-    c->id = cb_new_object(call, CB_KIND_CONTEXT);
-    if (!c->id || cb_object_number(c->id) >= CONTEXTS_MAX) {
-        cb_drop_object(c->id);
-        c->id = 0;
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *cb_object_data(c->id, CB_KIND_CONTEXT) = c;
-    contexts[cb_object_number(c->id) + 1] = c;
-    return CUDA_SUCCESS;
-}
-
-static void drop(struct context *c)
-{
-    contexts[cb_object_number(c->id) + 1] = NULL;
-    cb_drop_object(c->id);
-}
 
 /* ---- primary contexts ---- */
 
-static CUresult activate(struct context *c, CUdevice dev)
+static CUresult activate(struct cb_context *c, CUdevice dev)
 {
     struct cb_call call;
-    if (!c->id) CB_OK(add(&call, c));
+    if (!c->id && !cb_context_add(c)) return CUDA_ERROR_OUT_OF_MEMORY;
     CB_OK(cb_call_begin(&call, CB_OP_CONTEXT_PRIMARY, CB_ANYWHERE));
     cb_put_word(&call, (uint64_t)dev);
     cb_put_word(&call, c->flags);
@@ -104,16 +23,16 @@ static CUresult activate(struct context *c, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-static CUresult primary_of(CUdevice dev, struct context **out)
+static CUresult primary_of(CUdevice dev, struct cb_context **out)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    *out = cb_device(dev) ? &primary[dev] : NULL;
+    *out = cb_device_of(dev) ? &primary[dev] : NULL;
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    struct context *c;
+    struct cb_context *c;
     CB_OK(primary_of(dev, &c));
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
@@ -126,7 +45,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     return result;
 }
 
-static CUresult deactivate(struct context *c)
+static CUresult deactivate(struct cb_context *c)
 {
     struct cb_call call;
     CB_OK(cb_call_begin(&call, CB_OP_CONTEXT_RESET, CB_ANYWHERE));
@@ -138,7 +57,7 @@ static CUresult deactivate(struct context *c)
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
-    struct context *c;
+    struct cb_context *c;
     CB_OK(primary_of(dev, &c));
     pthread_mutex_lock(&lock);
     CUresult result = c->references ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
@@ -154,7 +73,7 @@ EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
-    struct context *c;
+    struct cb_context *c;
     CB_OK(primary_of(dev, &c));
     pthread_mutex_lock(&lock);
     CUresult result = c->active ? deactivate(c) : CUDA_SUCCESS;
@@ -169,7 +88,7 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 
 EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 {
-    struct context *c;
+    struct cb_context *c;
     CB_OK(primary_of(dev, &c));
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
@@ -185,7 +104,7 @@ EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
-    struct context *c;
+    struct cb_context *c;
     CB_OK(primary_of(dev, &c));
     if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
     *flags = c->flags;
@@ -200,12 +119,12 @@ static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
     struct cb_call call;
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!pctx || flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
-    if (!cb_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    if (depth == DEPTH_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
-    struct context *c = calloc(1, sizeof *c);
+    if (!cb_device_of(dev)) return CUDA_ERROR_INVALID_DEVICE;
+    if (cb_stack.depth == CB_STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct cb_context *c = calloc(1, sizeof *c);
     if (!c) return CUDA_ERROR_OUT_OF_MEMORY;
-    *c = (struct context){.device = dev, .flags = flags};
-    CUresult result = add(&call, c);
+    *c = (struct cb_context){.device = dev, .flags = flags};
+    CUresult result = cb_context_add(c) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) result = cb_call_begin(&call, CB_OP_CONTEXT_CREATE, CB_ANYWHERE);
     if (result == CUDA_SUCCESS) {
         cb_put_word(&call, flags);
@@ -214,12 +133,12 @@ static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
         result = cb_call_ask(&call);
     }
     if (result != CUDA_SUCCESS) {
-        if (c->id) drop(c);
+        if (c->id) cb_context_drop(c);
         free(c);
         return result;
     }
     c->active = true;
-    stack[depth++] = c->id;
+    cb_stack.id[cb_stack.depth++] = c->id;
     *pctx = (CUcontext)(uintptr_t)c->id;
     return CUDA_SUCCESS;
 }
@@ -247,14 +166,14 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreatePara
 EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
     struct cb_call call;
-    struct context *c = context_of((uintptr_t)ctx);
+    struct cb_context *c = cb_context_of((uintptr_t)ctx);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!c || c->primary || !c->active) return CUDA_ERROR_INVALID_CONTEXT;
     CB_OK(cb_call_begin(&call, CB_OP_CONTEXT_DESTROY, CB_ANYWHERE));
     cb_put_word(&call, c->id);
     CUresult result = cb_call_ask(&call);
-    if (depth && stack[depth - 1] == c->id) depth--;
-    drop(c); /* its memory stays: another thread may just look at it */
+    if (cb_stack.depth && cb_stack.id[cb_stack.depth - 1] == c->id) cb_stack.depth--;
+    cb_context_drop(c); /* its memory stays: another thread may just look at it */
     return result;
 }
 
@@ -262,20 +181,20 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 {
-    const struct context *c = context_of((uintptr_t)ctx);
+    const struct cb_context *c = cb_context_of((uintptr_t)ctx);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!c) return CUDA_ERROR_INVALID_CONTEXT;
-    if (depth == DEPTH_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
-    stack[depth++] = c->id;
+    if (cb_stack.depth == CB_STACK_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+    cb_stack.id[cb_stack.depth++] = c->id;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!depth) return CUDA_ERROR_INVALID_CONTEXT;
-    depth--;
-    if (pctx) *pctx = (CUcontext)(uintptr_t)stack[depth];
+    if (!cb_stack.depth) return CUDA_ERROR_INVALID_CONTEXT;
+    cb_stack.depth--;
+    if (pctx) *pctx = (CUcontext)(uintptr_t)cb_stack.id[cb_stack.depth];
     return CUDA_SUCCESS;
 }
 
@@ -283,13 +202,13 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!ctx) {
-        if (depth) depth--;
+        if (cb_stack.depth) cb_stack.depth--;
         return CUDA_SUCCESS;
     }
-    const struct context *c = context_of((uintptr_t)ctx);
+    const struct cb_context *c = cb_context_of((uintptr_t)ctx);
     if (!c) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!depth) depth = 1;
-    stack[depth - 1] = c->id;
+    if (!cb_stack.depth) cb_stack.depth = 1;
+    cb_stack.id[cb_stack.depth - 1] = c->id;
     return CUDA_SUCCESS;
 }
 
@@ -297,21 +216,21 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
-    *pctx = depth ? (CUcontext)(uintptr_t)stack[depth - 1] : NULL;
+    *pctx = cb_stack.depth ? (CUcontext)(uintptr_t)cb_stack.id[cb_stack.depth - 1] : NULL;
     return CUDA_SUCCESS;
 }
 
-static CUresult living(const struct context **out)
+static CUresult living(const struct cb_context **out)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    *out = current();
-    if (!*out) return depth ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+    *out = cb_context_current();
+    if (!*out) return cb_stack.depth ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
     return (*out)->active ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 {
-    const struct context *c;
+    const struct cb_context *c;
     CB_OK(living(&c));
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = c->device;
@@ -321,7 +240,7 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
     if (!ctx) return cuCtxGetDevice(device);
-    const struct context *c = context_of((uintptr_t)ctx);
+    const struct cb_context *c = cb_context_of((uintptr_t)ctx);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!c) return CUDA_ERROR_INVALID_CONTEXT;
     if (!device) return CUDA_ERROR_INVALID_VALUE;
@@ -331,7 +250,7 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 
 EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 {
-    const struct context *c;
+    const struct cb_context *c;
     CB_OK(living(&c));
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     *flags = c->flags;
@@ -340,7 +259,7 @@ EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 
 EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
-    const struct context *c;
+    const struct cb_context *c;
     CB_OK(living(&c));
     if ((uintptr_t)hStream > 2 && !cb_object_alive((uintptr_t)hStream, CB_KIND_STREAM))
         return CUDA_ERROR_INVALID_HANDLE;

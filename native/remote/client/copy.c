@@ -2,7 +2,7 @@
  * Copies between the memory of this process and devices. What goes out is taken along at once, so nobody waits for it:
  * into memory that is known to be ours a copy cannot fail by its addresses. What comes back is waited for.
  */
-#include "remote/client/context.h"
+#include "remote/client/current.h"
 #include "remote/client/object.h"
 #include "remote/client/range.h"
 #include "remote/client/session.h"

@@ -1,41 +1,11 @@
 /* Devices, as the worker described them when the session began: no question travels. */
+#include "remote/client/session.h"
 #include "remote/client/snapshot.h"
 
 #include <stdio.h>
 
-struct cb_snapshot cb_snapshot;
-
-bool cb_snapshot_take(struct cb_call *c)
-{
-    struct cb_snapshot *s = &cb_snapshot;
-    s->driver_version = (int)cb_take_word(c);
-    uint64_t devices = cb_take_word(c);
-    if (devices > CB_DEVICES_MAX) return false;
-    s->devices = (int)devices;
-    for (int i = 0; i < s->devices; i++) {
-        struct cb_device *d = &s->device[i];
-        cb_take_bytes(c, d->name, sizeof d->name);
-        cb_take_bytes(c, d->uuid, sizeof d->uuid);
-        d->memory_bytes = cb_take_word(c);
-        cb_take_bytes(c, d->pci, sizeof d->pci);
-        cb_take_bytes(c, &d->properties, sizeof d->properties);
-        cb_take_bytes(c, d->attribute, sizeof d->attribute);
-        cb_take_bytes(c, d->peer, sizeof d->peer[0] * devices);
-        cb_take_bytes(c, &d->luid, sizeof d->luid);
-        cb_take_bytes(c, d->luid_bytes, sizeof d->luid_bytes);
-        d->luid_mask = (unsigned int)cb_take_word(c);
-        d->name[sizeof d->name - 1] = d->pci[sizeof d->pci - 1] = 0;
-    }
-    return c->taken == c->got_bytes;
-}
-
-const struct cb_device *cb_device(CUdevice dev)
-{
-    return dev >= 0 && dev < cb_snapshot.devices ? &cb_snapshot.device[dev] : NULL;
-}
-
 #define DEVICE_OR_RETURN(d, dev)                                \
-    const struct cb_device *d = cb_device(dev);                 \
+    const struct cb_device *d = cb_device_of(dev);              \
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!d) return CUDA_ERROR_INVALID_DEVICE
 
@@ -171,7 +141,7 @@ EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 EXPORT CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
     DEVICE_OR_RETURN(d, dev);
-    if (!cb_device(peerDev)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!cb_device_of(peerDev)) return CUDA_ERROR_INVALID_DEVICE;
     if (!canAccessPeer) return CUDA_ERROR_INVALID_VALUE;
     *canAccessPeer = d->peer[peerDev][0].value;
     return d->peer[peerDev][0].result;
@@ -181,7 +151,7 @@ EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib
                                         CUdevice dstDevice)
 {
     DEVICE_OR_RETURN(d, srcDevice);
-    if (!cb_device(dstDevice)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!cb_device_of(dstDevice)) return CUDA_ERROR_INVALID_DEVICE;
     if (!value || (int)attrib < 1 || (int)attrib > 7) return CUDA_ERROR_INVALID_VALUE;
     if (d->peer[dstDevice][attrib].result == CUDA_SUCCESS) *value = d->peer[dstDevice][attrib].value;
     return d->peer[dstDevice][attrib].result;

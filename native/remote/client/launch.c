@@ -1,5 +1,5 @@
 /* Launches: checked here for what the driver tells at once, packed, and sent without a question. */
-#include "remote/client/context.h"
+#include "remote/client/current.h"
 #include "remote/client/function.h"
 #include "remote/client/object.h"
 #include "remote/client/snapshot.h"
@@ -13,7 +13,7 @@ static CUresult check(const struct cb_function *f, const struct shape *s)
 {
     CUdevice device;
     CB_OK(cuCtxGetDevice(&device));
-    const struct cb_attribute *most = cb_device(device)->attribute;
+    const struct cb_attribute *most = cb_device_of(device)->attribute;
     uint64_t threads = 1;
     for (int i = 0; i < 3; i++) {
         if (!s->grid[i] || !s->block[i] ||

@@ -1,4 +1,4 @@
-/* The line of outgoing commands; see session.h. Used by session.c and sender.c. */
+/* The line of outgoing commands. */
 #ifndef CALABASH_REMOTE_LINE_H
 #define CALABASH_REMOTE_LINE_H
 
@@ -7,9 +7,12 @@
 
 #define LINE_BYTES (256u << 10)
 
+enum cb_state { CB_CLOSED, CB_OPEN, CB_FORKED };
+
 struct line {
     pthread_mutex_t lock;
     struct cb_link link;
+    enum cb_state state;
     size_t filled;
     uint32_t seq;
     bool gone; /* the worker is not there any more */
@@ -17,12 +20,12 @@ struct line {
 };
 extern struct line cb_line;
 
-/* All with the lock held. */
-bool cb_line_flush(void);
+struct cb_counters { /* of this process, for tests and benchmarks */
+    uint64_t commands, questions, sent_bytes, received_bytes;
+};
+extern struct cb_counters cb_counters;
 
-/* The thread that sends what nobody else has sent. */
-bool cb_sender_start(void);
-void cb_sender_wake(void);   /* there is something; costs nothing while it is awake */
-void cb_sender_forget(void); /* in a child: it has no such thread */
+/* Send what has gathered. With the lock held. */
+bool cb_line_flush(void);
 
 #endif

@@ -47,16 +47,14 @@ static struct entry *take(struct table *t, uint32_t *number)
     return e;
 }
 
-uint64_t cb_new_object(struct cb_call *c, enum cb_kind kind)
+uint64_t cb_object_new(enum cb_kind kind)
 {
     uint32_t number = 0;
     pthread_mutex_lock(&lock);
     struct entry *e = take(&ours[kind], &number);
     if (e) *e = (struct entry){.alive = true};
     pthread_mutex_unlock(&lock);
-    if (e) return cb_object_id(kind, number);
-    c->failed = CUDA_ERROR_OUT_OF_MEMORY;
-    return 0;
+    return e ? cb_object_id(kind, number) : 0;
 }
 
 void cb_drop_object(uint64_t id)

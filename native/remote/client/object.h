@@ -2,10 +2,11 @@
 #ifndef CALABASH_REMOTE_CLIENT_OBJECT_H
 #define CALABASH_REMOTE_CLIENT_OBJECT_H
 
-#include "remote/client/session.h"
+#include "remote/client/base.h"
+#include "remote/wire/objects.h"
 
-/* A number for a new object; the call fails when there are too many. `data` is what the client knows of it, or NULL. */
-uint64_t cb_new_object(struct cb_call *c, enum cb_kind kind);
+/* A number for a new object; 0: there are too many. */
+uint64_t cb_object_new(enum cb_kind kind);
 void cb_drop_object(uint64_t id);
 /* Whether it may be an object of that kind: ours and alive, or one that the worker has numbered. */
 bool cb_object_alive(uint64_t id, enum cb_kind kind);

@@ -2,7 +2,7 @@
  * The thread that sends commands which nobody waits for. While commands come it looks every few microseconds, so that they
  * travel many at a time and the caller makes no system call; when none came for a while it sleeps until it is woken.
  */
-#include "remote/client/line.h"
+#include "remote/client/sender.h"
 
 #include <linux/futex.h>
 #include <signal.h>

@@ -1,64 +1,10 @@
-/*
- * The connection of this process to its worker, and calls over it.
- *
- * A call is begun, filled and sent, or asked. Between begin and its end it holds the line, so that commands of all threads
- * have one order. Commands gather in a buffer: it is sent by whoever asks, when it is full, or after some microseconds by
- * a thread that sleeps when there is nothing to do. Answers are read by whoever waits for one.
- */
+/* The connection of this process to its worker. */
 #ifndef CALABASH_REMOTE_SESSION_H
 #define CALABASH_REMOTE_SESSION_H
 
-#include "remote/client/base.h"
-#include "remote/wire/frame.h"
-#include "remote/wire/objects.h"
-#include "remote_ops.h"
-
-enum cb_where { CB_ANYWHERE, CB_IN_CONTEXT };
-
-#define CB_GOT_MAX 512
-
-struct cb_call {
-    uint8_t *frame, *at, *end;
-    CUresult failed;
-    uint32_t seq;
-    /* what was answered */
-    uint8_t *got;
-    size_t got_bytes, taken;
-    uint8_t small[CB_GOT_MAX];
-    /* bulk data that is answered: where it goes, and how much is still to come */
-    uint8_t *bulk;
-    size_t bulk_left;
-    bool done;
-    CUresult result;
-    struct cb_call *next;
-};
+#include "remote/client/call.h"
 
 /* Connect, once. False when there is no worker; why has been said. */
 bool cb_session_open(void);
-bool cb_session_ready(void); /* cuInit has succeeded in this very process */
-
-CUresult cb_call_begin(struct cb_call *c, enum cb_op op, enum cb_where where);
-void cb_put_word(struct cb_call *c, uint64_t v);
-void cb_put_bytes(struct cb_call *c, const void *data, size_t bytes);
-void cb_put_string(struct cb_call *c, const char *text);
-void cb_put_handle(struct cb_call *c, enum cb_kind kind, uint64_t handle);
-void cb_call_cancel(struct cb_call *c);
-/* Nobody waits for it. `data` travels behind it and is free afterwards. */
-CUresult cb_call_send_with(struct cb_call *c, const void *data, size_t bytes);
-CUresult cb_call_send(struct cb_call *c);
-/* Wait for its answer; the result of the call, or an earlier failure of its context. */
-CUresult cb_call_ask(struct cb_call *c);
-/* The same with `data` behind the question (NULL: none), and bulk data of the answer into `bulk` (NULL: none). */
-CUresult cb_call_exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes);
-uint64_t cb_take_word(struct cb_call *c);
-void cb_take_bytes(struct cb_call *c, void *into, size_t bytes);
-/* A string of the answer; it lives as long as the call. NULL: there is none. */
-const char *cb_take_string(struct cb_call *c);
-void cb_call_end(struct cb_call *c); /* after an answer that may be larger than CB_GOT_MAX */
-
-struct cb_counters { /* of this process, for tests and benchmarks */
-    uint64_t commands, questions, sent_bytes, received_bytes;
-};
-extern struct cb_counters cb_counters;
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef CALABASH_REMOTE_CLIENT_SNAPSHOT_H
 #define CALABASH_REMOTE_CLIENT_SNAPSHOT_H
 
-#include "remote/client/session.h"
+#include "remote/client/call.h"
 #include "remote/wire/device.h"
 
 struct cb_snapshot {
@@ -14,6 +14,6 @@ extern struct cb_snapshot cb_snapshot;
 
 bool cb_snapshot_take(struct cb_call *c);
 /* NULL: there is no such device. */
-const struct cb_device *cb_device(CUdevice dev);
+const struct cb_device *cb_device_of(CUdevice dev);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef CALABASH_REMOTE_WORKER_GENERATED_H
 #define CALABASH_REMOTE_WORKER_GENERATED_H
 
+#include "remote/worker/object.h"
 #include "remote/worker/request.h"
 
 /* Written by hand; by command as well. */

@@ -1,5 +1,5 @@
-/* Objects of the session: the driver's handle by number, and the number by handle for those that the worker numbers. */
-#include "remote/worker/request.h"
+#include "remote/worker/object.h"
+
 #include "remote/worker/thread.h"
 
 #define CHUNK 1024u

@@ -47,18 +47,6 @@ void cb_give_word(struct cb_request *q, uint64_t v);
 void cb_give_bytes(struct cb_request *q, const void *data, size_t bytes);
 void cb_give_string(struct cb_request *q, const char *text);
 
-/* ---- objects ---- */
-
-/* The driver's handle; a stream may also be a default one. NULL, and the request is bad, when there is none. */
-void *cb_object_of(struct cb_request *q, enum cb_kind kind, uint64_t id);
-/* The client has numbered it. */
-CUresult cb_object_named(struct cb_request *q, enum cb_kind kind, uint64_t id, void *handle);
-/* The number of a handle of the driver's, given now if it has none; 0 for NULL, or when there are too many. */
-uint64_t cb_object_name(struct cb_request *q, enum cb_kind kind, void *handle);
-void cb_object_gone(struct cb_request *q, enum cb_kind kind, uint64_t id);
-/* Forget the names that the worker has given to these. */
-void cb_object_unname(enum cb_kind kind, void *handle);
-
 struct cb_served {
     CUresult (*run)(struct cb_request *q);
     const char *name;

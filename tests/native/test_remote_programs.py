@@ -1,0 +1,58 @@
+"""Programs that test the simulated driver get the same results through the forwarding one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.native.remote_world import RemoteNode
+from tests.native.test_sim_cuda import MEMORY, ORDER
+
+# What does not travel yet; each is to leave this list.
+LOCAL_ONLY = {
+    "linear",
+    "host",
+    "mapped",
+    "no_access",
+    "array",
+    "box",
+    "illegal",
+    "descriptor",
+    "host_function_holds_back",
+    "default_streams",
+    "values",
+    "destroyed_early",
+    "kept",
+    "descriptors_closed",
+    "forked",
+    "nonsense",
+    "images",
+    "captured",
+    "built",
+}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RemoteNode]:
+    made = RemoteNode(tmp_path / "node.state", "A100-40GB,T4")
+    yield made
+    made.close()
+
+
+def _travelling(checks: dict[str, str]) -> list[str]:
+    return [check for check in checks.values() if check not in LOCAL_ONLY]
+
+
+@pytest.mark.parametrize("check", _travelling(MEMORY))
+def test_memory_is_as_it_is_without_a_network_between(node: RemoteNode, check: str) -> None:
+    node.run("sim_cuda_memory", check)
+    node.wait_for_workers()
+    assert node.device()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("check", _travelling(ORDER))
+def test_order_is_as_it_is_without_a_network_between(node: RemoteNode, check: str) -> None:
+    node.run("sim_cuda_order", check)
+    node.wait_for_workers()
+    assert node.device()["used_bytes"] == 0
