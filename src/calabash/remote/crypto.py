@@ -1,0 +1,81 @@
+"""Keys, signatures and the server's own certificate: the one place that knows the library they are made with."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ssl
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import NameOID
+
+_DAYS = 3650  # clients know it by its fingerprint: its end would only break them
+_SKEW = datetime.timedelta(days=1)  # clocks differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCertificate:
+    """A certificate that signs itself, and its key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def new_signing_key() -> bytes:
+    """A secret of 32 bytes that signs."""
+    return Ed25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_of(secret: bytes) -> bytes:
+    """The 32 bytes by which its signatures are known."""
+    return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def sign(secret: bytes, message: bytes) -> bytes:
+    """64 bytes."""
+    return Ed25519PrivateKey.from_private_bytes(secret).sign(message)
+
+
+def signed(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether the owner of that key has signed the message."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def make_certificate(name: str, now: datetime.datetime) -> OwnCertificate:
+    """A certificate for a server that is known by its fingerprint, not by who signed it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64] or "calabash")])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return OwnCertificate(certificate=certificate, key=private)
+
+
+def fingerprint(certificate: bytes) -> str:
+    """``sha256:`` and 64 digits of a PEM certificate."""
+    return fingerprint_of_der(ssl.PEM_cert_to_DER_cert(certificate.decode("ascii")))
+
+
+def fingerprint_of_der(certificate: bytes) -> str:
+    """As :func:`fingerprint`, of what a TLS connection shows."""
+    return f"sha256:{hashlib.sha256(certificate).hexdigest()}"

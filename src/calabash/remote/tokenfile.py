@@ -1,0 +1,76 @@
+"""The file that ``calabash server token create`` writes and ``calabash remote add`` reads: a token, by what its server is
+known, and where it may be. Whoever has it may use the cards, so a file that others can read is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+
+FILE_BYTES_MAX = 64 * 1024
+_FIELDS = {
+    "token": re.compile(r"[A-Za-z0-9._-]{16,2048}"),
+    "certificate": re.compile(r"sha256:[0-9a-f]{64}"),
+    "server": re.compile(r"[^\s,]{1,255}"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFile:
+    """``certificate`` is the fingerprint of the server's; ``servers`` are addresses, HOST:PORT."""
+
+    token: str = field(repr=False)
+    certificate: str
+    servers: tuple[str, ...] = ()
+
+    def text(self, *, name: str) -> str:
+        lines = [f"# Whoever has this file may use GPUs on the account of {name}: keep it to yourself."]
+        lines += [f"token = {self.token}", f"certificate = {self.certificate}"]
+        return "\n".join([*lines, *(f"server = {server}" for server in self.servers)]) + "\n"
+
+
+def parse_token_file(text: str, *, what: str) -> TokenFile:
+    """Raises CalabashError(BAD_FILE) that names the line, and never shows what it says."""
+    found: dict[str, list[str]] = {name: [] for name in _FIELDS}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, _, value = (part.strip() for part in line.partition("="))
+        pattern = _FIELDS.get(name)
+        if pattern is None or pattern.fullmatch(value) is None or (found[name] and name != "server"):
+            raise _bad(f"{what} is no token file: line {number} is not understood")
+        found[name].append(value)
+    if not found["token"] or not found["certificate"]:
+        raise _bad(f"{what} is no token file: it has no {'certificate' if found['token'] else 'token'}")
+    return TokenFile(token=found["token"][0], certificate=found["certificate"][0], servers=tuple(found["server"]))
+
+
+def read_token_file(path: Path) -> TokenFile:
+    """Raises NOT_PERMITTED when others than its owner can read it; ``-`` is standard input."""
+    if str(path) == "-":
+        return parse_token_file(sys.stdin.read(FILE_BYTES_MAX), what="standard input")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as source:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _bad(f"{path} is not a file")
+        if status.st_mode & 0o077:
+            raise CalabashError(
+                f"{path} can be read by others (mode {stat.S_IMODE(status.st_mode):04o})",
+                reason=Reason.NOT_PERMITTED,
+                hint=f"chmod 600 {path}; whoever may have read it can use the token: then have it revoked",
+            )
+        content = source.read(FILE_BYTES_MAX)
+    return parse_token_file(content.decode(errors="replace"), what=str(path))
+
+
+def _bad(message: str) -> CalabashError:
+    return CalabashError(
+        message, reason=Reason.BAD_FILE, hint="use the file that `calabash server token create` has written"
+    )
