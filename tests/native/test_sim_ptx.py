@@ -334,6 +334,15 @@ def test_variables_begin_with_what_their_initialisers_say(card: Runner) -> None:
     assert set(card.compute(kernel(body, 1, declarations), np.zeros(32, np.uint32)).tolist()) == {1}
 
 
+def test_an_element_of_a_variable_is_an_address(card: Runner) -> None:
+    declarations = ".global .align 4 .u32 g[4] = { 5, 6, 7, 8 };\n.shared .align 4 .b8 s[8];\n"
+    body = (
+        "mov.u64 %d1, g[2]; ld.global.u32 %r1, [%d1]; mov.u32 %r2, s[4]; st.shared.u32 [%r2], %r1;\n"
+        "ld.shared.u32 %r0, [s+4];" + STORE
+    )
+    assert set(card.compute(kernel(body, 1, declarations), np.zeros(32, np.uint32)).tolist()) == {7}
+
+
 def test_modules_are_linked_and_each_keeps_its_own_names(card: Runner) -> None:
     library = HEAD + (
         ".global .align 4 .u32 mine = 10;\n.visible .func (.param .b32 r) given() "

@@ -99,6 +99,17 @@ static bool read_plus(struct compiler *c, struct operand *o)
     return true;
 }
 
+/* variable[3]: the address of an element. */
+static bool read_element(struct compiler *c, struct operand *o)
+{
+    struct literal l;
+    if (o->kind != OPERAND_SYMBOL || o->symbol->kind != SYMBOL_VARIABLE || !text_take(&c->text, "["))
+        return read_plus(c, o);
+    if (!read_number(c, &l) || l.floating || l.bits > UINT32_MAX) return false;
+    o->offset = (int64_t)(l.bits * type_bytes(o->symbol->type));
+    return text_take(&c->text, "]");
+}
+
 static bool read_address(struct compiler *c, struct operand *o)
 {
     struct text *t = &c->text;
@@ -115,7 +126,7 @@ static bool read_address(struct compiler *c, struct operand *o)
             return false;
         }
         if (!o->has_base && o->kind != OPERAND_SYMBOL) return false;
-        if (!read_plus(c, o)) return false;
+        if (!read_element(c, o)) return false;
     } else {
         return false;
     }
@@ -147,7 +158,7 @@ bool operand_read(struct compiler *c, struct instruction *n, struct operand *o, 
         return read_number(c, &o->literal);
     }
     if (t->kind != TOKEN_WORD || !read_name(c, o)) return false;
-    if (o->kind == OPERAND_SYMBOL) return read_plus(c, o);
+    if (o->kind == OPERAND_SYMBOL) return read_element(c, o);
     if (text_take(t, "|")) {
         struct operand second = {0};
         if (!read_name(c, &second)) return false;
