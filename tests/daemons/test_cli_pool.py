@@ -606,3 +606,20 @@ def test_without_any_home_variable_the_commands_still_answer(tmp_path: Path) -> 
     environment = {"PATH": os.environ["PATH"], "CALABASH_HOME": str(tmp_path / "none")}
     bare.environment = environment  # type: ignore[attr-defined]
     assert "calabash up" in bare.refused(1, "ps")  # type: ignore[attr-defined]
+
+
+def test_what_one_command_had_the_next_one_gets_without_waiting(world: World, terminal: Terminal) -> None:
+    whole = ("run", "--gpus", str(len(world.devices())), "--mode", "exclusive", "--", sys.executable, str(TENANT))
+    for _ in range(8):
+        terminal(*whole, "--seconds", "0")
+    until(lambda: not world.allocations(), what="the last one's end")
+    assert [a["state"] for a in world.allocations(ended=True)][-8:] == ["released"] * 8
+
+
+def test_whoever_does_not_wait_is_refused_although_another_is_just_leaving(world: World, terminal: Terminal) -> None:
+    cards = len(world.devices())
+    terminal.holding("--mode", "exclusive")
+    short = terminal.holding("--memory", "1GiB", "--cores", "10")
+    short.finish()
+    refused = terminal.refused(5, "run", "--gpus", str(cards), "--mode", "exclusive", "--", "true")
+    assert "have room" in refused

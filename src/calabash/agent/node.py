@@ -172,6 +172,11 @@ class NodeAgent:
         """Everything held, oldest first."""
         return self._parts.allocations.records()
 
+    def leaving(self) -> bool:
+        """Whether the programs of something that is held have ended, and its release is under way."""
+        with self._parts.lock:
+            return self._parts.allocations.leaving()
+
     def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
         """Tell people."""
         self._parts.events.tell(kind, reason=reason, allocation=allocation, device=device, message=message)

@@ -56,7 +56,7 @@ class Pool:
         """Join the queue and try at once.
 
         Raises CalabashError when the caller may not, when it can never be granted, or when it cannot be granted now
-        and does not want to wait.
+        and does not want to wait. While somebody is just leaving, the answer to such a one is left open: see ``refuse``.
         """
         peer = caller.peer
         queue, tenant = self.queues.queue(wanted.queue), self.queues.tenant(wanted.tenant)
@@ -84,10 +84,21 @@ class Pool:
             self.binder.schedule()
             if waiting.answer.done() or self.binder.bound(waiting):
                 return waiting
-        if wanted.wait_s <= 0 and self.binder.withdraw(waiting, why="it did not want to wait"):
-            raise told.error()
+        if wanted.wait_s <= 0:
+            if not self.agent.leaving():
+                self.refuse(waiting)
+            return waiting
         self.agent.event("pending", reason=told.reason, allocation=waiting.id, message=told.message)
         return waiting
+
+    def refuse(self, waiting: WaitingRequest) -> None:
+        """Withdraw a request that does not want to wait, and raise why; nothing when it was granted in this moment."""
+        try:
+            told = self.explanations.refusal(waiting)
+        except CalabashError:
+            return
+        if self.binder.withdraw(waiting, why="it did not want to wait"):
+            raise told.error()
 
     def cancel(self, waiting: WaitingRequest, *, why: str) -> bool:
         """The caller is gone or tired of waiting. False when it has been answered already."""

@@ -20,6 +20,7 @@ from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_o
 from calabash.standalone.pool import Caller, Pool
 
 EVICTION_WAIT_S = 10.0
+LEAVING_WAIT_S = 1.0  # a program has ended, and the driver is asked whether it has let go of everything
 RELEASE_S = 8.0  # SIGKILL comes after 5
 POLL_S = 0.02
 
@@ -53,8 +54,10 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
     # A request that others are just being evicted for is worth those seconds even to one who does not wait.
     wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.bound(waiting) else wait_s
     try:
-        return await _answer(waiting, request, wait_s)
+        return await _answer(waiting, request, wait_s or LEAVING_WAIT_S)
     except TimeoutError:
+        if wait_s <= 0:
+            await work(request, pool.refuse, waiting)
         why = await work(request, pool.explanations.why, waiting.id)
         if await work(request, pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
             raise CalabashError(
