@@ -4,6 +4,7 @@ REMOTE_BUILD := $(BUILD)/remote
 REMOTE_OUT := $(OUT)/remote
 REMOTE_STAMP := $(REMOTE_BUILD)/remote_stamp
 REMOTE_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/$(1)/*.c)) \
+	$(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/wire/*.c)) \
 	$(REMOTE_BUILD)/remote_$(1).o $(BUILD)/api/cuda_resolve.o
 REMOTE_HEADERS := $(wildcard $(REMOTE_DIR)/*/*.h)
 

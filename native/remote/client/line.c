@@ -1,6 +1,6 @@
 #include "remote/client/line.h"
 
-struct line cb_line = {.lock = PTHREAD_MUTEX_INITIALIZER, .link = {-1}};
+struct line cb_line = {.lock = PTHREAD_MUTEX_INITIALIZER};
 struct cb_counters cb_counters;
 
 bool cb_line_flush(void)

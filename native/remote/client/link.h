@@ -1,21 +1,26 @@
-/* The way to the worker: bytes in order, both ways. */
+/*
+ * The way to the worker: bytes in order, both ways. What CALABASH_REMOTE names:
+ *   unix:PATH       the socket of a host on this machine, through memory that both share
+ *   socket:PATH     the same through the socket alone
+ *   tcp:HOST:PORT   a worker in the open, for tests and measurements
+ */
 #ifndef CALABASH_REMOTE_LINK_H
 #define CALABASH_REMOTE_LINK_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <sys/uio.h>
+#include "remote/wire/stream.h"
 
 struct cb_link {
-    int fd;
+    struct cb_stream stream;
 };
 
-/* "unix:PATH" or "tcp:HOST:PORT". False with a line in `why`, which has `room` bytes. */
+/* False with a line in `why`, which has `room` bytes. */
 bool cb_link_open(struct cb_link *l, const char *where, char *why, size_t room);
 void cb_link_close(struct cb_link *l);
-/* All of it; false when the other side is gone. */
+/* All of it; the parts are used up. False when the other side is gone. */
 bool cb_link_send(struct cb_link *l, struct iovec *parts, int count);
 /* At least one byte; 0: the other side is gone, or nothing is there and `wait` is false (then *gone is false). */
 size_t cb_link_receive(struct cb_link *l, void *into, size_t room, bool wait, bool *gone);
+/* Why the connection has ended, where that is known: an ending for the line that says so, else empty. */
+const char *cb_link_reason(const struct cb_link *l);
 
 #endif

@@ -1,20 +1,16 @@
 #include "remote/worker/session.h"
 
 #include "api/cuda_resolve.h"
+#include "remote/worker/channel.h"
 #include "remote/worker/context.h"
 #include "remote/worker/generated.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #define INBOX_BYTES  (256u << 10)
 #define OUTBOX_BYTES (64u << 10)
 
 static struct {
-    int fd;
     size_t from, to; /* in the inbox */
     size_t filled;   /* of the outbox */
     uint8_t inbox[INBOX_BYTES] __attribute__((aligned(64)));
@@ -23,12 +19,7 @@ static struct {
 
 static bool flush(void)
 {
-    for (size_t at = 0; at < line.filled;) {
-        ssize_t sent = send(line.fd, line.outbox + at, line.filled - at, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) return false;
-        at += (size_t)sent;
-    }
+    if (line.filled && !cb_channel_send(line.outbox, line.filled)) return false;
     line.filled = 0;
     return true;
 }
@@ -41,13 +32,9 @@ static bool more(void)
         line.to -= line.from;
         line.from = 0;
     }
-    for (;;) {
-        ssize_t got = recv(line.fd, line.inbox + line.to, INBOX_BYTES - line.to, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        line.to += (size_t)got;
-        return true;
-    }
+    size_t got = cb_channel_receive(line.inbox + line.to, INBOX_BYTES - line.to);
+    line.to += got;
+    return got != 0;
 }
 
 static bool have(size_t bytes)
@@ -68,10 +55,9 @@ bool cb_bulk_receive(struct cb_request *q, void *into, size_t bytes)
     memcpy(at, line.inbox + line.from, ready);
     line.from += ready;
     for (size_t done = ready; done < bytes;) {
-        ssize_t got = recv(line.fd, at + done, bytes - done, MSG_WAITALL);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        done += (size_t)got;
+        size_t got = cb_channel_receive(at + done, bytes - done);
+        if (!got) return false;
+        done += got;
     }
     return true;
 }
@@ -92,14 +78,9 @@ static bool put_answer(const struct cb_frame *of, uint16_t op, uint16_t flags, C
     uint64_t word = (uint64_t)result;
     if (!put(&f, sizeof f) || !put(&word, sizeof word)) return false;
     if (bytes <= OUTBOX_BYTES / 2) return put(data, bytes);
-    if (!flush()) return false;
-    for (size_t at = 0; at < bytes;) {
-        ssize_t sent = send(line.fd, (const uint8_t *)data + at, bytes - at, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) return false;
-        at += (size_t)sent;
-    }
-    return true;
+    struct iovec parts[2] = {{line.outbox, line.filled}, {(void *)data, bytes}};
+    line.filled = 0;
+    return cb_channel_send_parts(parts, 2);
 }
 
 bool cb_answer_part(struct cb_request *q, const void *data, size_t bytes, bool last)
@@ -166,10 +147,9 @@ static bool serve_one(struct cb_request *q)
     return result == CUDA_SUCCESS || put_answer(&q->frame, CB_FAILED, 0, result, NULL, 0);
 }
 
-int cb_serve(int fd)
+int cb_serve(void)
 {
     struct cb_request q = {0};
-    line.fd = fd;
     while (have(sizeof q.frame)) {
         memcpy(&q.frame, line.inbox + line.from, sizeof q.frame);
         line.from += sizeof q.frame;

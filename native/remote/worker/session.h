@@ -9,6 +9,6 @@ bool cb_bulk_receive(struct cb_request *q, void *into, size_t bytes);
 /* Send a part of an answer; the last one is sent after the command. False: the program is gone. */
 bool cb_answer_part(struct cb_request *q, const void *data, size_t bytes, bool last);
 /* Serve until the program is gone; 0 when it left as it should. */
-int cb_serve(int fd);
+int cb_serve(void);
 
 #endif

@@ -1,0 +1,256 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "remote/wire/ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE_BYTES     4096u
+#define RING_BYTES     (1u << 20) /* what we make; what we join may be other powers of two */
+#define RING_BYTES_MIN (1u << 16)
+#define RING_BYTES_MAX (1u << 24)
+#define SPIN_NS        15000
+#define FUTEX_NS       100000000
+
+/* Counts of bytes since the beginning, which wrap; each is written by one side. */
+struct way {
+    uint32_t written __attribute__((aligned(64)));
+    uint32_t read __attribute__((aligned(64)));
+    uint32_t reader_sleeps __attribute__((aligned(64)));
+    uint32_t writer_sleeps;
+};
+
+struct ring {
+    struct way *in, *out; /* shared */
+    uint8_t *in_bytes, *out_bytes;
+    uint32_t size, read, written; /* our own */
+    bool spins, ended;
+    int refusal;
+    void *map;
+    size_t mapped;
+};
+
+static void close_it(struct cb_stream *s)
+{
+    struct ring *r = s->own;
+    munmap(r->map, r->mapped);
+    free(r);
+    close(s->fd);
+}
+
+/* ---- waiting ---- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Look for a change for a moment: the other side is often just about to make it. */
+static bool changes_soon(const struct ring *r, const uint32_t *word, uint32_t from)
+{
+    if (!r->spins) return false;
+    for (uint64_t until = now_ns() + SPIN_NS; now_ns() < until;) {
+        for (int i = 0; i < 16; i++) {
+            if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != from) return true;
+#ifdef __x86_64__
+            __builtin_ia32_pause();
+#endif
+        }
+    }
+    return false;
+}
+
+/* Take what was sent to wake us, sleeping until there is something if `wait`; false when the connection has ended. */
+static bool take_bells(struct cb_stream *s, bool wait)
+{
+    struct ring *r = s->own;
+    uint8_t bells[64];
+    ssize_t got = recv(s->fd, bells, sizeof bells, wait ? 0 : MSG_DONTWAIT);
+    if (got < 0) return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK;
+    for (ssize_t i = 0; i < got; i++) {
+        if (bells[i]) r->refusal = bells[i];
+    }
+    return got != 0;
+}
+
+static void sleep_for_bytes(struct cb_stream *s)
+{
+    struct ring *r = s->own;
+    __atomic_store_n(&r->in->reader_sleeps, 1, __ATOMIC_SEQ_CST);
+    bool none = __atomic_load_n(&r->in->written, __ATOMIC_SEQ_CST) == r->read;
+    if (none && !take_bells(s, true)) r->ended = true;
+    __atomic_store_n(&r->in->reader_sleeps, 0, __ATOMIC_RELAXED);
+}
+
+static bool wake_reader(struct cb_stream *s)
+{
+    struct ring *r = s->own;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&r->out->reader_sleeps, __ATOMIC_RELAXED) ||
+        !__atomic_exchange_n(&r->out->reader_sleeps, 0, __ATOMIC_RELAXED))
+        return true;
+    const uint8_t bell = 0;
+    return send(s->fd, &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 || errno == EAGAIN || errno == EINTR;
+}
+
+static bool sleep_for_room(struct cb_stream *s, uint32_t read)
+{
+    struct ring *r = s->own;
+    struct timespec most = {0, FUTEX_NS};
+    uint8_t ahead;
+    __atomic_store_n(&r->out->writer_sleeps, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &r->out->read, FUTEX_WAIT, read, &most, NULL, 0);
+    ssize_t got = recv(s->fd, &ahead, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+static void wake_writer(struct ring *r, uint32_t left)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (left > r->size / 2 || !__atomic_load_n(&r->in->writer_sleeps, __ATOMIC_RELAXED)) return;
+    __atomic_store_n(&r->in->writer_sleeps, 0, __ATOMIC_RELAXED);
+    syscall(SYS_futex, &r->in->read, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- bytes ---- */
+
+static void copy_in(const struct ring *r, uint32_t at, const uint8_t *from, uint32_t bytes)
+{
+    uint32_t place = at & (r->size - 1), first = r->size - place < bytes ? r->size - place : bytes;
+    memcpy(r->out_bytes + place, from, first);
+    memcpy(r->out_bytes, from + first, bytes - first);
+}
+
+static void copy_out(const struct ring *r, uint32_t at, uint8_t *into, uint32_t bytes)
+{
+    uint32_t place = at & (r->size - 1), first = r->size - place < bytes ? r->size - place : bytes;
+    memcpy(into, r->in_bytes + place, first);
+    memcpy(into + first, r->in_bytes, bytes - first);
+}
+
+static bool send_part(struct cb_stream *s, const uint8_t *at, size_t bytes)
+{
+    struct ring *r = s->own;
+    while (bytes) {
+        uint32_t read = __atomic_load_n(&r->out->read, __ATOMIC_ACQUIRE), used = r->written - read;
+        if (used > r->size) return false;
+        if (used == r->size) {
+            if (!wake_reader(s)) return false;
+            if (!changes_soon(r, &r->out->read, read) && !sleep_for_room(s, read)) return false;
+            continue;
+        }
+        uint32_t part = bytes < r->size - used ? (uint32_t)bytes : r->size - used;
+        copy_in(r, r->written, at, part);
+        r->written += part;
+        __atomic_store_n(&r->out->written, r->written, __ATOMIC_RELEASE);
+        at += part;
+        bytes -= part;
+    }
+    return true;
+}
+
+static bool send_all(struct cb_stream *s, struct iovec *parts, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!send_part(s, parts[i].iov_base, parts[i].iov_len)) return false;
+    }
+    return wake_reader(s);
+}
+
+static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
+{
+    struct ring *r = s->own;
+    *gone = false;
+    for (;;) {
+        bool ended = r->ended; /* what was written before the end is still read */
+        uint32_t here = __atomic_load_n(&r->in->written, __ATOMIC_ACQUIRE) - r->read;
+        *gone = here > r->size || (!here && ended);
+        if (*gone || (!here && !wait)) return 0;
+        if (here) {
+            uint32_t part = room < here ? (uint32_t)room : here;
+            copy_out(r, r->read, into, part);
+            r->read += part;
+            __atomic_store_n(&r->in->read, r->read, __ATOMIC_RELEASE);
+            wake_writer(r, here - part);
+            return part;
+        }
+        if (!changes_soon(r, &r->in->written, r->read)) sleep_for_bytes(s);
+    }
+}
+
+/* ---- beginning ---- */
+
+static const struct cb_stream_kind ring_kind = {send_all, receive_some, close_it};
+
+static struct cb_stream mapped(int fd, int memory, uint32_t size, bool worker)
+{
+    struct cb_stream none = {NULL, -1, NULL};
+    struct ring *r = calloc(1, sizeof *r);
+    if (!r) return none;
+    r->size = size;
+    r->mapped = PAGE_BYTES + 2 * (size_t)size;
+    r->map = mmap(NULL, r->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (r->map == MAP_FAILED) {
+        free(r);
+        return none;
+    }
+    struct way *ways = r->map;
+    uint8_t *bytes = (uint8_t *)r->map + PAGE_BYTES;
+    r->in = &ways[worker ? 0 : 1];
+    r->out = &ways[worker ? 1 : 0];
+    r->in_bytes = bytes + (worker ? 0 : size);
+    r->out_bytes = bytes + (worker ? size : 0);
+    cpu_set_t cpus;
+    r->spins = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) > 1;
+    return (struct cb_stream){&ring_kind, fd, r};
+}
+
+struct cb_stream cb_ring_make(int fd, int *memory)
+{
+    struct cb_stream s = {NULL, -1, NULL};
+    *memory = memfd_create("calabash-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*memory < 0) return s;
+    if (ftruncate(*memory, PAGE_BYTES + 2 * RING_BYTES) == 0 &&
+        fcntl(*memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        s = mapped(fd, *memory, RING_BYTES, false);
+    if (!s.kind) {
+        close(*memory);
+        *memory = -1;
+    }
+    return s;
+}
+
+struct cb_stream cb_ring_join(int fd, int memory)
+{
+    struct cb_stream s = {NULL, -1, NULL};
+    struct stat about;
+    int seals = fcntl(memory, F_GET_SEALS);
+    if (seals >= 0 && seals & F_SEAL_SHRINK && fstat(memory, &about) == 0) {
+        uint64_t both = (uint64_t)about.st_size - PAGE_BYTES, size = both / 2;
+        bool fits = about.st_size > PAGE_BYTES && both % 2 == 0 && size >= RING_BYTES_MIN &&
+                    size <= RING_BYTES_MAX && !(size & (size - 1));
+        if (fits) s = mapped(fd, memory, (uint32_t)size, true);
+    }
+    close(memory);
+    return s;
+}
+
+int cb_ring_refusal(const struct cb_stream *s)
+{
+    return s->kind == &ring_kind ? ((const struct ring *)s->own)->refusal : 0;
+}

@@ -1,0 +1,22 @@
+/* What both ends ask of a TCP connection. */
+#ifndef CALABASH_REMOTE_TCP_H
+#define CALABASH_REMOTE_TCP_H
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+/* Nothing waits to be sent, and another end that is not there any more is noticed within 10 s, busy or idle. */
+static inline void cb_tcp_prepare(int fd)
+{
+    int one = 1, idle_s = 3, between_s = 2, probes = 3;
+    unsigned int unanswered_ms = 9000;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms, sizeof unanswered_ms);
+}
+
+#endif

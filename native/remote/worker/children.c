@@ -1,0 +1,83 @@
+#include "remote/worker/children.h"
+
+#include "remote/worker/control.h"
+#include "remote/worker/host.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct child {
+    pid_t pid;
+    int control; /* -1: its connection cannot be replaced */
+    uint8_t session[CB_SESSION_BYTES];
+} child[CB_SESSIONS_MAX];
+static size_t count;
+
+size_t cb_children_count(void)
+{
+    return count;
+}
+
+bool cb_children_add(pid_t pid, const uint8_t *session, int control)
+{
+    if (count == CB_SESSIONS_MAX) return false;
+    struct child *c = &child[count++];
+    *c = (struct child){.pid = pid, .control = control};
+    if (session) memcpy(c->session, session, sizeof c->session);
+    return true;
+}
+
+enum cb_handing cb_children_hand(const struct cb_guest *guest)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct child *c = &child[i];
+        if (c->control < 0 || memcmp(c->session, guest->greeting.session, sizeof c->session) != 0) continue;
+        return cb_control_hand(c->control, guest) ? CB_HANDED : CB_NOT_TAKEN;
+    }
+    return CB_UNKNOWN_SESSION;
+}
+
+static void ended(const struct child *c, int status)
+{
+    if (WIFSIGNALED(status))
+        fprintf(stderr, "worker %ld: ended by signal %d\n", (long)c->pid, WTERMSIG(status));
+    else if (WEXITSTATUS(status))
+        fprintf(stderr, "worker %ld: exit %d\n", (long)c->pid, WEXITSTATUS(status));
+}
+
+void cb_children_reap(void)
+{
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        for (size_t i = 0; i < count; i++) {
+            if (child[i].pid != pid) continue;
+            ended(&child[i], status);
+            if (child[i].control >= 0) close(child[i].control);
+            child[i] = child[--count];
+            break;
+        }
+    }
+}
+
+void cb_children_forget(void)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (child[i].control >= 0) close(child[i].control);
+    }
+    count = 0;
+}
+
+void cb_children_end(void)
+{
+    for (size_t i = 0; i < count; i++)
+        kill(child[i].pid, SIGKILL);
+    for (size_t i = 0; i < count; i++) {
+        while (waitpid(child[i].pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+    cb_children_forget();
+}

@@ -1,0 +1,6 @@
+#include "remote/worker/sandbox.h"
+
+bool cb_sandbox_enter(void)
+{
+    return true;
+}

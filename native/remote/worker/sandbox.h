@@ -1,0 +1,10 @@
+/* What a worker may do once it serves a program. */
+#ifndef CALABASH_REMOTE_WORKER_SANDBOX_H
+#define CALABASH_REMOTE_WORKER_SANDBOX_H
+
+#include <stdbool.h>
+
+/* In a worker of a host, when the driver is loaded and before a byte of the program is read. False: it must not serve. */
+bool cb_sandbox_enter(void);
+
+#endif
