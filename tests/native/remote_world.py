@@ -1,32 +1,38 @@
-"""A server that starts a worker for everybody who connects, and programs that use it instead of a driver of their own."""
+"""A host of workers on a simulated node, and programs that use it instead of a driver of their own."""
 
 from __future__ import annotations
 
 import os
 import socket
 import subprocess
-import threading
 from pathlib import Path
 
 from tests.native.sim_cuda_programs import CudaNode, program
+from tests.native.simnode import until
 
 from calabash.seams.gpu.library import simulated_library_dir
 
 REMOTE_DIR = simulated_library_dir().parent / "remote"
+WORKER = REMOTE_DIR / "calabash-worker"
 
 
 class RemoteNode(CudaNode):
     """A simulated node whose programs have no driver: each gets a worker there."""
 
-    def __init__(self, state: Path, gpus: str) -> None:
+    def __init__(self, state: Path, gpus: str, *options: str) -> None:
         super().__init__(state, gpus)
         self.socket = state.with_suffix(".sock")
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.socket))
-        self._listener.listen(64)
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        self.said = state.with_suffix(".said")
+        with socket.socket(socket.AF_UNIX) as listener, self.said.open("w") as said:
+            listener.bind(str(self.socket))
+            listener.listen(64)
+            self.host = subprocess.Popen(
+                [WORKER, "--listen", str(listener.fileno()), *options],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stderr=said,
+                env=super().environment(),
+            )
 
     def environment(self, **extra: str) -> dict[str, str]:
         own = {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"unix:{self.socket}"}
@@ -43,33 +49,17 @@ class RemoteNode(CudaNode):
         assert done.returncode == 0, f"{' '.join(command[1:])}: exit {done.returncode}\n{err.read_text()}"
         return out.read_text()
 
+    def workers(self) -> list[int]:
+        """Their process ids."""
+        children = Path(f"/proc/{self.host.pid}/task/{self.host.pid}/children")
+        return [int(pid) for pid in children.read_text().split()]
+
     def wait_for_workers(self) -> None:
-        """A worker leaves by itself when its program has gone."""
-        for worker in self.workers:
-            assert worker.wait(timeout=60) == 0
+        """A worker leaves by itself when its program has gone, and has nothing to say."""
+        until(lambda: not self.workers(), "the workers are still there")
+        assert self.said.read_text() == ""
 
     def close(self) -> None:
         super().close()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-        for worker in self.workers:
-            worker.kill()
-            worker.wait()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection:
-                number = str(connection.fileno())
-                self.workers.append(
-                    subprocess.Popen(
-                        [REMOTE_DIR / "calabash-worker", number],
-                        pass_fds=[connection.fileno()],
-                        stdin=subprocess.DEVNULL,
-                        env=super().environment(),
-                    )
-                )
+        self.host.terminate()
+        self.host.wait(timeout=60)

@@ -117,7 +117,8 @@ static bool read_frame(void)
 void cb_answers_lost(void)
 {
     pthread_mutex_lock(&cb_line.lock);
-    if (!cb_line.gone) fprintf(stderr, "calabash: the connection to the GPU is lost%s\n", cb_link_reason(&cb_line.link));
+    if (!cb_line.gone)
+        fprintf(stderr, "calabash: the connection to the GPU is lost%s\n", cb_link_reason(&cb_line.link));
     cb_line.gone = true;
     pthread_mutex_unlock(&cb_line.lock);
     pthread_mutex_lock(&answers.lock);

@@ -1,0 +1,60 @@
+"""Greetings to a host of workers, good and bad, as bytes."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+MAGIC = 0x48534142414C4143
+VERSION, LOCAL, HANDOVER, RING = 1, 1, 2, 1
+GREETED, MALFORMED, OTHER_VERSION, FORBIDDEN, FULL, FAILED = range(6)
+F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
+
+
+def greeting(
+    kind: int = LOCAL,
+    flags: int = 0,
+    *,
+    session: bytes = bytes(16),
+    key: bytes = bytes(32),
+    version: int = VERSION,
+    magic: int = MAGIC,
+) -> bytes:
+    return struct.pack("<QHHI16s32s", magic, version, kind, flags, session, key)
+
+
+def ring(bytes_: int = 4096 + (2 << 20), *, sealed: bool = True) -> int:
+    """Memory for a ring; the caller closes it."""
+    memory = os.memfd_create("ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, bytes_)
+    if sealed:
+        fcntl.fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK)
+    return memory
+
+
+def connect(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(60)
+    connection.connect(str(path))
+    return connection
+
+
+def say(connection: socket.socket, message: bytes, *descriptors: int) -> None:
+    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    connection.sendmsg([message], passed)
+
+
+def answer(connection: socket.socket) -> int | None:
+    """The byte of a refusal, then the end; None for the end alone."""
+    told = b""
+    try:
+        while more := connection.recv(16):
+            told += more
+    except ConnectionResetError:
+        return None
+    assert len(told) <= 1, told
+    return told[0] if told else None

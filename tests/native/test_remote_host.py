@@ -1,0 +1,199 @@
+"""The host of a lease's workers: whom it serves, whom it refuses, and that nobody keeps it from its work."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.native import remote_greetings as hello
+from tests.native.remote_world import WORKER, RemoteNode
+from tests.native.sim_cuda_programs import program
+from tests.native.simnode import until
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RemoteNode]:
+    made = RemoteNode(tmp_path / "node.state", "T4", "--sessions", "3")
+    yield made
+    made.close()
+
+
+def _works(node: RemoteNode) -> None:
+    node.run("sim_cuda_memory", "pool")
+
+
+def _refused(node: RemoteNode, message: bytes, *descriptors: int) -> int | None:
+    with hello.connect(node.socket) as connection:
+        hello.say(connection, message, *descriptors)
+        return hello.answer(connection)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(hello.greeting(magic=1), id="another magic"),
+        pytest.param(hello.greeting(kind=0), id="no kind"),
+        pytest.param(hello.greeting(kind=3), id="an unknown kind"),
+        pytest.param(hello.greeting(flags=2), id="an unknown flag"),
+        pytest.param(hello.greeting(flags=hello.RING), id="a ring without memory"),
+        pytest.param(hello.greeting(session=b"s" * 16), id="a local session with a name"),
+        pytest.param(hello.greeting(key=b"k" * 32), id="a local session with a key"),
+        pytest.param(hello.greeting(hello.HANDOVER), id="a handover of nothing"),
+        pytest.param(hello.greeting(hello.HANDOVER, hello.RING), id="a handover of a ring"),
+    ],
+)
+def test_a_greeting_that_is_none_is_refused_and_makes_no_worker(node: RemoteNode, message: bytes) -> None:
+    assert _refused(node, message) == hello.MALFORMED
+    assert node.workers() == []
+    _works(node)
+
+
+def test_a_greeting_of_another_version_is_told_so(node: RemoteNode) -> None:
+    assert _refused(node, hello.greeting(version=2)) == hello.OTHER_VERSION
+
+
+def test_descriptors_that_nobody_asked_for_are_refused_and_closed(node: RemoteNode) -> None:
+    before = len(os.listdir(f"/proc/{node.host.pid}/fd"))
+    read, write = os.pipe()
+    assert _refused(node, hello.greeting(), write) == hello.MALFORMED
+    assert _refused(node, hello.greeting(hello.HANDOVER), write, write, write) == hello.MALFORMED
+    os.close(write)
+    assert os.read(read, 1) == b""  # the last one that could write to it has closed it
+    os.close(read)
+    until(lambda: len(os.listdir(f"/proc/{node.host.pid}/fd")) == before, "a descriptor is left over")
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "sealed"),
+    [(4096 + (2 << 20), False), (4096, True), (4096 + 3 * (1 << 16), True), (4096 + (2 << 25), True), (0, True)],
+    ids=["it may shrink", "empty", "no power of two", "too large", "nothing"],
+)
+def test_memory_that_is_no_ring_ends_that_worker_only(node: RemoteNode, bytes_: int, sealed: bool) -> None:
+    memory = hello.ring(bytes_, sealed=sealed)
+    assert _refused(node, hello.greeting(flags=hello.RING), memory) == hello.MALFORMED
+    os.close(memory)
+    _works(node)
+
+
+def test_who_says_nothing_or_half_is_sent_away_in_time_and_holds_up_nobody(node: RemoteNode) -> None:
+    begun = time.monotonic()
+    with hello.connect(node.socket) as silent, hello.connect(node.socket) as half:
+        hello.say(half, hello.greeting()[:63])
+        _works(node)
+        assert hello.answer(silent) == hello.MALFORMED
+        assert hello.answer(half) == hello.MALFORMED
+    assert 2 <= time.monotonic() - begun < 60
+
+
+def test_a_greeting_may_come_in_pieces(node: RemoteNode) -> None:
+    with hello.connect(node.socket) as connection:
+        for byte in hello.greeting():
+            hello.say(connection, bytes([byte]))
+        until(lambda: len(node.workers()) == 1, "no worker was made")
+
+
+def test_a_lease_has_as_many_sessions_as_it_may_have(node: RemoteNode) -> None:
+    sessions = [hello.connect(node.socket) for _ in range(3)]
+    for connection in sessions:
+        hello.say(connection, hello.greeting())
+    until(lambda: len(node.workers()) == 3, "three workers were not made")
+    assert _refused(node, hello.greeting()) == hello.FULL
+    refused = subprocess.run(
+        [program("sim_cuda_memory"), "pool"],
+        env=node.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert refused.returncode != 0
+    assert "the lease has as many sessions as it may have\nhint: end one of its programs" in refused.stderr
+    for connection in sessions:
+        connection.close()
+    until(lambda: not node.workers(), "the workers are still there")
+    _works(node)
+
+
+def test_a_thousand_connections_at_once_are_survived(node: RemoteNode) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    crowd = []
+    try:
+        for _ in range(1000):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.setblocking(False)
+            try:
+                connection.connect(str(node.socket))
+                hello.say(connection, hello.greeting(kind=7))
+            except BlockingIOError:
+                pass  # the queue at the door is full
+            crowd.append(connection)
+        _works(node)
+    finally:
+        for connection in crowd:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert node.host.poll() is None
+
+
+def test_workers_end_with_their_host(node: RemoteNode) -> None:
+    with hello.connect(node.socket) as connection:
+        hello.say(connection, hello.greeting())
+        until(lambda: len(node.workers()) == 1, "no worker was made")
+        (worker,) = node.workers()
+        node.host.kill()
+        assert hello.answer(connection) is None
+        until(lambda: not Path(f"/proc/{worker}/exe").exists(), "the worker lives on")
+
+
+def test_a_host_ends_with_its_owner(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "sock"))
+        listener.listen(8)
+        words = ["--listen", str(listener.fileno()), "--owner", str(read)]
+        host = subprocess.Popen([WORKER, *words], pass_fds=[listener.fileno(), read])
+    os.close(read)
+    with hello.connect(tmp_path / "sock") as connection:
+        os.close(write)
+        assert host.wait(timeout=60) == 0
+        assert hello.answer(connection) is None
+
+
+def test_only_root_its_own_user_and_the_broker_hand_over_connections(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("another user's connection is made by root only")
+    with socket.socket(socket.AF_UNIX) as listener:
+        name = f"\0calabash-test-{os.getpid()}"
+        listener.bind(name)
+        listener.listen(8)
+        words = ["--listen", str(listener.fileno()), "--broker-uid", "4711"]
+        host = subprocess.Popen([WORKER, *words], pass_fds=[listener.fileno()])
+        told = []
+        with socket.socket() as passed:
+            for uid in (4712, 4711):
+                os.seteuid(uid)
+                try:
+                    with socket.socket(socket.AF_UNIX) as connection:
+                        connection.settimeout(60)
+                        connection.connect(name)
+                        hello.say(connection, hello.greeting(hello.HANDOVER, session=b"s" * 16), passed.fileno())
+                        told.append(hello.answer(connection))
+                finally:
+                    os.seteuid(0)
+    host.terminate()
+    host.wait(timeout=60)
+    assert told == [hello.FORBIDDEN, hello.GREETED]
+
+
+@pytest.mark.parametrize("words", [[], ["x"], ["--listen"], ["--listen", "-1"], ["--listen", "3", "--sessions", "0"]])
+def test_words_that_it_does_not_know_are_told(words: list[str]) -> None:
+    done = subprocess.run([WORKER, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "usage: calabash-worker" in done.stderr
