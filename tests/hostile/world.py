@@ -43,7 +43,7 @@ WINDOWS_IN_A_CROWD = 12  # where other tests run on the same processors
 SAMPLES_MIN = 20
 _SMALL = {"memory_mib": 16, "cores": 1, "mode": "vgpu", "policy": "best-effort"}
 _SAMPLES_MAX = 1 << 18
-_UID_FIRST = 200_000 + os.getpid() % 100_000 * 64
+_UID_FIRST = 200_000 + os.getpid() % 100_000 * 4096  # more than one process makes: two never share a user
 _uids = itertools.count(_UID_FIRST)
 
 
