@@ -32,6 +32,8 @@ def high(x: Array, y: Array, bits: int) -> list[int]:
     return [(int(a) * int(b) >> bits) % 2**bits for a, b in zip(x, y, strict=True)]
 
 
+STORE = "mul.wide.u32 %a0, %i, 4; add.u64 %a0, %a0, %p0; st.global.u32 [%a0], %r0;"
+
 INTEGERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "add.u32": ("u32 u32 u32", "%r0 %r1 %r2", lambda x, y: x + y),
     "sub.s64": ("u64 u64 u64", "%d0 %d1 %d2", lambda x, y: x - y),
@@ -205,6 +207,17 @@ def test_a_rounding_mode_holds_for_its_operation_only(card: Runner) -> None:
     assert after[0] == nearest
 
 
+def test_a_rounding_mode_is_not_that_of_a_warp_whose_turn_comes_next(card: Runner) -> None:
+    body = (
+        "setp.ne.u32 %q2, 0, 0; mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40400000; mov.u32 %r1, 0; setp.lt.u32 %q1, %t2, 32;\n"
+        "div.rn.f32 %f4, %f1, %f2;\nLOOP: @%q1 div.rm.f32 %f3, %f1, %f2; @!%q1 div.rn.f32 %f3, %f1, %f2;\n"
+        "@!%q1 setp.ne.f32 %q2, %f3, %f4; @%q2 bra BAD;\n"
+        "add.u32 %r1, %r1, 1; setp.lt.u32 %q3, %r1, 5000; @%q3 bra LOOP; mov.u32 %r0, 1; bra.uni END;\n"
+        "BAD: mov.u32 %r0, 0;\nEND:\n" + STORE
+    )
+    assert set(card.compute(kernel(body, 1), np.zeros(64, np.uint32), block=64).tolist()) == {1}
+
+
 def test_carries_go_from_one_addition_to_the_next(card: Runner) -> None:
     body = (
         "mul.wide.u32 %a1, %i, 8; add.u64 %a2, %p1, %a1; add.u64 %a3, %p2, %a1; add.u64 %a0, %p0, %a1;\n"
@@ -214,9 +227,6 @@ def test_carries_go_from_one_addition_to_the_next(card: Runner) -> None:
     random = np.random.default_rng(5)
     x, y = (random.integers(0, 2**64 - 1, 32, np.uint64) for _ in range(2))
     np.testing.assert_array_equal(card.compute(kernel(body, 3), np.zeros(32, np.uint64), x, y), x + y)
-
-
-STORE = "mul.wide.u32 %a0, %i, 4; add.u64 %a0, %a0, %p0; st.global.u32 [%a0], %r0;"
 
 
 def test_lanes_that_part_in_loops_and_branches_meet_again(card: Runner) -> None:
@@ -366,6 +376,8 @@ def test_modules_are_linked_and_each_keeps_its_own_names(card: Runner) -> None:
         ("ld.shared.u32 %r1, [4096];", 700, "illegal address"),
         ("ld.global.u32 %r1, [%p0+2];", 716, "misaligned address"),
         ("trap;", 719, "trap"),
+        ("call k, (%p0);", 801, "call of what cannot be called"),
+        ("mov.u64 %d1, 72057594037927936; ld.u32 %r1, [%d1+8];", 700, "illegal address"),
         ("setp.eq.u32 %q0, %t2, 0; @%q0 bar.sync 1, 64;", 719, "never come"),
     ],
 )
@@ -389,12 +401,21 @@ def test_what_a_kernel_does_wrong_is_the_error_of_a_card_and_says_where(
         ("ld.global.u32 %r1, [nowhere];", "line 11; error   : Unknown symbol 'nowhere'"),
         ("bra NOWHERE;", "line 11; error   : Unknown symbol 'NOWHERE'"),
         ("mov.u32 %r1 %r2;", "line 11; error   : Parsing error near '%r2': syntax error"),
+        ("mov.pred %q1, {%q2, %q3};", "line 11; error   : Arguments mismatch for instruction 'mov'"),
+        ("atom.global.add.pred %q1, [%p0], %q2;", "line 11; error   : Arguments mismatch for instruction 'atom'"),
+        ("match.any.sync.b16 %r1, %h1, -1;", "line 11; error   : Arguments mismatch for instruction 'match'"),
+        ("cvta.global.pred %q1, %q2;", "line 11; error   : Arguments mismatch for instruction 'cvta'"),
+        ("cvt.u32.b128 %r1, 5;", "line 11; error   : Arguments mismatch for instruction 'cvt'"),
+        (
+            ".reg .b32 %z<4000000>, %y<4000000>, %x<4000000>, %w<4000000>, %v<4000000>;",
+            "Out of memory, or larger than can be",
+        ),
     ],
 )
 def test_an_error_in_the_text_is_in_the_log_with_its_line(card: Runner, body: str, complaint: str) -> None:
     answer = card.run(kernel(body, 1))
     assert answer["load"] == 218
-    assert f"ptxas application ptx input, {complaint}" in answer["errors"]
+    assert complaint in answer["errors"]
 
 
 def test_a_newer_ptx_than_the_drivers_is_refused_as_such(card: Runner) -> None:

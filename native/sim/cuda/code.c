@@ -61,6 +61,11 @@ static void drop(struct placement *p, const struct program *program)
     free(p);
 }
 
+const struct program *code_program(const struct code *c)
+{
+    return c->program;
+}
+
 void code_drop(struct code *c, const struct context *context)
 {
     if (!c) return;
@@ -110,7 +115,7 @@ static CUresult place_variables(const struct program *p, struct context *context
         uint8_t *base = (uint8_t *)to->range[i]->base;
         uint64_t known = v->initial_bytes < v->bytes ? v->initial_bytes : v->bytes;
         if (known) memcpy(base, v->initial, known);
-        memset(base + known, 0, v->bytes - known);
+        if (v->bytes < SIM_SMALL_BYTES) memset(base + known, 0, v->bytes - known); /* a large one is blank */
         for (uint32_t k = 0; k < v->reloc_count; k++) {
             uint64_t address = value_of(&v->reloc[k], to->placed.address);
             memcpy(base + v->reloc[k].offset, &address, v->reloc[k].width < 8 ? v->reloc[k].width : 8);

@@ -16,6 +16,7 @@ CUresult code_compile(const struct image *i, struct code **out);
 const struct report *code_report(void);
 void code_free(struct code *c);
 
+const struct program *code_program(const struct code *c);
 const struct routine *code_entry(const struct code *c, const char *name);
 /* The variables in `context`, with what they begin with. */
 CUresult code_place(struct code *c, struct context *context, void *owner, const struct placed **out);

@@ -12,7 +12,8 @@
 
 #include <stdio.h>
 
-#define ENDING_NS 2000000000ull /* a context that is going away waits so long for a kernel */
+#define ENDING_NS       2000000000ull /* a context that is going away waits so long for a kernel */
+#define BLOCK_BYTES_MAX (2ull << 30)  /* of this machine's memory */
 
 struct ptx_launch { /* the argument of the effect; parameters follow */
     struct function *function;
@@ -151,6 +152,8 @@ static CUresult check(const struct function *f, const struct launch_shape *s)
     uint32_t most =
         f->attribute_shared_max > 0 ? (uint32_t)f->attribute_shared_max + f->entry->shared_bytes : 49152u;
     if (shared > (most < 49152u ? 49152u : most)) return CUDA_ERROR_INVALID_VALUE;
+    if (grid_block_bytes(code_program(f->module->code), r, s) > BLOCK_BYTES_MAX)
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     for (int i = 0; i < 3; i++) {
         if (r->threads_required[0] && r->threads_required[i] != s->block[i]) return CUDA_ERROR_INVALID_VALUE;
     }

@@ -92,7 +92,7 @@ static op_fn *const bfi[T_COUNT] = {[T_B32] = bfi_32, [T_B64] = bfi_64};
 /* The n-th bit that is set, from a base on, upwards or downwards. */
 static u32 nth_set(u32 v, u32 base, s32 n)
 {
-    s32 step = n < 0 ? -1 : 1, left = n < 0 ? -n : n;
+    s32 step = n < 0 ? -1 : 1, left = n < -32 || n > 32 ? 33 : n < 0 ? -n : n;
     if (n == 0) return base < 32 && v >> base & 1 ? base : UINT32_MAX;
     for (s32 at = (s32)base; at >= 0 && at < 32; at += step) {
         if (v >> at & 1 && --left == 0) return (u32)at;

@@ -85,6 +85,9 @@ bool block_run(struct block *b)
             warp_run(w);
             yielded = yielded || w->yielded;
         }
+        const struct surroundings *around = b->run->around;
+        if (around->cancelled && around->cancelled(around->user))
+            __atomic_store_n(&b->run->stop, true, __ATOMIC_RELEASE);
         barrier_check(b);
         if (yielded && ++rounds == ROUNDS) return false;
         if (!any) {

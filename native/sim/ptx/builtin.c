@@ -73,6 +73,17 @@ static void put(struct line *l, const char *text, size_t n)
     l->length += n;
 }
 
+/* A field of thousands would be spaces, and takes long. */
+static bool wide_field(const char *spec, size_t n)
+{
+    size_t digits = 0;
+    for (size_t k = 0; k < n; k++) {
+        digits = spec[k] >= '0' && spec[k] <= '9' ? digits + 1 : 0;
+        if (digits > 4) return true;
+    }
+    return false;
+}
+
 /* One directive of a format with its argument, which lies at *at behind `arguments`. */
 static bool directive(struct warp *w, const struct op *o, u32 lane, const char *spec, size_t n, u64 arguments,
                       u32 *at, struct line *l)
@@ -80,7 +91,7 @@ static bool directive(struct warp *w, const struct op *o, u32 lane, const char *
     char kind = spec[n - 1], format[40], text[1100];
     bool wide = memchr(spec, 'l', n) || kind == 'p' || kind == 's' || strchr("eEfFgGaA", kind);
     u64 v = 0;
-    if (n >= sizeof format - 4) return true;
+    if (n >= sizeof format - 4 || wide_field(spec, n)) return true;
     *at = (*at + (wide ? 7u : 3u)) & ~(wide ? 7u : 3u);
     if (!fetch(w, o, lane, arguments + *at, &v, wide ? 8 : 4)) return false;
     *at += wide ? 8 : 4;
@@ -154,7 +165,9 @@ static HANDLER(do_vprintf)
         if (!print_lane(w, o, i, argument(w, o, 0, i), argument(w, o, 1, i))) return NULL;
         give_result(w, o, i, 1, 4);
     }
-    return o + 1;
+    w->turn = 0; /* it takes long: a launch that is to end must not wait for many */
+    w->running->at = o + 1;
+    return NULL;
 }
 
 /* __assertfail(message, file, line, function, size) */

@@ -102,7 +102,8 @@ struct compiler {
     uint32_t key_count, key_room;
     uint32_t guard;
     uint32_t version, target;
-    bool broken; /* out of memory, or beyond all bounds: nothing more is read */
+    uint32_t rows; /* registers that were declared in rows */
+    bool broken;   /* out of memory, or beyond all bounds: nothing more is read */
 };
 
 #endif

@@ -81,7 +81,8 @@ static void pass_results(struct warp *w, const struct frame *from, struct frame 
 static const struct op *call(struct warp *w, const struct op *o, u32 mask, const struct routine *f)
 {
     struct frame *from = w->running->frame;
-    if (!f->op) return warp_fault(w, o, RUN_NOT_SUPPORTED, "call of a function that is not there", 0);
+    if (!f->op || f->entry || f->refused)
+        return warp_fault(w, o, RUN_NOT_SUPPORTED, "call of what cannot be called", 0);
     struct frame *to = frame_new(w, f, from, o);
     if (!to) return warp_fault(w, o, RUN_FAILED, "stack overflow at depth", from->depth);
     pass_arguments(w, o, from, to, mask);
@@ -162,7 +163,8 @@ static const struct op *reduced(struct warp *w, const struct op *o, u32 mask, co
 const struct op *op_barrier(struct warp *w, const struct op *o, u32 mask)
 {
     struct fragment *f = w->running;
-    u32 id = *(const u32 *)in(w, o->a), count = o->list_count ? *(const u32 *)in(w, o->b) : 0;
+    u32 first = FIRST(mask), id = ((const u32 *)in(w, o->a))[first];
+    u32 count = o->list_count ? ((const u32 *)in(w, o->b))[first] : 0;
     bool reduces = o->flag & (BARRIER_POPC | BARRIER_AND | BARRIER_OR);
     if (id >= BARRIERS) return warp_fault(w, o, RUN_ILLEGAL_INSTRUCTION, "barrier beyond 15:", id);
     struct barrier *b = &w->block->barrier[id];

@@ -10,6 +10,7 @@
 
 #define BYTES_MAX   (1ull << 32)
 #define ROW_MAX     (1u << 22)
+#define ROWS_MAX    (1u << 24) /* of a module */
 #define INITIAL_MAX (1ull << 28)
 
 static void expected(struct compiler *c, const char *what)
@@ -134,6 +135,11 @@ bool declare_registers(struct compiler *c)
         first.vector = d.vector;
         if (d.vector > 1)
             report_error(c->report, c->text.line, "Vector registers are not known to the simulation");
+        c->rows += d.row;
+        if (c->rows > ROWS_MAX) {
+            out_of_memory(c);
+            return false;
+        }
         struct symbol *s = scope_add(c, d.name.at, d.name.length, SYMBOL_REGISTER);
         if (!s) return false;
         s->type = d.type;
@@ -161,7 +167,7 @@ static bool put_bits(struct compiler *c, struct filling *f, uint64_t bits)
     struct variable *v = f->v;
     if (f->at + f->each > v->bytes && !v->unsized) return false;
     if (f->at + f->each > v->initial_bytes) {
-        uint64_t more = v->initial_bytes ? v->initial_bytes * 2 : v->unsized ? 64 : v->bytes;
+        uint64_t more = v->initial_bytes ? v->initial_bytes * 2 : 64; /* no more than is written */
         if (more > v->bytes && !v->unsized) more = v->bytes;
         uint8_t *bigger = more > INITIAL_MAX ? NULL : realloc(v->initial, more);
         if (!bigger) {
@@ -210,7 +216,10 @@ static bool address_item(struct compiler *c, struct filling *f)
     bool generic = text_take(t, "generic");
     if (generic && !text_take(t, "(")) return false;
     const struct symbol *s = t->kind == TOKEN_WORD ? scope_find(c, t->at, t->length) : NULL;
-    if (!s || (s->kind != SYMBOL_VARIABLE && s->kind != SYMBOL_FUNCTION)) {
+    bool placed = s && (s->kind == SYMBOL_FUNCTION ||
+                        (s->kind == SYMBOL_VARIABLE &&
+                         (s->space == SPACE_GLOBAL || s->space == SPACE_CONST || s->space == SPACE_SHARED)));
+    if (!placed) {
         report_error(c->report, t->line, "Unknown symbol '%.*s'", (int)(t->length < 200 ? t->length : 200),
                      t->at);
         return false;
@@ -311,6 +320,11 @@ static bool in_memory(struct compiler *c, const struct declared *d, bool externa
         if (!v || !(v->name = strndup(d->name.at, d->name.length))) return false;
     }
     s->index = index;
+    free(v->initial);
+    free(v->reloc);
+    v->initial = NULL;
+    v->reloc = NULL;
+    v->initial_bytes = v->reloc_count = 0;
     v->space = d->space;
     v->type = d->type;
     v->alignment = d->alignment;

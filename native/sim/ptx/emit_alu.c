@@ -86,11 +86,6 @@ static enum type shaped(char letter, enum type t)
     }
 }
 
-static void round_with(struct compiler *c, char mode)
-{
-    emit(c, op_round)->immediate = mode;
-}
-
 enum emitted emit_alu(struct compiler *c, struct instruction *n)
 {
     struct choice choice = {.name = ""};
@@ -111,7 +106,7 @@ enum emitted emit_alu(struct compiler *c, struct instruction *n)
         }
     }
     if (!operand_target(c, &n->operand[0], shaped(a->shape[0], choice.type), &place[0])) return EMIT_MISMATCH;
-    if (choice.rounding != 'n') round_with(c, choice.rounding);
+    if (choice.rounding != 'n') emit(c, op_round)->immediate = choice.rounding;
     struct op *o = emit(c, choice.flush && a->flush && a->flush[choice.type] ? a->flush[choice.type]
                                                                              : a->run[choice.type]);
     o->d = place[0];
@@ -121,7 +116,6 @@ enum emitted emit_alu(struct compiler *c, struct instruction *n)
     o->e = sources > 3 ? place[4] : 0;
     o->immediate = immediate;
     o->type = (uint8_t)choice.type;
-    if (choice.rounding != 'n') round_with(c, 'n');
     if (choice.saturate) {
         memcpy(choice.name, "saturate", 9);
         a = find(&choice);

@@ -16,7 +16,7 @@ static enum emitted pack(struct compiler *c, struct instruction *n, enum type t)
 {
     const struct operand *v = &n->operand[1], *item = &n->item[v->item];
     uint32_t d, place[8], whole = type_bytes(t), bytes, width = 0;
-    if (!v->items || v->items > 8 || whole > 8 || whole % v->items ||
+    if (!v->items || v->items > 8 || t == T_PRED || whole > 8 || whole % v->items ||
         !operand_target(c, &n->operand[0], t, &d))
         return whole > 8 ? EMIT_REFUSED : EMIT_MISMATCH;
     for (uint32_t k = 0; k < v->items; k++) {
@@ -43,7 +43,7 @@ static enum emitted unpack(struct compiler *c, struct instruction *n, enum type 
 {
     const struct operand *v = &n->operand[0], *item = &n->item[v->item];
     uint32_t a, place[8], whole = type_bytes(t), bytes, width = 0;
-    if (!v->items || v->items > 8 || whole > 8 || whole % v->items ||
+    if (!v->items || v->items > 8 || t == T_PRED || whole > 8 || whole % v->items ||
         !operand_source(c, &n->operand[1], t, &a))
         return whole > 8 ? EMIT_REFUSED : EMIT_MISMATCH;
     for (uint32_t k = 0; k < v->items; k++) {
@@ -134,7 +134,8 @@ static enum emitted do_cvt(struct compiler *c, struct instruction *n)
     from = type[1];
     char mode = rounding_of(n, to, from, &whole);
     if (to == T_F16X2 || to == T_BF16X2) return narrow_pair(c, n, to, mode);
-    if (n->operands != 2 || to == T_PRED || from == T_PRED || type_kind(from) == 'h' || type_bytes(to) > 8)
+    if (n->operands != 2 || to == T_PRED || from == T_PRED || type_kind(from) == 'h' || type_bytes(to) > 8 ||
+        type_bytes(from) > 8)
         return EMIT_MISMATCH;
     if (!operand_any_source(c, &n->operand[1], type_bytes(from), &a, &narrow) ||
         !operand_any_target(c, &n->operand[0], type_bytes(to), &d, &wide))

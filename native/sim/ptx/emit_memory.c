@@ -104,6 +104,7 @@ static enum emitted atomic(struct compiler *c, struct instruction *n, bool reduc
     uint32_t first = reduces ? 0 : 1, b, third, d;
     if (has_part(n, "async") || vector_part(n)) return EMIT_REFUSED;
     if (!t || what < 0 || n->operands < first + 2) return EMIT_MISMATCH;
+    if (t == T_PRED) return EMIT_MISMATCH;
     if (type_bytes(t) > 8 || type_bytes(t) < 2) return EMIT_REFUSED;
     if (!operand_address(c, &n->operand[first], &space, &draft)) return EMIT_MISMATCH;
     if (!operand_source(c, &n->operand[first + 1], t, &b)) return EMIT_MISMATCH;
@@ -151,7 +152,9 @@ static enum emitted do_cvta(struct compiler *c, struct instruction *n)
                                      [SPACE_GLOBAL] = 0,
                                      [SPACE_CONST] = 0};
     enum space space = space_part(n);
-    if (n->operands != 2 || !t || space == SPACE_GENERIC) return EMIT_MISMATCH;
+    if (n->operands != 2 || !strchr("bu", type_kind(t)) || type_bytes(t) < 4 || type_bytes(t) > 8 ||
+        space == SPACE_GENERIC)
+        return EMIT_MISMATCH;
     int64_t plus = window[space];
     /* A parameter of a function, and only that, lies in local memory. */
     if (space == SPACE_PARAM && !c->function->entry) plus = window[SPACE_LOCAL];

@@ -63,6 +63,7 @@ static enum emitted do_match(struct compiler *c, struct instruction *n)
 {
     enum type t = last_type(n);
     uint32_t a, d, members;
+    if (t != T_B32 && t != T_B64) return EMIT_MISMATCH;
     if (n->operands != 3 || !operand_source(c, &n->operand[1], t, &a) ||
         !operand_source(c, &n->operand[2], T_B32, &members) || !operand_target(c, &n->operand[0], T_B32, &d))
         return EMIT_MISMATCH;

@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE UINT32_MAX
+#define NONE      UINT32_MAX
+#define EDGES_MAX (1u << 24)
+#define STEPS_MAX (1ull << 28) /* of the search; a kernel for which it takes more runs without joins */
 
 struct graph {
     const struct routine *f;
@@ -24,6 +26,7 @@ struct graph {
     uint32_t *into, *into_begin; /* predecessors in the reversed graph's sense: who goes to a block */
     uint32_t *order, *rank, *join;
     uint32_t reached;
+    uint64_t steps;
 };
 
 static bool ends_block(const struct op *o)
@@ -73,8 +76,11 @@ static uint32_t successors(const struct graph *g, uint32_t b, uint32_t k, uint32
 static bool connect(struct graph *g)
 {
     uint32_t total = 0, to = 0;
-    for (uint32_t b = 0; b < g->count; b++)
-        total += successors(g, b, NONE, &to);
+    for (uint32_t b = 0; b < g->count; b++) {
+        uint32_t n = successors(g, b, NONE, &to);
+        if (n > EDGES_MAX - total) return false;
+        total += n;
+    }
     g->into_begin = calloc(g->count + 3, sizeof *g->into_begin);
     g->into = calloc(total + 1, sizeof *g->into);
     if (!g->into_begin || !g->into) return false;
@@ -128,12 +134,12 @@ static bool number(struct graph *g)
     return true;
 }
 
-static uint32_t meet(const struct graph *g, uint32_t a, uint32_t b)
+static uint32_t meet(struct graph *g, uint32_t a, uint32_t b)
 {
-    while (a != b) {
-        while (g->rank[a] < g->rank[b])
+    while (a != b && g->steps < STEPS_MAX) {
+        for (; g->rank[a] < g->rank[b]; g->steps++)
             a = g->join[a];
-        while (g->rank[b] < g->rank[a])
+        for (; g->rank[b] < g->rank[a]; g->steps++)
             b = g->join[b];
     }
     return a;
@@ -144,12 +150,13 @@ static void find_joins(struct graph *g)
     for (uint32_t b = 0; b <= g->count; b++)
         g->join[b] = NONE;
     g->join[g->count] = g->count;
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && g->steps < STEPS_MAX;) {
         changed = false;
         for (uint32_t i = g->reached - 1; i-- > 0;) {
             uint32_t b = g->order[i], found = NONE, to = 0, n = successors(g, b, NONE, &to);
             for (uint32_t k = 0; k < n; k++) {
                 successors(g, b, k, &to);
+                g->steps++;
                 if (g->rank[to] == NONE || g->join[to] == NONE) continue;
                 found = found == NONE ? to : meet(g, found, to);
             }
@@ -163,11 +170,12 @@ static void find_joins(struct graph *g)
 
 static void write_joins(const struct graph *g, struct routine *f)
 {
+    bool known = g->steps < STEPS_MAX;
     for (uint32_t i = 0; i < f->op_count; i++) {
         struct op *o = &f->op[i];
         if (o->run == op_branch) o->target = &f->op[o->second];
         if (o->run != op_branch && o->run != op_branch_table) continue;
-        uint32_t b = g->block_of[i], j = g->rank[b] == NONE ? NONE : g->join[b];
+        uint32_t b = g->block_of[i], j = g->rank[b] == NONE || !known ? NONE : g->join[b];
         o->join = j == NONE || j == g->count ? NULL : &f->op[g->first[j]];
     }
 }

@@ -1,4 +1,4 @@
-/* What a machine.holds: fragments, frames, the lanes' own memory. */
+/* What a warp holds: fragments, frames, the lanes' own memory. */
 #include "sim/ptx/frame.h"
 
 #include "sim/ptx/machine.h"
@@ -41,8 +41,9 @@ static bool local_grow(struct warp *w, uint32_t need)
     return true;
 }
 
-static void unlink_frame(struct frame *f)
+static void unlink_frame(struct warp *w, struct frame *f)
 {
+    if (f->caller) w->block->frame_bytes -= f->function->register_bytes;
     *f->made_link = f->made_next;
     if (f->made_next) f->made_next->made_link = f->made_link;
 }
@@ -53,6 +54,7 @@ struct frame *frame_new(struct warp *w, const struct routine *f, struct frame *c
     uint32_t depth = caller ? caller->depth + 1 : 0;
     uint32_t base = caller ? caller->local_base + ((caller->function->local_bytes + 15u) & ~15u) : 0;
     if (depth > DEPTH_MAX || !local_grow(w, base + f->local_bytes)) return NULL;
+    if (caller && w->block->frame_bytes + f->register_bytes > FRAMES_MAX) return NULL;
     if (n && n->function == f) {
         w->spare_frame = NULL;
     } else {
@@ -61,6 +63,7 @@ struct frame *frame_new(struct warp *w, const struct routine *f, struct frame *c
         if (!n) return NULL;
         memset(n, 0, bytes);
     }
+    if (caller) w->block->frame_bytes += f->register_bytes;
     n->caller = caller;
     n->function = f;
     n->call = call;
@@ -75,7 +78,7 @@ struct frame *frame_new(struct warp *w, const struct routine *f, struct frame *c
 
 void frame_free(struct warp *w, struct frame *f)
 {
-    unlink_frame(f);
+    unlink_frame(w, f);
     free(w->spare_frame);
     w->spare_frame = f;
 }

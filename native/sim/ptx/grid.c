@@ -10,8 +10,9 @@
 
 #include <sched.h>
 
-#define RESIDENT_MAX 256u  /* blocks that one thread has begun, beyond a cooperative launch */
-#define WORTH_OPS    4000u /* a block that small is not worth another thread */
+#define RESIDENT_MAX   256u         /* blocks that one thread has begun, beyond a cooperative launch */
+#define RESIDENT_BYTES (1ull << 30) /* ...and what they may take of memory, beyond the first */
+#define WORTH_OPS      4000u        /* a block that small is not worth another thread */
 
 static bool stopped(const struct run *r)
 {
@@ -50,9 +51,11 @@ static void work(void *argument)
     struct run *r = argument;
     struct block *head = NULL, **tail = &head, *spare = NULL;
     uint32_t resident = 0, waiting = 0; /* begun; of those in a row that have not ended in their turn */
+    uint64_t most = RESIDENT_BYTES / (1 + grid_block_bytes(r->placed->program, r->entry, &r->shape));
+    if (most > RESIDENT_MAX || r->shape.cooperative) most = r->shape.cooperative ? UINT64_MAX : RESIDENT_MAX;
     while (!stopped(r)) {
         struct block *b = NULL;
-        if (!head || (waiting >= resident && (resident < RESIDENT_MAX || r->shape.cooperative))) {
+        if (!head || (waiting >= resident && resident < most)) {
             b = begin_next(r, &spare);
             if (b) resident++;
         }
@@ -63,8 +66,6 @@ static void work(void *argument)
         if (!b) break;
         b->next = NULL;
         bool ended = block_run(b);
-        if (r->around->cancelled && r->around->cancelled(r->around->user))
-            __atomic_store_n(&r->stop, true, __ATOMIC_RELEASE);
         if (ended) {
             bool worth = b->ops > WORTH_OPS;
             finish(r, b, &spare);
@@ -84,6 +85,13 @@ static void work(void *argument)
         block_free(b);
     }
     if (spare) block_free(spare);
+}
+
+uint64_t grid_block_bytes(const struct program *p, const struct routine *entry, const struct launch_shape *s)
+{
+    uint64_t warps = ((uint64_t)s->block[0] * s->block[1] * s->block[2] + LANES - 1) / LANES;
+    return warps * (entry->register_bytes + (uint64_t)LANES * entry->local_bytes) + entry->shared_bytes +
+           p->shared_bytes + s->dynamic_shared_bytes;
 }
 
 int grid_run(struct run *r)

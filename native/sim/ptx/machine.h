@@ -19,6 +19,7 @@
 #define SHARED_PART      (1u << SHARED_PART_BITS)
 #define DEPTH_MAX        4096u        /* of calls */
 #define LOCAL_MAX        (512u << 10) /* bytes of a lane */
+#define FRAMES_MAX       (512u << 20) /* bytes of a block's registers in functions that were called */
 #define WARP_TURN        4096u        /* operations before another fragment may run */
 
 enum fragment_state { FRAGMENT_RUNS, FRAGMENT_WAITS, FRAGMENT_AT_BARRIER, FRAGMENT_AT_SYNC };
@@ -83,6 +84,7 @@ struct block {
     struct block *next;
     struct span span[2]; /* memory that was looked up last */
     uint64_t ops, bytes;
+    uint64_t frame_bytes; /* of what was called and has not returned */
     struct warp warp[];
 };
 

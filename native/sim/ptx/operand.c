@@ -11,6 +11,8 @@
 #include <ctype.h>
 #include <string.h>
 
+#define DIGITS_MAX 10u /* of a register's number */
+
 bool span_is(struct span_text s, const char *text)
 {
     return strlen(text) == s.length && memcmp(s.at, text, s.length) == 0;
@@ -32,7 +34,7 @@ static bool find_register(struct compiler *c, const char *name, size_t length, s
     *out = s;
     if (s) return s->kind == SYMBOL_REGISTER && s->count == 0;
     size_t n = length;
-    while (n > 1 && isdigit((unsigned char)name[n - 1]))
+    while (n > 1 && length - n < DIGITS_MAX && isdigit((unsigned char)name[n - 1]))
         n--;
     /* %r10 may be number 10 of %r, or 0 of %r1. */
     for (; n < length; n++) {
@@ -219,6 +221,7 @@ static uint32_t address_value(struct compiler *c, const struct operand *o, uint3
 static bool value_of(struct compiler *c, const struct operand *o, enum type t, uint32_t width,
                      uint32_t *place)
 {
+    if (width > 8) return false;
     switch (o->kind) {
     case OPERAND_LITERAL:
         *place = constant_place(c, literal_bits(o, t), width);

@@ -218,6 +218,13 @@ static void release_waiting(struct warp *w, const struct fragment *f)
     }
 }
 
+static inline uint32_t guarded(const struct warp *w, const struct op *o, uint32_t mask)
+{
+    if (!o->guard) return mask;
+    uint32_t p = *(const uint32_t *)(w->base[0] + ((o->guard & ~GUARD_NOT) - 1));
+    return mask & (o->guard & GUARD_NOT ? ~p : p);
+}
+
 /* One fragment, until it waits, parts, ends or its turn is over. */
 static void run_fragment(struct warp *w, struct fragment *f)
 {
@@ -228,8 +235,7 @@ static void run_fragment(struct warp *w, struct fragment *f)
         uint32_t mask = active;
         left--;
         if (at->guard) {
-            uint32_t p = *(const uint32_t *)(w->base[0] + ((at->guard & ~GUARD_NOT) - 1));
-            mask &= at->guard & GUARD_NOT ? ~p : p;
+            mask = guarded(w, at, mask);
             if (!mask) {
                 at++;
                 continue;
@@ -259,7 +265,8 @@ void warp_run(struct warp *w)
             w->alive = f->mask;
             f->state = FRAGMENT_RUNS;
             warp_enter(w, f);
-            const struct op *next = f->at->run(w, f->at, f->mask);
+            uint32_t mask = guarded(w, f->at, f->mask);
+            const struct op *next = mask ? f->at->run(w, f->at, mask) : f->at + 1;
             w->alive = alive;
             if (next) f->at = next;
             continue;
