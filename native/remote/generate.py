@@ -176,6 +176,11 @@ def worker_function(call: Call) -> str:
     body.append("    if (!cb_taken(q)) return CB_MALFORMED;")
     body.append("    if (q->failed != CUDA_SUCCESS) return q->failed;")
     body += [f"    {p.base} {p.name};\n    memset(&{p.name}, 0, sizeof {p.name});" for p in outs]
+    if call.unless:
+        ready = f"CB_CALL({call.unless})({', '.join(p.name for p in call.parameters)})"
+        body.append(f"    if ({ready} == CUDA_ERROR_NOT_READY) cb_release(q);")
+    elif call.waits:
+        body.append("    cb_release(q);")
     body.append(f"    CUresult result = CB_CALL({f.symbol})({', '.join(_worker_arguments(call, outs))});")
     body += [line for p in outs for line in (_worker_name(p) if numbered else _worker_give(p))]
     body += [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -18,7 +18,9 @@ sys.path.insert(0, str(HERE.parent / "api"))
 
 from api_table import CudaFunction, Parameter, load_cuda  # noqa: E402
 
-CALL = re.compile(r"(local|async|sync|wrapped|hand) (cu\w+)((?: \w+(?:\[\w+\]|:\w+))*)( anywhere)?")
+CALL = re.compile(
+    r"(local|async|sync|wrapped|hand) (cu\w+)((?: \w+(?:\[\w+\]|:\w+))*)( anywhere)?( waits(?: unless (cu\w+))?)?"
+)
 NOTE = re.compile(r"(\w+)(?:\[(\w+)\]|:(\w+))")
 
 HANDLES = {
@@ -66,12 +68,15 @@ class Travelling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One function and how it travels. ``anywhere``: it needs no current context."""
+    """One function and how it travels. ``anywhere``: it needs no current context. ``waits``: it may wait for a device,
+    but not when the function ``unless``, asked the same, answers anything but "not ready"."""
 
     function: CudaFunction
     style: str
     parameters: tuple[Travelling, ...]
-    anywhere: bool
+    anywhere: bool = False
+    waits: bool = False
+    unless: str = ""
 
     @property
     def generated(self) -> bool:
@@ -95,20 +100,21 @@ def load_calls(path: Path = HERE / "calls.txt") -> list[Call]:
                 raise SpecError(f"{match[2]} is not in the table, is a per-thread flavour, or stands twice")
             seen.add(match[2])
             notes = {n[1]: (n[2] or "", n[3] or "") for n in NOTE.finditer(match[3])}
-            calls.append(_call(function, match[1], notes, anywhere=bool(match[4])))
+            parameters = _parameters(function, match[1], notes)
+            call = Call(function=function, style=match[1], parameters=parameters)
+            calls.append(replace(call, anywhere=bool(match[4]), waits=bool(match[5]), unless=match[6] or ""))
         except SpecError as error:
             raise SpecError(f"{path.name}:{number}: {error}") from None
     return calls
 
 
-def _call(function: CudaFunction, style: str, notes: dict[str, tuple[str, str]], *, anywhere: bool) -> Call:
+def _parameters(function: CudaFunction, style: str, notes: dict[str, tuple[str, str]]) -> tuple[Travelling, ...]:
     unknown = notes.keys() - {p.name for p in function.parameters}
     if unknown:
         raise SpecError(f"{function.symbol} has no parameter {', '.join(sorted(unknown))}")
-    parameters: tuple[Travelling, ...] = ()
-    if style in ("async", "sync", "wrapped"):
-        parameters = tuple(_travelling(p, *notes.get(p.name, ("", ""))) for p in function.parameters)
-    return Call(function=function, style=style, parameters=parameters, anywhere=anywhere)
+    if style not in ("async", "sync", "wrapped"):
+        return ()
+    return tuple(_travelling(p, *notes.get(p.name, ("", ""))) for p in function.parameters)
 
 
 def _travelling(parameter: Parameter, count: str, note: str) -> Travelling:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.native.remote_world import RemoteNode
-from tests.native.test_sim_cuda import MEMORY, ORDER
+from tests.native.test_sim_cuda import MEMORY, ORDER, OVERLAP, WAITS
 
 # What does not travel yet; each is to leave this list.
 LOCAL_ONLY = {
@@ -54,5 +54,19 @@ def test_memory_is_as_it_is_without_a_network_between(node: RemoteNode, check: s
 @pytest.mark.parametrize("check", _travelling(ORDER))
 def test_order_is_as_it_is_without_a_network_between(node: RemoteNode, check: str) -> None:
     node.run("sim_cuda_order", check)
+    node.wait_for_workers()
+    assert node.device()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("check", _travelling(WAITS))
+def test_who_waits_is_as_it_is_without_a_network_between(node: RemoteNode, check: str) -> None:
+    node.run("sim_cuda_waits", check)
+    node.wait_for_workers()
+    assert node.device()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("check", _travelling(OVERLAP))
+def test_kernels_run_side_by_side_as_without_a_network_between(node: RemoteNode, check: str) -> None:
+    node.run("sim_cuda_overlap", check)
     node.wait_for_workers()
     assert node.device()["used_bytes"] == 0

@@ -74,6 +74,10 @@ OVERLAP = {
     "more work in many streams than the queue holds is all done": "many",
 }
 
+WAITS = {
+    "a thread that waits does not hold back the one that it waits for": "threads_wait",
+}
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CudaNode]:
@@ -112,6 +116,12 @@ def test_managed_memory_beyond_the_card(tmp_path: Path, check: str) -> None:
 @pytest.mark.parametrize("check", ORDER.values(), ids=list(ORDER))
 def test_order(node: CudaNode, check: str) -> None:
     node.run("sim_cuda_order", check)
+    assert node.device()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("check", WAITS.values(), ids=list(WAITS))
+def test_waits(node: CudaNode, check: str) -> None:
+    node.run("sim_cuda_waits", check)
     assert node.device()["used_bytes"] == 0
 
 

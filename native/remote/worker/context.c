@@ -3,18 +3,24 @@
 #include "remote/worker/generated.h"
 #include "remote/worker/thread.h"
 
-static uint16_t current; /* as frames number it; 0: none */
+/* As frames number it; 0: none. A number is given again when its context is gone: `life` tells them apart. */
+static __thread uint16_t current;
+static __thread uint32_t current_life;
+static uint32_t life[1u << 16];
 
 CUresult cb_context_enter(struct cb_request *q)
 {
     uint16_t wanted = q->frame.context;
-    if (wanted == current) return CUDA_SUCCESS;
+    if (wanted == current && (!wanted || current_life == life[wanted])) return CUDA_SUCCESS;
     CUcontext c = NULL;
     if (wanted) c = cb_object_of(q, CB_KIND_CONTEXT, cb_object_id(CB_KIND_CONTEXT, wanted - 1u));
     if (q->bad) return CB_MALFORMED;
     if (wanted && !c) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     CUresult result = CB_CALL(cuCtxSetCurrent)(c);
-    if (result == CUDA_SUCCESS) current = wanted;
+    if (result == CUDA_SUCCESS) {
+        current = wanted;
+        current_life = life[wanted];
+    }
     return result;
 }
 
@@ -44,6 +50,7 @@ static CUresult leave(struct cb_request *q, CUcontext *c, uint64_t *id)
         CB_CALL(cuCtxSetCurrent)(NULL);
         current = 0;
     }
+    life[number]++;
     cb_thread_forget(number);
     cb_object_gone(q, CB_KIND_CONTEXT, *id);
     return CUDA_SUCCESS;
@@ -60,6 +67,7 @@ CUresult cb_on_CONTEXT_RESET(struct cb_request *q)
     result = CB_CALL(cuCtxGetDevice)(&device);
     CB_CALL(cuCtxPopCurrent_v2)(NULL);
     if (result != CUDA_SUCCESS) return result;
+    cb_release(q);
     return CB_CALL(cuDevicePrimaryCtxRelease_v2)(device);
 }
 
@@ -83,5 +91,7 @@ CUresult cb_on_CONTEXT_DESTROY(struct cb_request *q)
     uint64_t id;
     CUcontext c;
     CUresult result = leave(q, &c, &id);
-    return result == CUDA_SUCCESS ? CB_CALL(cuCtxDestroy_v2)(c) : result;
+    if (result != CUDA_SUCCESS) return result;
+    cb_release(q); /* it waits for what is under way there */
+    return CB_CALL(cuCtxDestroy_v2)(c);
 }

@@ -21,7 +21,7 @@ static struct copy take(struct cb_request *q)
     return c;
 }
 
-static uint8_t piece[PIECE_BYTES] __attribute__((aligned(4096)));
+static __thread uint8_t piece[PIECE_BYTES] __attribute__((aligned(4096)));
 
 static CUresult piece_in(const struct copy *c, size_t at, size_t bytes)
 {
@@ -56,6 +56,7 @@ CUresult cb_on_COPY_OUT(struct cb_request *q)
     struct copy c = take(q);
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
+    if (CB_CALL(cuStreamQuery)(c.stream) == CUDA_ERROR_NOT_READY) cb_release(q);
     for (size_t at = 0; at < c.bytes; at += PIECE_BYTES) {
         size_t bytes = c.bytes - at < PIECE_BYTES ? c.bytes - at : PIECE_BYTES;
         CUresult result = piece_out(&c, at, bytes);

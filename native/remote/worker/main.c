@@ -22,7 +22,7 @@ static const char usage[] =
 static int serve(struct cb_stream stream)
 {
     cb_channel_use(stream);
-    return cb_serve();
+    cb_serve();
 }
 
 static int work(struct cb_guest *guest, int control)

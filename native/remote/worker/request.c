@@ -1,5 +1,7 @@
 #include "remote/worker/request.h"
 
+#include "remote/worker/role.h"
+
 const void *cb_take_block(struct cb_request *q, size_t bytes)
 {
     size_t words = CB_WORDS(bytes);
@@ -30,7 +32,7 @@ uint64_t cb_take_word(struct cb_request *q)
 
 const char *cb_take_string(struct cb_request *q)
 {
-    static char text[CB_STRING_MAX];
+    static __thread char text[CB_STRING_MAX];
     uint64_t length = cb_take_word(q);
     text[0] = 0;
     if (length >= sizeof text)
@@ -43,8 +45,8 @@ const char *cb_take_string(struct cb_request *q)
 
 void *cb_scratch(struct cb_request *q, uint64_t count, size_t bytes)
 {
-    static uint8_t room[4][CB_COMMAND_MAX] __attribute__((aligned(64)));
-    static uint32_t last, seq;
+    static __thread uint8_t room[4][CB_COMMAND_MAX] __attribute__((aligned(64)));
+    static __thread uint32_t last, seq;
     if (seq != q->frame.seq) last = 0;
     seq = q->frame.seq;
     if (count > CB_COMMAND_MAX / 8 || count * bytes > CB_COMMAND_MAX || last == 4) {
@@ -84,4 +86,9 @@ void cb_give_string(struct cb_request *q, const char *text)
     size_t length = strlen(text);
     cb_give_word(q, length);
     cb_give_bytes(q, text, length + 1);
+}
+
+void cb_release(struct cb_request *q)
+{
+    if (!q->offer && !q->bulk) q->offer = cb_role_offer();
 }

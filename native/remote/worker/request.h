@@ -31,6 +31,8 @@ struct cb_request {
     bool bad;                /* something was taken that is not there, or is no object */
     CUresult failed;         /* an object is not alive: the call is not made */
     bool answered;           /* the handler has sent the answer */
+    uint64_t offer;          /* of the role of reading commands, while a call may wait */
+    bool released;           /* others read commands now */
     uint8_t *answer;         /* what it gives */
     size_t given, room;
 };
@@ -46,6 +48,12 @@ bool cb_taken(const struct cb_request *q);
 void cb_give_word(struct cb_request *q, uint64_t v);
 void cb_give_bytes(struct cb_request *q, const void *data, size_t bytes);
 void cb_give_string(struct cb_request *q, const char *text);
+
+/*
+ * Before a call that may wait, and after all was taken: commands of other threads are carried out from here on. Nothing of
+ * the session may be touched any more, objects least of all, only the request.
+ */
+void cb_release(struct cb_request *q);
 
 struct cb_served {
     CUresult (*run)(struct cb_request *q);

@@ -4,29 +4,22 @@
 #include "remote/worker/channel.h"
 #include "remote/worker/context.h"
 #include "remote/worker/generated.h"
+#include "remote/worker/outbox.h"
+#include "remote/worker/role.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
-#define INBOX_BYTES  (256u << 10)
-#define OUTBOX_BYTES (64u << 10)
+#define INBOX_BYTES (256u << 10)
 
-static struct {
+static struct {      /* of the thread that reads commands */
     size_t from, to; /* in the inbox */
-    size_t filled;   /* of the outbox */
     uint8_t inbox[INBOX_BYTES] __attribute__((aligned(64)));
-    uint8_t outbox[OUTBOX_BYTES];
 } line;
-
-static bool flush(void)
-{
-    if (line.filled && !cb_channel_send(line.outbox, line.filled)) return false;
-    line.filled = 0;
-    return true;
-}
 
 static bool more(void)
 {
-    if (line.filled && !flush()) return false; /* whoever waits for it must not wait for the next command */
+    if (!cb_outbox_flush()) return false; /* whoever waits for it must not wait for the next command */
     if (line.from) {
         memmove(line.inbox, line.inbox + line.from, line.to - line.from);
         line.to -= line.from;
@@ -62,30 +55,9 @@ bool cb_bulk_receive(struct cb_request *q, void *into, size_t bytes)
     return true;
 }
 
-static bool put(const void *data, size_t bytes)
-{
-    if (OUTBOX_BYTES - line.filled < bytes && !flush()) return false;
-    memcpy(line.outbox + line.filled, data, bytes);
-    line.filled += bytes;
-    return true;
-}
-
-static bool put_answer(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result,
-                       const void *data, size_t bytes)
-{
-    struct cb_frame f = {
-        .op = op, .context = of->context, .seq = of->seq, .flags = flags, .bytes = (uint32_t)(8 + bytes)};
-    uint64_t word = (uint64_t)result;
-    if (!put(&f, sizeof f) || !put(&word, sizeof word)) return false;
-    if (bytes <= OUTBOX_BYTES / 2) return put(data, bytes);
-    struct iovec parts[2] = {{line.outbox, line.filled}, {(void *)data, bytes}};
-    line.filled = 0;
-    return cb_channel_send_parts(parts, 2);
-}
-
 bool cb_answer_part(struct cb_request *q, const void *data, size_t bytes, bool last)
 {
-    return put_answer(&q->frame, CB_ANSWER, last ? 0 : CB_FRAME_PART, CUDA_SUCCESS, data, bytes);
+    return cb_outbox_put(&q->frame, CB_ANSWER, last ? 0 : CB_FRAME_PART, CUDA_SUCCESS, data, bytes);
 }
 
 /* What commands with bulk data have before it: words. */
@@ -110,54 +82,92 @@ static const struct cb_served *served(uint16_t op)
     return own[op].run ? &own[op] : cb_served[op].run ? &cb_served[op] : NULL;
 }
 
-/* Whether the session goes on. */
-static bool serve_one(struct cb_request *q)
+/* The command's words and where it is; false: it is none of ours. */
+static bool take_command(struct cb_request *q, const struct cb_served *s)
 {
+    static __thread uint64_t arguments[CB_COMMAND_MAX / 8]; /* the inbox moves while bulk data is received */
     size_t words = words_before_bulk(q->frame.op) * 8;
-    const struct cb_served *s = served(q->frame.op);
     if (!s || q->frame.bytes % 8 || q->frame.bytes > (words ? words + CB_BULK_MAX : CB_COMMAND_MAX))
         return false;
     if (words > q->frame.bytes) return false;
     if (!words) words = q->frame.bytes;
     if (!have(words)) return false;
-    static uint64_t arguments[CB_COMMAND_MAX / 8]; /* the inbox moves while bulk data is received */
     memcpy(arguments, line.inbox + line.from, words);
     line.from += words;
     q->at = (const uint8_t *)arguments;
     q->end = q->at + words;
     q->bulk = q->frame.bytes - words;
-    q->bad = false;
+    return true;
+}
+
+static bool answer(struct cb_request *q, const struct cb_served *s, CUresult result)
+{
+    bool ok = true;
+    if (!q->answered && (s->answered || (q->frame.flags & CB_FRAME_ASKED)))
+        ok = cb_outbox_put(&q->frame, CB_ANSWER, 0, result, q->answer,
+                           result == CUDA_SUCCESS || q->frame.op == CB_OP_HELLO ? q->given : 0);
+    else if (!q->answered && result != CUDA_SUCCESS)
+        ok = cb_outbox_put(&q->frame, CB_FAILED, 0, result, NULL, 0);
+    return ok && (!q->released || cb_outbox_flush());
+}
+
+/* Whether the session goes on. */
+static bool serve_one(struct cb_request *q)
+{
+    const struct cb_served *s = served(q->frame.op);
+    if (!take_command(q, s)) return false;
+    q->bad = q->answered = q->released = false;
+    q->offer = 0;
+    cb_role_command(q->frame.thread);
     q->failed = CUDA_SUCCESS;
     q->given = 0;
     CUresult result = cb_context_enter(q);
     if (result == CUDA_SUCCESS) result = s->run(q);
+    q->released = q->offer && !cb_role_returned(q->offer);
     if (result == CB_MALFORMED || q->bad) {
         fprintf(stderr, "worker: command %u (%s) is malformed\n", q->frame.op, s->name);
         return false;
     }
-    while (q->bulk) { /* not looked at, for the call was not made */
+    while (!q->released && q->bulk) { /* not looked at, for the call was not made */
         static uint8_t waste[4096];
         if (!cb_bulk_receive(q, waste, q->bulk < sizeof waste ? q->bulk : sizeof waste)) return false;
     }
-    bool answered = s->answered || (q->frame.flags & CB_FRAME_ASKED);
-    if (q->answered) return true;
-    if (answered)
-        return put_answer(&q->frame, CB_ANSWER, 0, result, q->answer,
-                          result == CUDA_SUCCESS || q->frame.op == CB_OP_HELLO ? q->given : 0);
-    return result == CUDA_SUCCESS || put_answer(&q->frame, CB_FAILED, 0, result, NULL, 0);
+    return answer(q, s, result);
 }
 
-int cb_serve(void)
+/* Until the program is gone; then the process ends, whatever others wait for. */
+static void read_commands(struct cb_request *q)
+{
+    while (have(sizeof q->frame)) {
+        memcpy(&q->frame, line.inbox + line.from, sizeof q->frame);
+        line.from += sizeof q->frame;
+        bool ok = serve_one(q);
+        if (ok && !q->released) continue;
+        if (ok) return;
+        break;
+    }
+    cb_outbox_flush();
+    int code = line.from == line.to ? 0 : 1;
+    if (cb_role_others_wait()) _exit(code);
+    exit(code);
+}
+
+static void *serve(void *nothing)
 {
     struct cb_request q = {0};
-    while (have(sizeof q.frame)) {
-        memcpy(&q.frame, line.inbox + line.from, sizeof q.frame);
-        line.from += sizeof q.frame;
-        q.answered = false;
-        if (!serve_one(&q)) break;
-    }
-    bool left = line.from == line.to;
-    flush();
+    do
+        read_commands(&q);
+    while (cb_role_take(false));
     free(q.answer);
-    return left ? 0 : 1;
+    return nothing;
+}
+
+_Noreturn void cb_serve(void)
+{
+    struct cb_request q = {0};
+    cb_role_begin(serve);
+    do
+        read_commands(&q);
+    while (cb_role_take(true));
+    exit(1); /* not reached */
 }

@@ -1,0 +1,148 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "remote/worker/role.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS_MAX 1024
+#define IDLE_MAX    8
+#define TURNS_LAST  256    /* commands after which threads are not taken to take turns any more */
+#define PAUSE_NS    100000 /* an offer that is seen twice is passed on */
+#define PAUSES_MAX  100    /* without an offer, before the watchman sleeps */
+#define PASSED_ON   1u
+
+static struct {
+    pthread_mutex_t lock;
+    sem_t role;
+    void *(*serve)(void *);
+    unsigned int threads; /* all of them */
+    unsigned int idle;    /* those that are for the role */
+    unsigned int turns;
+    uint16_t last; /* thread of the program */
+    bool watched;
+    uint64_t offers, offer; /* the one that stands; 0: none */
+    uint32_t asleep;
+} roles = {.lock = PTHREAD_MUTEX_INITIALIZER, .threads = 1};
+
+void cb_role_begin(void *(*serve)(void *))
+{
+    roles.serve = serve;
+    sem_init(&roles.role, 0, 0);
+}
+
+bool cb_role_take(bool stay)
+{
+    pthread_mutex_lock(&roles.lock);
+    bool wanted = stay || roles.idle < IDLE_MAX;
+    if (wanted)
+        roles.idle++;
+    else
+        roles.threads--;
+    pthread_mutex_unlock(&roles.lock);
+    if (!wanted) return false;
+    while (sem_wait(&roles.role)) {
+    }
+    return true;
+}
+
+static bool start(void *(*run)(void *))
+{
+    pthread_t thread;
+    pthread_attr_t detached;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    bool started = pthread_create(&thread, &detached, run, NULL) == 0;
+    pthread_attr_destroy(&detached);
+    return started;
+}
+
+/* Take the offer for another thread; false: there can be none, or the offer does not stand any more. */
+static bool pass_on(uint64_t offer)
+{
+    bool passed = false;
+    pthread_mutex_lock(&roles.lock);
+    bool fresh = !roles.idle && roles.threads < THREADS_MAX;
+    if (roles.idle || fresh)
+        passed = __atomic_compare_exchange_n(&roles.offer, &offer, PASSED_ON, false, __ATOMIC_SEQ_CST,
+                                             __ATOMIC_SEQ_CST);
+    if (passed && fresh) {
+        roles.threads++;
+        if (!start(roles.serve)) _exit(1);
+    } else if (passed) {
+        roles.idle--;
+        sem_post(&roles.role);
+    }
+    pthread_mutex_unlock(&roles.lock);
+    return passed;
+}
+
+static void sleep_until_offered(void)
+{
+    __atomic_store_n(&roles.asleep, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&roles.offer, __ATOMIC_SEQ_CST))
+        syscall(SYS_futex, &roles.asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    __atomic_store_n(&roles.asleep, 0, __ATOMIC_SEQ_CST);
+}
+
+static void *watch(void *nothing)
+{
+    uint64_t seen = 0;
+    for (unsigned int idle = 0;; idle++) {
+        struct timespec pause = {0, PAUSE_NS};
+        nanosleep(&pause, NULL);
+        uint64_t offer = __atomic_load_n(&roles.offer, __ATOMIC_SEQ_CST);
+        if (offer > PASSED_ON && offer == seen)
+            pass_on(offer);
+        else if (offer > PASSED_ON)
+            idle = 0;
+        seen = offer;
+        if (idle > PAUSES_MAX) {
+            sleep_until_offered();
+            idle = 0;
+        }
+    }
+    return nothing;
+}
+
+void cb_role_command(uint16_t thread)
+{
+    if (thread != roles.last)
+        roles.turns = TURNS_LAST;
+    else if (roles.turns)
+        roles.turns--;
+    roles.last = thread;
+}
+
+uint64_t cb_role_offer(void)
+{
+    uint64_t offer = ++roles.offers + PASSED_ON;
+    bool turns = roles.turns != 0;
+    if (!turns && !roles.watched) roles.watched = start(watch);
+    turns = turns || !roles.watched;
+    __atomic_store_n(&roles.offer, offer, __ATOMIC_SEQ_CST); /* from here on the role may be another's */
+    if (turns)
+        pass_on(offer);
+    else if (__atomic_load_n(&roles.asleep, __ATOMIC_SEQ_CST) &&
+             __atomic_exchange_n(&roles.asleep, 0, __ATOMIC_SEQ_CST))
+        syscall(SYS_futex, &roles.asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    return offer;
+}
+
+bool cb_role_returned(uint64_t offer)
+{
+    return __atomic_compare_exchange_n(&roles.offer, &offer, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+bool cb_role_others_wait(void)
+{
+    pthread_mutex_lock(&roles.lock);
+    bool some = roles.threads - roles.idle > 1;
+    pthread_mutex_unlock(&roles.lock);
+    return some;
+}
