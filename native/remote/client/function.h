@@ -3,8 +3,9 @@
 #define CALABASH_REMOTE_CLIENT_FUNCTION_H
 
 #include "remote/client/call.h"
+#include "remote/wire/code.h"
+#include "remote/wire/device.h"
 
-#define CB_PARAMETERS_MAX  512
 #define CB_PARAMETER_BYTES 32768u /* of one launch */
 
 struct cb_parameter {
@@ -12,18 +13,26 @@ struct cb_parameter {
 };
 
 struct cb_function {
-    uint64_t id; /* of a function, or of a kernel of a library */
+    uint64_t id;    /* of a function, or of a kernel of a library */
+    uint64_t image; /* the module or library that it is of */
+    uint64_t serial;
     char *name;
-    uint32_t parameters, parameter_bytes, threads_max;
-    struct cb_function *next; /* of the same image */
+    uint32_t parameters, parameter_bytes;
+    /* Of the device that the image was loaded for; asked for when a large image was not described in full. */
+    bool known;
+    CUdevice device;
+    struct cb_attribute attribute[CB_FUNCTION_ATTRIBUTES];
+    uint32_t threads_max, shared_max; /* what a launch may have at most */
+    uint32_t changes;                 /* of its attributes */
     struct cb_parameter parameter[];
 };
 
 /* Of a CUfunction or a CUkernel; NULL: neither. */
 struct cb_function *cb_function_of(uint64_t handle);
-/* The next one of an answer that describes some; NULL: what came is no description. */
-struct cb_function *cb_function_described(struct cb_call *c);
-/* The function of a kernel is known like the kernel itself. */
-void cb_function_same(uint64_t id, struct cb_function *f);
+/* What the answer says of the next one, known by its number from here on; NULL: no memory, or not an answer of ours. */
+struct cb_function *cb_function_take(struct cb_call *c, uint64_t image);
+void cb_function_drop(struct cb_function *f);
+/* Ask for its attributes unless they are known. */
+CUresult cb_function_know(struct cb_function *f);
 
 #endif

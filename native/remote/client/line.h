@@ -22,6 +22,7 @@ extern struct line cb_line;
 
 struct cb_counters { /* of this process, for tests and benchmarks */
     uint64_t commands, questions, sent_bytes, received_bytes;
+    uint64_t image_bytes; /* of sent_bytes: code */
 };
 extern struct cb_counters cb_counters;
 

@@ -27,6 +27,7 @@ enum cb_kind {
     CB_KIND_TEXTURE,
     CB_KIND_SURFACE,
     CB_KIND_USER,
+    CB_KIND_LINKER,
     CB_KIND_COUNT,
 };
 

@@ -1,134 +1,119 @@
-/* Images of code: put together from their parts, loaded, and described. */
+/* Modules, libraries and their kernels. */
 #include "image/bytes.h"
+#include "remote/worker/describe.h"
 #include "remote/worker/generated.h"
-#include "remote/worker/session.h"
+#include "remote/worker/jit.h"
+#include "remote/worker/upload.h"
 
-#define IMAGE_MAX      (1ull << 31)
-#define FUNCTIONS_MAX  65536u
-#define PARAMETERS_MAX 512u
-
-static struct {
-    uint8_t *data;
-    size_t bytes, filled;
-} image;
-
-static void forget(void)
+static CUresult load(enum cb_kind kind, const void *data, struct cb_jit *j, void **out)
 {
-    free(image.data);
-    image.data = NULL;
-    image.bytes = image.filled = 0;
+    if (kind == CB_KIND_LIBRARY)
+        return CB_CALL(cuLibraryLoadData)((CUlibrary *)out, data, j->option, j->value, j->count, NULL, NULL,
+                                          0);
+    return j->count ? CB_CALL(cuModuleLoadDataEx)((CUmodule *)out, data, j->count, j->option, j->value)
+                    : CB_CALL(cuModuleLoadData)((CUmodule *)out, data);
 }
 
-CUresult cb_on_IMAGE(struct cb_request *q)
+static void unload(enum cb_kind kind, void *handle)
 {
-    uint64_t at = cb_take_word(q), bytes = cb_take_word(q), part = cb_take_word(q);
-    if (!cb_taken(q) || CB_WORDS(part) != q->bulk || bytes > IMAGE_MAX || part > bytes || at > bytes - part)
-        return CB_MALFORMED;
-    if (at == 0) {
-        forget();
-        image.data = calloc(1, CB_WORDS(bytes) + 8); /* a zero ends text */
-        image.bytes = bytes;
-    }
-    if (!image.data) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (bytes != image.bytes || at != image.filled) return CB_MALFORMED;
-    image.filled += part;
-    return cb_bulk_receive(q, image.data + at, CB_WORDS(part)) ? CUDA_SUCCESS : CB_MALFORMED;
+    if (kind == CB_KIND_LIBRARY)
+        CB_CALL(cuLibraryUnload)(handle);
+    else
+        CB_CALL(cuModuleUnload)(handle);
 }
 
-struct asker { /* the same questions about functions of modules and kernels of libraries */
-    enum cb_kind kind;
-    CUresult (*name)(const char **, void *);
-    CUresult (*parameter)(void *, size_t, size_t *, size_t *);
-    int threads_max;
-};
-
-static CUresult describe(struct cb_request *q, const struct asker *a, void *handle)
+static enum cb_kind kind_of(uint64_t id)
 {
-    const char *name;
-    struct {
-        uint32_t offset, bytes;
-    } parameter[PARAMETERS_MAX];
-    uint32_t count = 0;
-    size_t offset, bytes;
-    CUresult result = a->name(&name, handle);
-    if (result != CUDA_SUCCESS) return result;
-    while (count < PARAMETERS_MAX && a->parameter(handle, count, &offset, &bytes) == CUDA_SUCCESS) {
-        parameter[count].offset = (uint32_t)offset;
-        parameter[count++].bytes = (uint32_t)bytes;
-    }
-    cb_give_word(q, cb_object_name(q, a->kind, handle));
-    cb_give_string(q, name);
-    cb_give_word(q, (uint64_t)a->threads_max);
-    cb_give_word(q, count);
-    cb_give_bytes(q, parameter, count * sizeof parameter[0]);
-    return CUDA_SUCCESS;
-}
-
-static CUresult describe_module(struct cb_request *q, CUmodule module)
-{
-    unsigned int count = 0;
-    CUresult result = CB_CALL(cuModuleGetFunctionCount)(&count, module);
-    if (result != CUDA_SUCCESS || count > FUNCTIONS_MAX) return result;
-    CUfunction *functions = calloc(count + 1, sizeof(CUfunction));
-    if (!functions) return CUDA_ERROR_OUT_OF_MEMORY;
-    result = CB_CALL(cuModuleEnumerateFunctions)(functions, count, module);
-    cb_give_word(q, count);
-    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        struct asker a = {CB_KIND_FUNCTION, (void *)CB_CALL(cuFuncGetName),
-                          (void *)CB_CALL(cuFuncGetParamInfo), 1024};
-        CB_CALL(cuFuncGetAttribute)(&a.threads_max, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, functions[i]);
-        result = describe(q, &a, functions[i]);
-    }
-    free(functions);
-    return result;
-}
-
-static CUresult describe_library(struct cb_request *q, CUlibrary library)
-{
-    unsigned int count = 0;
-    CUresult result = CB_CALL(cuLibraryGetKernelCount)(&count, library);
-    if (result != CUDA_SUCCESS || count > FUNCTIONS_MAX) return result;
-    CUkernel *kernels = calloc(count + 1, sizeof(CUkernel));
-    if (!kernels) return CUDA_ERROR_OUT_OF_MEMORY;
-    result = CB_CALL(cuLibraryEnumerateKernels)(kernels, count, library);
-    cb_give_word(q, count);
-    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        struct asker a = {CB_KIND_KERNEL, (void *)CB_CALL(cuKernelGetName),
-                          (void *)CB_CALL(cuKernelGetParamInfo), 1024};
-        CB_CALL(cuKernelGetAttribute)(&a.threads_max, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernels[i], 0);
-        result = describe(q, &a, kernels[i]);
-    }
-    free(kernels);
-    return result;
-}
-
-static CUresult load_module(struct cb_request *q, uint64_t id)
-{
-    CUmodule module;
-    CUresult result = CB_CALL(cuModuleLoadData)(&module, image.data);
-    if (result != CUDA_SUCCESS) return result;
-    result = cb_object_named(q, CB_KIND_MODULE, id, module);
-    return result == CUDA_SUCCESS ? describe_module(q, module) : result;
-}
-
-static CUresult load_library(struct cb_request *q, uint64_t id)
-{
-    CUlibrary library;
-    CUresult result = CB_CALL(cuLibraryLoadData)(&library, image.data, NULL, NULL, 0, NULL, NULL, 0);
-    if (result != CUDA_SUCCESS) return result;
-    result = cb_object_named(q, CB_KIND_LIBRARY, id, library);
-    return result == CUDA_SUCCESS ? describe_library(q, library) : result;
+    return cb_object_is(id, CB_KIND_LIBRARY) ? CB_KIND_LIBRARY : CB_KIND_MODULE;
 }
 
 CUresult cb_on_IMAGE_LOAD(struct cb_request *q)
 {
-    uint64_t id = cb_take_word(q), bytes = cb_take_word(q);
-    if (!cb_taken(q)) return CB_MALFORMED;
-    const void *start = image.data;
+    struct cb_jit jit;
+    size_t bytes;
+    void *loaded = NULL;
+    uint64_t id = cb_take_word(q);
+    const void *data = cb_upload_named(q, &bytes), *start = data;
+    enum cb_kind kind = kind_of(id);
+    cb_jit_take(q, &jit);
+    if (!cb_taken(q)) {
+        cb_jit_free(&jit);
+        return CB_MALFORMED;
+    }
+    if (!data) {
+        cb_jit_free(&jit);
+        cb_give_word(q, CB_CODE_UNKNOWN);
+        cb_give_word(q, CUDA_SUCCESS);
+        return CUDA_SUCCESS;
+    }
     CUresult result = CUDA_ERROR_INVALID_IMAGE;
-    /* The driver gets no length either: what the image says of itself must lie within what has come. */
-    if (image.data && image.filled == bytes && image_bytes(&start, bytes) && start == image.data)
-        result = cb_object_is(id, CB_KIND_LIBRARY) ? load_library(q, id) : load_module(q, id);
-    forget();
-    return result;
+    /* The driver gets no length: what the image says of itself must lie within what has come. */
+    if (image_bytes(&start, bytes) && start == data) result = load(kind, data, &jit, &loaded);
+    if (result == CUDA_SUCCESS) {
+        CUresult named = cb_object_named(q, kind, id, loaded);
+        if (named != CUDA_SUCCESS) unload(kind, loaded);
+        if (named != CUDA_SUCCESS) result = named;
+    }
+    cb_give_word(q, result == CUDA_SUCCESS ? CB_CODE_DONE : CB_CODE_FAILED);
+    cb_give_word(q, (uint64_t)result);
+    cb_jit_give(q, &jit);
+    cb_jit_free(&jit);
+    if (result == CUDA_SUCCESS) return cb_describe_image(q, kind, loaded, 0);
+    return result == CB_MALFORMED ? result : CUDA_SUCCESS;
+}
+
+CUresult cb_on_IMAGE_MORE(struct cb_request *q)
+{
+    uint64_t id = cb_take_word(q), from = cb_take_word(q);
+    void *handle = cb_object_of(q, kind_of(id), id);
+    if (!cb_taken(q)) return CB_MALFORMED;
+    return handle ? cb_describe_image(q, kind_of(id), handle, from) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cb_on_IMAGE_UNLOAD(struct cb_request *q)
+{
+    uint64_t id = cb_take_word(q);
+    void *handle = cb_object_of(q, kind_of(id), id);
+    if (!cb_taken(q)) return CB_MALFORMED;
+    if (!handle) return CUDA_SUCCESS; /* its context has ended */
+    unload(kind_of(id), handle);
+    cb_object_gone(q, kind_of(id), id);
+    return CUDA_SUCCESS;
+}
+
+static void *function_of(struct cb_request *q, enum cb_kind *kind)
+{
+    uint64_t id = cb_take_word(q);
+    *kind = cb_object_is(id, CB_KIND_KERNEL) ? CB_KIND_KERNEL : CB_KIND_FUNCTION;
+    return cb_object_of(q, *kind, id);
+}
+
+CUresult cb_on_FUNCTION(struct cb_request *q)
+{
+    enum cb_kind kind;
+    void *handle = function_of(q, &kind);
+    if (!cb_taken(q)) return CB_MALFORMED;
+    return handle ? cb_describe_attributes(q, kind, handle) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cb_on_KERNEL_FUNCTION(struct cb_request *q)
+{
+    CUfunction f = NULL;
+    CUkernel kernel = cb_object_of(q, CB_KIND_KERNEL, cb_take_word(q));
+    if (!cb_taken(q)) return CB_MALFORMED;
+    if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = CB_CALL(cuKernelGetFunction)(&f, kernel);
+    return result == CUDA_SUCCESS ? cb_describe_function(q, CB_KIND_FUNCTION, f) : result;
+}
+
+CUresult cb_on_LIBRARY_MODULE(struct cb_request *q)
+{
+    CUmodule module = NULL;
+    CUlibrary library = cb_object_of(q, CB_KIND_LIBRARY, cb_take_word(q));
+    if (!cb_taken(q)) return CB_MALFORMED;
+    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = CB_CALL(cuLibraryGetModule)(&module, library);
+    if (result != CUDA_SUCCESS) return result;
+    cb_give_word(q, cb_object_name(q, CB_KIND_MODULE, module));
+    return cb_describe_image(q, CB_KIND_MODULE, module, 0);
 }

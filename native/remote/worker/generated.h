@@ -17,7 +17,20 @@
     X(POOL_SET, true)        \
     X(IMAGE, false)          \
     X(IMAGE_LOAD, true)      \
+    X(IMAGE_MORE, true)      \
+    X(IMAGE_UNLOAD, false)   \
+    X(FUNCTION, true)        \
+    X(KERNEL_FUNCTION, true) \
+    X(LIBRARY_MODULE, true)  \
+    X(LINKER_CREATE, true)   \
+    X(LINKER_ADD, true)      \
+    X(LINKER_COMPLETE, true) \
+    X(LINKER_FETCH, true)    \
+    X(LINKER_DESTROY, true)  \
     X(LAUNCH, false)         \
+    X(LAUNCH_EX, false)      \
+    X(BLOCK_SIZE, true)      \
+    X(CLUSTERS, true)        \
     X(COPY_IN, false)        \
     X(COPY_OUT, true)
 
