@@ -19,7 +19,8 @@ WORKER = REMOTE_DIR / "calabash-worker"
 class RemoteNode(CudaNode):
     """A simulated node whose programs have no driver: each gets a worker there."""
 
-    def __init__(self, state: Path, gpus: str, *options: str) -> None:
+    def __init__(self, state: Path, gpus: str, *options: str, **environment: str) -> None:
+        """``environment`` is the host's own."""
         super().__init__(state, gpus)
         self.socket = state.with_suffix(".sock")
         self.said = state.with_suffix(".said")
@@ -31,7 +32,7 @@ class RemoteNode(CudaNode):
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=said,
-                env=super().environment(),
+                env=super().environment(**environment),
             )
 
     def environment(self, **extra: str) -> dict[str, str]:

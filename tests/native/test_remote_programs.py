@@ -27,7 +27,6 @@ LOCAL_ONLY = {
     "descriptors_closed",
     "forked",
     "nonsense",
-    "images",
     "captured",
     "built",
 }

@@ -81,7 +81,10 @@ static CUresult put_packed(struct cb_call *c, void **extra, const struct cb_func
 static CUresult put_parameters(struct cb_call *c, void **parameters, const struct cb_function *f)
 {
     size_t words = CB_WORDS(f->parameter_bytes);
-    if (f->parameters && !parameters) return CUDA_ERROR_INVALID_VALUE;
+    if (f->parameters && !parameters) { /* none at all: the driver says what is wrong with it */
+        cb_put_word(c, 0);
+        return CUDA_SUCCESS;
+    }
     cb_put_word(c, f->parameter_bytes);
     if (c->failed != CUDA_SUCCESS || (size_t)(c->end - c->at) < words) return CUDA_ERROR_INVALID_VALUE;
     memset(c->at, 0, words);
@@ -113,7 +116,8 @@ static CUresult launch(CUfunction function, const CUlaunchConfig *s, bool cooper
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (parameters && extra) return CUDA_ERROR_INVALID_VALUE;
     if (!f->known) CB_OK(cb_function_know(f));
-    bool plain = is_plain(f, function, s, context->device, cooperative);
+    bool given = parameters || extra || !f->parameters;
+    bool plain = given && is_plain(f, function, s, context->device, cooperative);
     enum cb_op op = s->numAttrs ? CB_OP_LAUNCH_EX : CB_OP_LAUNCH;
     CB_OK(cb_call_begin(&call, op, CB_IN_CONTEXT));
     cb_put_word(&call, (uintptr_t)function);

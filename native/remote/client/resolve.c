@@ -2,6 +2,14 @@
 #include "remote/client/generated.h"
 
 #include "api/cuda_resolve.h"
+#include "remote/client/snapshot.h"
+
+/* A function that is younger than the driver behind the worker is not there, as with that driver itself. */
+static int youngest(int version)
+{
+    int driver = cb_session_ready() ? cb_snapshot.driver_version : version;
+    return driver < version ? driver : version;
+}
 
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                                     CUdriverProcAddressQueryResult *symbolStatus)
@@ -13,8 +21,8 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVers
     *pfn = NULL;
     if ((flags & ~known) || flags == known || cudaVersion < 0) return CUDA_ERROR_INVALID_VALUE;
     CUdriverProcAddressQueryResult status;
-    int f =
-        cb_api_resolve(symbol, cudaVersion, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status);
+    int f = cb_api_resolve(symbol, youngest(cudaVersion),
+                           flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status);
     if (symbolStatus) *symbolStatus = status;
     if (f < 0) return CUDA_ERROR_NOT_FOUND;
     *pfn = cb_client_address[f];
@@ -24,13 +32,6 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVers
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
     return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
-}
-
-EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
-{
-    if (!ppExportTable || !pExportTableId) return CUDA_ERROR_INVALID_VALUE;
-    *ppExportTable = NULL;
-    return CUDA_ERROR_NOT_FOUND;
 }
 
 EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)

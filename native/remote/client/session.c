@@ -2,6 +2,7 @@
 
 #include "remote/client/sender.h"
 #include "remote/client/snapshot.h"
+#include "remote/wire/environment.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -24,6 +25,15 @@ static void at_end(void)
     pthread_mutex_unlock(&cb_line.lock);
 }
 
+static void put_environment(struct cb_call *c)
+{
+#define PUT(name)                         \
+    cb_put_word(c, getenv(name) != NULL); \
+    cb_put_string(c, getenv(name) ? getenv(name) : "");
+    CB_ENVIRONMENT(PUT)
+#undef PUT
+}
+
 static CUresult hello(void)
 {
     struct cb_call c;
@@ -31,6 +41,7 @@ static CUresult hello(void)
     cb_put_word(&c, CB_WIRE_MAGIC);
     cb_put_word(&c, CB_WIRE_VERSION);
     cb_put_word(&c, CB_OPS_SUM);
+    put_environment(&c);
     CUresult result = cb_call_ask(&c);
     if (result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) {
         unsigned long long version = cb_take_word(&c), table = cb_take_word(&c);
@@ -53,6 +64,13 @@ bool cb_session_open(void)
     const char *where = getenv("CALABASH_REMOTE");
     pthread_mutex_lock(&opening);
     bool ok = cb_line.state == CB_OPEN;
+    static bool told;
+    if (!where && !told) {
+        told = true;
+        fprintf(stderr,
+                "calabash: CALABASH_REMOTE does not say where the GPU is\nhint: start the program with"
+                " `calabash run`\n");
+    }
     if (!ok && cb_line.state == CB_CLOSED && where) {
         ok = cb_link_open(&cb_line.link, where, why, sizeof why);
         if (!ok) fprintf(stderr, "calabash: %s\n", why);

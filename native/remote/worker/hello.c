@@ -1,5 +1,6 @@
 /* The first command: who we are, and all there is to know of the devices. */
 #include "remote/wire/device.h"
+#include "remote/worker/environment.h"
 #include "remote/worker/generated.h"
 
 #include <stdio.h>
@@ -51,6 +52,7 @@ CUresult cb_on_HELLO(struct cb_request *q)
         cb_give_word(q, CB_OPS_SUM);
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
+    cb_take_environment(q);
     if (!cb_taken(q)) return CB_MALFORMED;
     CUresult result = CB_CALL(cuInit)(0);
     if (result == CUDA_SUCCESS) result = CB_CALL(cuDriverGetVersion)(&driver);

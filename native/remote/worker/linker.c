@@ -63,9 +63,9 @@ CUresult cb_on_LINKER_ADD(struct cb_request *q)
         cb_give_word(q, CUDA_SUCCESS);
         cb_jit_give(q, &l->jit);
     } else if (result == CUDA_SUCCESS) {
-        result = CB_CALL(cuLinkAddData_v2)(l->state, type, (void *)data, bytes, *name ? name : NULL,
-                                           jit.count, jit.count ? jit.option : NULL,
-                                           jit.count ? jit.value : NULL);
+        result =
+            CB_CALL(cuLinkAddData_v2)(l->state, type, (void *)data, bytes, *name ? name : NULL, jit.count,
+                                      jit.count ? jit.option : NULL, jit.count ? jit.value : NULL);
         told(q, result, &l->jit);
         cb_jit_give(q, &jit);
         result = CUDA_SUCCESS;

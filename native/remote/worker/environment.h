@@ -1,0 +1,9 @@
+#ifndef CALABASH_REMOTE_WORKER_ENVIRONMENT_H
+#define CALABASH_REMOTE_WORKER_ENVIRONMENT_H
+
+#include "remote/worker/request.h"
+
+/* What the program's environment says to its driver; before the driver is initialized. */
+void cb_take_environment(struct cb_request *q);
+
+#endif

@@ -1,0 +1,225 @@
+"""Code of programs that use a remote GPU: images by hash, kernels known from the answer, launches, questions that are asked
+once. What travelled is told by the driver's own counters, not by time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.native import remote_code_program
+from tests.native.remote_world import REMOTE_DIR, RemoteNode
+from tests.native.sim_cuda_programs import CudaNode
+
+PROGRAM = Path(remote_code_program.__file__)
+IMAGE = remote_code_program.KERNELS.encode() + b"\0"
+SAME = ("refused", "unloaded", "library", "compiled_badly", "resolved", "devices")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Where workers keep images."""
+    directory = tmp_path / "images"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., RemoteNode]]:
+    nodes: list[RemoteNode] = []
+
+    def made(**environment: str) -> RemoteNode:
+        nodes.append(RemoteNode(tmp_path / "node.state", "A100-40GB,T4,T4", **environment))
+        return nodes[-1]
+
+    yield made
+    for node in nodes:
+        node.close()
+
+
+@pytest.fixture
+def node(start: Callable[..., RemoteNode]) -> RemoteNode:
+    return start()
+
+
+@pytest.fixture
+def keeping(start: Callable[..., RemoteNode], images: Path) -> RemoteNode:
+    """A node whose workers keep images."""
+    return start(CALABASH_IMAGES=str(images))
+
+
+def ask(environment: dict[str, str], tmp_path: Path, *what: object) -> Any:
+    """What the program prints; its output goes to files, for whatever hangs holds a pipe open."""
+    out, err = tmp_path / "program.out", tmp_path / "program.err"
+    with out.open("w") as to, err.open("w") as told:
+        command = [sys.executable, str(PROGRAM), *map(str, what)]
+        done = subprocess.run(command, stdout=to, stderr=told, env=environment, timeout=60, check=False)
+    assert done.returncode == 0, err.read_text()
+    return json.loads(out.read_text())
+
+
+def test_a_program_has_a_current_context_after_two_round_trips(node: RemoteNode, tmp_path: Path) -> None:
+    counted = ask(node.environment(), tmp_path, "started")
+    assert counted["questions"] == 2
+    assert counted["image_bytes"] == 0
+
+
+def test_everything_about_a_kernel_comes_with_its_image(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "loaded")
+    assert told["load"]["questions"] == 2, "whether it is there, and once more when it has been sent"
+    assert told["load"]["image_bytes"] == len(IMAGE)
+    assert told["after"]["commands"] == 0
+    assert told["layout"] == [[0, 8], [8, 4], [12, 4]]
+    assert (told["threads"], told["name"], told["missing"]) == (1024, "add_number", 500)
+
+
+def test_the_second_start_of_a_program_sends_no_byte_of_code(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
+    assert ask(keeping.environment(), tmp_path, "loaded")["load"]["image_bytes"] == len(IMAGE)
+    kept = [path.name for path in images.iterdir()]
+    assert kept == [hashlib.blake2b(IMAGE, digest_size=32).hexdigest()]
+    again = ask(keeping.environment(), tmp_path, "loaded")["load"]
+    assert again["image_bytes"] == 0
+    assert again["questions"] == 1
+
+
+def test_a_kept_image_that_somebody_has_changed_is_thrown_away(
+    keeping: RemoteNode, images: Path, tmp_path: Path
+) -> None:
+    ask(keeping.environment(), tmp_path, "loaded")
+    (kept,) = images.iterdir()
+    kept.write_bytes(IMAGE.replace(b"add.u32", b"sub.u32"))
+    assert ask(keeping.environment(), tmp_path, "loaded")["load"]["image_bytes"] == len(IMAGE)
+    assert kept.read_bytes() == IMAGE
+
+
+def test_a_link_in_the_place_of_a_kept_image_is_not_followed(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
+    ask(keeping.environment(), tmp_path, "loaded")
+    (kept,) = images.iterdir()
+    elsewhere = tmp_path / "elsewhere"
+    kept.rename(elsewhere)
+    kept.symlink_to(elsewhere)
+    assert ask(keeping.environment(), tmp_path, "loaded")["load"]["image_bytes"] == len(IMAGE)
+    assert elsewhere.read_bytes() == IMAGE
+
+
+def test_kept_images_never_exceed_their_bound_and_the_oldest_leaves(
+    start: Callable[..., RemoteNode], images: Path, tmp_path: Path
+) -> None:
+    node = start(CALABASH_IMAGES=str(images), CALABASH_IMAGES_MAX=str(2 * len(IMAGE) + 20))
+    for number in range(3):
+        text = tmp_path / f"{number}.ptx"
+        text.write_text(remote_code_program.KERNELS + f"//{number}\n")
+        ask(node.environment(), tmp_path, "loaded", text)
+    names = {
+        hashlib.blake2b((tmp_path / f"{number}.ptx").read_bytes() + b"\0", digest_size=32).hexdigest()
+        for number in (1, 2)
+    }
+    assert {path.name for path in images.iterdir()} == names
+
+
+def test_launches_of_both_forms_are_sent_and_not_asked(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "launched")
+    assert told["results"] == [0, 0]
+    assert told["both"] == 1
+    assert told["values"] == [111, 112, 113, 114]
+    assert (told["spent"]["commands"], told["spent"]["questions"]) == (2, 0)
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_every_answer_is_that_of_a_driver_on_this_machine(node: RemoteNode, tmp_path: Path, what: str) -> None:
+    local = ask(CudaNode.environment(node), tmp_path, what)
+    assert ask(node.environment(), tmp_path, what) == local
+
+
+@pytest.mark.parametrize("visible", ["", "1", "2,0", "1,9,0", "GPU-nonsense", "uuid", "-1"])
+def test_the_programs_choice_of_devices_is_that_of_a_driver_on_this_machine(
+    node: RemoteNode, tmp_path: Path, visible: str
+) -> None:
+    if visible == "uuid":
+        raw = ask(CudaNode.environment(node), tmp_path, "devices")["uuids"][2]
+        visible = f"GPU-{raw[:8]}-{raw[8:12]}"
+    local = ask(CudaNode.environment(node, CUDA_VISIBLE_DEVICES=visible), tmp_path, "devices")
+    assert ask(node.environment(CUDA_VISIBLE_DEVICES=visible), tmp_path, "devices") == local
+
+
+def test_a_choice_of_devices_is_made_among_those_that_the_worker_has(
+    start: Callable[..., RemoteNode], tmp_path: Path
+) -> None:
+    node = start(CUDA_VISIBLE_DEVICES="2,1")
+    everything = ask(CudaNode.environment(node), tmp_path, "devices")["uuids"]
+    assert ask(node.environment(CUDA_VISIBLE_DEVICES="0"), tmp_path, "devices")["uuids"] == [everything[2]]
+    assert ask(node.environment(CUDA_VISIBLE_DEVICES="1,0,2"), tmp_path, "devices")["uuids"] == everything[1:]
+    assert ask(node.environment(CUDA_VISIBLE_DEVICES="2"), tmp_path, "devices") == {"init": 100}
+
+
+def test_the_same_question_about_occupancy_is_asked_once(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "occupied")
+    assert told["asked"]["questions"] == 1
+    assert told["found"] == [16]
+    assert told["called"]
+    assert told["best"][0] > 0
+
+
+def test_an_attribute_that_is_set_to_what_it_is_travels_once(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "attributes")
+    assert told["again"]["commands"] == 0
+    assert (told["value"], told["refused"], told["launch"]) == (65536, 1, 0)
+
+
+def test_a_variable_of_a_module_is_found_once_and_is_memory_like_any_other(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "variable")
+    assert told["asked"]["commands"] == 0
+    assert (told["bytes"], told["values"], told["missing"]) == (64, [7, 9], 500)
+
+
+def test_what_was_linked_runs_without_travelling_back(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "linked")
+    assert (told["launch"], told["values"], told["gone"]) == (0, [42], 400)
+    assert told["load"]["image_bytes"] == 0
+    assert told["load"]["questions"] == 1
+
+
+def test_a_cooperative_launch_asks_once_whether_all_its_blocks_fit(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "cooperative")
+    assert (told["fits"], told["end"]) == (0, 0)
+    assert told["again"]["questions"] == 0
+
+
+def test_without_a_server_there_is_no_device_and_one_line_says_why(tmp_path: Path) -> None:
+    own = {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"unix:{tmp_path / 'nobody.sock'}"}
+    assert ask(os.environ | own, tmp_path, "devices") == {"init": 100}
+    said = (tmp_path / "program.err").read_text().splitlines()
+    assert len(said) == 1
+    assert "nobody.sock" in said[0]
+
+
+def test_the_forwarding_driver_without_an_address_says_so(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "CALABASH_REMOTE"}
+    assert ask(environment | {"LD_LIBRARY_PATH": str(REMOTE_DIR)}, tmp_path, "devices") == {"init": 100}
+    said = (tmp_path / "program.err").read_text().splitlines()
+    assert "CALABASH_REMOTE" in said[0]
+    assert said[1:] == ["hint: start the program with `calabash run`"]
+
+
+def test_many_programs_load_the_same_image_at_the_same_time(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    def one(number: int) -> None:
+        own = tmp_path / str(number)
+        own.mkdir()
+        told.append(ask(keeping.environment(), own, "loaded"))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each["name"] for each in told] == ["add_number"] * 4
+    assert [path.read_bytes() for path in images.iterdir()] == [IMAGE]
