@@ -57,6 +57,7 @@ class DeviceView(Reply, kw_only=True, frozen=True):
     index: int
     vendor: str
     model: str
+    compute_capability: str
     memory_mib: int
     memory_used_mib: int
     memory_allocated_mib: int

@@ -27,6 +27,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "vm": ("vm:vm", "Give cards to virtual machines and take them back."),
     "queue": ("queue:queue", "Create, change and list queues."),
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
+    "server": ("server:server", "Offer the cards of this machine to programs on other machines."),
+    "remote": ("remote:remote", "Use cards of other machines."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
     "agent": ("kube:agent", "Serve the devices of one node of a cluster."),
     "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),

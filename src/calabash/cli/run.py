@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _MERGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+_OF_A_SLICE = ("CALABASH_SLOT", "CALABASH_SIM")
 _ANSWER_S = 30.0
 
 read_words = ask.split
@@ -62,13 +63,21 @@ def _hold_lease(path: str) -> None:
     os.set_inheritable(descriptor, True)
 
 
-def _environment(granted: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment with the slice's names on top; search paths are put in front of what was there."""
+def _environment(granted: Mapping[str, str], *, brokered: bool = False) -> dict[str, str]:
+    """The caller's environment with the slice's names on top; search paths are put in front of what was there. A program
+    that has a worker is told of no slice and no node, also not of one that the caller is in."""
     environment = dict(os.environ)
+    for name in _OF_A_SLICE if brokered else ():
+        environment.pop(name, None)
     for name, value in granted.items():
         before = environment.get(name)
         environment[name] = f"{value}:{before}" if name in _MERGED and before else value
     return environment
+
+
+def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> NoReturn:
+    """Become ``command``, whose worker is where ``granted`` says."""
+    _become(command, _environment(granted, brokered=True))
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -9,6 +9,7 @@ import click
 
 from calabash.cli import ask
 from calabash.cli.run import start
+from calabash.model.errors import CalabashError
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,12 +22,36 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
 @_options
+@click.option("--remote", is_flag=True, help="On cards of another machine; see `calabash remote`.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="TERMS",
+    help="With --remote: only such cards: 'memory>=40GiB,model~A100'.",
+)
+@click.option(
+    "--server", "servers", multiple=True, metavar="NAME", help="With --remote: of this server; repeat for several."
+)
+@click.option("--lease", default="", metavar="ID", help="With --remote: on what `calabash remote reserve` keeps.")
+@click.option("--span", is_flag=True, help="With --remote: on cards of several servers.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(command: tuple[str, ...], **given: tuple[str, ...]) -> None:
+def run(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND on a slice of a GPU and end with its exit code.
 
     \b
     calabash run --memory 8GiB --cores 30 -- python train.py
     calabash run --gpus 2 --mode exclusive -- ./a.out
+    calabash run --remote --gpus 2 --memory 20GiB -- python train.py
     """
-    start({option.flag: given[option.field] for option in ask.OPTIONS}, command)
+    words = {option.flag: given[option.field] for option in ask.OPTIONS}
+    far = {name: given[name] for name in ("filters", "servers", "lease", "span")}
+    if given["remote"]:
+        from calabash.cli.remoterun import start_remote  # noqa: PLC0415 - not on the way of a run on this machine
+
+        start_remote(words, command, **far)
+    if any(far.values()):
+        named = {"filters": "--filter", "servers": "--server", "lease": "--lease", "span": "--span"}
+        said = next(named[name] for name, value in far.items() if value)
+        raise CalabashError(f"{said} goes with --remote only", hint="add --remote, or leave it out")
+    start(words, command)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
-import ssl
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -69,13 +67,3 @@ def make_certificate(name: str, now: datetime.datetime) -> OwnCertificate:
     )
     certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     return OwnCertificate(certificate=certificate, key=private)
-
-
-def fingerprint(certificate: bytes) -> str:
-    """``sha256:`` and 64 digits of a PEM certificate."""
-    return fingerprint_of_der(ssl.PEM_cert_to_DER_cert(certificate.decode("ascii")))
-
-
-def fingerprint_of_der(certificate: bytes) -> str:
-    """As :func:`fingerprint`, of what a TLS connection shows."""
-    return f"sha256:{hashlib.sha256(certificate).hexdigest()}"

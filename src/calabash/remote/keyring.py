@@ -12,20 +12,16 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.remote.crypto import new_signing_key, public_of
+from calabash.remote.structfiles import read_struct, write_struct
 from calabash.remote.tokens import KnownKey, TokenClaims, issue
-from calabash.seams.host.files import disk_full_is_a_reason, write_durably
 
 KEYS_FILE, TOKENS_FILE, LOCK_FILE = "keys.json", "tokens.json", "tokens.lock"
-FILE_BYTES_MAX = 16 << 20
 FORGOTTEN_S = 30 * 86_400  # so long after its end a token is still listed
-
-Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class KeptKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -153,23 +149,6 @@ class TokenOffice:
 
     def _write(self, name: str, content: msgspec.Struct) -> None:
         write_struct(self._directory / name, content)
-
-
-def write_struct(path: Path, content: msgspec.Struct) -> None:
-    """Replace a file as a whole, durably and for its owner only."""
-    with disk_full_is_a_reason(f"cannot write {path}"):
-        write_durably(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-
-
-def read_struct(path: Path, shape: type[Shape]) -> Shape:
-    """Raises CalabashError(BAD_FILE) for what is not that, and never shows its content, which may be secret."""
-    try:
-        with path.open("rb") as source:
-            return msgspec.json.decode(source.read(FILE_BYTES_MAX), type=shape)
-    except (ValueError, msgspec.MsgspecError, RecursionError):
-        raise CalabashError(
-            f"{path} is damaged", reason=Reason.BAD_FILE, hint="put a copy of it back, or move it away to begin anew"
-        ) from None
 
 
 def _new_key() -> KeptKey:

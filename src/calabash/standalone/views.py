@@ -60,6 +60,7 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
         index=device.index,
         vendor=device.vendor,
         model=device.model,
+        compute_capability=".".join(map(str, device.compute_capability)) if any(device.compute_capability) else "",
         memory_mib=device.memory_mib,
         memory_used_mib=reading.memory_used_mib if reading else 0,
         memory_allocated_mib=division.memory_mib if division else 0,

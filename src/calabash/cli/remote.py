@@ -1,0 +1,243 @@
+"""``calabash remote``: cards of other machines, who uses them, and cards that are kept for several programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calabash.cli import output
+from calabash.cli.failure import say
+from calabash.cli.home import home
+from calabash.cli.output import Column, Row, command_line, dash
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration, format_mib, parse_duration_s, parse_memory_mib, parse_percent
+
+if TYPE_CHECKING:
+    from calabash.remote.account import RemoteAccount
+    from calabash.remote.contact import ServerContact
+
+ASK_S = 10.0
+
+
+def account() -> RemoteAccount:
+    """What this user keeps of servers."""
+    from calabash.remote.account import RemoteAccount  # noqa: PLC0415
+
+    return RemoteAccount(home() / "remote")
+
+
+@click.group()
+def remote() -> None:
+    """Use cards of other machines."""
+
+
+@remote.command()
+@click.argument("address", metavar="HOST:PORT")
+@click.option(
+    "--token", "file", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Its token; - reads it."
+)
+@click.option("--name", default="", metavar="NAME", help="What to call it. Default: the host.")
+def add(address: str, file: Path, name: str) -> None:
+    """Remember a server and its token; it is asked once whether both are right."""
+    from calabash.remote.addresses import parse_address  # noqa: PLC0415
+    from calabash.remote.contact import ServerContact  # noqa: PLC0415
+    from calabash.remote.tokenfile import read_token_file  # noqa: PLC0415
+
+    where, said = parse_address(address), read_token_file(file)
+    server = ServerContact(name=name or where.host, address=where, certificate=said.certificate, token=said.token)
+    view = server.call("GET", "/v1/server", timeout_s=ASK_S)
+    account().add(server)
+    click.echo(f"server {server.name} is known: {len(view['cards'])} cards")
+
+
+@remote.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Forget a server and its token."""
+    account().remove(name)
+    click.echo(name)
+
+
+def every(servers: Sequence[ServerContact], ask: Callable[[ServerContact], Any]) -> list[tuple[ServerContact, Any]]:
+    """What servers answer, all asked at once; those that do not are told of. Raises when none does."""
+
+    def asked(server: ServerContact) -> Any:
+        try:
+            return ask(server)
+        except CalabashError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=min(32, len(servers))) as pool:
+        answers = list(zip(servers, pool.map(asked, servers), strict=True))
+    failed = [answer for _, answer in answers if isinstance(answer, CalabashError)]
+    if len(failed) == len(answers):
+        raise failed[0]
+    for error in failed:
+        say(f"warning: {error.message}")
+    return [(server, answer) for server, answer in answers if not isinstance(answer, CalabashError)]
+
+
+def views(servers: Sequence[ServerContact]) -> list[tuple[ServerContact, Any]]:
+    """The servers' cards."""
+    return every(servers, lambda server: server.call("GET", "/v1/server", timeout_s=ASK_S))
+
+
+_SERVER = Column(title="SERVER", text=lambda r: r["server"])
+_GPU = Column(title="GPU", text=lambda r: str(r["index"]), right=True)
+_MODEL = Column(title="MODEL", text=lambda r: r["model"])
+_TOTAL = Column(title="TOTAL", text=lambda r: format_mib(r["memory_mib"]), right=True)
+_HEALTH = Column(title="HEALTH", text=lambda r: r["health"])
+LIST_COLUMNS = (
+    _SERVER,
+    _GPU,
+    _MODEL,
+    _HEALTH,
+    _TOTAL,
+    Column(title="FREE", text=lambda r: format_mib(r["memory_free_mib"]), right=True),
+    Column(title="CORES FREE", text=lambda r: f"{r['cores_free_percent']}%", right=True),
+    Column(title="COMPUTE", text=lambda r: dash(r["compute_capability"]), wide=True),
+    Column(title="DRIVER", text=lambda r: r["driver"], wide=True),
+    Column(title="UUID", text=lambda r: r["uuid"], wide=True),
+)
+SMI_COLUMNS = (
+    _SERVER,
+    _GPU,
+    _MODEL,
+    _HEALTH,
+    Column(title="UTIL", text=lambda r: f"{r['utilization_percent']}%", right=True),
+    Column(title="MEMORY USED", text=lambda r: format_mib(r["memory_used_mib"]), right=True),
+    _TOTAL,
+    Column(title="LEASES", text=lambda r: ",".join(lease[:8] for lease in r["leases"]) or "-"),
+)
+
+
+def _cards(names: Sequence[str], filters: Sequence[str]) -> list[Row]:
+    import msgspec  # noqa: PLC0415
+
+    from calabash.remote.cards import facts_of  # noqa: PLC0415
+    from calabash.remote.filters import parse_filters  # noqa: PLC0415
+    from calabash.remote.shapes import RemoteCard  # noqa: PLC0415
+
+    wanted = parse_filters(filters)
+    return [
+        {"server": server.name, "driver": view["driver"], **card}
+        for server, view in views(account().servers(*names))
+        for card in view["cards"]
+        if wanted.accepts(facts_of(msgspec.convert(card, RemoteCard), server=view["name"], driver=view["driver"]))
+    ]
+
+
+_filters = click.option(
+    "--filter", "filters", multiple=True, metavar="TERMS", help="Only such cards: 'memory>=40GiB,model~A100'."
+)
+_servers = click.option(
+    "--server", "names", multiple=True, metavar="NAME", help="Only this server; repeat for several."
+)
+
+
+@remote.command("list")
+@_filters
+@_servers
+@output.option
+def list_cards(filters: tuple[str, ...], names: tuple[str, ...], fmt: str) -> None:
+    """List the cards of all servers and what is free of them."""
+    output.emit("RemoteCardList", _cards(names, filters), LIST_COLUMNS, fmt, name="uuid")
+
+
+@remote.command()
+@_filters
+@_servers
+@output.option
+def smi(filters: tuple[str, ...], names: tuple[str, ...], fmt: str) -> None:
+    """Show how busy the cards of all servers are, and which leases hold them."""
+    output.emit("RemoteCardList", _cards(names, filters), SMI_COLUMNS, fmt, name="uuid")
+
+
+def _age(row: Row) -> str:
+    return format_duration(max(0.0, time.time() - row["made_at"]))
+
+
+SESSION_COLUMNS = (
+    Column(title="LEASE", text=lambda r: r["id"] if r["reserved"] else r["id"][:8]),
+    _SERVER,
+    Column(title="TOKEN", text=lambda r: r["token"]),
+    Column(title="GPUS", text=lambda r: str(r["gpus"]), right=True),
+    Column(title="CORES", text=lambda r: f"{r['cores']}%", right=True),
+    Column(title="MEMORY", text=lambda r: format_mib(r["memory_mib"]), right=True),
+    Column(title="KIND", text=lambda r: "reserved" if r["reserved"] else "run"),
+    Column(title="SESSIONS", text=lambda r: str(len(r["sessions"])), right=True),
+    Column(title="FROM", text=lambda r: ",".join(sorted({s["peer"] for s in r["sessions"]})) or "-", wide=True),
+    Column(title="AGE", text=_age, right=True),
+    Column(title="ENDS IN", text=lambda r: format_duration(r["ends_in_s"]), right=True, wide=True),
+    Column(title="COMMAND", text=command_line),
+)
+
+
+def _leases(names: Sequence[str]) -> list[dict[str, Any]]:
+    answers = every(account().servers(*names), lambda s: s.call("GET", "/v1/leases", timeout_s=ASK_S))
+    return [{"server": server.name, **lease} for server, answer in answers for lease in answer["items"]]
+
+
+@remote.command()
+@_servers
+@output.option
+def sessions(names: tuple[str, ...], fmt: str) -> None:
+    """List what is held with this user's tokens: runs and reservations, and the programs that use them."""
+    output.emit("LeaseList", _leases(names), SESSION_COLUMNS, fmt)
+
+
+@remote.command()
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Cards.")
+@click.option("--memory", metavar="SIZE", help="Memory of each card. Default: the whole card.")
+@click.option("--cores", default="100", show_default=True, metavar="PERCENT", help="Share of each card.")
+@click.option(
+    "--idle", default="10m", show_default=True, metavar="TIME", help="Given back when nobody uses it so long."
+)
+@click.option("--wait", default="0", metavar="TIME", help="Wait so long for room. Default: do not wait.")
+@_filters
+@click.option("--server", "names", multiple=True, metavar="NAME", help="This server.")
+def reserve(
+    *, gpus: int, memory: str | None, cores: str, idle: str, wait: str, filters: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """Keep cards for several programs: `calabash run --remote --lease ID -- PROGRAM` uses them."""
+    from calabash.cli.remoterun import leased  # noqa: PLC0415
+
+    idle_s = parse_duration_s(idle)
+    if idle_s < 1:
+        raise CalabashError(f"--idle {idle} is too short", hint="at least 1s")
+    order = {
+        "gpus": gpus,
+        "memory_mib": parse_memory_mib(memory) if memory else None,
+        "cores": parse_percent(cores),
+        "filters": list(filters),
+        "wait_s": parse_duration_s(wait),
+        "idle_s": idle_s,
+        "command": ["(reserved)"],
+    }
+    server, granted = leased(order, names)
+    account().keep_key(server, granted["id"], granted["key"], granted["grace_s"])
+    click.echo(granted["id"])
+
+
+@remote.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+def release(ids: tuple[str, ...]) -> None:
+    """Give reservations or runs back; programs that use them lose their cards."""
+    kept = account()
+    for wanted in ids:
+        meant = [lease for lease in _leases(()) if lease["id"].startswith(wanted)] if wanted else []
+        if len(meant) != 1:
+            raise CalabashError(
+                f"{'several leases begin' if meant else 'no lease begins'} with {wanted[:40]!r}",
+                reason=Reason.NOT_FOUND,
+                hint="see `calabash remote sessions`",
+            )
+        server = kept.servers(meant[0]["server"])[0]
+        server.call("DELETE", f"/v1/leases/{meant[0]['id']}", timeout_s=30)
+        kept.forget_key(meant[0]["id"])
+        click.echo(meant[0]["id"])

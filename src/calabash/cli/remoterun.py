@@ -1,0 +1,142 @@
+"""``calabash run --remote``: get a lease of a server, and become the program with the libraries that reach it.
+
+As without ``--remote``, the program takes over this process: exit codes, signals and the terminal are its own. A process
+beside it keeps the lease (:mod:`calabash.remote.keeper`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from calabash.cli import ask
+from calabash.cli.failure import say
+from calabash.cli.remote import account, views
+from calabash.cli.run import become_with_worker
+from calabash.model.errors import CalabashError, Reason
+from calabash.remote.choice import rank
+from calabash.remote.filters import parse_filters
+from calabash.remote.keeper import keep_for_this_process
+from calabash.remote.shapes import LeaseOrder, ServerView
+from calabash.seams.gpu.library import shim_library
+
+if TYPE_CHECKING:
+    from calabash.remote.contact import ServerContact
+
+_ANSWER_S = 30.0
+_TAKEN = {"gpus", "memory_mib", "cores", "models", "run_time_s", "wait_s", "command"}
+_NO_ROOM = {
+    Reason.NO_CAPACITY,
+    Reason.NO_MEMORY,
+    Reason.NO_CORES,
+    Reason.NO_DEVICES,
+    Reason.MODE_CONFLICT,
+    Reason.UNHEALTHY,
+    Reason.DRAINED,
+    Reason.TOO_LARGE,
+    Reason.SELECTOR_MISMATCH,
+}
+
+
+def start_remote(
+    given: Mapping[str, Sequence[str]],
+    command: Sequence[str],
+    *,
+    filters: Sequence[str],
+    servers: Sequence[str],
+    lease: str,
+    span: bool,
+) -> NoReturn:
+    """Become ``command`` on cards of another machine. Raises CalabashError when there are none."""
+    if span:
+        raise CalabashError(
+            "cards of several servers cannot be joined in one run yet",
+            reason=Reason.UNSUPPORTED,
+            hint="leave --span out: all cards of a run come from one server",
+        )
+    if lease:
+        server, lease_id, grace_s = _reserved(given, lease, servers, filters)
+        path = account().key_file(lease_id)
+    else:
+        server, granted = leased({**_order(given, command), "filters": list(filters)}, servers)
+        lease_id, grace_s = granted["id"], granted["grace_s"]
+        for text in granted["warnings"]:
+            say(f"warning: {text}")
+        try:
+            path = account().keep_key(server, lease_id, granted["key"], grace_s)
+        except BaseException:
+            server.call("DELETE", f"/v1/leases/{lease_id}")
+            raise
+    keep_for_this_process(account(), server, lease_id, grace_s, own=not lease)
+    libraries = shim_library().parent.parent / "remote"
+    become_with_worker(command, {"LD_LIBRARY_PATH": str(libraries), "CALABASH_REMOTE": f"file:{path}"})
+
+
+def leased(order: Mapping[str, Any], names: Sequence[str]) -> tuple[ServerContact, Any]:
+    """A lease of the server that fits best, and that server. Raises CalabashError: why there is none."""
+    wanted = msgspec.convert(order, LeaseOrder)
+    parse_filters(wanted.filters)  # what is wrong with them is told before anybody is asked
+    servers = account().servers(*names)
+    if len(servers) > 1:
+        found = views(servers)
+        ranked = rank([msgspec.convert(view, ServerView) for _, view in found], wanted)
+        servers = [found[number][0] for number in ranked]
+    failure: CalabashError | None = None
+    for server in servers:
+        try:
+            return server, _asked(server, order, 0.0)
+        except CalabashError as error:
+            if error.reason not in _NO_ROOM:
+                raise
+            failure = failure or error
+    if wanted.wait_s:
+        return servers[0], _asked(servers[0], order, wanted.wait_s)
+    assert failure is not None
+    raise CalabashError(
+        failure.message,
+        reason=failure.reason,
+        hint="wait for room with --wait 10m, or ask for less; see `calabash remote list` for what is free",
+    )
+
+
+def _asked(server: ServerContact, order: Mapping[str, Any], wait_s: float) -> Any:
+    return server.call("POST", "/v1/leases", {**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
+
+
+def _order(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
+    """What the options ask for. Raises BAD_REQUEST for one that has no meaning on another machine."""
+    body = ask.request(given, command)
+    for option in ask.OPTIONS:
+        if given.get(option.flag) and option.field not in _TAKEN:
+            raise CalabashError(
+                f"{option.flag} does not go with --remote",
+                hint="how a server gives out its cards, and on whose account, its token and its owner say",
+            )
+    return {name: value for name, value in body.items() if name in _TAKEN}
+
+
+def _reserved(
+    given: Mapping[str, Sequence[str]], lease: str, servers: Sequence[str], filters: Sequence[str]
+) -> tuple[ServerContact, str, float]:
+    """A reservation's server, its whole id, and how often it is to be renewed."""
+    asked = [flag for flag, values in given.items() if values] + (["--filter"] if filters else [])
+    if asked:
+        raise CalabashError(f"{asked[0]} does not go with --lease", hint="the reservation says what there is")
+    refusal: CalabashError | None = None
+    for server in account().servers(*servers):
+        try:
+            found = server.call("GET", "/v1/leases")["items"]
+        except CalabashError as error:
+            refusal = refusal or error
+            continue
+        meant = [item for item in found if item["reserved"] and item["id"].startswith(lease)]
+        if len(meant) == 1:
+            renewed = server.call("POST", f"/v1/leases/{meant[0]['id']}/renew", {})
+            return server, meant[0]["id"], min(60.0, renewed["ends_in_s"])
+    raise refusal or CalabashError(
+        f"there is no reservation {lease[:40]!r}",
+        reason=Reason.NOT_FOUND,
+        hint="see `calabash remote sessions` for those there are",
+    )

@@ -1,0 +1,205 @@
+"""``calabash server``: offer the pool of this machine to programs of others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from calabash.cli import home as homes
+from calabash.cli import output
+from calabash.cli.pool import where
+from calabash.cli.servertoken import token
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.units import format_duration, parse_duration_s
+
+READY_TIMEOUT_S = 30.0
+
+
+def directory() -> Path:
+    """Where the server's files are."""
+    return homes.home() / "server"
+
+
+def own_server() -> Any:
+    """The server of this home."""
+    from calabash.remote.contact import OwnServer  # noqa: PLC0415
+    from calabash.remote.directory import SOCKET_FILE  # noqa: PLC0415
+
+    return OwnServer(path=directory() / SOCKET_FILE)
+
+
+@click.group()
+def server() -> None:
+    """Offer the cards of this machine to programs on other machines."""
+
+
+server.add_command(token)
+
+
+@server.command()
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where to listen, like 0.0.0.0:7433.")
+@click.option("--sim", metavar="NAME", help="Start the pool with a simulated node when none runs.")
+@click.option("--name", default="", metavar="NAME", help="What filters call it. Default: the name of this machine.")
+@click.option(
+    "--grace", default="60s", show_default=True, metavar="TIME", help="How long a break of the network may be."
+)
+@click.option(
+    "--on-revoke",
+    type=click.Choice(["cut", "finish"]),
+    default="cut",
+    show_default=True,
+    help="What becomes of programs whose token was revoked or has expired.",
+)
+@click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
+def up(*, listen: str, sim: str | None, name: str, grace: str, on_revoke: str, foreground: bool) -> None:
+    """Start the server, and the pool when none runs yet."""
+    from calabash.remote.addresses import parse_address  # noqa: PLC0415
+
+    address, grace_s = parse_address(listen), parse_duration_s(grace)
+    if not 1 <= grace_s <= 86_400:
+        raise CalabashError(f"--grace {grace} is out of range", hint="1s to 24h")
+    _pool_is_up(sim)
+    named = name or socket.gethostname()
+    if foreground:
+        _serve(address, named, grace_s, on_revoke)
+        return
+    words = [
+        "server",
+        "up",
+        "--listen",
+        str(address),
+        "--name",
+        named,
+        "--grace",
+        f"{grace_s}",
+        "--on-revoke",
+        on_revoke,
+    ]
+    process, log, start = _started(words)
+    view = _ready(process, log, start)
+    where_to = (directory() / "address").read_text().strip()
+    click.echo(f"server is up: {view['name']} at {where_to}, {len(view['cards'])} cards, pid {view['pid']}")
+
+
+def _pool_is_up(sim: str | None) -> None:
+    try:
+        status = homes.client().get("/v1/status")
+    except CalabashError as error:
+        if error.reason is not Reason.POOL_DOWN:
+            raise
+        command = [sys.executable, "-m", "calabash.cli.main", "up", *(["--sim", sim] if sim else [])]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)  # it has said why
+        return
+    if sim and status["sim"] != sim:
+        raise CalabashError(
+            f"the pool that runs is on {where(status)}, not on simulated node {sim}",
+            reason=Reason.POOL_RUNNING,
+            hint="leave --sim out, or stop it with `calabash down`",
+        )
+
+
+def _serve(address: Any, name: str, grace_s: float, on_revoke: str) -> None:
+    from calabash.remote.broker import ServerSettings  # noqa: PLC0415
+    from calabash.remote.serve import run_server  # noqa: PLC0415
+    from calabash.standalone.client import socket_path  # noqa: PLC0415
+
+    settings = ServerSettings(name=name, grace_s=grace_s, on_revoke="finish" if on_revoke == "finish" else "cut")
+    run_server(directory(), settings, address, Path(socket_path(homes.directory())))
+
+
+def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
+    from calabash.remote.directory import LOG_FILE, make_directory  # noqa: PLC0415
+
+    make_directory(directory())
+    log = directory() / LOG_FILE
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
+        start = sink.tell()
+        command = [sys.executable, "-m", "calabash.cli.main", *words, "--foreground"]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+    return process, log, start
+
+
+def _ready(process: subprocess.Popen[bytes], log: Path, start: int) -> dict[str, Any]:
+    """The server's view when it answers; raises with its own words when it ended instead."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise _last_words(log, start, process.returncode)
+        with contextlib.suppress(CalabashError):
+            view: dict[str, Any] = own_server().call("GET", "/v1/server", timeout_s=5)
+            if view["pid"] == process.pid:
+                return view
+        time.sleep(0.02)
+    process.terminate()
+    raise CalabashError(
+        f"the server did not answer within {READY_TIMEOUT_S:.0f}s", reason=Reason.TIMEOUT, hint=f"see {log}"
+    )
+
+
+def _last_words(log: Path, start: int, code: int) -> CalabashError:
+    with log.open("rb") as source:
+        source.seek(start)
+        lines = source.read(1 << 20).decode(errors="replace").splitlines()
+    message = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    hint = next((line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")), f"see {log}")
+    return CalabashError(message or f"the server ended with exit code {code}", reason=Reason.CONFLICT, hint=hint)
+
+
+@server.command()
+@click.option("--force", is_flag=True, help="Take back what is held first.")
+def down(force: bool) -> None:
+    """Stop the server. Refuses while leases are held, unless --force; the pool stays up."""
+    found = own_server()
+    pid = found.call("GET", "/v1/server")["pid"]
+    found.call("POST", "/v1/shutdown", {"force": force}, timeout_s=120)
+    deadline = time.monotonic() + 15
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    click.echo("server is down")
+
+
+@server.command()
+@output.option
+def status(fmt: str) -> None:
+    """Show the server: its address, cards and leases."""
+    view = own_server().call("GET", "/v1/server")
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("Server", view, fmt))
+        return
+    if fmt == "name":
+        click.echo(view["name"])
+        return
+    rows = [
+        ("server", f"{view['name']}, pid {view['pid']}, version {view['version']}"),
+        ("address", (directory() / "address").read_text().strip()),
+        ("leases", str(view["leases"]) + (", takes no new ones: it is being drained" if view["draining"] else "")),
+        ("cards", str(len(view["cards"]))),
+        ("grace", format_duration(view["grace_s"])),
+        ("driver", view["driver"]),
+    ]
+    for title, text in rows:
+        click.echo(f"{title:<12}{text}")
+
+
+@server.command()
+def drain() -> None:
+    """Take no new leases; what runs may finish."""
+    own_server().call("POST", "/v1/drain", {"draining": True})
+    click.echo("the server takes no new leases")
+
+
+@server.command()
+def undrain() -> None:
+    """Take new leases again."""
+    own_server().call("POST", "/v1/drain", {"draining": False})
+    click.echo("the server takes new leases")

@@ -1,0 +1,232 @@
+"""The server's process: takes its directory, opens its port, and serves until a signal or its owner says to end.
+
+uvicorn's HTTP/1.1 runs on connections that the door passes on, over TLS, and on the owner's Unix socket, without. What runs
+on the cards is not touched by the end of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import socket
+import ssl
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.remote.addresses import ServerAddress
+from calabash.remote.audit import AuditLog
+from calabash.remote.broker import Broker, ServerSettings
+from calabash.remote.directory import (
+    ADDRESS_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    SOCKET_FILE,
+    certificate_of,
+    own_directory,
+)
+from calabash.remote.door import Door
+from calabash.remote.gatekeeper import Gatekeeper
+from calabash.remote.handlers import OWNER_KEY, remote_application
+from calabash.remote.holdings import Holdings
+from calabash.remote.journal import LeaseJournal
+from calabash.remote.numbers import Tallies
+from calabash.remote.pool import PoolSocket
+from calabash.seams.host.files import write_durably
+
+HANDSHAKE_S = 5.0
+REQUEST_S = 10.0
+CONNECTIONS_MAX = 1024
+SWEEP_S = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 that does not wait for a request for ever."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = self.loop.call_later(REQUEST_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # not even the head of a request, or of another
+            self.transport.abort()
+
+
+class RemoteServer:
+    """Everything of one server but its pool."""
+
+    def __init__(self, directory: Path, broker: Broker, gatekeeper: Gatekeeper) -> None:
+        self._directory = directory
+        self._broker = broker
+        self._stopping = asyncio.Event()
+        application = remote_application(broker, gatekeeper, stop=self._stopping.set)
+        self._config = uvicorn.Config(
+            application,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=16 * 1024,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=5,
+        )
+        self._config.load()
+        self._state = ServerState()
+
+    async def serve(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        """Until it is told to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+
+        async def pass_on(connection: socket.socket) -> None:
+            try:
+                await loop.connect_accepted_socket(
+                    lambda: self._protocol(owner=False), connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+                )
+            except (OSError, TimeoutError):
+                connection.close()  # it speaks no TLS, or no more
+
+        tallies = self._broker.holdings.tallies
+
+        def count(kind: str) -> None:
+            tallies.count("connections_total", kind)
+            if kind == "session":
+                tallies.count("sessions_total")
+
+        await self._broker.begin()
+        door = Door(listener, entrance=self._broker.holdings.entrance, pass_on=pass_on, count=count)
+        path = self._directory / SOCKET_FILE
+        path.unlink(missing_ok=True)  # we hold the lock: its owner is dead
+        own = await loop.create_unix_server(lambda: self._protocol(owner=True), str(path))
+        path.chmod(0o600)
+        tasks = [loop.create_task(door.serve()), loop.create_task(self._sweeping())]
+        log.info("server is up", address=str(ServerAddress.of(listener)), name=self._broker.settings.name)
+        await self._stopping.wait()
+        for task in tasks:
+            task.cancel()
+        own.close()
+        path.unlink(missing_ok=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._let_finish()
+        log.info("server is down")
+
+    def _protocol(self, *, owner: bool) -> asyncio.Protocol:
+        made: Any = self._config.http_protocol_class
+        found: asyncio.Protocol = made(config=self._config, server_state=self._state, app_state={OWNER_KEY: owner})
+        return found
+
+    async def _sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await self._broker.sweep()
+            except CalabashError as error:
+                log.warning("a look at the leases failed", why=error.message)
+
+    async def _let_finish(self) -> None:
+        """Answers that are being written are, those that wait are not waited for."""
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            _, left = await asyncio.wait(self._state.tasks, timeout=2)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+
+def run_server(directory: Path, settings: ServerSettings, address: ServerAddress, pool: Path) -> None:
+    """Serve ``pool``, a socket, at ``address``. Raises CalabashError when it cannot start."""
+    structlog.configure(
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection is a descriptor
+    with ExitStack() as stack:
+        stack.enter_context(own_directory(directory))
+        context = _tls(directory, settings.name)
+        listener = stack.enter_context(_listening(address))
+        gatekeeper = Gatekeeper(directory)
+        write_durably(directory / ADDRESS_FILE, f"{ServerAddress.of(listener)}\n".encode())
+
+        async def main() -> None:
+            holdings = Holdings(
+                pool=PoolSocket(pool),
+                gatekeeper=gatekeeper,
+                journal=LeaseJournal(directory),
+                audit=AuditLog(directory),
+                tallies=Tallies(),
+            )
+            await RemoteServer(directory, Broker(settings, holdings), gatekeeper).serve(listener, context)
+
+        asyncio.run(main())
+
+
+def _tls(directory: Path, name: str) -> ssl.SSLContext:
+    certificate_of(directory, name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
+    except (ssl.SSLError, OSError) as error:
+        raise CalabashError(
+            f"the certificate in {directory} cannot be used: {error}",
+            reason=Reason.BAD_FILE,
+            hint=f"put {CERTIFICATE_FILE} and {KEY_FILE} back; a new certificate makes all tokens useless",
+        ) from None
+    return context
+
+
+def _listening(address: ServerAddress) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise CalabashError(
+            f"cannot listen on {address}: {(error.strerror or str(error)).lower()}",
+            reason=Reason.CONFLICT,
+            hint="choose another port, or see what uses it: ss -ltnp",
+        ) from None
+    with contextlib.suppress(OSError):  # a client whose machine is gone is found out
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return listener

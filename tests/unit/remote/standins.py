@@ -1,0 +1,156 @@
+"""A pool for brokers to ask, in memory, and a host of workers to hand connections to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.remote.audit import AuditLog
+from calabash.remote.broker import Broker, ServerSettings
+from calabash.remote.gatekeeper import Gatekeeper
+from calabash.remote.holdings import Holdings
+from calabash.remote.journal import LeaseJournal
+from calabash.remote.keyring import TokenOffice
+from calabash.remote.numbers import Tallies
+from calabash.remote.tokens import TokenClaims, read_token
+
+GREETING = struct.Struct("<8sHHI16s32s")
+
+
+class MemoryPool:
+    """Grants what there are cards for: a whole one for each allocation."""
+
+    def __init__(self, cards: int = 2) -> None:
+        self.cards = cards
+        self.allocations: dict[str, dict[str, Any]] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.away = False
+        self.grants = asyncio.Event()
+        self.grants.set()
+
+    async def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        if self.away:
+            raise CalabashError("no pool answers", reason=Reason.POOL_DOWN)
+        if path == "/v1/status":
+            return {"driver": "nvidia 580.65.06"}
+        if path == "/v1/devices":
+            return {"items": [self._device(number) for number in range(self.cards)]}
+        if (method, path) == ("POST", "/v1/allocations"):
+            return await self._grant(body)
+        if method == "DELETE":
+            name = path.removeprefix("/v1/allocations/").partition("?")[0]
+            if self.allocations.pop(name, None) is None:
+                raise CalabashError("there is none", reason=Reason.NOT_FOUND)
+            return {}
+        assert path == "/v1/allocations", path
+        return {"items": list(self.allocations.values())}
+
+    async def _grant(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(body)
+        await self.grants.wait()
+        if len(self.allocations) + body["gpus"] > self.cards:
+            raise CalabashError("no card is free", reason=Reason.NO_CAPACITY, hint="wait")
+        name = f"a{len(self.asked)}"
+        self.allocations[name] = {
+            "id": name,
+            "uid": os.geteuid(),
+            "command": body["command"],
+            "pids": [1, 2],
+            "state": "running",
+        }
+        slices = [{"device": f"GPU-{n}", "memory_mib": body["memory_mib"] or 40960} for n in range(body["gpus"])]
+        return {"id": name, "slices": slices, "worker_socket": f"/run/{name}.sock", "warnings": []}
+
+    def _device(self, number: int) -> dict[str, Any]:
+        return {
+            "uuid": f"GPU-{number}",
+            "index": number,
+            "model": "NVIDIA A100-SXM4-40GB" if number % 2 == 0 else "NVIDIA H100 80GB",
+            "compute_capability": "8.0" if number % 2 == 0 else "9.0",
+            "memory_mib": 40960 if number % 2 == 0 else 81920,
+            "memory_free_mib": 40960 if number % 2 == 0 else 81920,
+            "memory_used_mib": 0,
+            "core_allocated_percent": 0,
+            "utilization_percent": 0,
+            "health": "healthy",
+            "allocations": list(self.allocations) if number == 0 else [],
+        }
+
+
+class Clockwork:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+class BrokerWorld:
+    """A broker on a pool in memory."""
+
+    def __init__(self, directory: Path, pool: MemoryPool, *, settings: ServerSettings | None = None) -> None:
+        self.directory = directory
+        self.pool = pool
+        self.settings = settings or ServerSettings(name="lab01", grace_s=60)
+        self.office = TokenOffice(directory)
+        self.clock = Clockwork()
+        self.again()
+
+    def again(self) -> None:
+        """A broker that starts with what is on disk."""
+        self.gatekeeper = Gatekeeper(self.directory, now=self.clock)
+        self.holdings = Holdings(
+            pool=self.pool,
+            gatekeeper=self.gatekeeper,
+            journal=LeaseJournal(self.directory),
+            audit=AuditLog(self.directory, now=self.clock),
+            tallies=Tallies(),
+            clock=self.clock,
+            now=self.clock,
+        )
+        self.broker = Broker(self.settings, self.holdings)
+
+    def claims(self, name: str = "vision", *, gpus: int = 2, memory_mib: int = 0, cores: int = 100) -> TokenClaims:
+        text = self.office.create(name, gpus=gpus, memory_mib=memory_mib, cores=cores, valid_s=5000, now=self.clock())
+        ring = self.office.keyring()
+        return read_token(text, server=ring.server, keys=ring.known(), now=self.clock())
+
+    def audited(self) -> str:
+        return (self.directory / "audit.log").read_text()
+
+
+class HostStandIn:
+    """Listens as a host of workers does, takes one connection after the other and answers with ``status``."""
+
+    def __init__(self, path: Path, status: int = 0) -> None:
+        self.path = path
+        self.status = status
+        self.greetings: list[tuple[Any, ...]] = []
+        self.passed: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen()
+
+    async def take(self) -> socket.socket:
+        """The next connection that is handed over."""
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        guest, _ = await loop.sock_accept(self._listener)
+        with guest:
+            guest.setblocking(True)
+            data, descriptors, _, _ = socket.recv_fds(guest, GREETING.size, 1)
+            self.greetings.append(GREETING.unpack(data))
+            self.passed.append(socket.socket(fileno=descriptors[0]))
+            guest.send(bytes([self.status]))
+        return self.passed[-1]
+
+    def close(self) -> None:
+        for each in (self._listener, *self.passed):
+            each.close()
