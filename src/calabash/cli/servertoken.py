@@ -54,7 +54,7 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
     """
     from calabash.remote.directory import certificate_of  # noqa: PLC0415
     from calabash.remote.fingerprints import fingerprint  # noqa: PLC0415
-    from calabash.remote.tokenfile import TokenFile  # noqa: PLC0415
+    from calabash.remote.tokenfile import GivenToken  # noqa: PLC0415
 
     if re.match(NAME_PATTERN, name) is None:
         raise CalabashError(f"{name[:80]!r} is not a name", hint=NAME_HINT)
@@ -67,7 +67,7 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
     certificate = fingerprint(certificate_of(home() / "server", socket.gethostname()))
     addresses = servers or _addresses(home() / "server")
     _for_its_owner_only()
-    click.echo(TokenFile(token=text, certificate=certificate, servers=tuple(addresses)).text(name=name), nl=False)
+    click.echo(GivenToken(token=text, certificate=certificate, servers=tuple(addresses)).text(name=name), nl=False)
 
 
 def _addresses(directory: Path) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ Entrance = Callable[[str, str, str], tuple[str, str] | None]
 Passed = Callable[[socket.socket], Awaitable[None]]
 
 
-class Door:
+class FrontDoor:
     """Serves a listening socket.
 
     Args:

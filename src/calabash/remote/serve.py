@@ -34,7 +34,7 @@ from calabash.remote.directory import (
     certificate_of,
     own_directory,
 )
-from calabash.remote.door import Door
+from calabash.remote.door import FrontDoor
 from calabash.remote.gatekeeper import Gatekeeper
 from calabash.remote.handlers import OWNER_KEY, remote_application
 from calabash.remote.holdings import Holdings
@@ -125,7 +125,7 @@ class RemoteServer:
                 tallies.count("sessions_total")
 
         await self._broker.begin()
-        door = Door(listener, entrance=self._broker.holdings.entrance, pass_on=pass_on, count=count)
+        door = FrontDoor(listener, entrance=self._broker.holdings.entrance, pass_on=pass_on, count=count)
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)  # we hold the lock: its owner is dead
         own = await loop.create_unix_server(lambda: self._protocol(owner=True), str(path))

@@ -22,7 +22,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenFile:
+class GivenToken:
     """``certificate`` is the fingerprint of the server's; ``servers`` are addresses, HOST:PORT."""
 
     token: str = field(repr=False)
@@ -35,7 +35,7 @@ class TokenFile:
         return "\n".join([*lines, *(f"server = {server}" for server in self.servers)]) + "\n"
 
 
-def parse_token_file(text: str, *, what: str) -> TokenFile:
+def parse_token_file(text: str, *, what: str) -> GivenToken:
     """Raises CalabashError(BAD_FILE) that names the line, and never shows what it says."""
     found: dict[str, list[str]] = {name: [] for name in _FIELDS}
     for number, line in enumerate(text.splitlines(), 1):
@@ -48,10 +48,10 @@ def parse_token_file(text: str, *, what: str) -> TokenFile:
         found[name].append(value)
     if not found["token"] or not found["certificate"]:
         raise _bad(f"{what} is no token file: it has no {'certificate' if found['token'] else 'token'}")
-    return TokenFile(token=found["token"][0], certificate=found["certificate"][0], servers=tuple(found["server"]))
+    return GivenToken(token=found["token"][0], certificate=found["certificate"][0], servers=tuple(found["server"]))
 
 
-def read_token_file(path: Path) -> TokenFile:
+def read_token_file(path: Path) -> GivenToken:
     """Raises NOT_PERMITTED when others than its owner can read it; ``-`` is standard input."""
     if str(path) == "-":
         return parse_token_file(sys.stdin.read(FILE_BYTES_MAX), what="standard input")

@@ -14,7 +14,7 @@ from tests.unit.remote.standins import HostStandIn
 from tests.unit.remote.test_hello import LEASE, SESSION, hello, python_hello
 
 from calabash.remote import door as door_module
-from calabash.remote.door import Door
+from calabash.remote.door import FrontDoor
 from calabash.remote.hello import NO_SUCH_LEASE
 
 KEY = "5c" * 32
@@ -28,7 +28,7 @@ class Place:
         self.counts: Counter[str] = Counter()
         self.passed: list[bytes] = []
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.door = Door(self.listener, entrance=self.entrance, pass_on=self.pass_on, count=self.count)
+        self.door = FrontDoor(self.listener, entrance=self.entrance, pass_on=self.pass_on, count=self.count)
 
     def entrance(self, lease: str, session: str, peer: str) -> tuple[str, str] | None:
         assert peer.startswith("127.0.0.1:")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from calabash.model.errors import CalabashError, Reason
 from calabash.remote.crypto import new_signing_key, public_of
 from calabash.remote.keyring import TokenOffice
-from calabash.remote.tokenfile import TokenFile, parse_token_file, read_token_file
+from calabash.remote.tokenfile import GivenToken, parse_token_file, read_token_file
 from calabash.remote.tokens import KnownKey, TokenClaims, ended, issue, read_token
 
 SERVER, KEY, SECRET = "5" * 16, "7" * 16, bytes(range(32))
@@ -129,7 +129,7 @@ def test_after_a_rotation_old_tokens_count_for_as_long_as_was_said(tmp_path: Pat
 def test_a_key_that_is_printed_shows_no_secret(tmp_path: Path) -> None:
     ring = TokenOffice(tmp_path).keyring()
     assert ring.keys[0].secret not in repr(ring)
-    assert "tok" * 10 not in repr(TokenFile(token="tok" * 10, certificate="sha256:" + "0" * 64))
+    assert "tok" * 10 not in repr(GivenToken(token="tok" * 10, certificate="sha256:" + "0" * 64))
 
 
 def test_what_the_office_writes_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_damaged_file_of_keys_is_told_without_its_content(tmp_path: Path) -> N
 
 # -- the file ------------------------------------------------------------------------------------------------------
 
-FILE = TokenFile(token="calabash1.abc.def-_", certificate="sha256:" + "0a" * 32, servers=("lab01:7433", "[::1]:7433"))
+FILE = GivenToken(token="calabash1.abc.def-_", certificate="sha256:" + "0a" * 32, servers=("lab01:7433", "[::1]:7433"))
 
 
 def test_a_token_file_is_read_as_it_was_written(tmp_path: Path) -> None:
