@@ -30,4 +30,10 @@ $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(BUILD)/image/byte
 	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) -ldl
 	@mv -f $@.new $@
 
-TARGETS += $(REMOTE_OUT)/libcuda.so.1 $(REMOTE_OUT)/calabash-worker
+# Started without the variables that it sets, so that nothing is preloaded into it.
+$(REMOTE_OUT)/calabash-enclose: $(REMOTE_DIR)/enclose/main.c $(REMOTE_DIR)/part.mk
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -Wl,-z,now -Wl,-z,relro -o $@.new $<
+	@mv -f $@.new $@
+
+TARGETS += $(REMOTE_OUT)/libcuda.so.1 $(REMOTE_OUT)/calabash-worker $(REMOTE_OUT)/calabash-enclose

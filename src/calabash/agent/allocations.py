@@ -28,6 +28,7 @@ from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
 from calabash.sharing.protocol import HeldSlice
+from calabash.sharing.registry import mode_of_device
 
 
 @dataclass(slots=True)
@@ -283,7 +284,7 @@ def slices_on(
             if part.device == device:
                 held.append(HeldSlice(slice=part, policy=record.request.policy))
                 names.append(record.id)
-                mode = record.placement.mode
+                mode = mode_of_device(record.placement.mode)
     return held, names, mode
 
 

@@ -12,6 +12,7 @@ from calabash.agent.care import Care
 from calabash.agent.cutting import Cutting
 from calabash.agent.granting import Grant, Granting
 from calabash.agent.membership import Membership
+from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.parts import build_parts
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
@@ -41,7 +42,7 @@ class NodeAgent:
         settings: how cards are given out, unless their operator says otherwise of one.
         strangers: what happens to processes on a card that have no slice of it.
         node: its name; "" is the machine's.
-        driver_files, membership, tenure: see ``parts.build_parts``.
+        driver_files, membership, tenure, workers: see ``parts.build_parts``.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class NodeAgent:
         driver_files: DriverFiles = OWN_FILES,
         membership: Membership | None = None,
         tenure: Tenure | None = None,
+        workers: WorkerUsers | None = None,
     ) -> None:
         self.node = NodeName(node or socket.gethostname())
         self._parts = build_parts(
@@ -75,6 +77,7 @@ class NodeAgent:
             driver_files=driver_files,
             membership=membership,
             tenure=tenure,
+            workers=workers,
         )
         self._watching = Watching(self._parts, home)
         self._granting = Granting(self._parts, library, settled=self._watching.record)

@@ -15,7 +15,7 @@ from calabash.agent.health_policy import read_policy
 from calabash.agent.inventory import Inventory
 from calabash.agent.ledgers import Ledgers
 from calabash.agent.membership import Membership, choose_membership
-from calabash.agent.modes.protocol import ModeExecutor, NodeTools
+from calabash.agent.modes.protocol import ModeExecutor, NodeTools, WorkerUsers
 from calabash.agent.modes.registry import open_modes
 from calabash.agent.occupancy import Occupancy
 from calabash.agent.own import OwnProcesses
@@ -24,11 +24,12 @@ from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
 from calabash.agent.tidings import Tidings
 from calabash.agent.truth import Hooks, Truth
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.clock import Clock
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
 from calabash.seams.gpu.protocol import GpuDriver
-from calabash.seams.host.processes import boot_id
+from calabash.seams.host.processes import Process, boot_id
 from calabash.seams.store import Store
 
 
@@ -67,6 +68,7 @@ def build_parts(
     driver_files: DriverFiles = OWN_FILES,
     membership: Membership | None = None,
     tenure: Tenure | None = None,
+    workers: WorkerUsers | None = None,
 ) -> NodeParts:
     """Build and join them.
 
@@ -75,6 +77,7 @@ def build_parts(
         driver_files: where the driver's own programs are when they are not ours.
         membership: where others make the groups of processes; None: the strongest form that this process may have.
         tenure: how long an allocation is kept that nobody uses.
+        workers: as whom workers run; None: mode ``brokered`` is not served.
     """
     lock = threading.RLock()
     events = Events(store, clock)
@@ -114,6 +117,13 @@ def build_parts(
         end=end,
         changed=events.changed,
     )
+
+    def join(allocation: AllocationId, process: Process) -> None:
+        membership.enter(allocation, process)
+        with lock:
+            if allocations.started(allocation, process) is None:
+                raise CalabashError(f"allocation {allocation} has just ended", reason=Reason.CONFLICT, hint="ask again")
+
     tidings = Tidings(inventory, events, membership, allocations.records)
     tools = NodeTools(
         home=home,
@@ -130,6 +140,10 @@ def build_parts(
         allocation_of=membership.allocation_of,
         tell=hooks.tell,
         changed=events.changed,
+        slot_of=slots.path,
+        join=join,
+        ending=allocations.ending,
+        workers=workers,
     )
     return NodeParts(
         lock=lock,

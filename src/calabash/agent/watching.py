@@ -89,6 +89,8 @@ class Watching:
     def _watch(self) -> None:
         parts = self._parts
         parts.truth.relieve()
+        for executor in parts.modes.values():
+            executor.tend()
         self._sweep()
         self._arbiter.keep()
         records = parts.allocations.records()

@@ -263,7 +263,8 @@ class SliceView(Reply, kw_only=True, frozen=True):
 
 class GrantReply(Reply, kw_only=True, frozen=True):
     """What the program needs: ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` go in front of what is there. With a ``lease``, the
-    program holds a shared lock on that file; without one the kernel knows who belongs to the allocation."""
+    program holds a shared lock on that file; without one the kernel knows who belongs to the allocation. With a
+    ``worker_socket`` the program has neither: a worker that listens there uses the slice in its stead."""
 
     id: str
     state: str
@@ -272,6 +273,7 @@ class GrantReply(Reply, kw_only=True, frozen=True):
     lease: str
     mode: str
     slices: list[SliceView]
+    worker_socket: str = ""
     warnings: list[str] = []
 
 

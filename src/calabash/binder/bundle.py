@@ -24,7 +24,7 @@ from calabash.model.mig_plan import together
 from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import WHOLE_MILLI
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_named, mode_on
+from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on
 
 PARTS_MAX = 64
 DEVICES_MAX = 64
@@ -191,8 +191,8 @@ def _beside(
 ) -> Slice | Misfit:
     """What a part gets of a device that has these others of its bundle, in every phase in which it runs."""
     request = bundle.parts[number].request
-    mode = mode_of(bundle, number, device)
-    if any(mode_of(bundle, other, device) != mode for other in column):
+    mode = mode_of_device(mode_of(bundle, number, device))
+    if any(mode_of_device(mode_of(bundle, other, device)) != mode for other in column):
         return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in another mode than {mode}")
     answer: Slice | Misfit = Misfit(reason=Reason.BAD_REQUEST, message="never runs")
     for phase in bundle.phases:
@@ -209,7 +209,7 @@ def _beside(
 
 
 def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]) -> Layout | Misfit:
-    modes = {mode_of(bundle, number, device) for column in columns for number in column}
+    modes = {mode_of_device(mode_of(bundle, number, device)) for column in columns for number in column}
     if len(modes) > 1:
         return Layout(
             columns=tuple(columns), mode=MIXED, core_milli=WHOLE_MILLI, memory_mib=0, host_mib=_spilled(bundle)

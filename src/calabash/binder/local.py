@@ -37,7 +37,7 @@ from calabash.sched import (
 )
 from calabash.sharing.foreign import beside_foreign
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_on
+from calabash.sharing.registry import fits, mode_of_device, mode_on
 
 _LIST = re.compile(r"\(([^()]+)\)$")
 CYCLE_EVERY_S = 1.0  # what time alone allows, such as the end of a minimum run time, is found this soon
@@ -255,7 +255,7 @@ class LocalScheduler:
         for name, placement in self._slices.items():
             for s in placement.slices:
                 if s.device == uuid and name != but:
-                    mode = placement.mode
+                    mode = mode_of_device(placement.mode)
                     held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
         mode, counted = beside_foreign(uuid, mode, held, self.foreign.memory_mib(uuid))
         return mode, list(counted)

@@ -15,7 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import GpuSpec, NodeSpec, Shape
 from calabash.sharing.protocol import Misfit
-from calabash.sharing.registry import fits, mode_named, mode_on, selected
+from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on, selected
 
 UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
 
@@ -47,7 +47,7 @@ def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, me
             island=island,
             numa=device.numa_node,
             healthy=device.health is Health.HEALTHY,
-            mode=device.pinned,
+            mode=mode_of_device(ModeName(device.pinned)),
             geometry=device.mig,
         )
         for device, island in zip(devices, islands_of(devices), strict=True)
@@ -93,7 +93,7 @@ def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *
         gpu_milli=0 if cut else charge.core_milli,
         gpu_memory_mib=0 if cut else charge.memory_mib,
         mig_profile=part.profile if cut else "",
-        mode=mode,
+        mode=mode_of_device(mode),
         cpu_milli=request.cpu_milli,
         memory_mib=request.host_memory_mib + count * part.spill_mib,
     )

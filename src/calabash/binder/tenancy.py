@@ -9,6 +9,7 @@ from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ModeName, Placement
 from calabash.sharing.foreign import beside_foreign
 from calabash.sharing.protocol import HeldSlice
+from calabash.sharing.registry import mode_of_device
 from calabash.sharing.vgpu import guaranteed_percent
 
 Place = tuple[NodeName, DeviceUuid]
@@ -27,7 +28,9 @@ class Tenancy:
         for number, placement in placements:
             for part in placement.slices:
                 held = HeldSlice(slice=part, policy=bundle.parts[number].request.policy)
-                here.setdefault((placement.node, part.device), []).append((number, placement.mode, held))
+                here.setdefault((placement.node, part.device), []).append(
+                    (number, mode_of_device(placement.mode), held)
+                )
         for place, found in here.items():
             phases = phases_on(bundle, [(number, held.slice) for number, _, held in found])
             self._on.setdefault(place, {})[holder] = (found[0][1], phases)

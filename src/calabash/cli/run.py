@@ -44,7 +44,7 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
         raise
     for text in granted.get("warnings", ()):
         say(f"warning: {text}")
-    _become(command, _environment(granted["environment"]))
+    _become(command, _environment(granted["environment"], brokered=bool(granted["worker_socket"])))
 
 
 def _hold_lease(path: str) -> None:

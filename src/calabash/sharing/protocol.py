@@ -59,6 +59,7 @@ class Edits:
 
     Args:
         environment: variables; of two with one name the later one counts.
+        worker_socket: where a worker listens that uses the slices in the program's stead; "" where the program itself does.
         mounts: for containers, what of the host's files they need.
         device_nodes: for containers, paths of device nodes on the host beside those of their cards.
     """
@@ -66,6 +67,7 @@ class Edits:
     environment: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
+    worker_socket: str = ""
 
     def joined(self, more: Edits) -> Edits:
         """Both; where they say different things, ``more`` counts."""
@@ -73,6 +75,7 @@ class Edits:
             environment=tuple((dict(self.environment) | dict(more.environment)).items()),
             mounts=(*self.mounts, *more.mounts),
             device_nodes=tuple(dict.fromkeys((*self.device_nodes, *more.device_nodes))),
+            worker_socket=more.worker_socket or self.worker_socket,
         )
 
 
@@ -116,6 +119,13 @@ class SharingMode(Protocol):
     def container_edits(self, slices: Sequence[Slice], *, library: str, slot: str) -> Edits:
         """What the program needs, given the path of the shim library and of its slot directory."""
         ...
+
+
+def device_mode(mode: SharingMode) -> ModeName:
+    """The mode that a device is in while this one has slices of it: its own, unless it says beside which other it serves
+    (``beside``). Modes that say the same share devices, so they must charge alike."""
+    beside: ModeName | None = getattr(mode, "beside", None)
+    return beside or mode.name
 
 
 def shim_environment(slices: Sequence[Slice], *, library: str, slot: str) -> tuple[tuple[str, str], ...]:

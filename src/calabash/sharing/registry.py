@@ -18,7 +18,7 @@ from calabash.model.device import Device, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigPlace
 from calabash.model.request import CUT_MODES, MIG_MODE, GpuRequest, ModeName, Selector, Slice
-from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode
+from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode, device_mode
 
 
 def _discover() -> Mapping[ModeName, SharingMode]:
@@ -48,6 +48,12 @@ def mode_named(name: str, modes: Mapping[ModeName, SharingMode] = SHARING_MODES)
     return mode
 
 
+def mode_of_device(mode: ModeName, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> ModeName:
+    """The mode that a device is in while slices of this mode are on it."""
+    known = modes.get(mode)
+    return mode if known is None else device_mode(known)
+
+
 def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
     """The mode that answers the request: the one it names, else the most natural one that isolates enough.
 
@@ -63,7 +69,7 @@ def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, Sharin
     """
     candidates = _modes_for(request, modes)
     if device.pinned:
-        candidates = [m for m in candidates if m.name == device.pinned] or candidates
+        candidates = [m for m in candidates if device.pinned in {m.name, device_mode(m)}] or candidates
     if len(candidates) == 1:
         return candidates[0]
     idle = replace(device, mig_instances=()) if device.mig_instances else device
@@ -118,7 +124,7 @@ def selected(device: Device, selector: Selector) -> Misfit | None:
 
 def _kept(device: Device, mode: SharingMode) -> Misfit | None:
     """Why a device, idle or not, does not serve a mode now; None when it may."""
-    if device.pinned and device.pinned != mode.name:
+    if device.pinned and device.pinned not in {mode.name, device_mode(mode)}:
         message = f"is kept in mode {device.pinned}, asked {mode.name}"
         return Misfit(reason=Reason.MODE_CONFLICT, message=message)
     stays = next((i for i in device.mig_instances if i.stays), None)
@@ -130,7 +136,7 @@ def _kept(device: Device, mode: SharingMode) -> Misfit | None:
 
 def fits(
     device: Device,
-    device_mode: ModeName | None,
+    mode_now: ModeName | None,
     held: Sequence[HeldSlice],
     request: GpuRequest,
     modes: Mapping[ModeName, SharingMode] = SHARING_MODES,
@@ -140,7 +146,7 @@ def fits(
     """What the request would get of this device, or why nothing; every rule that concerns one device is asked here.
 
     Args:
-        device_mode: the mode of the slices that are on it; None when idle.
+        mode_now: the mode that the device is in by the slices that are on it; None when idle.
         place: of a MIG instance, where that is decided already; None leaves it to the mode.
     """
     mode = mode_on(device, request, modes)
@@ -151,10 +157,10 @@ def fits(
         return mismatch
     if place is not None and place.start >= 0 and device.mig is not None:
         device = replace(device, mig=device.mig.only_at(place))
-    if held and device_mode is not None and device_mode != mode.name:
+    if held and mode_now is not None and mode_now != device_mode(mode):
         # A card that could never hold it is the more useful answer than a card that is busy otherwise.
         alone = mode.fits(device, (), request)
         if isinstance(alone, Misfit):
             return alone
-        return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in mode {device_mode}, asked {mode.name}")
+        return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in mode {mode_now}, asked {mode.name}")
     return mode.fits(device, held, request)

@@ -114,6 +114,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         one_process=settings.devices.one_process,
         settings=settings.devices.cards(),
         strangers=StrangerPolicy(arguments.strangers),
+        workers=settings.workers.users(),
     )
     agent.start()
     stack.callback(agent.stop)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from calabash.agent.card_settings import CardSettings
+from calabash.agent.modes.protocol import WorkerUsers
 from calabash.model.device import REPLICAS, REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.memory import memory_mib
@@ -72,12 +73,24 @@ class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
         )
 
 
+class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """As whom workers of isolation ``brokered`` run, in a pool of root: users that nobody else is, one for each allocation.
+    Those that have a name on this machine are left out."""
+
+    first_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 64_000
+    last_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 65_533
+
+    def users(self) -> WorkerUsers:
+        return WorkerUsers(first=self.first_user, last=max(self.first_user, self.last_user))
+
+
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file: sections ``[user]``, ``[journal]`` and ``[devices]``."""
+    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]`` and ``[workers]``."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
     devices: Devices = Devices()
+    workers: Workers = Workers()
 
 
 def read_settings(home: Path) -> Settings:

@@ -169,12 +169,14 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
     """The answer to a request: what its program needs."""
     record = answer.record
     lease = Path(record.slot) / LEASE_FILE
+    worker = answer.edits.worker_socket
     return replies.GrantReply(
         id=record.id,
         state=state,
-        environment=dict(answer.edits.environment) | simulation,
-        slot=record.slot,
-        lease=str(lease) if lease.exists() else "",
+        environment=dict(answer.edits.environment) | ({} if worker else simulation),
+        slot="" if worker else record.slot,
+        lease=str(lease) if lease.exists() and not worker else "",
+        worker_socket=worker,
         mode=record.placement.mode,
         warnings=list(answer.warnings),
         slices=[

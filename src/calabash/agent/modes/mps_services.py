@@ -6,9 +6,6 @@ next pool takes over what is still needed and ends the rest.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import stat
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -20,6 +17,7 @@ from calabash.agent.modes.mps_served import Place, Served, place_of, served_at
 from calabash.agent.modes.mps_service import CardService
 from calabash.agent.modes.mps_shares import Share
 from calabash.agent.modes.protocol import NodeTools
+from calabash.agent.socket_directory import PATH_BYTES_MAX, socket_directory
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -152,15 +150,5 @@ def _running(service: CardService) -> RunningDaemon | None:
 
 
 def service_directory(home: Path) -> Path:
-    """Where sockets lie: in the home, unless its name is too long for a socket's. Raises CalabashError(NOT_PERMITTED)."""
-    own = home / "mps"
-    if len(os.fsencode(own)) < SOCKET_PATH_MAX - len("/99-99/pipe/control"):
-        return own
-    name = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
-    base = Path("/run" if os.geteuid() == 0 else "/tmp")  # noqa: S108 - whose it is is looked at
-    directory = base / f"calabash-mps-{name}"
-    directory.mkdir(mode=0o711, exist_ok=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise CalabashError(f"{directory} is somebody else's", reason=Reason.NOT_PERMITTED, hint="use a shorter home")
-    return directory
+    """Where sockets lie. Raises CalabashError(NOT_PERMITTED)."""
+    return socket_directory(home, "mps", longest="/99-99/pipe/control" + " " * (PATH_BYTES_MAX - SOCKET_PATH_MAX))

@@ -17,6 +17,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ModeName
 from calabash.seams.gpu.library import OWN_FILES, DriverFiles
+from calabash.seams.host.processes import Process
 from calabash.sharing.protocol import Edits
 
 Tell = Callable[[str, str, str, str, str], None]
@@ -25,6 +26,19 @@ Tell = Callable[[str, str, str, str, str], None]
 def _nobodys(pid: int) -> AllocationId | None:
     del pid
     return None
+
+
+def _no_slot(allocation: AllocationId) -> Path:
+    return Path("/nonexistent", allocation)
+
+
+def _joins_nothing(allocation: AllocationId, process: Process) -> None:
+    del allocation, process
+
+
+def _ends_never(allocation: AllocationId) -> bool:
+    del allocation
+    return False
 
 
 def _told_nobody(kind: str, reason: str, allocation: str, device: str, message: str) -> None:
@@ -43,6 +57,14 @@ def _nobody_is_told(
     device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
 ) -> None:
     """Where executors stand alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUsers:
+    """Users that nobody else is, one for each worker at a time: from ``first`` to ``last``."""
+
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +90,11 @@ class NodeTools:
         tell: an event: kind, reason, allocation, device, message.
         contexts: what an empty context costs in bytes, by model of card, as it is learned.
         changed: room may have appeared; not to be called under a lock.
+        slot_of: where the slot of an allocation is.
+        join: makes a process of ours a member of an allocation, which then runs. Not to be called under a lock. Raises
+            CalabashError.
+        ending: whether the end of an allocation has been asked for.
+        workers: as whom workers run that use slices in their tenants' stead; None: this node has none.
     """
 
     home: Path
@@ -85,11 +112,16 @@ class NodeTools:
     tell: Tell = _told_nobody
     contexts: dict[str, int] = field(default_factory=dict)
     changed: Callable[[], None] = _nothing_follows
+    slot_of: Callable[[AllocationId], Path] = _no_slot
+    join: Callable[[AllocationId, Process], None] = _joins_nothing
+    ending: Callable[[AllocationId], bool] = _ends_never
+    workers: WorkerUsers | None = None
 
 
 class ModeExecutor(Protocol):
     """One mode on this node. ``enter``, ``leave``, ``edits`` and ``recover`` are called under the agent's lock and never
-    wait; ``start``, ``prepare``, ``vacate``, ``provide``, ``look`` and ``verify`` are called without it and may ask drivers."""
+    wait; ``start``, ``prepare``, ``vacate``, ``provide``, ``launch``, ``look`` and ``verify`` are called without it and may ask
+    drivers; ``tend`` is called without it and never asks one."""
 
     @property
     def name(self) -> ModeName:
@@ -122,6 +154,14 @@ class ModeExecutor(Protocol):
         """Its slot stands: do what depends on it. Raises CalabashError; then it is released."""
         ...
 
+    def slot_user(self, record: AllocationRecord) -> int:
+        """The user whose programs run in its slot; -1: anybody's may."""
+        ...
+
+    def launch(self, record: AllocationRecord) -> None:
+        """Its slot stands: start what of ours runs in it. Raises CalabashError; then it is released."""
+        ...
+
     def edits(self, record: AllocationRecord) -> Edits:
         """What its program needs of this node, beside what the mode's rule says everywhere."""
         ...
@@ -142,6 +182,10 @@ class ModeExecutor(Protocol):
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """After a start: take up what is held in this mode, and undo what a crash left of all others."""
+        ...
+
+    def tend(self) -> None:
+        """Ten times a second: see to processes of ours that run in slots."""
         ...
 
     def look(self) -> None:
@@ -179,6 +223,13 @@ class ViewOnly:
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
         """The slot is all there is."""
 
+    def slot_user(self, record: AllocationRecord) -> int:
+        """The tenant itself."""
+        return record.uid
+
+    def launch(self, record: AllocationRecord) -> None:
+        """The tenant's own program is all that runs."""
+
     def edits(self, record: AllocationRecord) -> Edits:
         del record
         return Edits()
@@ -195,6 +246,9 @@ class ViewOnly:
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Slots are adopted by themselves."""
+
+    def tend(self) -> None:
+        """Nothing of ours runs in them."""
 
     def look(self) -> None:
         """Nothing changes in them."""

@@ -19,6 +19,7 @@ from calabash.kubernetes.node.usage import NO_USE, Uses, UseTelling, read_uses
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, Health
 from calabash.model.errors import Reason
+from calabash.model.request import Isolation
 from calabash.seams.kube import KubeClient, KubeError
 from calabash.seams.kube.objects import Condition, Pod
 from calabash.seams.kube.resources import (
@@ -35,6 +36,7 @@ from calabash.sharing.registry import SHARING_MODES
 
 MANAGER = "calabash-agent"
 _MODEL_CHARACTERS_MAX = 60
+POD_MODES = tuple(sorted(name for name, mode in SHARING_MODES.items() if mode.isolation is not Isolation.BROKERED))
 _REASON_CHARACTERS_MAX = 1024
 
 
@@ -184,7 +186,7 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
         reason="" if healthy else (state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
         state="" if device.health is Health.HEALTHY else device.health.value,
         order=facts.orders.get(device.uuid),
-        modes=(device.pinned,) if device.pinned else tuple(sorted(SHARING_MODES)),
+        modes=(device.pinned,) if device.pinned else POD_MODES,
         mode=state.mode or "",
         slices=tuple(slices),
         foreign_mib=state.foreign_mib,

@@ -37,6 +37,11 @@ def simulated_library_dir() -> Path:
     return _NATIVE / "simgpu"
 
 
+def remote_library_dir() -> Path:
+    """Directory of the libraries that stand in for a driver where there is none, and of the worker at the other end."""
+    return _NATIVE / "remote"
+
+
 def simulated_environment(state: Path, inherited: str = "") -> dict[str, str]:
     """What a program needs to run on the simulated node of that state; ``inherited`` is its LD_LIBRARY_PATH so far."""
     libraries = str(simulated_library_dir())

@@ -101,6 +101,15 @@ def parent_of(pid: int) -> int:
     return int(stat[stat.rfind(b")") + 2 :].split()[1])
 
 
+def children_of(pid: int) -> list[int]:
+    """Pids of the processes that a process has started and that are not reaped; () when it is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(_PROC / str(pid) / "task"):
+            found += map(int, (_PROC / str(pid) / "task" / task / "children").read_text().split())
+    return found
+
+
 def namespace_pids(pid: int) -> tuple[int, ...]:
     """The pids of a process from the reader's namespace inwards; () when it is gone."""
     try:

@@ -39,7 +39,7 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
     waiting = await work(request, pool.submit, wanted, caller)
     granted = await _granted(request, waiting, wanted.wait_s)
     shown = granted.record.state
-    if wanted.enter and state.membership == "kernel":
+    if wanted.enter and state.membership == "kernel" and not granted.edits.worker_socket:
         try:
             shown = (await work(request, pool.enter, waiting.id, caller.process)).state
         except BaseException:

@@ -1,0 +1,262 @@
+"""Brokered slices on this node: for each allocation a host in its slot, started by us, that has a worker for every program
+of the tenant. The worker is what uses the card: under the library, the limits and the books of any other slice.
+
+A host lives as long as the process that asked for the allocation, or a program that it serves, or until the allocation is
+given back where it stands by itself. A host that dies ends its allocation: its programs have lost what they computed.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from calabash.agent.modes.brokered_book import HostBook, RunningHost
+from calabash.agent.modes.brokered_host import SOCKET_FILE, WorkerHost
+from calabash.agent.modes.brokered_place import enclosure_of, program_edits
+from calabash.agent.modes.protocol import NodeTools
+from calabash.agent.modes.vgpu import VgpuExecutor
+from calabash.agent.slot_content import SlotDevice
+from calabash.agent.slot_names import LEASE_FILE
+from calabash.agent.socket_directory import socket_directory
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.gpu.library import remote_library_dir
+from calabash.seams.host.endings import Endings
+from calabash.seams.host.processes import Process, alive
+from calabash.sharing import brokered
+from calabash.sharing.protocol import Edits
+
+UNUSED_NS = 10_000_000_000  # how long a host waits for the first program of an asker that cannot be seen
+WORKER_DIED = "worker_died"
+
+log = structlog.get_logger(__name__)
+
+
+class BrokeredExecutor(VgpuExecutor):
+    """Slices of the same library, in which workers run."""
+
+    name = brokered.MODE.name
+    standing = True
+
+    def __init__(self, tools: NodeTools) -> None:
+        super().__init__(tools)
+        self._lock = threading.Lock()
+        self._hosts: dict[AllocationId, WorkerHost] = {}
+        self._over: list[WorkerHost] = []  # ended, and still to be cleared away
+        self._endings = Endings()
+        self._book = HostBook(tools.home / "workers.json")
+        self._last_user = 0
+
+    def start(self) -> None:
+        """What contexts cost is learned by the mode beside which this one serves."""
+
+    def look(self) -> None:
+        """Ledgers are kept true by the same."""
+
+    def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        if self._tools.workers is None:
+            raise CalabashError(
+                f"this node starts no workers, so mode {self.name} cannot be served",
+                reason=Reason.MODE_CONFLICT,
+                hint="ask a pool of this machine: calabash run --isolation brokered",
+            )
+        if not (remote_library_dir() / "calabash-worker").is_file():
+            raise CalabashError(
+                f"calabash-worker has not been built, so mode {self.name} cannot be served",
+                reason=Reason.BAD_FILE,
+                hint="build it with: make native",
+            )
+        return super().prepare(record)
+
+    def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """A place and a user for its host."""
+        devices = self.prepare(record)
+        with self._lock:
+            self._hosts[record.id] = self._host(record, self._free_user())
+        return devices
+
+    def slot_user(self, record: AllocationRecord) -> int:
+        host = self._hosts.get(record.id)
+        return host.user if host is not None else record.uid
+
+    def launch(self, record: AllocationRecord) -> None:
+        host = self._hosts.get(record.id)
+        if host is None or host.process is not None:
+            return  # granted again, or given up meanwhile
+        slot = self._tools.slot_of(record.id)
+        lease = slot / LEASE_FILE
+        host.used_ns = time.monotonic_ns()
+        host.start(
+            enclosure_of(self._tools, record, slot, user=host.user),
+            tenant=record.uid,
+            lease=lease if lease.exists() else None,
+            join=lambda process: self._tools.join(record.id, process),
+        )
+        self._write_book()
+
+    def edits(self, record: AllocationRecord) -> Edits:
+        return program_edits(self._directory(record.id) / SOCKET_FILE, record.placement.slices)
+
+    def leave(self, record: AllocationRecord) -> None:
+        """Its directory and its zombie are seen to by ``tend``."""
+        with self._lock:
+            host = self._hosts.pop(record.id, None)
+            if host is not None:
+                self._tell_death(host)
+                host.end()
+                self._over.append(host)
+
+    def recover(self, held: Sequence[AllocationRecord]) -> None:
+        records = {record.id: record for record in held}
+        for running in self._book.read():
+            process = Process(pid=running.pid, start_time=running.start_time)
+            record = records.get(AllocationId(running.allocation))
+            host = WorkerHost(
+                AllocationId(running.allocation),
+                self._directory(AllocationId(running.allocation)),
+                client=_client_of(record) if record is not None else None,
+                user=running.user,
+                standing=record is not None and record.request.standing,
+            )
+            host.adopt(process)
+            if record is None:
+                host.end()
+                self._over.append(host)
+            elif alive(process):
+                host.used_ns = time.monotonic_ns()
+                self._hosts[record.id] = host
+        for record in held:
+            if record.id not in self._hosts:
+                self._tools.end(record.id, WORKER_DIED, "its worker ended while no pool ran")
+
+    def tend(self) -> None:
+        with self._lock:
+            hosts, over = list(self._hosts.values()), list(self._over)
+        for host in hosts:
+            self._watch(host)
+        self._endings.look()
+        for host in hosts:
+            if host.process is not None:
+                host.listen_to()
+                self._look_at(host)
+        for host in over:
+            self._clear(host)
+
+    def stop(self) -> None:
+        """Hosts go on; the next pool takes them over."""
+        for host in list(self._hosts.values()):
+            host.release()
+        self._endings.close()
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, host: WorkerHost) -> None:
+        for process in (host.process, host.client):
+            if process is not None:
+                self._endings.watch(process)
+
+    def _look_at(self, host: WorkerHost) -> None:
+        assert host.process is not None
+        if self._endings.ended(host.process):
+            with self._lock:
+                self._tell_death(host)
+        elif not host.ended and not self._needed(host):
+            host.end()
+
+    def _needed(self, host: WorkerHost) -> bool:
+        if host.standing or (host.client is not None and not self._endings.ended(host.client)) or host.serves():
+            host.used_ns = time.monotonic_ns()
+            return True
+        return host.client is None and time.monotonic_ns() - host.used_ns < UNUSED_NS
+
+    def _tell_death(self, host: WorkerHost) -> None:
+        """Once, of one that nobody has ended."""
+        if host.process is None or host.ended or alive(host.process):
+            return
+        host.ended = True
+        if not self._tools.ending(host.allocation):
+            why = "the host of its workers has died"
+            self._tools.tell(WORKER_DIED, WORKER_DIED, host.allocation, "", why)
+            self._tools.end(host.allocation, WORKER_DIED, why)
+
+    def _clear(self, host: WorkerHost) -> None:
+        if not host.reap():
+            return
+        for process in (host.process, host.client):
+            if process is not None:
+                self._endings.forget(process)
+        host.close()
+        with self._lock:
+            self._over.remove(host)
+        self._write_book()
+
+    def _host(self, record: AllocationRecord, user: int) -> WorkerHost:
+        directory = self._directory(record.id)
+        return WorkerHost(record.id, directory, client=_client_of(record), user=user, standing=record.request.standing)
+
+    def _directory(self, allocation: AllocationId) -> Path:
+        base = socket_directory(self._tools.home, "workers", longest=f"/{allocation}/{SOCKET_FILE}")
+        base.mkdir(mode=0o711, exist_ok=True)
+        base.chmod(0o711)
+        return base / allocation
+
+    def _free_user(self) -> int:
+        """One that has not been somebody's for as long as possible; -1 for a pool that cannot become others."""
+        users = self._tools.workers
+        if users is None or os.geteuid() != 0:
+            return -1
+        count = users.last - users.first + 1
+        taken = {host.user for host in (*self._hosts.values(), *self._over)}
+        for step in range(1, count + 1):
+            user = users.first + (self._last_user - users.first + step) % count
+            if user not in taken and not _has_a_name(user):
+                self._last_user = user
+                return user
+        raise CalabashError(
+            f"all {count} users for workers are taken",
+            reason=Reason.NO_CAPACITY,
+            hint="give more of them in pool.toml, [workers]",
+        )
+
+    def _write_book(self) -> None:
+        self._book.write(self._running)
+
+    def _running(self) -> list[RunningHost]:
+        with self._lock:
+            hosts = list(self._hosts.values())
+        return [
+            RunningHost(
+                allocation=host.allocation,
+                pid=host.process.pid,
+                start_time=host.process.start_time,
+                user=host.user,
+            )
+            for host in hosts
+            if host.process is not None
+        ]
+
+
+def _has_a_name(user: int) -> bool:
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _client_of(record: AllocationRecord) -> Process | None:
+    if record.client_pid <= 0:
+        return None
+    return Process(pid=record.client_pid, start_time=record.client_start_time)
+
+
+def open_mode(tools: NodeTools) -> BrokeredExecutor:
+    """The executor of this mode."""
+    return BrokeredExecutor(tools)
