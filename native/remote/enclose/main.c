@@ -218,12 +218,13 @@ int main(int argc, char **argv)
 {
     read_words(argc, argv);
     if (asked.go >= 0) await_go();
-    umask(077);
+    umask(022);
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_NOFILE, 16384);
     if (asked.root) enter_root();
     if (asked.user >= 0) become_user();
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("cannot give up", "privileges");
+    umask(077);
     signal(SIGPIPE, SIG_IGN);
     execve(asked.program[0], asked.program, asked.set);
     fail("cannot start", asked.program[0]);
