@@ -12,7 +12,7 @@ from pathlib import Path
 
 from calabash.agent import view
 from calabash.agent.allocations import Changes
-from calabash.agent.modes.protocol import ModeExecutor
+from calabash.agent.modes.protocol import HostingExecutor, ModeExecutor
 from calabash.agent.modes.registry import executor_of
 from calabash.agent.parts import NodeParts
 from calabash.agent.room import require_room, require_served
@@ -64,7 +64,7 @@ class Granting:
         spec = SlotSpec(
             allocation=record.id,
             devices=devices,
-            tenant_uid=user if (user := executor.slot_user(held)) >= 0 and os.geteuid() == 0 else None,
+            tenant_uid=user if (user := _slot_user(held, executor)) >= 0 and os.geteuid() == 0 else None,
             leaseless=self._parts.membership.form == "kernel",
         )
         with self._parts.lock:
@@ -108,6 +108,8 @@ class Granting:
 
     def _launched(self, granted: AllocationRecord, executor: ModeExecutor) -> AllocationRecord:
         """Without the lock: starting a process takes milliseconds."""
+        if not isinstance(executor, HostingExecutor):
+            return granted
         try:
             executor.launch(granted)
         except CalabashError as error:
@@ -138,6 +140,11 @@ class Granting:
         mode = mode_named(record.placement.mode)
         everywhere = mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
         return everywhere.joined(executor_of(mode.name, self._parts.modes).edits(record))
+
+
+def _slot_user(record: AllocationRecord, executor: ModeExecutor) -> int:
+    """Who may write into its slot besides us: the tenant, unless something of ours runs there in its stead."""
+    return executor.slot_user(record) if isinstance(executor, HostingExecutor) else record.uid
 
 
 def _require_may_stand(record: AllocationRecord, executor: ModeExecutor) -> None:

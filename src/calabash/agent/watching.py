@@ -15,6 +15,7 @@ from calabash.agent.allocations import Changes, slices_on
 from calabash.agent.arbiter_process import ArbiterProcess
 from calabash.agent.care import Care
 from calabash.agent.loops import Loops
+from calabash.agent.modes.protocol import HostingExecutor
 from calabash.agent.parts import NodeParts
 from calabash.agent.terminator import Terminator
 from calabash.agent.truth import ROUND_S
@@ -90,7 +91,8 @@ class Watching:
         parts = self._parts
         parts.truth.relieve()
         for executor in parts.modes.values():
-            executor.tend()
+            if isinstance(executor, HostingExecutor):
+                executor.tend()
         self._sweep()
         self._arbiter.keep()
         records = parts.allocations.records()

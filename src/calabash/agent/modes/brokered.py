@@ -7,8 +7,6 @@ given back where it stands by itself. A host that dies ends its allocation: its 
 
 from __future__ import annotations
 
-import os
-import pwd
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ import structlog
 from calabash.agent.modes.brokered_book import HostBook, RunningHost
 from calabash.agent.modes.brokered_host import SOCKET_FILE, WorkerHost
 from calabash.agent.modes.brokered_place import enclosure_of, program_edits
+from calabash.agent.modes.brokered_users import FreeUsers
 from calabash.agent.modes.protocol import NodeTools
 from calabash.agent.modes.vgpu import VgpuExecutor
 from calabash.agent.slot_content import SlotDevice
@@ -52,7 +51,7 @@ class BrokeredExecutor(VgpuExecutor):
         self._over: list[WorkerHost] = []  # ended, and still to be cleared away
         self._endings = Endings()
         self._book = HostBook(tools.home / "workers.json")
-        self._last_user = 0
+        self._users = FreeUsers(tools.workers)
 
     def start(self) -> None:
         """What contexts cost is learned by the mode beside which this one serves."""
@@ -79,7 +78,8 @@ class BrokeredExecutor(VgpuExecutor):
         """A place and a user for its host."""
         devices = self.prepare(record)
         with self._lock:
-            self._hosts[record.id] = self._host(record, self._free_user())
+            taken = {host.user for host in (*self._hosts.values(), *self._over)}
+            self._hosts[record.id] = self._host(record, self._users.one(taken))
         return devices
 
     def slot_user(self, record: AllocationRecord) -> int:
@@ -207,24 +207,6 @@ class BrokeredExecutor(VgpuExecutor):
         base.chmod(0o711)
         return base / allocation
 
-    def _free_user(self) -> int:
-        """One that has not been somebody's for as long as possible; -1 for a pool that cannot become others."""
-        users = self._tools.workers
-        if users is None or os.geteuid() != 0:
-            return -1
-        count = users.last - users.first + 1
-        taken = {host.user for host in (*self._hosts.values(), *self._over)}
-        for step in range(1, count + 1):
-            user = users.first + (self._last_user - users.first + step) % count
-            if user not in taken and not _has_a_name(user):
-                self._last_user = user
-                return user
-        raise CalabashError(
-            f"all {count} users for workers are taken",
-            reason=Reason.NO_CAPACITY,
-            hint="give more of them in pool.toml, [workers]",
-        )
-
     def _write_book(self) -> None:
         self._book.write(self._running)
 
@@ -241,14 +223,6 @@ class BrokeredExecutor(VgpuExecutor):
             for host in hosts
             if host.process is not None
         ]
-
-
-def _has_a_name(user: int) -> bool:
-    try:
-        pwd.getpwuid(user)
-    except KeyError:
-        return False
-    return True
 
 
 def _client_of(record: AllocationRecord) -> Process | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from calabash.agent.health import HealthEvent
 from calabash.agent.inventory import Inventory
@@ -120,8 +120,7 @@ class NodeTools:
 
 class ModeExecutor(Protocol):
     """One mode on this node. ``enter``, ``leave``, ``edits`` and ``recover`` are called under the agent's lock and never
-    wait; ``start``, ``prepare``, ``vacate``, ``provide``, ``launch``, ``look`` and ``verify`` are called without it and may ask
-    drivers; ``tend`` is called without it and never asks one."""
+    wait; ``start``, ``prepare``, ``vacate``, ``provide``, ``look`` and ``verify`` are called without it and may ask drivers."""
 
     @property
     def name(self) -> ModeName:
@@ -154,14 +153,6 @@ class ModeExecutor(Protocol):
         """Its slot stands: do what depends on it. Raises CalabashError; then it is released."""
         ...
 
-    def slot_user(self, record: AllocationRecord) -> int:
-        """The user whose programs run in its slot; -1: anybody's may."""
-        ...
-
-    def launch(self, record: AllocationRecord) -> None:
-        """Its slot stands: start what of ours runs in it. Raises CalabashError; then it is released."""
-        ...
-
     def edits(self, record: AllocationRecord) -> Edits:
         """What its program needs of this node, beside what the mode's rule says everywhere."""
         ...
@@ -184,10 +175,6 @@ class ModeExecutor(Protocol):
         """After a start: take up what is held in this mode, and undo what a crash left of all others."""
         ...
 
-    def tend(self) -> None:
-        """Ten times a second: see to processes of ours that run in slots."""
-        ...
-
     def look(self) -> None:
         """Several times a second: keep true what tenants see."""
         ...
@@ -198,6 +185,24 @@ class ModeExecutor(Protocol):
 
     def stop(self) -> None:
         """The agent stops, and whoever runs keeps running: end what nobody needs. Nothing else is called afterwards."""
+        ...
+
+
+@runtime_checkable
+class HostingExecutor(Protocol):
+    """A mode in whose slots processes of ours run, and none of the tenant's. All but ``slot_user`` are called without the
+    agent's lock."""
+
+    def slot_user(self, record: AllocationRecord) -> int:
+        """The user whose processes run in its slot; -1: ours."""
+        ...
+
+    def launch(self, record: AllocationRecord) -> None:
+        """Its slot stands: start what runs in it. Raises CalabashError; then it is released."""
+        ...
+
+    def tend(self) -> None:
+        """Ten times a second: see to what runs. Never asks a driver."""
         ...
 
 
@@ -223,13 +228,6 @@ class ViewOnly:
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
         """The slot is all there is."""
 
-    def slot_user(self, record: AllocationRecord) -> int:
-        """The tenant itself."""
-        return record.uid
-
-    def launch(self, record: AllocationRecord) -> None:
-        """The tenant's own program is all that runs."""
-
     def edits(self, record: AllocationRecord) -> Edits:
         del record
         return Edits()
@@ -246,9 +244,6 @@ class ViewOnly:
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Slots are adopted by themselves."""
-
-    def tend(self) -> None:
-        """Nothing of ours runs in them."""
 
     def look(self) -> None:
         """Nothing changes in them."""
