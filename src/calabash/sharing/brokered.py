@@ -27,8 +27,8 @@ class Brokered:
     isolation = Isolation.BROKERED
 
     def rank(self, request: GpuRequest) -> int | None:
-        """For those who ask for just this level; hardware of one's own is for those who ask for more."""
-        return 5 if request.isolation is Isolation.BROKERED else None
+        """First for those who ask for just this level, also of a whole card: hardware of one's own still comes with a driver."""
+        return -1 if request.isolation is Isolation.BROKERED else None
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
         if request.spill_mib:

@@ -75,6 +75,8 @@ class WorkerHost:
                 root = replace(enclosure, root=self._directory / "root") if enclosure.root else enclosure
                 said = self._log.open()
                 program = [str(worker), "--listen", str(listener.fileno())]
+                if tenant >= 0:
+                    program += ["--broker-uid", str(tenant)]  # who may connect may also hand connections on
                 self._child = subprocess.Popen(
                     root.words(launcher, program, go=go),
                     env={},
