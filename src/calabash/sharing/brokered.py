@@ -27,7 +27,7 @@ class Brokered:
     isolation = Isolation.BROKERED
 
     def rank(self, request: GpuRequest) -> int | None:
-        """First for those who ask for just this level, also of a whole card: hardware of one's own still comes with a driver."""
+        """First for those who ask for just this level, also of a whole card: hardware of one's own comes with a driver."""
         return -1 if request.isolation is Isolation.BROKERED else None
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
