@@ -50,6 +50,30 @@ const struct routine *code_entry(const struct code *c, const char *name)
     return c ? program_entry(c->program, name) : NULL;
 }
 
+uint32_t code_shared(const struct code *c)
+{
+    return c ? (uint32_t)c->program->shared_bytes : 0;
+}
+
+uint32_t code_constants(const struct code *c)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; c && i < c->program->variable_count; i++) {
+        const struct variable *v = &c->program->variable[i];
+        if (v->space == SPACE_CONST && !v->external) bytes += v->bytes;
+    }
+    return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+}
+
+uint32_t code_registers(const struct code *c, const struct routine *r)
+{
+    uint32_t guess = 14 + r->register_words / 3;
+    uint32_t most = c->program->registers_max ? c->program->registers_max : 255;
+    if (r->threads_max && most > 65536 / r->threads_max) most = 65536 / r->threads_max;
+    if (most < 16) most = 16;
+    return guess < 16 ? 16 : guess < most ? guess : most;
+}
+
 static void drop(struct placement *p, const struct program *program)
 {
     for (uint32_t i = 0; p->range && i < program->variable_count; i++) {

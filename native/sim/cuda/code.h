@@ -18,6 +18,11 @@ void code_free(struct code *c);
 
 const struct program *code_program(const struct code *c);
 const struct routine *code_entry(const struct code *c, const char *name);
+/* Bytes of the module's static shared memory, and of its constants. */
+uint32_t code_shared(const struct code *c);
+uint32_t code_constants(const struct code *c);
+/* How many registers a thread of the kernel might have: few of the virtual ones are in use at the same time. */
+uint32_t code_registers(const struct code *c, const struct routine *r);
 /* The variables in `context`, with what they begin with. */
 CUresult code_place(struct code *c, struct context *context, void *owner, const struct placed **out);
 /* Address and size of a variable; CUDA_ERROR_NOT_FOUND. */

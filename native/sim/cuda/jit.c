@@ -1,10 +1,11 @@
 /* Log buffers. */
 #include "sim/cuda/jit.h"
 
-static size_t room_of(unsigned int count, const CUjit_option *options, void *const *values, CUjit_option size)
+static size_t number_of(unsigned int count, const CUjit_option *options, void *const *values,
+                        CUjit_option which)
 {
     for (unsigned int i = 0; i < count; i++) {
-        if (options[i] == size) return (uint32_t)(uintptr_t)values[i];
+        if (options[i] == which) return (uint32_t)(uintptr_t)values[i];
     }
     return 0;
 }
@@ -12,7 +13,7 @@ static size_t room_of(unsigned int count, const CUjit_option *options, void *con
 static void tell(unsigned int count, const CUjit_option *options, void **values, CUjit_option buffer,
                  CUjit_option size, const char *text)
 {
-    size_t room = room_of(count, options, values, size), length = strlen(text), written = 0;
+    size_t room = number_of(count, options, values, size), length = strlen(text), written = 0;
     for (unsigned int i = 0; i < count; i++) {
         if (options[i] != buffer || !values[i] || !room) continue;
         size_t n = length < room ? length : room - 1;
@@ -23,6 +24,11 @@ static void tell(unsigned int count, const CUjit_option *options, void **values,
     for (unsigned int i = 0; i < count; i++) {
         if (options[i] == size) values[i] = (void *)(uintptr_t)written;
     }
+}
+
+uint32_t jit_registers(unsigned int count, const CUjit_option *options, void *const *values)
+{
+    return (uint32_t)number_of(count, options, values, CU_JIT_MAX_REGISTERS);
 }
 
 void jit_tell(unsigned int count, const CUjit_option *options, void **values, const struct report *r)

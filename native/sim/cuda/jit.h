@@ -8,4 +8,7 @@
 /* Write what the compiler said into the program's buffers, and how long that is. */
 void jit_tell(unsigned int count, const CUjit_option *options, void **values, const struct report *r);
 
+/* The most registers that a kernel may have; 0: nobody said. */
+uint32_t jit_registers(unsigned int count, const CUjit_option *options, void *const *values);
+
 #endif

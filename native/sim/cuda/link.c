@@ -1,6 +1,7 @@
 /*
  * Linking. What is added must hold PTX: its texts are joined, and that is the image which the program loads. Between them
- * stands a mark that ends the sight of what a module keeps to itself.
+ * stands a mark that ends the sight of what a module keeps to itself, and at the end how many registers a kernel may
+ * have, if somebody said.
  */
 #include "image/image.h"
 #include "image/parse.h"
@@ -10,8 +11,10 @@
 #include "sim/cuda/module.h"
 #include "sim/cuda/object.h"
 
+#include <stdio.h>
+
 #define FATBIN_MAGIC 0xBA55ED50u
-#define UNIT_MARK    "\n.calabash.unit\n"
+#define UNIT_MARK    "\n.calabash_unit\n"
 
 struct link {
     struct object object;
@@ -141,6 +144,10 @@ EXPORT CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeO
     if (!l) return CUDA_ERROR_INVALID_HANDLE;
     if (!cubinOut) return CUDA_ERROR_INVALID_VALUE;
     if (!l->text) return CUDA_ERROR_INVALID_IMAGE;
+    uint32_t most = jit_registers(l->count, l->option, l->value);
+    char limit[64];
+    snprintf(limit, sizeof limit, ".calabash_registers %u\n", most);
+    if (most && !append(l, limit, strlen(limit))) return CUDA_ERROR_OUT_OF_MEMORY;
     struct image joined = {.ptx = l->text, .ptx_bytes = l->length};
     CUresult result = code_compile(&joined, &code);
     jit_tell(l->count, l->option, l->value, code_report());

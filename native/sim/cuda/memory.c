@@ -189,7 +189,8 @@ bool memory_span(struct context *c, uint64_t address, uint64_t *base, uint64_t *
     bool ok = r && may(c, r);
     if (ok) {
         *base = r->base;
-        *end = r->base + r->size;
+        /* A card's memory is there in whole units, and programs read a little beyond what they asked for. */
+        *end = r->base + (r->memory == MEMORY_DEVICE ? sim_round_up(r->size, SIM_SMALL_UNIT) : r->size);
     }
     /* Mappings of one reservation may follow each other without a gap. */
     for (; ok && r && r->memory == MEMORY_MAPPED && may(c, r); r = range_find_any(*end))

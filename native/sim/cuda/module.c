@@ -38,9 +38,10 @@ static void fill_figures(struct image *i, const struct code *code)
         struct entry_point *e = &i->entry[k];
         const struct routine *r = code_entry(code, e->name);
         if (!r) continue;
-        if (!e->shared_bytes) e->shared_bytes = r->shared_bytes;
+        if (!e->shared_bytes) e->shared_bytes = r->shared_bytes + code_shared(code);
+        if (!e->const_bytes) e->const_bytes = code_constants(code);
         if (!e->local_bytes) e->local_bytes = r->local_bytes;
-        if (e->registers <= 16) e->registers = r->register_words;
+        if (e->registers <= 16) e->registers = code_registers(code, r);
     }
 }
 
@@ -90,6 +91,13 @@ static void drop_globals(struct module *m, const struct context *c)
         *p = g->next;
         memory_drop(g->range);
         free(g);
+    }
+}
+
+void module_limit_registers(struct module *m, uint32_t most)
+{
+    for (size_t i = 0; i < m->image->entry_count; i++) {
+        if (m->image->entry[i].registers > most) m->image->entry[i].registers = most < 16 ? 16 : most;
     }
 }
 

@@ -30,6 +30,8 @@ struct function {
 };
 
 CUresult module_load(const void *data, size_t limit, struct context *c, enum kind kind, struct module **out);
+/* What CU_JIT_MAX_REGISTERS asks for. */
+void module_limit_registers(struct module *m, uint32_t most);
 void module_unload(struct module *m);
 void module_drop_context(struct context *c);
 CUresult module_function(struct module *m, const char *name, struct function **out);

@@ -27,6 +27,8 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned
 {
     if (numOptions && (!options || !optionValues)) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = cuModuleLoadData(module, image);
+    uint32_t most = jit_registers(numOptions, options, optionValues);
+    if (result == CUDA_SUCCESS && most) module_limit_registers((struct module *)*module, most);
     jit_tell(numOptions, options, optionValues, code_report());
     return result;
 }

@@ -130,8 +130,7 @@ static void finish_body(struct compiler *c, struct routine *f)
     c->guard = 0;
     emit(c, op_return);
     f->register_bytes = c->register_bytes;
-    f->register_words = c->register_bytes / (4 * LANES) < 255 ? c->register_bytes / (4 * LANES) : 255;
-    if (f->register_words < 16) f->register_words = 16;
+    f->register_words = c->register_bytes / (4 * LANES);
     f->defined = true;
     f->empty = f->op_count <= 2 && f->op[0].run == op_return;
 }
@@ -309,8 +308,15 @@ static bool statement(struct compiler *c)
         if (digits.length && text_literal(&digits, &l)) c->target = (uint32_t)l.bits;
         return skip_line(c);
     }
-    if (text_is(t, ".calabash.unit")) {
+    if (text_is(t, ".calabash_unit")) {
         scope_end_unit(c);
+        text_next(t);
+        return true;
+    }
+    if (text_take(t, ".calabash_registers")) {
+        struct literal l;
+        if (!text_literal(t, &l)) return parse_error(c);
+        c->program->registers_max = (uint32_t)l.bits;
         text_next(t);
         return true;
     }

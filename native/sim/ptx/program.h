@@ -45,7 +45,7 @@ struct routine {
     uint32_t threads_max, threads_required[3];
     char *refused; /* why it cannot be run, or NULL */
     uint32_t refused_line;
-    uint32_t register_words; /* as a figure for attributes */
+    uint32_t register_words; /* of all virtual registers */
     op_fn *builtin;
     bool empty; /* nothing but a return */
 };
@@ -61,6 +61,7 @@ struct program {
     uint32_t reloc_count;
     uint64_t shared_bytes; /* static shared memory of the module */
     bool has_dynamic_shared;
+    uint32_t registers_max; /* of a kernel; 0: nobody said */
 };
 
 void program_free(struct program *p);

@@ -1,6 +1,7 @@
 /*
  * The scanner. A word takes its dots with it (`ld.global.f32`, `%tid.x`, `.shared::cta`): who reads it knows whether it
- * is an instruction, a directive or a name.
+ * is an instruction or a name. One that begins with a dot is a directive or a type, and ends before the next: `.reg.b16`
+ * is two.
  */
 #include "sim/ptx/text.h"
 
@@ -40,7 +41,9 @@ static void skip_blank(struct text *t)
 
 static void take_word(struct text *t)
 {
+    bool directive = *t->next == '.';
     while (t->next < t->end) {
+        if (directive && *t->next == '.' && t->next != t->at) return;
         if (wordy(*t->next))
             t->next++;
         else if (t->end - t->next > 2 && t->next[0] == ':' && t->next[1] == ':' && wordy(t->next[2]))

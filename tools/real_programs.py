@@ -1,0 +1,227 @@
+"""Runs the test suites of libraries that nobody here wrote on a simulated node and writes down what came out.
+
+``python -m tools.real_programs`` makes the environment, gives every test module a process of its own with a deadline,
+repeats one by one what a crash has left open, and writes ``docs/measurements/programs.json`` and ``.md``. A failure that
+``CAUSES`` explains is counted under its cause; one that it does not is listed by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from calabash.seams.gpu.library import simulated_library_dir
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = ROOT / "tests" / "programs" / "plugins"
+ENVIRONMENT = ROOT / "build" / "programs"
+OUT = ROOT / "docs" / "measurements"
+SUITE = "numba.cuda.tests"
+MODULE_S, TEST_S = 900, 120
+
+# What a failure's text says, and what that means. The first that matches counts.
+CAUSES: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One test: passed, failed, skipped or expected to fail, and what it said."""
+
+    name: str
+    result: str
+    said: str = ""
+
+    @property
+    def cause(self) -> str:
+        """Why, if it is known."""
+        return next((cause for pattern, cause in CAUSES if re.search(pattern, f"{self.name}\n{self.said}")), "")
+
+
+def python() -> Path:
+    """The interpreter of the environment that has the libraries."""
+    return ENVIRONMENT / "bin" / "python"
+
+
+def prepare() -> None:
+    """What the suites need beside the libraries."""
+    uv = ROOT / ".tools/bin/uv"
+    uv = uv if uv.exists() else Path("uv")
+    subprocess.run([uv, "venv", "-q", "--allow-existing", "-p", sys.executable, ENVIRONMENT], check=True)
+    subprocess.run(
+        [uv, "pip", "install", "-q", "-p", python(), "--group", f"{ROOT}/pyproject.toml:program-suites"], check=True
+    )
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """A node of two cards for everything."""
+    libraries = simulated_library_dir()
+    state = directory / "node.state"
+    if not state.exists():
+        create = [libraries / "calabash-simctl", "create", state, "--gpus", "2xA100-80GB", "--seed", "1"]
+        subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
+    own = {"CALABASH_SIM": str(state), "LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": str(PLUGINS)}
+    return os.environ | own
+
+
+def modules() -> list[str]:
+    """The suite's modules by name."""
+    code = (
+        "import pathlib, numba_cuda; root = pathlib.Path(numba_cuda.__file__).parent / 'numba/cuda/tests'\n"
+        "for p in sorted(root.rglob('test_*.py')): print(*p.relative_to(root).with_suffix('').parts, sep='.')"
+    )
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, check=True)
+    return [f"{SUITE}.{name}" for name in done.stdout.split()]
+
+
+def command(target: str, junit: Path) -> list[str | Path]:
+    """pytest for one module or one test of it."""
+    options = ["-p", "numba_suite", "-p", "no:cacheprovider", "-o", "consider_namespace_packages=true", "--tb=native"]
+    limits = ["--timeout", str(TEST_S), "-q", f"--junitxml={junit}"]
+    return [python(), "-m", "pytest", *options, *limits, "--pyargs", target]
+
+
+def outcomes(module: str, junit: Path) -> list[Outcome]:
+    """What pytest has written down; of sub-tests the worst counts."""
+    rank = ["passed", "skipped", "expected failure", "failed"]
+    worst: dict[str, Outcome] = {}
+    for case in ET.parse(junit).getroot().iter("testcase"):  # noqa: S314
+        name = f"{module.removeprefix(SUITE + '.')}::{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
+        found = Outcome(name=name, result="passed")
+        for child in case:
+            if child.tag in ("failure", "error"):
+                said = f"{child.get('message') or ''}\n{child.text or ''}"
+                found = Outcome(name=name, result="failed", said=said[-3000:])
+            elif child.tag == "skipped":
+                kind = "expected failure" if child.get("type") == "pytest.xfail" else "skipped"
+                found = Outcome(name=name, result=kind, said=child.get("message") or "")
+        if name not in worst or rank.index(found.result) > rank.index(worst[name].result):
+            worst[name] = found
+    return list(worst.values())
+
+
+def pytest(target: str, directory: Path, junit: Path) -> tuple[bool, str]:
+    """Whether it came to an end, and its last words."""
+    log = junit.with_suffix(".log")
+    with log.open("w") as to:
+        try:
+            subprocess.run(
+                command(target, junit),
+                stdout=to,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env=environment(directory),
+                timeout=MODULE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            pass
+    return junit.exists(), log.read_text(errors="replace")[-3000:]
+
+
+def run_module(module: str, directory: Path) -> list[Outcome]:
+    """All tests of a module; one by one if its process did not survive them."""
+    short = module.removeprefix(SUITE + ".")
+    junit = directory / f"{short}.xml"
+    ended, said = pytest(module, directory, junit)
+    if ended:
+        found = outcomes(module, junit)
+    else:
+        listing = subprocess.run(
+            [*command(module, junit), "--collect-only"],
+            capture_output=True,
+            text=True,
+            cwd=directory,
+            env=environment(directory),
+            check=False,
+        ).stdout
+        found = []
+        for test in re.findall(r"::(\S+::\S+)", listing):
+            one = directory / f"{short}-{test.replace('::', '-')}.xml"
+            ended, said = pytest(f"{module}::{test}", directory, one)
+            name = f"{short}::{test.replace('::', '.')}"
+            found += outcomes(module, one) if ended else [Outcome(name=name, result="failed", said=f"crash\n{said}")]
+    count = Counter(o.result for o in found)
+    print(f"{short:<52} {'  '.join(f'{n} {r}' for r, n in sorted(count.items()))}", flush=True)
+    return found
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def table(found: list[Outcome]) -> str:
+    """The page: totals, then failures by cause, then skips by what they say."""
+    count = Counter(o.result for o in found)
+    lines = ["| passed | failed | expected failure | skipped | all |", "|---|---|---|---|---|"]
+    lines.append(
+        f"| {count['passed']} | {count['failed']} | {count['expected failure']} | {count['skipped']} | {len(found)} |"
+    )
+    lines += ["", "## Failed, by cause", "", "| tests | cause | for example |", "|---|---|---|"]
+    causes: dict[str, list[str]] = defaultdict(list)
+    for o in found:
+        if o.result == "failed":
+            causes[o.cause or "not explained: " + (o.said.strip().splitlines() or ["?"])[0][:120]].append(o.name)
+    for cause, names in sorted(causes.items(), key=lambda c: -len(c[1])):
+        lines.append(f"| {len(names)} | {_cell(cause)} | `{names[0]}` |")
+    lines += ["", "## Skipped, by the suite's own words", "", "| tests | why |", "|---|---|"]
+    skips = Counter(o.said.splitlines()[0][:120] if o.said else "?" for o in found if o.result == "skipped")
+    lines += [f"| {n} | {_cell(why)} |" for why, n in skips.most_common()]
+    return "\n".join(lines) + "\n"
+
+
+def versions() -> dict[str, str]:
+    """Of what ran."""
+    names = ("numba-cuda", "numba", "cuda-core", "cuda-bindings", "nvidia-nvvm", "nvidia-cuda-nvrtc", "numpy")
+    code = f"import importlib.metadata as m\nfor n in {names!r}: print(n, m.version(n))"
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, check=True)
+    return dict(line.split() for line in done.stdout.splitlines()) | {"Python": platform.python_version()}
+
+
+def write(found: list[Outcome]) -> None:
+    """Both forms. Of what passed only the count is kept."""
+    ran = versions()
+    document = {
+        "versions": ran,
+        "count": Counter(o.result for o in found),
+        "not passed": [asdict(o) | {"cause": o.cause, "said": o.said[-400:]} for o in found if o.result != "passed"],
+    }
+    (OUT / "programs.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    head = "# numba-cuda's own tests on the simulated card\n\nWritten by `python -m tools.real_programs`. "
+    text = head + ", ".join(f"{k} {v}" for k, v in ran.items()) + ".\n\n" + table(found)
+    (OUT / "programs.md").write_text(text)
+
+
+def main() -> None:
+    """Everything, or the modules that are named."""
+    parser = argparse.ArgumentParser(description="Run the test suite of numba-cuda on a simulated node.")
+    parser.add_argument("modules", nargs="*", help="names within the suite; all of them, and the pages, without")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="a directory for logs")
+    options = parser.parse_args()
+    prepare()
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.keep or Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        environment(directory)
+        wanted = [f"{SUITE}.{m}" for m in options.modules] or modules()
+        with ThreadPoolExecutor(options.jobs) as pool:
+            found = [o for part in pool.map(lambda m: run_module(m, directory), wanted) for o in part]
+    if options.modules:
+        print(table(found))
+        return
+    write(found)
+
+
+if __name__ == "__main__":
+    main()
