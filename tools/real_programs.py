@@ -8,6 +8,7 @@ repeats one by one what a crash has left open, and writes ``docs/measurements/pr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -55,9 +56,10 @@ def python() -> Path:
 
 def prepare() -> None:
     """What the suites need beside the libraries."""
-    uv = ROOT / ".tools/bin/uv"
-    uv = uv if uv.exists() else Path("uv")
-    subprocess.run([uv, "venv", "-q", "--allow-existing", "-p", sys.executable, ENVIRONMENT], check=True)
+    own = ROOT / ".tools/bin/uv"
+    uv = own if own.exists() else Path("uv")
+    if not python().exists():
+        subprocess.run([uv, "venv", "-q", "-p", sys.executable, ENVIRONMENT], check=True)
     subprocess.run(
         [uv, "pip", "install", "-q", "-p", python(), "--group", f"{ROOT}/pyproject.toml:program-suites"], check=True
     )
@@ -68,8 +70,8 @@ def environment(directory: Path) -> dict[str, str]:
     libraries = simulated_library_dir()
     state = directory / "node.state"
     if not state.exists():
-        create = [libraries / "calabash-simctl", "create", state, "--gpus", "2xA100-80GB", "--seed", "1"]
-        subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
+        create = [str(libraries / "calabash-simctl"), "create", str(state)]
+        subprocess.run([*create, "--gpus", "2xA100-80GB", "--seed", "1"], check=True, stdout=subprocess.DEVNULL)
     own = {"CALABASH_SIM": str(state), "LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": str(PLUGINS)}
     return os.environ | own
 
@@ -78,7 +80,8 @@ def modules() -> list[str]:
     """The suite's modules by name."""
     code = (
         "import pathlib, numba_cuda; root = pathlib.Path(numba_cuda.__file__).parent / 'numba/cuda/tests'\n"
-        "for p in sorted(root.rglob('test_*.py')): print(*p.relative_to(root).with_suffix('').parts, sep='.')"
+        "for p in sorted(root.rglob('test_*.py')):\n"
+        "    if p.parent.name != 'benchmarks': print(*p.relative_to(root).with_suffix('').parts, sep='.')"
     )
     done = subprocess.run([python(), "-c", code], capture_output=True, text=True, check=True)
     return [f"{SUITE}.{name}" for name in done.stdout.split()]
@@ -95,7 +98,7 @@ def outcomes(module: str, junit: Path) -> list[Outcome]:
     """What pytest has written down; of sub-tests the worst counts."""
     rank = ["passed", "skipped", "expected failure", "failed"]
     worst: dict[str, Outcome] = {}
-    for case in ET.parse(junit).getroot().iter("testcase"):  # noqa: S314
+    for case in ET.parse(junit).getroot().iter("testcase"):
         name = f"{module.removeprefix(SUITE + '.')}::{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
         found = Outcome(name=name, result="passed")
         for child in case:
@@ -113,19 +116,16 @@ def outcomes(module: str, junit: Path) -> list[Outcome]:
 def pytest(target: str, directory: Path, junit: Path) -> tuple[bool, str]:
     """Whether it came to an end, and its last words."""
     log = junit.with_suffix(".log")
-    with log.open("w") as to:
-        try:
-            subprocess.run(
-                command(target, junit),
-                stdout=to,
-                stderr=subprocess.STDOUT,
-                cwd=directory,
-                env=environment(directory),
-                timeout=MODULE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            pass
+    with log.open("w") as to, contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            command(target, junit),
+            stdout=to,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env=environment(directory),
+            timeout=MODULE_S,
+            check=False,
+        )
     return junit.exists(), log.read_text(errors="replace")[-3000:]
 
 

@@ -429,3 +429,13 @@ def test_a_kernel_with_textures_loads_and_is_refused_at_its_launch(card: Runner)
     answer = card.run(kernel(body, 0), "k")
     assert (answer["load"], answer["launch"]) == (0, 801)
     assert "Instruction 'tex.1d.v4.f32.s32' is not known to the simulation: 'k' cannot be launched" in answer["notes"]
+
+
+def test_directives_need_no_space_between_them(card: Runner) -> None:
+    body = "{.reg.b16 own; mov.u16 own, 7; cvt.u32.u16 %r0, own;}\n" + STORE
+    assert set(card.compute(kernel(body, 1), np.zeros(32, np.uint32)).tolist()) == {7}
+
+
+def test_a_little_beyond_what_was_asked_for_is_there_on_a_card_and_here(card: Runner) -> None:
+    assert card.run(kernel("ld.global.u32 %r1, [%p0+508];", 1), "k", np.zeros(1, np.uint32))["result"] == 0
+    assert card.run(kernel("ld.global.u32 %r1, [%p0+4096];", 1), "k", np.zeros(1, np.uint32))["result"] == 700

@@ -65,7 +65,7 @@ def test_every_dependency_has_a_reason() -> None:
     project = tomllib.loads((PAGES.parents[1] / "pyproject.toml").read_text())
     named = [
         *project["project"]["dependencies"],
-        *(d for d in project["dependency-groups"]["dev"] if isinstance(d, str)),
+        *(d for group in project["dependency-groups"].values() for d in group if isinstance(d, str)),
     ]
     page = (PAGES / "dependencies.md").read_text()
     for requirement in named:

@@ -182,14 +182,22 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
     return ok;
 }
 
+/* A card's memory is there in whole units, and programs read a little beyond what they asked for. */
+static const struct range *range_around(uint64_t address)
+{
+    const struct range *r = range_find_any(address);
+    if (r) return r;
+    r = range_find_any(address / SIM_SMALL_UNIT * SIM_SMALL_UNIT);
+    return r && r->memory == MEMORY_DEVICE ? r : NULL;
+}
+
 bool memory_span(struct context *c, uint64_t address, uint64_t *base, uint64_t *end)
 {
     memory_lock();
-    const struct range *r = range_find_any(address);
+    const struct range *r = range_around(address);
     bool ok = r && may(c, r);
     if (ok) {
         *base = r->base;
-        /* A card's memory is there in whole units, and programs read a little beyond what they asked for. */
         *end = r->base + (r->memory == MEMORY_DEVICE ? sim_round_up(r->size, SIM_SMALL_UNIT) : r->size);
     }
     /* Mappings of one reservation may follow each other without a gap. */
