@@ -11,12 +11,7 @@ from tests.native.test_sim_cuda import MEMORY, ORDER, OVERLAP, WAITS
 
 # What does not travel yet; each is to leave this list.
 LOCAL_ONLY = {
-    "linear",
     "host",
-    "mapped",
-    "no_access",
-    "array",
-    "box",
     "illegal",
     "descriptor",
     "host_function_holds_back",

@@ -4,6 +4,9 @@
 #include "remote/client/object.h"
 #include "remote/client/sender.h"
 
+void (*cb_before_command)(enum cb_op op);
+void (*cb_after_wait)(enum cb_op op);
+
 bool cb_session_ready(void)
 {
     return cb_line.state == CB_OPEN;
@@ -34,6 +37,7 @@ CUresult cb_call_begin(struct cb_call *c, enum cb_op op, enum cb_where where)
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     uint16_t context = cb_context_number();
     if (where == CB_IN_CONTEXT && !context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (cb_before_command) cb_before_command(op);
     return cb_call_begin_as(c, op, context);
 }
 
@@ -137,7 +141,8 @@ CUresult cb_call_send(struct cb_call *c)
 static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes)
 {
     struct cb_answer *a = &c->answer;
-    uint16_t asked = CB_FRAME_ASKED;
+    uint16_t asked = CB_FRAME_ASKED, op;
+    memcpy(&op, c->frame + offsetof(struct cb_frame, op), sizeof op);
     memcpy(c->frame + offsetof(struct cb_frame, flags), &asked, sizeof asked);
     a->bulk = bulk;
     a->bulk_left = bulk_bytes;
@@ -150,7 +155,9 @@ static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void
     bool alive = cb_line_flush();
     pthread_mutex_unlock(&cb_line.lock);
     if (!alive) cb_answers_lost();
-    return cb_answer_await(a);
+    CUresult result = cb_answer_await(a);
+    if (result == CUDA_SUCCESS && cb_after_wait) cb_after_wait((enum cb_op)op);
+    return result;
 }
 
 CUresult cb_call_exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes)
@@ -158,6 +165,11 @@ CUresult cb_call_exchange(struct cb_call *c, const void *data, size_t bytes, voi
     CUresult result = exchange(c, data, bytes, bulk, bulk_bytes);
     CUresult earlier = cb_context_take_failure();
     return earlier != CUDA_SUCCESS ? earlier : result;
+}
+
+CUresult cb_call_question(struct cb_call *c)
+{
+    return exchange(c, NULL, 0, NULL, 0);
 }
 
 CUresult cb_call_ask(struct cb_call *c)
@@ -192,6 +204,15 @@ const char *cb_take_string(struct cb_call *c)
         return NULL; /* the zero behind it travels as well */
     c->taken += CB_WORDS(length + 1);
     return text;
+}
+
+const uint8_t *cb_take_block(struct cb_call *c, size_t bytes)
+{
+    const uint8_t *block = c->answer.got + c->taken;
+    if (bytes > c->answer.got_bytes - c->taken || CB_WORDS(bytes) > c->answer.got_bytes - c->taken)
+        return NULL;
+    c->taken += CB_WORDS(bytes);
+    return block;
 }
 
 bool cb_took_all(const struct cb_call *c)

@@ -23,6 +23,11 @@ struct cb_call {
 
 bool cb_session_ready(void); /* cuInit has succeeded in this very process */
 
+/* Called before a command that may use memory, and when a question has been answered after which the program may look at
+ * what devices wrote; NULL: nobody cares. */
+extern void (*cb_before_command)(enum cb_op op);
+extern void (*cb_after_wait)(enum cb_op op);
+
 CUresult cb_call_begin(struct cb_call *c, enum cb_op op, enum cb_where where);
 /* The same, whatever the state of the session is. */
 CUresult cb_call_begin_as(struct cb_call *c, enum cb_op op, uint16_t context);
@@ -38,12 +43,16 @@ CUresult cb_call_send_with(struct cb_call *c, const void *data, size_t bytes);
 CUresult cb_call_send(struct cb_call *c);
 /* Wait for its answer; the result of the call, or an earlier failure of its context. */
 CUresult cb_call_ask(struct cb_call *c);
-/* The same with `data` behind the question (NULL: none), and bulk data of the answer into `bulk` (NULL: none). */
+/* The same, but a failure of the context is left to be told. */
+CUresult cb_call_question(struct cb_call *c);
+/* As cb_call_ask(), with `data` behind the question (NULL: none), and bulk data of the answer into `bulk` (NULL: none). */
 CUresult cb_call_exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes);
 uint64_t cb_take_word(struct cb_call *c);
 void cb_take_bytes(struct cb_call *c, void *into, size_t bytes);
 /* A string of the answer; it lives as long as the call. NULL: there is none. */
 const char *cb_take_string(struct cb_call *c);
+/* So many bytes of the answer; they live as long as the call. NULL: they are not there. */
+const uint8_t *cb_take_block(struct cb_call *c, size_t bytes);
 bool cb_took_all(const struct cb_call *c);
 void cb_call_end(struct cb_call *c); /* after an answer that may be larger than CB_GOT_MAX */
 

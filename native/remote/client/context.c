@@ -1,5 +1,6 @@
 /* Contexts: which are current for a thread is known here alone. */
 #include "remote/client/current.h"
+#include "remote/client/memory.h"
 #include "remote/client/object.h"
 #include "remote/client/snapshot.h"
 
@@ -48,6 +49,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 static CUresult deactivate(struct cb_context *c)
 {
     struct cb_call call;
+    cb_memory_context_ends((CUcontext)(uintptr_t)c->id);
     CB_OK(cb_call_begin(&call, CB_OP_CONTEXT_RESET, CB_ANYWHERE));
     cb_put_word(&call, c->id);
     c->active = false;
@@ -169,6 +171,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
     struct cb_context *c = cb_context_of((uintptr_t)ctx);
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!c || c->primary || !c->active) return CUDA_ERROR_INVALID_CONTEXT;
+    cb_memory_context_ends(ctx);
     CB_OK(cb_call_begin(&call, CB_OP_CONTEXT_DESTROY, CB_ANYWHERE));
     cb_put_word(&call, c->id);
     CUresult result = cb_call_ask(&call);

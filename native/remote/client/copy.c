@@ -1,16 +1,25 @@
 /*
- * Copies between the memory of this process and devices. What goes out is taken along at once, so nobody waits for it:
- * into memory that is known to be ours a copy cannot fail by its addresses. What comes back is waited for.
+ * Copies of bytes. What goes out is taken along at once, so nobody waits for it: into memory that is known to be ours a copy
+ * cannot fail by its addresses. What comes back is waited for. Memory that both ends have is copied where the devices are.
  */
-#include "remote/client/current.h"
+#include "remote/client/copy.h"
+
 #include "remote/client/object.h"
 #include "remote/client/range.h"
-#include "remote/client/session.h"
 
-static CUresult stream_is_one(CUstream stream)
+CUresult cb_stream_is_one(CUstream stream)
 {
     if ((uintptr_t)stream <= 2 || cb_object_alive((uintptr_t)stream, CB_KIND_STREAM)) return CUDA_SUCCESS;
     return CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cb_finish(struct cb_call *c, bool asks, bool waits)
+{
+    bool looks = waits && cb_after_wait;
+    if (!asks && !looks) return cb_call_send(c);
+    CB_OK(cb_call_ask(c));
+    if (looks) cb_after_wait(CB_OP_cuCtxSynchronize);
+    return CUDA_SUCCESS;
 }
 
 static CUresult begin(struct cb_call *c, enum cb_op op, CUdeviceptr device, size_t bytes, CUstream stream,
@@ -24,84 +33,158 @@ static CUresult begin(struct cb_call *c, enum cb_op op, CUdeviceptr device, size
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_in(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream, bool async)
+static CUresult copy_within(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
+{
+    struct cb_call call;
+    CB_OK(begin(&call, CB_OP_COPY_WITHIN, dst, bytes, stream, async));
+    cb_put_word(&call, src);
+    return cb_finish(&call, !cb_range_is_device(dst, bytes) || !cb_range_is_device(src, bytes), !async);
+}
+
+CUresult cb_copy_in(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream, bool async)
 {
     if (!bytes) return cb_session_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-    if (!src) return CUDA_ERROR_INVALID_VALUE;
-    CB_OK(stream_is_one(stream));
+    if ((uintptr_t)src < 4096) return CUDA_ERROR_INVALID_VALUE;
+    CB_OK(cb_stream_is_one(stream));
+    if (!cb_range_is_here((uintptr_t)src)) return copy_within(dst, (uintptr_t)src, bytes, stream, async);
     bool known = cb_range_is_device(dst, bytes);
     for (size_t at = 0; at < bytes; at += CB_BULK_MAX) {
         struct cb_call call;
         size_t part = bytes - at < CB_BULK_MAX ? bytes - at : CB_BULK_MAX;
         CB_OK(begin(&call, CB_OP_COPY_IN, dst + at, part, stream, async));
-        cb_put_word(&call, !known);
-        if (known)
+        if (known && (async || !cb_after_wait || at + part < bytes))
             CB_OK(cb_call_send_with(&call, (const char *)src + at, part));
         else
             CB_OK(cb_call_exchange(&call, (const char *)src + at, part, NULL, 0));
     }
+    if (!async && cb_after_wait) cb_after_wait(CB_OP_cuCtxSynchronize);
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
+CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
 {
     struct cb_call call;
     if (!bytes) return cb_session_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-    if (!dst) return CUDA_ERROR_INVALID_VALUE;
-    CB_OK(stream_is_one(stream));
+    if ((uintptr_t)dst < 4096) return CUDA_ERROR_INVALID_VALUE;
+    CB_OK(cb_stream_is_one(stream));
+    if (!cb_range_is_here((uintptr_t)dst)) return copy_within((uintptr_t)dst, src, bytes, stream, async);
     CB_OK(begin(&call, CB_OP_COPY_OUT, src, bytes, stream, async));
     return cb_call_exchange(&call, NULL, 0, dst, bytes);
 }
 
+CUresult cb_copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
+{
+    bool to_here = cb_range_is_here(dst), from_here = cb_range_is_here(src);
+    if (to_here && from_here) {
+        if (!bytes) return cb_session_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+        if (dst < 4096 || src < 4096) return CUDA_ERROR_INVALID_VALUE;
+        CB_OK(cuStreamSynchronize(stream)); /* in its order, and at once */
+        memmove((void *)dst, (const void *)src, bytes);
+        return CUDA_SUCCESS;
+    }
+    if (to_here) return cb_copy_out((void *)dst, src, bytes, stream, async);
+    if (from_here) return cb_copy_in(dst, (const void *)src, bytes, stream, async);
+    if (!bytes) return cb_session_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    return copy_within(dst, src, bytes, stream, async);
+}
+
 EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-    return copy_in(dstDevice, srcHost, ByteCount, NULL, false);
+    return cb_copy_in(dstDevice, srcHost, ByteCount, NULL, false);
 }
 
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
                                      CUstream hStream)
 {
-    return copy_in(dstDevice, srcHost, ByteCount, hStream, true);
+    return cb_copy_in(dstDevice, srcHost, ByteCount, hStream, true);
 }
 
 EXPORT CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    return copy_out(dstHost, srcDevice, ByteCount, NULL, false);
+    return cb_copy_out(dstHost, srcDevice, ByteCount, NULL, false);
 }
 
 EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-    return copy_out(dstHost, srcDevice, ByteCount, hStream, true);
+    return cb_copy_out(dstHost, srcDevice, ByteCount, hStream, true);
 }
 
-static bool is_here(CUdeviceptr p)
+/* Pinned memory by its device address may be an end of it. */
+static CUresult among_devices(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
 {
     struct cb_range r;
-    return !cb_range_of(p, &r) || r.memory != CB_MEMORY_DEVICE;
+    bool to_here = cb_range_of(dst, &r) && cb_range_is_here(dst);
+    bool from_here = cb_range_of(src, &r) && cb_range_is_here(src);
+    if (to_here || from_here) return cb_copy_any(dst, src, bytes, stream, async);
+    if (!bytes) return cb_session_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    return copy_within(dst, src, bytes, stream, async);
+}
+
+EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    return among_devices(dstDevice, srcDevice, ByteCount, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                                     CUstream hStream)
+{
+    return among_devices(dstDevice, srcDevice, ByteCount, hStream, true);
 }
 
 EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-    bool to_here = is_here(dst), from_here = is_here(src);
-    if (from_here && to_here) {
-        CB_OK(cuStreamSynchronize(hStream));
-        memmove((void *)dst, (const void *)src, ByteCount);
-        return CUDA_SUCCESS;
-    }
-    if (to_here) return copy_out((void *)dst, src, ByteCount, hStream, true);
-    if (from_here) return copy_in(dst, (const void *)src, ByteCount, hStream, true);
-    return cuMemcpyDtoDAsync_v2(dst, src, ByteCount, hStream);
+    return cb_copy_any(dst, src, ByteCount, hStream, true);
 }
 
 EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    bool to_here = is_here(dst), from_here = is_here(src);
-    if (from_here && to_here) {
-        if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-        memmove((void *)dst, (const void *)src, ByteCount);
-        return CUDA_SUCCESS;
-    }
-    if (to_here) return copy_out((void *)dst, src, ByteCount, NULL, false);
-    if (from_here) return copy_in(dst, (const void *)src, ByteCount, NULL, false);
-    return cuMemcpyDtoD_v2(dst, src, ByteCount);
+    return cb_copy_any(dst, src, ByteCount, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                      CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs,
+                                      CUstream hStream)
+{
+    if (!dsts || !srcs || !sizes || !count || !attrs || !attrsIdxs || !numAttrs || numAttrs > count)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        CB_OK(cb_copy_any(dsts[i], srcs[i], sizes[i], hStream, true));
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                   CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs,
+                                   size_t *failIdx, CUstream hStream)
+{
+    if (failIdx) *failIdx = SIZE_MAX;
+    return cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+}
+
+/* ---- between contexts ---- */
+
+static CUresult peer(CUdeviceptr dst, CUcontext dstContext, CUdeviceptr src, CUcontext srcContext,
+                     size_t bytes, CUstream stream, bool async)
+{
+    struct cb_call call;
+    CB_OK(cb_call_begin(&call, CB_OP_COPY_PEER, CB_IN_CONTEXT));
+    cb_put_word(&call, dst);
+    cb_put_word(&call, bytes);
+    cb_put_handle(&call, CB_KIND_STREAM, (uintptr_t)stream);
+    cb_put_word(&call, async);
+    cb_put_word(&call, src);
+    cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)dstContext);
+    cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)srcContext);
+    return cb_finish(&call, !cb_range_is_device(dst, bytes) || !cb_range_is_device(src, bytes), !async);
+}
+
+EXPORT CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                             CUcontext srcContext, size_t ByteCount)
+{
+    return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, false);
+}
+
+EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                                  CUcontext srcContext, size_t ByteCount, CUstream hStream)
+{
+    return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, true);
 }

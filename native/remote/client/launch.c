@@ -5,6 +5,7 @@
 #include "remote/client/attributes.h"
 #include "remote/client/current.h"
 #include "remote/client/function.h"
+#include "remote/client/map.h"
 #include "remote/client/object.h"
 #include "remote/client/snapshot.h"
 
@@ -118,6 +119,7 @@ static CUresult launch(CUfunction function, const CUlaunchConfig *s, bool cooper
     if (!f->known) CB_OK(cb_function_know(f));
     bool given = parameters || extra || !f->parameters;
     bool plain = given && is_plain(f, function, s, context->device, cooperative);
+    if (cb_arena_used) CB_OK(cb_map_parameters(parameters, extra, f));
     enum cb_op op = s->numAttrs ? CB_OP_LAUNCH_EX : CB_OP_LAUNCH;
     CB_OK(cb_call_begin(&call, op, CB_IN_CONTEXT));
     cb_put_word(&call, (uintptr_t)function);

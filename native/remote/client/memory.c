@@ -1,12 +1,13 @@
 /* Device memory: the worker gives addresses, and what is ours is remembered, so that copies need no question. */
-#include "remote/client/object.h"
+#include "remote/client/memory.h"
+#include "remote/client/call.h"
+#include "remote/client/managed.h"
 #include "remote/client/range.h"
-#include "remote/client/session.h"
 #include "remote_wrapped.h"
 
-static CUresult remember(CUresult result, const CUdeviceptr *dptr, size_t bytes)
+static CUresult remember(CUresult result, const CUdeviceptr *dptr, size_t bytes, enum cb_memory memory)
 {
-    if (result == CUDA_SUCCESS && !cb_range_add(*dptr, bytes, CB_MEMORY_DEVICE, 0)) {
+    if (result == CUDA_SUCCESS && !cb_range_add(*dptr, bytes, memory, 0)) {
         cb_remote_cuMemFree_v2(*dptr);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -15,128 +16,73 @@ static CUresult remember(CUresult result, const CUdeviceptr *dptr, size_t bytes)
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    return remember(cb_remote_cuMemAlloc_v2(dptr, bytesize), dptr, bytesize);
+    return remember(cb_remote_cuMemAlloc_v2(dptr, bytesize), dptr, bytesize, CB_MEMORY_DEVICE);
 }
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
                                    unsigned int ElementSizeBytes)
 {
     CUresult result = cb_remote_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-    return remember(result, dptr, result == CUDA_SUCCESS ? *pPitch * Height : 0);
+    return remember(result, dptr, result == CUDA_SUCCESS ? *pPitch * Height : 0, CB_MEMORY_DEVICE);
 }
 
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    return remember(cb_remote_cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize);
+    return remember(cb_remote_cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize, CB_MEMORY_POOL);
 }
 
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                         CUstream hStream)
 {
-    return remember(cb_remote_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream), dptr, bytesize);
+    CUresult result = cb_remote_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    return remember(result, dptr, bytesize, CB_MEMORY_POOL);
+}
+
+static bool freed(CUdeviceptr p, struct cb_range *r)
+{
+    return cb_range_of(p, r) && r->address == p && !cb_memory_is_host(r->memory);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-    CUresult result = cb_remote_cuMemFree_v2(dptr);
-    if (result == CUDA_SUCCESS) cb_range_drop(dptr, CB_MEMORY_DEVICE, NULL);
-    return result;
+    struct cb_range r;
+    bool known = freed(dptr, &r);
+    if (known && r.memory == CB_MEMORY_MANAGED) CB_OK(cuCtxSynchronize());
+    if (known) cb_range_drop(dptr, NULL); /* before another thread is given the address */
+    if (known && r.memory == CB_MEMORY_MANAGED) cb_managed_end(&r);
+    return cb_remote_cuMemFree_v2(dptr);
 }
 
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-    CUresult result = cb_remote_cuMemFreeAsync(dptr, hStream);
-    if (result == CUDA_SUCCESS) cb_range_drop(dptr, CB_MEMORY_DEVICE, NULL);
-    return result;
-}
-
-/* ---- what a pointer is ---- */
-
-static size_t bytes_of(CUpointer_attribute a)
-{
-    switch (a) {
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-        return 16;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        return 4;
-    default:
-        return 8;
-    }
-}
-
-/* Host memory is this process's own; the worker has never seen it. */
-static CUresult of_host(void *data, CUpointer_attribute a, CUdeviceptr ptr, const struct cb_range *r)
-{
-    uint64_t v = 0;
-    CUcontext context = NULL;
-    CUdevice device = 0;
-    switch (a) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-        cuCtxGetCurrent(&context);
-        v = (uintptr_t)context;
-        break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        v = CU_MEMORYTYPE_HOST;
-        break;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        v = ptr;
-        break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        if (cuCtxGetDevice(&device) == CUDA_SUCCESS) v = (uint64_t)device;
-        break;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        v = 1;
-        break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        v = r->address;
-        break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        v = r->bytes;
-        break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        return CUDA_ERROR_INVALID_VALUE; /* a remote device cannot reach it */
-    default:
-        break;
-    }
-    memcpy(data, &v, bytes_of(a));
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
-{
-    struct cb_call call;
     struct cb_range r;
-    if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!data) return CUDA_ERROR_INVALID_VALUE;
-    if (cb_range_of(ptr, &r) && r.memory != CB_MEMORY_DEVICE) return of_host(data, attribute, ptr, &r);
-    CB_OK(cb_call_begin(&call, CB_OP_POINTER, CB_ANYWHERE));
-    cb_put_word(&call, (uint64_t)attribute);
-    cb_put_word(&call, ptr);
-    CB_OK(cb_call_ask(&call));
-    uint64_t answer[2] = {cb_take_word(&call), cb_take_word(&call)};
-    memcpy(data, answer, bytes_of(attribute));
+    bool known = freed(dptr, &r);
+    if (known && r.memory == CB_MEMORY_MANAGED) CB_OK(cuStreamSynchronize(hStream));
+    CUresult result = cb_remote_cuMemFreeAsync(dptr, hStream);
+    if (result != CUDA_SUCCESS || !known) return result;
+    cb_range_drop(dptr, NULL);
+    if (r.memory == CB_MEMORY_MANAGED) cb_managed_end(&r);
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
-                                       void **data, CUdeviceptr ptr)
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
+    struct cb_range r;
+    CUcontext context = NULL;
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned int i = 0; i < numAttributes; i++) {
-        CUresult result = cuPointerGetAttribute(data[i], attributes[i], ptr);
-        if (result == CUDA_ERROR_INVALID_VALUE && data[i])
-            memset(data[i], 0, bytes_of(attributes[i])); /* as the driver does for one that does not apply */
-        else if (result != CUDA_SUCCESS)
-            return result;
-    }
+    if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!cb_range_of(dptr, &r)) return cb_remote_cuMemGetAddressRange_v2(pbase, psize, dptr);
+    if (pbase) *pbase = r.address;
+    if (psize) *psize = r.bytes;
     return CUDA_SUCCESS;
+}
+
+/* Its memory goes with a context; pinned memory is the process's. */
+void cb_memory_context_ends(CUcontext context)
+{
+    struct cb_range r;
+    while (cb_range_of_context(context, &r)) {
+        cb_range_drop(r.address, NULL);
+        if (r.memory == CB_MEMORY_MANAGED) cb_managed_end(&r);
+    }
 }

@@ -1,86 +1,365 @@
-/* Copies: bulk data is taken in pieces that stay in the processor's cache, and given in the same. */
+/*
+ * Copies. Bulk data passes through pinned pieces, so that the driver copies one while the next is received or the last is
+ * sent. What the program gave is captured when it has come; the copy itself stands in its stream.
+ */
+#include "remote/wire/box.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/session.h"
+#include "remote/worker/stage.h"
 
-#define PIECE_BYTES (256u << 10)
+#define AHEAD 4 /* pieces that the driver copies before the first is sent */
 
-struct copy {
-    CUdeviceptr device;
+/* The end at a device. */
+struct place {
+    enum { PLACE_LINE, PLACE_ARRAY, PLACE_BOX } kind;
+    CUdeviceptr address;
+    CUarray array;
+    size_t offset;
+    CUDA_MEMCPY3D box; /* its end, the other is filled in */
+    struct cb_box size;
     size_t bytes;
     CUstream stream;
-    bool async;
 };
 
-static struct copy take(struct cb_request *q)
+/* ---- one piece ---- */
+
+static CUresult array_piece(const struct place *p, size_t at, void *data, size_t bytes, bool in)
 {
-    struct copy c;
-    c.device = cb_take_word(q);
-    c.bytes = cb_take_word(q);
-    c.stream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
-    c.async = cb_take_word(q) != 0;
-    return c;
+    if (in) return CB_CALL(cuMemcpyHtoAAsync_v2)(p->array, p->offset + at, data, bytes, p->stream);
+    return CB_CALL(cuMemcpyAtoHAsync_v2)(data, p->array, p->offset + at, bytes, p->stream);
 }
 
-static __thread uint8_t piece[PIECE_BYTES] __attribute__((aligned(4096)));
-
-static CUresult piece_in(const struct copy *c, size_t at, size_t bytes)
+static CUresult line_piece(const struct place *p, size_t at, void *data, size_t bytes, bool in)
 {
-    if (!c->async) return CB_CALL(cuMemcpyHtoD_v2)(c->device + at, piece, bytes);
-    CUresult result = CB_CALL(cuMemcpyHtoDAsync_v2)(c->device + at, piece, bytes, c->stream);
-    return result; /* from pageable memory: the driver has taken it when it returns */
+    if (in) return CB_CALL(cuMemcpyHtoDAsync_v2)(p->address + at, data, bytes, p->stream);
+    return CB_CALL(cuMemcpyDtoHAsync_v2)(data, p->address + at, bytes, p->stream);
+}
+
+struct rows { /* a part of a box that is dense in memory of ours */
+    size_t x, y, z, width, height, depth;
+};
+
+static CUresult rows_piece(const struct place *p, const struct rows *r, void *data, bool in)
+{
+    CUDA_MEMCPY3D m = p->box;
+    m.WidthInBytes = r->width;
+    m.Height = r->height;
+    m.Depth = r->depth;
+    if (in) {
+        m.srcMemoryType = CU_MEMORYTYPE_HOST;
+        m.srcHost = data;
+        m.srcPitch = r->width;
+        m.srcHeight = r->height;
+        m.dstXInBytes += r->x;
+        m.dstY += r->y;
+        m.dstZ += r->z;
+    } else {
+        m.dstMemoryType = CU_MEMORYTYPE_HOST;
+        m.dstHost = data;
+        m.dstPitch = r->width;
+        m.dstHeight = r->height;
+        m.srcXInBytes += r->x;
+        m.srcY += r->y;
+        m.srcZ += r->z;
+    }
+    return CB_CALL(cuMemcpy3DAsync_v2)(&m, p->stream);
+}
+
+/* Bytes [at, at + bytes) of a box, by rows: a piece may begin and end within one. */
+static CUresult box_piece(const struct place *p, size_t at, uint8_t *data, size_t bytes, bool in)
+{
+    size_t width = p->size.width, height = p->size.height;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t done = 0; done < bytes && result == CUDA_SUCCESS;) {
+        size_t from = at + done, row = from / width, left = bytes - done;
+        struct rows r = {from % width, row % height, row / height, width, 1, 1};
+        if (r.x || left < width)
+            r.width = width - r.x < left ? width - r.x : left;
+        else
+            r.height = left / width < height - r.y ? left / width : height - r.y;
+        result = rows_piece(p, &r, data + done, in);
+        done += r.width * r.height;
+    }
+    return result;
+}
+
+static CUresult piece(const struct place *p, size_t at, uint8_t *data, size_t bytes, bool in)
+{
+    if (p->kind == PLACE_LINE) return line_piece(p, at, data, bytes, in);
+    return p->kind == PLACE_ARRAY ? array_piece(p, at, data, bytes, in) : box_piece(p, at, data, bytes, in);
+}
+
+/* ---- in ---- */
+
+static CUresult one_in(struct cb_request *q, const struct place *p, size_t at, size_t bytes)
+{
+    struct cb_stage *s = q->failed == CUDA_SUCCESS ? cb_stage_room(p->stream, CB_WORDS(bytes)) : NULL;
+    if (!s) return q->failed == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : q->failed;
+    uint8_t *data = s->data + s->filled;
+    CUresult result = CB_MALFORMED;
+    if (cb_bulk_receive(q, data, CB_WORDS(bytes))) {
+        s->filled += CB_WORDS(bytes);
+        result = piece(p, at, data, bytes, true);
+        if (result == CUDA_SUCCESS) result = cb_stage_used(s, p->stream);
+    }
+    cb_stage_give(s);
+    return result;
+}
+
+static CUresult copy_in(struct cb_request *q, const struct place *p, bool waits)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!cb_taken(q) || CB_WORDS(p->bytes) != q->bulk) return CB_MALFORMED;
+    for (size_t at = 0; at < p->bytes && result == CUDA_SUCCESS; at += CB_STAGE_BYTES)
+        result = one_in(q, p, at, p->bytes - at < CB_STAGE_BYTES ? p->bytes - at : CB_STAGE_BYTES);
+    if (result != CUDA_SUCCESS || !waits) return result;
+    cb_release(q);
+    return CB_CALL(cuStreamSynchronize)(p->stream);
+}
+
+/* Who does not wait for an answer has nothing to wait for: what follows in the stream follows the copy. */
+static bool is_waited_for(const struct cb_request *q, bool async)
+{
+    return !async && (q->frame.flags & CB_FRAME_ASKED);
+}
+
+/* ---- out ---- */
+
+struct ahead {
+    struct cb_stage *stage[AHEAD];
+    size_t bytes[AHEAD], first, count;
+};
+
+static CUresult send_first(struct cb_request *q, struct ahead *a, bool last)
+{
+    struct cb_stage *s = a->stage[a->first % AHEAD];
+    size_t bytes = a->bytes[a->first++ % AHEAD];
+    a->count--;
+    CUresult result = cb_stage_wait(s);
+    if (result == CUDA_SUCCESS) {
+        q->answered = last;
+        if (!cb_answer_part(q, s->data, bytes, last)) result = CB_MALFORMED;
+    }
+    cb_stage_give(s);
+    return result;
+}
+
+static CUresult start_one(const struct place *p, struct ahead *a, size_t at)
+{
+    size_t bytes = p->bytes - at < CB_STAGE_BYTES ? p->bytes - at : CB_STAGE_BYTES;
+    struct cb_stage *s = cb_stage_take();
+    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = piece(p, at, s->data, bytes, false);
+    if (result == CUDA_SUCCESS) result = cb_stage_used(s, p->stream);
+    if (result != CUDA_SUCCESS) {
+        cb_stage_give(s);
+        return result;
+    }
+    a->stage[(a->first + a->count) % AHEAD] = s;
+    a->bytes[(a->first + a->count) % AHEAD] = bytes;
+    a->count++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_out(struct cb_request *q, const struct place *p)
+{
+    struct ahead a = {0};
+    CUresult result = CUDA_SUCCESS;
+    bool busy = q->failed == CUDA_SUCCESS && CB_CALL(cuStreamQuery)(p->stream) == CUDA_ERROR_NOT_READY;
+    if (!cb_taken(q)) return CB_MALFORMED;
+    if (q->failed != CUDA_SUCCESS) return q->failed;
+    for (size_t at = 0; (at < p->bytes || a.count) && result == CUDA_SUCCESS;) {
+        if (at < p->bytes && a.count < AHEAD) {
+            result = start_one(p, &a, at);
+            at += CB_STAGE_BYTES;
+        } else {
+            if (busy) cb_release(q); /* the first stand in the stream */
+            busy = false;
+            result = send_first(q, &a, at >= p->bytes && a.count == 1);
+        }
+    }
+    while (a.count)
+        cb_stage_give(a.stage[(a.first + --a.count) % AHEAD]);
+    return result; /* the program reads the rest of its answer as this failure */
+}
+
+/* ---- what is asked for ---- */
+
+static struct place take_line(struct cb_request *q, bool *async)
+{
+    struct place p = {.kind = PLACE_LINE};
+    p.address = cb_take_word(q);
+    p.bytes = cb_take_word(q);
+    p.stream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
+    *async = cb_take_word(q) != 0;
+    return p;
 }
 
 CUresult cb_on_COPY_IN(struct cb_request *q)
 {
-    struct copy c = take(q);
-    (void)cb_take_word(q); /* whether it is asked; the frame says so too */
-    if (!cb_taken(q) || CB_WORDS(c.bytes) != q->bulk) return CB_MALFORMED;
-    CUresult result = q->failed;
-    for (size_t at = 0; at < c.bytes; at += PIECE_BYTES) {
-        size_t bytes = c.bytes - at < PIECE_BYTES ? c.bytes - at : PIECE_BYTES;
-        if (!cb_bulk_receive(q, piece, CB_WORDS(bytes))) return CB_MALFORMED;
-        if (result == CUDA_SUCCESS) result = piece_in(&c, at, bytes);
-    }
-    return result;
-}
-
-static CUresult piece_out(const struct copy *c, size_t at, size_t bytes)
-{
-    if (!c->async) return CB_CALL(cuMemcpyDtoH_v2)(piece, c->device + at, bytes);
-    CUresult result = CB_CALL(cuMemcpyDtoHAsync_v2)(piece, c->device + at, bytes, c->stream);
-    return result == CUDA_SUCCESS ? CB_CALL(cuStreamSynchronize)(c->stream) : result;
+    bool async;
+    struct place p = take_line(q, &async);
+    return copy_in(q, &p, is_waited_for(q, async));
 }
 
 CUresult cb_on_COPY_OUT(struct cb_request *q)
 {
-    struct copy c = take(q);
-    if (!cb_taken(q)) return CB_MALFORMED;
-    if (q->failed != CUDA_SUCCESS) return q->failed;
-    if (CB_CALL(cuStreamQuery)(c.stream) == CUDA_ERROR_NOT_READY) cb_release(q);
-    for (size_t at = 0; at < c.bytes; at += PIECE_BYTES) {
-        size_t bytes = c.bytes - at < PIECE_BYTES ? c.bytes - at : PIECE_BYTES;
-        CUresult result = piece_out(&c, at, bytes);
-        if (result != CUDA_SUCCESS)
-            return result; /* the program reads the rest of its answer as this failure */
-        q->answered = at + bytes == c.bytes;
-        if (!cb_answer_part(q, piece, bytes, q->answered)) return CB_MALFORMED;
-    }
-    return CUDA_SUCCESS;
+    bool async;
+    struct place p = take_line(q, &async);
+    return copy_out(q, &p);
 }
 
-CUresult cb_on_POINTER(struct cb_request *q)
+static struct place take_array(struct cb_request *q, bool *async)
 {
-    CUpointer_attribute attribute = (CUpointer_attribute)cb_take_word(q);
-    CUdeviceptr pointer = cb_take_word(q);
-    uint64_t value[8] = {0};
+    struct place p = {.kind = PLACE_ARRAY};
+    p.array = cb_object_of(q, CB_KIND_ARRAY, cb_take_word(q));
+    p.offset = cb_take_word(q);
+    p.bytes = cb_take_word(q);
+    p.stream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
+    *async = cb_take_word(q) != 0;
+    return p;
+}
+
+CUresult cb_on_ARRAY_IN(struct cb_request *q)
+{
+    bool async;
+    struct place p = take_array(q, &async);
+    return copy_in(q, &p, is_waited_for(q, async));
+}
+
+CUresult cb_on_ARRAY_OUT(struct cb_request *q)
+{
+    bool async;
+    struct place p = take_array(q, &async);
+    return copy_out(q, &p);
+}
+
+/* ---- boxes ---- */
+
+static struct cb_box_end take_end(struct cb_request *q, CUarray *array)
+{
+    struct cb_box_end e;
+    e.is_array = cb_take_word(q);
+    e.at = cb_take_word(q);
+    e.pitch = cb_take_word(q);
+    e.height = cb_take_word(q);
+    e.x = cb_take_word(q);
+    e.y = cb_take_word(q);
+    e.z = cb_take_word(q);
+    *array = e.is_array ? cb_object_of(q, CB_KIND_ARRAY, e.at) : NULL;
+    return e;
+}
+
+static void set_source(CUDA_MEMCPY3D *m, const struct cb_box_end *e, CUarray array)
+{
+    m->srcMemoryType = e->is_array ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+    m->srcDevice = e->is_array ? 0 : e->at;
+    m->srcArray = array;
+    m->srcPitch = e->pitch;
+    m->srcHeight = e->height;
+    m->srcXInBytes = e->x;
+    m->srcY = e->y;
+    m->srcZ = e->z;
+}
+
+static void set_target(CUDA_MEMCPY3D *m, const struct cb_box_end *e, CUarray array)
+{
+    m->dstMemoryType = e->is_array ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+    m->dstDevice = e->is_array ? 0 : e->at;
+    m->dstArray = array;
+    m->dstPitch = e->pitch;
+    m->dstHeight = e->height;
+    m->dstXInBytes = e->x;
+    m->dstY = e->y;
+    m->dstZ = e->z;
+}
+
+static struct cb_box take_size(struct cb_request *q)
+{
+    struct cb_box b;
+    b.width = cb_take_word(q);
+    b.height = cb_take_word(q);
+    b.depth = cb_take_word(q);
+    if (!b.width || !b.height || !b.depth) q->bad = true;
+    return b;
+}
+
+static struct place take_box(struct cb_request *q, bool in, bool *async)
+{
+    struct place p = {.kind = PLACE_BOX};
+    CUarray array;
+    struct cb_box_end e = take_end(q, &array);
+    (in ? set_target : set_source)(&p.box, &e, array);
+    p.size = take_size(q);
+    if (p.size.width > CB_BULK_MAX || p.size.height > CB_BULK_MAX || p.size.depth > CB_BULK_MAX ||
+        p.size.width * p.size.height > CB_BULK_MAX ||
+        p.size.width * p.size.height * p.size.depth > CB_BULK_MAX)
+        q->bad = true;
+    p.bytes = p.size.width * p.size.height * p.size.depth;
+    p.stream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
+    *async = cb_take_word(q) != 0;
+    return p;
+}
+
+CUresult cb_on_BOX_IN(struct cb_request *q)
+{
+    bool async;
+    struct place p = take_box(q, true, &async);
+    return copy_in(q, &p, is_waited_for(q, async));
+}
+
+CUresult cb_on_BOX_OUT(struct cb_request *q)
+{
+    bool async;
+    struct place p = take_box(q, false, &async);
+    return copy_out(q, &p);
+}
+
+static CUresult box_within(const CUDA_MEMCPY3D *m, CUcontext to, CUcontext from, CUstream stream, bool async)
+{
+    CUDA_MEMCPY3D_PEER peer = {.srcXInBytes = m->srcXInBytes,
+                               .srcY = m->srcY,
+                               .srcZ = m->srcZ,
+                               .srcMemoryType = m->srcMemoryType,
+                               .srcDevice = m->srcDevice,
+                               .srcArray = m->srcArray,
+                               .srcContext = from,
+                               .srcPitch = m->srcPitch,
+                               .srcHeight = m->srcHeight,
+                               .dstXInBytes = m->dstXInBytes,
+                               .dstY = m->dstY,
+                               .dstZ = m->dstZ,
+                               .dstMemoryType = m->dstMemoryType,
+                               .dstDevice = m->dstDevice,
+                               .dstArray = m->dstArray,
+                               .dstContext = to,
+                               .dstPitch = m->dstPitch,
+                               .dstHeight = m->dstHeight,
+                               .WidthInBytes = m->WidthInBytes,
+                               .Height = m->Height,
+                               .Depth = m->Depth};
+    if (async) return CB_CALL(cuMemcpy3DPeerAsync)(&peer, stream);
+    return CB_CALL(cuMemcpy3DPeer)(&peer);
+}
+
+CUresult cb_on_BOX_WITHIN(struct cb_request *q)
+{
+    CUDA_MEMCPY3D m = {0};
+    CUarray to_array, from_array;
+    struct cb_box_end to = take_end(q, &to_array), from = take_end(q, &from_array);
+    struct cb_box size = take_size(q);
+    CUstream stream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
+    bool async = cb_take_word(q) != 0, peer = cb_take_word(q) != 0;
+    uint64_t contexts[2] = {cb_take_word(q), cb_take_word(q)};
+    CUcontext to_context = peer ? cb_object_of(q, CB_KIND_CONTEXT, contexts[0]) : NULL;
+    CUcontext from_context = peer ? cb_object_of(q, CB_KIND_CONTEXT, contexts[1]) : NULL;
     if (!cb_taken(q)) return CB_MALFORMED;
-    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = CB_CALL(cuPointerGetAttribute)(value, attribute, pointer);
-    if (result == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_CONTEXT)
-        value[0] = cb_object_name(q, CB_KIND_CONTEXT, (void *)(uintptr_t)value[0]);
-    if (result == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
-        value[0] = cb_object_name(q, CB_KIND_POOL, (void *)(uintptr_t)value[0]);
-    cb_give_word(q, value[0]);
-    cb_give_word(q, value[1]);
-    return result;
+    if (q->failed != CUDA_SUCCESS) return q->failed;
+    set_target(&m, &to, to_array);
+    set_source(&m, &from, from_array);
+    m.WidthInBytes = size.width;
+    m.Height = size.height;
+    m.Depth = size.depth;
+    if (peer) return box_within(&m, to_context, from_context, stream, async);
+    return async ? CB_CALL(cuMemcpy3DAsync_v2)(&m, stream) : CB_CALL(cuMemcpy3D_v2)(&m);
 }

@@ -32,7 +32,21 @@
     X(BLOCK_SIZE, true)      \
     X(CLUSTERS, true)        \
     X(COPY_IN, false)        \
-    X(COPY_OUT, true)
+    X(COPY_OUT, true)        \
+    X(COPY_WITHIN, false)    \
+    X(COPY_PEER, false)      \
+    X(FILL, false)           \
+    X(BOX_IN, false)         \
+    X(BOX_OUT, true)         \
+    X(BOX_WITHIN, false)     \
+    X(ARRAY_IN, false)       \
+    X(ARRAY_OUT, true)       \
+    X(MANAGED, true)         \
+    X(TWIN_MAP, true)        \
+    X(TWIN_DROP, false)      \
+    X(TWIN_WRITE, false)     \
+    X(TWIN_READ, true)       \
+    X(RETAIN, true)
 
 #define CB_DECLARE(name, answered) CUresult cb_on_##name(struct cb_request *q);
 CB_OWN_HANDLERS(CB_DECLARE)

@@ -28,7 +28,9 @@ void *cb_object_of(struct cb_request *q, enum cb_kind kind, uint64_t id)
         return NULL;
     }
     if (!*slot && q->failed == CUDA_SUCCESS) /* its making has failed, and that was told */
-        q->failed = kind == CB_KIND_CONTEXT ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+        q->failed = kind == CB_KIND_CONTEXT      ? CUDA_ERROR_INVALID_CONTEXT
+                    : kind == CB_KIND_ALLOCATION ? CUDA_ERROR_INVALID_VALUE
+                                                 : CUDA_ERROR_INVALID_HANDLE;
     return *slot;
 }
 

@@ -1,6 +1,7 @@
 #include "remote/worker/session.h"
 
 #include "api/cuda_resolve.h"
+#include "remote/wire/box.h"
 #include "remote/worker/channel.h"
 #include "remote/worker/context.h"
 #include "remote/worker/generated.h"
@@ -65,7 +66,13 @@ static size_t words_before_bulk(uint16_t op)
 {
     switch (op) {
     case CB_OP_COPY_IN:
+        return 4;
+    case CB_OP_ARRAY_IN:
         return 5;
+    case CB_OP_BOX_IN:
+        return CB_BOX_WORDS;
+    case CB_OP_TWIN_WRITE:
+        return 1;
     case CB_OP_IMAGE:
         return 3;
     default:

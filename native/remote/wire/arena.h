@@ -1,0 +1,18 @@
+/* Where host memory lies that devices may use: the same addresses at both ends, far from what either has anyway. */
+#ifndef CALABASH_REMOTE_ARENA_H
+#define CALABASH_REMOTE_ARENA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CB_ARENA_BASE  0x200000000000ull
+#define CB_ARENA_BYTES (1ull << 40)
+#define CB_TWINS_MAX   4096u
+#define CB_CHANGES_MAX (512u << 10) /* of memory that both have, in one frame */
+
+static inline bool cb_in_arena(uint64_t address, uint64_t bytes)
+{
+    return address - CB_ARENA_BASE < CB_ARENA_BYTES && bytes <= CB_ARENA_BYTES - (address - CB_ARENA_BASE);
+}
+
+#endif

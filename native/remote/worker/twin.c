@@ -1,0 +1,141 @@
+/* Memory that the program has at the same addresses: pages of our own, registered with the driver, or managed memory. */
+#include "remote/wire/twin.h"
+
+#include "remote/wire/arena.h"
+#include "remote/worker/generated.h"
+#include "remote/worker/session.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+static struct entry {
+    struct cb_twin twin;
+    bool own;            /* pages of ours */
+} entries[CB_TWINS_MAX]; /* by address */
+static size_t count;
+
+static struct cb_twin *twin_of(uint64_t address)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        struct cb_twin *t = &entries[middle].twin;
+        if (address < t->address)
+            high = middle;
+        else if (address - t->address < t->bytes)
+            return t;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+static CUresult add(uint64_t address, uint64_t bytes, bool own, bool sparse)
+{
+    struct cb_twin t;
+    if (count == CB_TWINS_MAX || !cb_twin_make(&t, address, bytes, sparse)) return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t at = count++;
+    for (; at && entries[at - 1].twin.address > address; at--)
+        entries[at] = entries[at - 1];
+    entries[at] = (struct entry){t, own};
+    return CUDA_SUCCESS;
+}
+
+/* Whether the pages there are the kernel's own: then those that it does not have were never written. */
+static bool is_anonymous(uint64_t address)
+{
+    char text[512];
+    bool anonymous = false;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && fgets(text, sizeof text, maps)) {
+        unsigned long long from, to, inode = 1;
+        if (sscanf(text, "%llx-%llx %*s %*s %*s %llu", &from, &to, &inode) < 3) continue;
+        if (address < from || address >= to) continue;
+        anonymous = inode == 0;
+        break;
+    }
+    if (maps) fclose(maps);
+    return anonymous;
+}
+
+CUresult cb_on_MANAGED(struct cb_request *q)
+{
+    size_t bytes = cb_take_word(q);
+    unsigned int flags = (unsigned int)cb_take_word(q);
+    CUdeviceptr p = 0;
+    if (!cb_taken(q)) return CB_MALFORMED;
+    CUresult result = CB_CALL(cuMemAllocManaged)(&p, bytes, flags);
+    if (result != CUDA_SUCCESS) return result;
+    result = add(p, bytes, false, is_anonymous(p));
+    if (result != CUDA_SUCCESS) CB_CALL(cuMemFree_v2)(p);
+    cb_give_word(q, p);
+    return result;
+}
+
+CUresult cb_on_TWIN_MAP(struct cb_request *q)
+{
+    uint64_t address = cb_take_word(q), bytes = cb_take_word(q);
+    if (!cb_taken(q) || !bytes || address % 4096 || !cb_in_arena(address, bytes)) return CB_MALFORMED;
+    void *p = mmap((void *)address, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (p == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr device = 0;
+    CUresult result = p == (void *)address ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS)
+        result = CB_CALL(cuMemHostRegister_v2)(p, bytes,
+                                               CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result == CUDA_SUCCESS) {
+        result = CB_CALL(cuMemHostGetDevicePointer_v2)(&device, p, 0);
+        if (result == CUDA_SUCCESS && device != address) result = CUDA_ERROR_NOT_SUPPORTED;
+        if (result == CUDA_SUCCESS) result = add(address, bytes, true, true);
+        if (result != CUDA_SUCCESS) CB_CALL(cuMemHostUnregister)(p);
+    }
+    if (result != CUDA_SUCCESS) munmap(p, bytes);
+    return result;
+}
+
+CUresult cb_on_TWIN_DROP(struct cb_request *q)
+{
+    uint64_t address = cb_take_word(q);
+    if (!cb_taken(q)) return CB_MALFORMED;
+    struct cb_twin *t = twin_of(address);
+    if (!t || t->address != address) return CB_MALFORMED;
+    struct entry *e = (struct entry *)(void *)t, gone = *e;
+    memmove(e, e + 1, (size_t)(&entries[count] - (e + 1)) * sizeof *e);
+    count--;
+    if (gone.own) {
+        CB_CALL(cuMemHostUnregister)((void *)address);
+        munmap((void *)address, gone.twin.bytes);
+    }
+    cb_twin_end(&gone.twin);
+    return CUDA_SUCCESS;
+}
+
+CUresult cb_on_TWIN_WRITE(struct cb_request *q)
+{
+    static uint8_t changes[CB_CHANGES_MAX] __attribute__((aligned(8)));
+    size_t bytes = cb_take_word(q);
+    if (!cb_taken(q) || bytes > sizeof changes || CB_WORDS(bytes) != q->bulk) return CB_MALFORMED;
+    if (!cb_bulk_receive(q, changes, CB_WORDS(bytes))) return CB_MALFORMED;
+    return cb_twin_apply(changes, bytes, twin_of) ? CUDA_SUCCESS : CB_MALFORMED;
+}
+
+CUresult cb_on_TWIN_READ(struct cb_request *q)
+{
+    static uint8_t changes[CB_CHANGES_MAX] __attribute__((aligned(8)));
+    uint64_t from = cb_take_word(q);
+    size_t filled = 0;
+    if (!cb_taken(q)) return CB_MALFORMED;
+    for (size_t i = 0; i < count && sizeof changes - filled >= CB_TWIN_RECORD; i++) {
+        struct cb_twin *t = &entries[i].twin;
+        uint64_t at = from > t->address ? from - t->address : 0;
+        if (at >= t->bytes) continue;
+        filled += cb_twin_changes(t, &at, changes + filled, sizeof changes - filled);
+        from = t->address + at;
+    }
+    bool all = !count || from >= entries[count - 1].twin.address + entries[count - 1].twin.bytes;
+    cb_give_word(q, all ? 0 : from);
+    cb_give_word(q, filled);
+    cb_give_bytes(q, changes, filled);
+    return CUDA_SUCCESS;
+}
