@@ -101,7 +101,7 @@ static void free_image(struct image *i)
     while (i->placed) {
         struct placed *p = i->placed;
         i->placed = p->next;
-        cb_range_drop(p->variable.address, CB_MEMORY_DEVICE, NULL);
+        cb_range_drop(p->variable.address, NULL);
         free(p->name);
         free(p);
     }
