@@ -95,9 +95,10 @@ LANEWISE(rsqrt_coarse, f64, LOAD1(f64), coarse(1 / sqrt(X)))
 static op_fn *const rcp_coarse_run[T_COUNT] = {[T_F64] = rcp_coarse};
 static op_fn *const rsqrt_coarse_run[T_COUNT] = {[T_F64] = rsqrt_coarse};
 
-LANEWISE(fma_f32, f32, LOAD3(f32, f32, f32), fmaf(X, Y, Z))
-LANEWISE(fma_ftz, f32, LOAD3(f32, f32, f32), flush(fmaf(flush(X), flush(Y), flush(Z))))
-LANEWISE(fma_f64, f64, LOAD3(f64, f64, f64), fma(X, Y, Z))
+#define M_FUSED(name, D, LOADS, e) FUSED LANEWISE(name, D, LOADS, e)
+M_FUSED(fma_f32, f32, LOAD3(f32, f32, f32), fmaf(X, Y, Z))
+M_FUSED(fma_ftz, f32, LOAD3(f32, f32, f32), flush(fmaf(flush(X), flush(Y), flush(Z))))
+M_FUSED(fma_f64, f64, LOAD3(f64, f64, f64), fma(X, Y, Z))
 static op_fn *const fma_run[T_COUNT] = {[T_F32] = fma_f32, [T_F64] = fma_f64};
 static op_fn *const fma_flush[T_COUNT] = {[T_F32] = fma_ftz};
 

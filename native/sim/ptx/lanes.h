@@ -87,6 +87,15 @@ static inline u32 gather_bits(const u8 *t)
 
 #define HANDLER(name) const struct op *name(struct warp *w, const struct op *o, u32 mask)
 
+/* Code for newer processors beside that for all, chosen when the library is loaded. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
+#define FUSED __attribute__((target_clones("fma", "default")))
+#define WIDE  __attribute__((target_clones("avx2", "default")))
+#else
+#define FUSED
+#define WIDE
+#endif
+
 /* d[i] = expression of a[i] (x), b[i] (y), c[i] (z) */
 #define LANEWISE(name, D, LOADS, EXPRESSION)  \
     static HANDLER(name)                      \

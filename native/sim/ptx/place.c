@@ -49,30 +49,74 @@ static bool in_memory(struct warp *w, u64 low, u64 high)
     return true;
 }
 
+/* The lanes of the mask with their addresses, the others with that of the first; and the range of all. */
+struct extent {
+    u64 used[LANES], low, high, any;
+};
+
+WIDE static void extent_of(struct extent *e, u32 mask, const u64 *address)
+{
+    u64 first = address[FIRST(mask)], low = first, high = first, any = 0;
+    for (int i = 0; i < LANES; i++) {
+        u64 at = mask & lane_bit[i] ? address[i] : first;
+        e->used[i] = at;
+        low = at < low ? at : low;
+        high = at > high ? at : high;
+        any |= at;
+    }
+    e->low = low;
+    e->high = high;
+    e->any = any;
+}
+
 static bool global_places(struct warp *w, const struct op *o, u32 mask, const u64 *address, u32 bytes,
                           u8 **place)
 {
-    u64 first = address[FIRST(mask)], low = first, high = first, any = 0, used[LANES];
-    if (mask == FULL) {
-        memcpy(used, address, sizeof used);
-    } else {
-        EACH_LANE used[i] = mask & lane_bit[i] ? address[i] : first;
-    }
-    for (int i = 0; i < LANES; i++) {
-        low = used[i] < low ? used[i] : low;
-        high = used[i] > high ? used[i] : high;
-        any |= used[i];
-    }
-    bool all = !(any & (bytes - 1)) && high + bytes > high && in_memory(w, low, high + bytes);
+    struct extent e;
+    extent_of(&e, mask, address);
+    bool all = !(e.any & (bytes - 1)) && e.high + bytes > e.high && in_memory(w, e.low, e.high + bytes);
     if (!all) {
         SET_LANES(mask)
         {
-            if (used[i] & (bytes - 1) || used[i] + bytes < used[i] || !in_memory(w, used[i], used[i] + bytes))
-                return illegal(w, o, used[i], bytes);
+            u64 at = e.used[i];
+            if (at & (bytes - 1) || at + bytes < at || !in_memory(w, at, at + bytes))
+                return illegal(w, o, at, bytes);
         }
     }
-    EACH_LANE place[i] = (u8 *)used[i];
+    EACH_LANE place[i] = (u8 *)e.used[i];
     return true;
+}
+
+/* base[at - start] for all lanes, each `apart` behind the one before; false: one is beyond `size` or misaligned. */
+WIDE static bool within(u8 *base, u32 apart, u32 start, u32 size, u32 mask, const u64 *address, u32 bytes,
+                        u8 **place)
+{
+    u32 offset[LANES], beyond = 0, most = size - bytes, first = FIRST(mask);
+    u64 other = address[first], any = 0;
+    if (size < bytes) return false;
+    for (int i = 0; i < LANES; i++) {
+        u64 at = mask & lane_bit[i] ? address[i] : other;
+        any |= at;
+        offset[i] = (u32)at - start;
+        beyond |= offset[i] > most ? 1u : 0u;
+    }
+    if (beyond || any & (bytes - 1) || any >> 32) return false;
+    for (u32 i = 0; i < LANES; i++)
+        place[i] = base + offset[i] + (size_t)apart * (mask & lane_bit[i] ? i : first);
+    return true;
+}
+
+/* All lanes at once, when they are in one part of shared memory or in their own. */
+static bool near_places(const struct warp *w, enum space space, u32 mask, const u64 *address, u32 bytes,
+                        u8 **place)
+{
+    const struct block *b = w->block;
+    u64 part = address[FIRST(mask)] >> SHARED_PART_BITS;
+    if (space == SPACE_LOCAL)
+        return w->local && within(w->local, w->local_room, 0, w->local_room, mask, address, bytes, place);
+    return space == SPACE_SHARED && part < SHARED_PARTS &&
+           within(b->shared[part], 0, (u32)part * SHARED_PART, b->shared_size[part], mask, address, bytes,
+                  place);
 }
 
 /* Shared memory has three parts: the entry's own variables, the module's, and what the launch asked for. */
@@ -107,6 +151,7 @@ bool lane_places(struct warp *w, const struct op *o, u32 mask, enum space space,
     static const enum space behind[4] = {SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_PARAM};
     if (space == SPACE_GLOBAL || space == SPACE_CONST)
         return global_places(w, o, mask, address, bytes, place);
+    if (near_places(w, space, mask, address, bytes, place)) return true;
     u64 windows = 0;
     if (space == SPACE_GENERIC) {
         SET_LANES(mask) windows |= WINDOW(address[i]);
