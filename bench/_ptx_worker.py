@@ -82,8 +82,8 @@ def measure(quick: bool) -> dict[str, float]:
     found = {name: rate(driver, name, 1500 if quick else 5000, repeats) for name in LOOPS}
     module, matrices = driver.load(sgemm()), [driver.memory(SIZE * SIZE) for _ in range(3)]
     tiles = SIZE // 16
-    arguments = (*matrices, ctypes.c_uint32(SIZE))
-    seconds = min(driver.launch(module, (tiles, tiles), (16, 16), *arguments) for _ in range(repeats))
+    size = ctypes.c_uint32(SIZE)
+    seconds = min(driver.launch(module, (tiles, tiles), (16, 16), *matrices, size) for _ in range(repeats))
     found["sgemm"] = 2 * SIZE**3 / seconds
     text = long_text(40)
     times = []
