@@ -13,6 +13,8 @@ static struct answers {
     bool being_read;
 } answers = {.lock = PTHREAD_MUTEX_INITIALIZER, .came = PTHREAD_COND_INITIALIZER};
 
+static cb_notice_taker *takers[CB_NOTICE_COUNT];
+
 static struct { /* bytes that came and are not yet looked at; by whoever reads */
     uint8_t bytes[64 << 10];
     size_t from, to;
@@ -27,7 +29,7 @@ static bool fill(void)
     return inbox.to != 0;
 }
 
-static bool receive(void *into, size_t bytes)
+bool cb_notice_receive(void *into, size_t bytes)
 {
     uint8_t *at = into;
     while (bytes) {
@@ -79,10 +81,10 @@ static bool take_answer(const struct cb_frame *f)
 {
     uint64_t result;
     struct cb_answer *a = expected(f->seq);
-    if (!a || f->bytes < sizeof result || !receive(&result, sizeof result)) return false;
+    if (!a || f->bytes < sizeof result || !cb_notice_receive(&result, sizeof result)) return false;
     size_t rest = f->bytes - sizeof result;
     if (a->bulk_left && result == CUDA_SUCCESS) {
-        if (rest > a->bulk_left || !receive(a->bulk, rest)) return false;
+        if (rest > a->bulk_left || !cb_notice_receive(a->bulk, rest)) return false;
         a->bulk += rest;
         a->bulk_left -= rest;
         if (f->flags & CB_FRAME_PART) return true;
@@ -91,7 +93,7 @@ static bool take_answer(const struct cb_frame *f)
     }
     if (rest > CB_ANSWER_MAX) return false;
     a->got = rest <= sizeof a->small ? a->small : malloc(rest);
-    if (!a->got || !receive(a->got, rest)) return false;
+    if (!a->got || !cb_notice_receive(a->got, rest)) return false;
     a->got_bytes = rest;
     complete(a, (CUresult)result);
     return true;
@@ -101,16 +103,16 @@ static bool read_frame(void)
 {
     struct cb_frame f;
     uint64_t result;
-    if (!receive(&f, sizeof f)) return false;
+    if (!cb_notice_receive(&f, sizeof f)) return false;
     switch (f.op) {
     case CB_ANSWER:
         return take_answer(&f);
     case CB_FAILED:
-        if (f.bytes != sizeof result || !receive(&result, sizeof result)) return false;
+        if (f.bytes != sizeof result || !cb_notice_receive(&result, sizeof result)) return false;
         cb_context_failed(f.context, (CUresult)result);
         return true;
     default:
-        return false;
+        return f.op < CB_NOTICE_COUNT && takers[f.op] && takers[f.op](&f);
     }
 }
 
@@ -165,6 +167,38 @@ CUresult cb_answer_await(struct cb_answer *a)
     }
     pthread_mutex_unlock(&answers.lock);
     return a->result;
+}
+
+static bool something_came(bool *gone)
+{
+    *gone = false;
+    if (inbox.from < inbox.to) return true;
+    inbox.from = inbox.to = 0;
+    inbox.to = cb_link_receive(&cb_line.link, inbox.bytes, sizeof inbox.bytes, false, gone);
+    cb_counters.received_bytes += inbox.to;
+    return inbox.to != 0;
+}
+
+void cb_answers_look(void)
+{
+    pthread_mutex_lock(&answers.lock);
+    bool mine = !answers.being_read;
+    answers.being_read = true;
+    pthread_mutex_unlock(&answers.lock);
+    if (!mine) return;
+    bool ok = true, gone;
+    while (ok && something_came(&gone))
+        ok = read_frame();
+    pthread_mutex_lock(&answers.lock);
+    answers.being_read = false;
+    pthread_cond_broadcast(&answers.came);
+    pthread_mutex_unlock(&answers.lock);
+    if (!ok || gone) cb_answers_lost();
+}
+
+void cb_notice_register(uint16_t op, cb_notice_taker *take)
+{
+    takers[op] = take;
 }
 
 void cb_answers_forget(void)

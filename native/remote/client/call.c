@@ -138,6 +138,15 @@ CUresult cb_call_send(struct cb_call *c)
     return cb_call_send_with(c, NULL, 0);
 }
 
+CUresult cb_call_send_now(struct cb_call *c)
+{
+    CB_OK(commit(c, NULL, 0));
+    bool alive = cb_line_flush();
+    pthread_mutex_unlock(&cb_line.lock);
+    if (!alive) cb_answers_lost();
+    return CUDA_SUCCESS;
+}
+
 static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes)
 {
     struct cb_answer *a = &c->answer;

@@ -41,6 +41,7 @@ void cb_call_cancel(struct cb_call *c);
 /* Nobody waits for it. `data` travels behind it and is free afterwards. */
 CUresult cb_call_send_with(struct cb_call *c, const void *data, size_t bytes);
 CUresult cb_call_send(struct cb_call *c);
+CUresult cb_call_send_now(struct cb_call *c); /* somebody at the other end waits for it */
 /* Wait for its answer; the result of the call, or an earlier failure of its context. */
 CUresult cb_call_ask(struct cb_call *c);
 /* The same, but a failure of the context is left to be told. */

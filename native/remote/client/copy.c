@@ -4,6 +4,7 @@
  */
 #include "remote/client/copy.h"
 
+#include "remote/client/fetch.h"
 #include "remote/client/object.h"
 #include "remote/client/range.h"
 
@@ -47,7 +48,7 @@ CUresult cb_copy_in(CUdeviceptr dst, const void *src, size_t bytes, CUstream str
     if ((uintptr_t)src < 4096) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_stream_is_one(stream));
     if (!cb_range_is_here((uintptr_t)src)) return copy_within(dst, (uintptr_t)src, bytes, stream, async);
-    bool known = cb_range_is_device(dst, bytes);
+    bool known = cb_range_is_device(dst, bytes) && (async || !cb_fetches_open());
     for (size_t at = 0; at < bytes; at += CB_BULK_MAX) {
         struct cb_call call;
         size_t part = bytes - at < CB_BULK_MAX ? bytes - at : CB_BULK_MAX;
@@ -68,6 +69,8 @@ CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, 
     if ((uintptr_t)dst < 4096) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_stream_is_one(stream));
     if (!cb_range_is_here((uintptr_t)dst)) return copy_within((uintptr_t)dst, src, bytes, stream, async);
+    if (async && cb_fetch_fits(bytes))
+        return cb_fetch(dst, src, bytes, stream, cb_range_is_device(src, bytes));
     CB_OK(begin(&call, CB_OP_COPY_OUT, src, bytes, stream, async));
     return cb_call_exchange(&call, NULL, 0, dst, bytes);
 }

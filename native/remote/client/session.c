@@ -1,5 +1,6 @@
 #include "remote/client/session.h"
 
+#include "remote/client/listener.h"
 #include "remote/client/sender.h"
 #include "remote/client/snapshot.h"
 #include "remote/wire/environment.h"
@@ -15,6 +16,7 @@ static void in_child(void)
     pthread_mutex_init(&cb_line.lock, NULL);
     cb_answers_forget();
     cb_sender_forget();
+    cb_listener_forget();
 }
 
 static void at_end(void)

@@ -23,11 +23,16 @@ _Static_assert(sizeof(struct cb_frame) == 16, "a header is two words");
 enum cb_frame_flag {
     CB_FRAME_PART = 1,  /* more of this answer follows */
     CB_FRAME_ASKED = 2, /* the program waits for the answer of a command that has none otherwise */
+    CB_FRAME_KEPT = 4,  /* of a notice: more of its kind may follow, for a graph keeps what it is about */
 };
 
 enum cb_notice {
     CB_ANSWER = 1, /* a word of result, then what the call gives */
     CB_FAILED,     /* a command that nobody waits for has failed: a word of result */
+    CB_DATA,       /* of a copy to the program that it has not waited for: result, offset, bytes */
+    CB_HOST,       /* a function of the program's is to run: result, its number, the number of this run */
+    CB_DESTROY,    /* nobody refers to a user object any more: result, its number */
+    CB_NOTICE_COUNT,
 };
 
 #define CB_WIRE_MAGIC   0x48534142414c4143ull /* "CALABASH" */

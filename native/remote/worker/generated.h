@@ -46,7 +46,15 @@
     X(TWIN_DROP, false)      \
     X(TWIN_WRITE, false)     \
     X(TWIN_READ, true)       \
-    X(RETAIN, true)
+    X(RETAIN, true)          \
+    X(FETCH, false)          \
+    X(HOST_CALL, false)      \
+    X(HOST_DONE, false)      \
+    X(HOST_NODE, true)       \
+    X(HOST_NODE_GET, true)   \
+    X(HOST_NODE_SET, true)   \
+    X(HOST_EXEC_SET, true)   \
+    X(USER_CREATE, true)
 
 #define CB_DECLARE(name, answered) CUresult cb_on_##name(struct cb_request *q);
 CB_OWN_HANDLERS(CB_DECLARE)

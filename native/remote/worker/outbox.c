@@ -22,19 +22,22 @@ static bool flush(void)
 static bool put(const void *data, size_t bytes)
 {
     if (OUTBOX_BYTES - out.filled < bytes && !flush()) return false;
-    memcpy(out.bytes + out.filled, data, bytes);
+    if (bytes) memcpy(out.bytes + out.filled, data, bytes);
     __atomic_store_n(&out.filled, out.filled + (uint32_t)bytes, __ATOMIC_RELAXED);
     return true;
 }
 
-bool cb_outbox_put(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result, const void *data,
-                   size_t bytes)
+bool cb_outbox_notice(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result,
+                      const uint64_t *words, unsigned int count, const void *data, size_t bytes)
 {
-    struct cb_frame f = {
-        .op = op, .context = of->context, .seq = of->seq, .flags = flags, .bytes = (uint32_t)(8 + bytes)};
+    struct cb_frame f = {.op = op,
+                         .context = of->context,
+                         .seq = of->seq,
+                         .flags = flags,
+                         .bytes = (uint32_t)(8 + 8 * count + bytes)};
     uint64_t word = (uint64_t)result;
     pthread_mutex_lock(&out.lock);
-    bool ok = put(&f, sizeof f) && put(&word, sizeof word);
+    bool ok = put(&f, sizeof f) && put(&word, sizeof word) && put(words, 8 * count);
     if (ok && bytes <= OUTBOX_BYTES / 2) {
         ok = put(data, bytes);
     } else if (ok) {
@@ -44,6 +47,12 @@ bool cb_outbox_put(const struct cb_frame *of, uint16_t op, uint16_t flags, CUres
     }
     pthread_mutex_unlock(&out.lock);
     return ok;
+}
+
+bool cb_outbox_put(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result, const void *data,
+                   size_t bytes)
+{
+    return cb_outbox_notice(of, op, flags, result, NULL, 0, data, bytes);
 }
 
 bool cb_outbox_flush(void)

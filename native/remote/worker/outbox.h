@@ -7,6 +7,9 @@
 /* `op` is an enum cb_notice. It may wait for others or the next flush. False: the program is gone. */
 bool cb_outbox_put(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result, const void *data,
                    size_t bytes);
+/* The same with some words before the data. */
+bool cb_outbox_notice(const struct cb_frame *of, uint16_t op, uint16_t flags, CUresult result,
+                      const uint64_t *words, unsigned int count, const void *data, size_t bytes);
 bool cb_outbox_flush(void);
 
 #endif

@@ -4,6 +4,7 @@
 #include "remote/wire/box.h"
 #include "remote/worker/channel.h"
 #include "remote/worker/context.h"
+#include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/outbox.h"
 #include "remote/worker/role.h"
@@ -58,6 +59,7 @@ bool cb_bulk_receive(struct cb_request *q, void *into, size_t bytes)
 
 bool cb_answer_part(struct cb_request *q, const void *data, size_t bytes, bool last)
 {
+    if (last) cb_drain();
     return cb_outbox_put(&q->frame, CB_ANSWER, last ? 0 : CB_FRAME_PART, CUDA_SUCCESS, data, bytes);
 }
 
@@ -110,6 +112,7 @@ static bool take_command(struct cb_request *q, const struct cb_served *s)
 static bool answer(struct cb_request *q, const struct cb_served *s, CUresult result)
 {
     bool ok = true;
+    if (s->answered || (q->frame.flags & CB_FRAME_ASKED)) cb_drain();
     if (!q->answered && (s->answered || (q->frame.flags & CB_FRAME_ASKED)))
         ok = cb_outbox_put(&q->frame, CB_ANSWER, 0, result, q->answer,
                            result == CUDA_SUCCESS || q->frame.op == CB_OP_HELLO ? q->given : 0);

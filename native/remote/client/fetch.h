@@ -1,0 +1,16 @@
+/* Copies to this process that nobody waits for: what comes is put where it belongs by whoever reads. */
+#ifndef CALABASH_REMOTE_FETCH_H
+#define CALABASH_REMOTE_FETCH_H
+
+#include "remote/client/base.h"
+
+#define CB_FETCH_MAX (64u << 20)
+
+/* `known`: all of it is device memory of ours, so nothing can be wrong with it. */
+CUresult cb_fetch(void *to, CUdeviceptr from, size_t bytes, CUstream stream, bool known);
+/* Whether there is room for one of that size. */
+bool cb_fetch_fits(size_t bytes);
+/* Whether some are under way: what waits for a stream has to be asked then. */
+bool cb_fetches_open(void);
+
+#endif

@@ -1,0 +1,226 @@
+#include "remote/worker/drain.h"
+
+#include "remote/worker/outbox.h"
+
+#include <pthread.h>
+
+#define OPEN_MAX   (1u << 30)
+#define PART_BYTES (1u << 20)
+
+struct room { /* filled by copies, perhaps again and again */
+    struct cb_frame frame;
+    size_t bytes;
+    unsigned int references;
+    uint8_t data[] __attribute__((aligned(64)));
+};
+
+struct filled { /* by one copy */
+    struct room *room;
+    CUevent done;
+    bool kept, sending;
+    struct filled *next;
+};
+
+struct keeper {
+    void *owner; /* a graph, or an executable one */
+    struct room *room;
+    struct keeper *next;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t sent;
+    struct filled *first;
+    struct keeper *keepers;
+    size_t open;
+    uint32_t count;
+} drain = {.lock = PTHREAD_MUTEX_INITIALIZER, .sent = PTHREAD_COND_INITIALIZER};
+
+static struct room *room_of(uint8_t *data)
+{
+    return (struct room *)(void *)(data - offsetof(struct room, data));
+}
+
+uint8_t *cb_drain_room(size_t bytes)
+{
+    if (bytes > CB_FETCH_MAX || drain.open > OPEN_MAX - bytes) return NULL;
+    struct room *r = malloc(sizeof *r + bytes);
+    if (!r) return NULL;
+    r->bytes = bytes;
+    r->references = 1;
+    pthread_mutex_lock(&drain.lock);
+    drain.open += bytes;
+    pthread_mutex_unlock(&drain.lock);
+    return r->data;
+}
+
+/* With the lock held. */
+static void release(struct room *r)
+{
+    if (--r->references) return;
+    drain.open -= r->bytes;
+    free(r);
+}
+
+void cb_drain_free(uint8_t *data)
+{
+    pthread_mutex_lock(&drain.lock);
+    release(room_of(data));
+    pthread_mutex_unlock(&drain.lock);
+}
+
+static void send_part(const struct room *r, uint16_t flags, CUresult result, uint64_t at, size_t bytes)
+{
+    cb_outbox_notice(&r->frame, CB_DATA, flags, result, &at, 1, r->data + at, bytes);
+}
+
+/* All of it; a failure ends it without data. */
+static void send(const struct room *r, bool kept, CUresult result)
+{
+    uint16_t last = kept ? CB_FRAME_KEPT : 0;
+    if (result != CUDA_SUCCESS) {
+        send_part(r, last, result, 0, 0);
+        return;
+    }
+    for (size_t at = 0; at < r->bytes; at += PART_BYTES) {
+        size_t bytes = r->bytes - at < PART_BYTES ? r->bytes - at : PART_BYTES;
+        send_part(r, at + bytes < r->bytes ? CB_FRAME_PART : last, result, at, bytes);
+    }
+}
+
+static CUresult fill(struct room *r, CUstream stream, bool kept)
+{
+    struct filled *f = calloc(1, sizeof *f);
+    CUresult result =
+        f ? CB_CALL(cuEventCreate)(&f->done, CU_EVENT_DISABLE_TIMING) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        result = CB_CALL(cuEventRecord)(f->done, stream);
+        if (result != CUDA_SUCCESS) CB_CALL(cuEventDestroy_v2)(f->done);
+    }
+    if (result != CUDA_SUCCESS) {
+        free(f);
+        return result;
+    }
+    f->room = r;
+    f->kept = kept;
+    pthread_mutex_lock(&drain.lock);
+    r->references += kept;
+    struct filled **at = &drain.first;
+    while (*at)
+        at = &(*at)->next;
+    *at = f;
+    __atomic_fetch_add(&drain.count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&drain.lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cb_drain_add(const struct cb_frame *of, uint8_t *data, CUstream stream)
+{
+    struct room *r = room_of(data);
+    r->frame = *of;
+    return fill(r, stream, false);
+}
+
+static bool keep(void *owner, struct room *r)
+{
+    struct keeper *k = malloc(sizeof *k);
+    if (!k) return false;
+    *k = (struct keeper){owner, r, drain.keepers};
+    drain.keepers = k;
+    return true;
+}
+
+CUresult cb_drain_keep(const struct cb_frame *of, uint8_t *data, CUgraph graph)
+{
+    struct room *r = room_of(data);
+    r->frame = *of;
+    pthread_mutex_lock(&drain.lock);
+    bool kept = keep(graph, r);
+    pthread_mutex_unlock(&drain.lock);
+    return kept ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void cb_drain_copy(void *to, void *from)
+{
+    pthread_mutex_lock(&drain.lock);
+    for (struct keeper *k = drain.keepers; k; k = k->next) {
+        if (k->owner == from && keep(to, k->room)) k->room->references++;
+    }
+    pthread_mutex_unlock(&drain.lock);
+}
+
+void cb_drain_gone(void *owner)
+{
+    pthread_mutex_lock(&drain.lock);
+    for (struct keeper **at = &drain.keepers; *at;) {
+        struct keeper *k = *at;
+        if (k->owner != owner) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        if (k->room->references == 1) send_part(k->room, 0, CUDA_SUCCESS, 0, 0); /* nothing more will come */
+        release(k->room);
+        free(k);
+    }
+    pthread_mutex_unlock(&drain.lock);
+}
+
+CUresult cb_drain_launched(void *owner, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct keeper *k = drain.keepers; k && result == CUDA_SUCCESS; k = k->next) {
+        if (k->owner == owner) result = fill(k->room, stream, true);
+    }
+    return result;
+}
+
+/* One whose copy is done and that nobody sends; NULL: there is none. With the lock held. */
+static struct filled *ready(CUresult *result)
+{
+    for (struct filled *f = drain.first; f; f = f->next) {
+        if (f->sending) continue;
+        *result = CB_CALL(cuEventQuery)(f->done);
+        if (*result != CUDA_ERROR_NOT_READY) return f;
+    }
+    return NULL;
+}
+
+static bool others_send(void)
+{
+    for (struct filled *f = drain.first; f; f = f->next) {
+        if (f->sending) return true;
+    }
+    return false;
+}
+
+static void end(struct filled *f)
+{
+    struct filled **at = &drain.first;
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    __atomic_fetch_sub(&drain.count, 1, __ATOMIC_RELEASE);
+    if (f->kept && f->room->references == 1) send_part(f->room, 0, CUDA_SUCCESS, 0, 0);
+    release(f->room);
+    free(f);
+    pthread_cond_broadcast(&drain.sent);
+}
+
+void cb_drain(void)
+{
+    CUresult result;
+    if (!__atomic_load_n(&drain.count, __ATOMIC_ACQUIRE)) return;
+    pthread_mutex_lock(&drain.lock);
+    for (struct filled *f; (f = ready(&result));) {
+        f->sending = true;
+        pthread_mutex_unlock(&drain.lock);
+        send(f->room, f->kept, result);
+        CB_CALL(cuEventDestroy_v2)(f->done);
+        pthread_mutex_lock(&drain.lock);
+        end(f);
+    }
+    while (others_send())
+        pthread_cond_wait(&drain.sent, &drain.lock);
+    pthread_mutex_unlock(&drain.lock);
+}
