@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def remote() -> None:
 @click.option(
     "--token", "file", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Its token; - reads it."
 )
-@click.option("--name", default="", metavar="NAME", help="What to call it. Default: the host.")
+@click.option("--name", default="", metavar="NAME", help="What to call it. Default: its own name.")
 def add(address: str, file: Path, name: str) -> None:
     """Remember a server and its token; it is asked once whether both are right."""
     from calabash.remote.addresses import parse_address  # noqa: PLC0415
@@ -49,8 +50,9 @@ def add(address: str, file: Path, name: str) -> None:
     from calabash.remote.tokenfile import read_token_file  # noqa: PLC0415
 
     where, said = parse_address(address), read_token_file(file)
-    server = ServerContact(name=name or where.host, address=where, certificate=said.certificate, token=said.token)
+    server = ServerContact(name=name or str(where), address=where, certificate=said.certificate, token=said.token)
     view = server.call("GET", "/v1/server", timeout_s=ASK_S)
+    server = replace(server, name=name or view["name"])
     account().add(server)
     click.echo(f"server {server.name} is known: {len(view['cards'])} cards")
 

@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 30.0
 _TAKEN = {"gpus", "memory_mib", "cores", "models", "run_time_s", "wait_s", "command"}
+_NEVER = {Reason.TOO_LARGE, Reason.SELECTOR_MISMATCH, Reason.DRAINED}  # on this server, wait as long as one may
 _NO_ROOM = {
+    *_NEVER,
     Reason.NO_CAPACITY,
     Reason.NO_MEMORY,
     Reason.NO_CORES,
     Reason.NO_DEVICES,
     Reason.MODE_CONFLICT,
     Reason.UNHEALTHY,
-    Reason.DRAINED,
-    Reason.TOO_LARGE,
-    Reason.SELECTOR_MISMATCH,
 }
 
 
@@ -91,9 +90,11 @@ def leased(order: Mapping[str, Any], names: Sequence[str]) -> tuple[ServerContac
             if error.reason not in _NO_ROOM:
                 raise
             failure = failure or error
-    if wanted.wait_s:
+    if wanted.wait_s and failure is not None and failure.reason not in _NEVER:
         return servers[0], _asked(servers[0], order, wanted.wait_s)
     assert failure is not None
+    if failure.reason in _NEVER:
+        raise failure
     raise CalabashError(
         failure.message,
         reason=failure.reason,
