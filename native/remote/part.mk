@@ -16,18 +16,24 @@ $(REMOTE_BUILD)/%.o: $(REMOTE_DIR)/%.c $(REMOTE_HEADERS) $(REMOTE_DIR)/part.mk $
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -I$(REMOTE_BUILD) -c $< -o $@
 
+# OpenSSL may come later than the first build, or from elsewhere.
+REMOTE_OPENSSL := $(REMOTE_BUILD)/openssl
+$(shell mkdir -p $(REMOTE_BUILD); echo '$(OPENSSL_LIBS)' | cmp -s - $(REMOTE_OPENSSL) || echo '$(OPENSSL_LIBS)' >$(REMOTE_OPENSSL))
+$(REMOTE_BUILD)/wire/tls.o: CFLAGS += $(OPENSSL_CFLAGS)
+$(REMOTE_BUILD)/wire/tls.o: $(REMOTE_OPENSSL)
+
 $(REMOTE_BUILD)/remote_%.o: $(REMOTE_STAMP) $(REMOTE_HEADERS)
 	$(CC) $(CFLAGS) -I$(REMOTE_BUILD) -c $(REMOTE_BUILD)/remote_$*.c -o $@
 
 $(REMOTE_OUT)/libcuda.so.1: $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) $(API_SIM_CUDA_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--version-script=$(API_SIM_CUDA_MAP) \
-		-o $@.new $(filter %.o,$^)
+		-Wl,--exclude-libs,ALL -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS)
 	@mv -f $@.new $@
 
 $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(BUILD)/image/bytes.o
 	@mkdir -p $(@D)
-	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) -ldl
+	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS) -ldl
 	@mv -f $@.new $@
 
 # Started without the variables that it sets, so that nothing is preloaded into it.

@@ -1,7 +1,9 @@
 #include "remote/client/link.h"
 
 #include "remote/client/dial.h"
+#include "remote/client/lease.h"
 #include "remote/wire/greeting.h"
+#include "remote/wire/resume.h"
 #include "remote/wire/ring.h"
 
 #include <errno.h>
@@ -65,12 +67,16 @@ bool cb_link_open(struct cb_link *l, const char *where, char *why, size_t room)
     l->stream.kind = NULL;
     if (strncmp(where, "unix:", 5) == 0) return open_unix(l, where + 5, true, why, room);
     if (strncmp(where, "socket:", 7) == 0) return open_unix(l, where + 7, false, why, room);
+    if (strncmp(where, "file:", 5) == 0) {
+        l->stream = cb_lease_open(where + 5, why, room);
+        return l->stream.kind;
+    }
     if (strncmp(where, "tcp:", 4) == 0) {
         int fd = cb_dial(where + 4, why, room);
         if (fd >= 0) l->stream = cb_stream_plain(fd);
         return fd >= 0;
     }
-    snprintf(why, room, "CALABASH_REMOTE is %s, neither unix:PATH nor tcp:HOST:PORT", where);
+    snprintf(why, room, "CALABASH_REMOTE is %s, none of unix:PATH, file:PATH and tcp:HOST:PORT", where);
     return false;
 }
 
@@ -78,6 +84,11 @@ void cb_link_close(struct cb_link *l)
 {
     if (l->stream.kind) l->stream.kind->close(&l->stream);
     l->stream.kind = NULL;
+}
+
+void cb_link_leave(struct cb_link *l)
+{
+    if (cb_resume_is(&l->stream)) cb_resume_leave(&l->stream);
 }
 
 bool cb_link_send(struct cb_link *l, struct iovec *parts, int count)

@@ -23,7 +23,7 @@ static void at_end(void)
 {
     if (cb_line.state != CB_OPEN) return;
     pthread_mutex_lock(&cb_line.lock);
-    cb_line_flush();
+    if (cb_line_flush()) cb_link_leave(&cb_line.link);
     pthread_mutex_unlock(&cb_line.lock);
 }
 
@@ -82,7 +82,10 @@ bool cb_session_open(void)
             prepared = pthread_atfork(NULL, NULL, in_child) == 0;
             atexit(at_end);
         }
-        if (!ok) cb_link_close(&cb_line.link);
+        if (!ok) {
+            cb_link_leave(&cb_line.link);
+            cb_link_close(&cb_line.link);
+        }
         if (ok) cb_line.state = CB_OPEN;
     }
     pthread_mutex_unlock(&opening);

@@ -2,9 +2,10 @@
 
 static struct cb_stream channel;
 
-void cb_channel_use(struct cb_stream stream)
+struct cb_stream *cb_channel_use(struct cb_stream stream)
 {
     channel = stream;
+    return &channel;
 }
 
 bool cb_channel_send(const void *data, size_t bytes)

@@ -4,7 +4,8 @@
 
 #include "remote/wire/stream.h"
 
-void cb_channel_use(struct cb_stream stream); /* before anything else, once */
+/* Before anything else, once; the stream, where it stays. */
+struct cb_stream *cb_channel_use(struct cb_stream stream);
 /* All of it, one caller at a time; false: the program is gone. */
 bool cb_channel_send(const void *data, size_t bytes);
 bool cb_channel_send_parts(struct iovec *parts, int count);

@@ -21,7 +21,7 @@ bool cb_control_hand(int control, const struct cb_guest *guest)
     return sendmsg(control, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof guest->greeting;
 }
 
-bool cb_control_take(int control, struct cb_guest *guest, int timeout_ms)
+int cb_control_take(int control, struct cb_guest *guest, int timeout_ms)
 {
     union one with;
     struct iovec part = {&guest->greeting, sizeof guest->greeting};
@@ -29,10 +29,10 @@ bool cb_control_take(int control, struct cb_guest *guest, int timeout_ms)
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &with, .msg_controllen = sizeof with};
     struct pollfd p = {control, POLLIN, 0};
     *guest = (struct cb_guest){.fd = -1, .passed = -1};
-    if (poll(&p, 1, timeout_ms) <= 0) return false;
-    if (recvmsg(control, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof guest->greeting) return false;
+    if (poll(&p, 1, timeout_ms) <= 0) return 0;
+    if (recvmsg(control, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof guest->greeting) return -1;
     const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (!c || c->cmsg_type != SCM_RIGHTS) return false;
+    if (!c || c->cmsg_type != SCM_RIGHTS) return -1;
     memcpy(&guest->passed, CMSG_DATA(c), sizeof guest->passed);
-    return true;
+    return 1;
 }

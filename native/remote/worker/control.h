@@ -6,7 +6,7 @@
 
 /* Never waits; false: the worker takes none. */
 bool cb_control_hand(int control, const struct cb_guest *guest);
-/* Wait for one; false: none came in time, or the host is gone. */
-bool cb_control_take(int control, struct cb_guest *guest, int timeout_ms);
+/* Wait for one: 1; 0: none came in time, -1: the host is gone. */
+int cb_control_take(int control, struct cb_guest *guest, int timeout_ms);
 
 #endif

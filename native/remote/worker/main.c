@@ -8,37 +8,39 @@
 #include "remote/worker/channel.h"
 #include "remote/worker/driver.h"
 #include "remote/worker/host.h"
+#include "remote/worker/remote.h"
 #include "remote/worker/sandbox.h"
 #include "remote/worker/session.h"
 
 #include <getopt.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 static const char usage[] =
     "usage: calabash-worker FD\n"
     "       calabash-worker --listen FD [--owner FD] [--sessions N] [--broker-uid UID]\n";
 
-static int serve(struct cb_stream stream)
+static int serve(struct cb_stream stream, int control)
 {
-    cb_channel_use(stream);
+    struct cb_stream *kept = cb_channel_use(stream);
+    if (control >= 0 && !cb_remote_follow(kept, control)) return 1;
     cb_serve();
 }
 
+/* A worker of a host. Nothing of the program is read before we can do nothing else any more. */
 static int work(struct cb_guest *guest, int control)
 {
-    (void)control;
-    if (guest->greeting.kind != CB_GREETING_LOCAL) return 1;
-    struct cb_stream stream = cb_greeting_stream(guest);
-    if (!stream.kind) {
-        cb_greeting_answer(guest->fd, CB_GREETING_MALFORMED);
-        return 1;
-    }
+    bool local = guest->greeting.kind == CB_GREETING_LOCAL;
     if (!cb_driver_open() || !cb_sandbox_enter()) {
-        cb_greeting_answer(guest->fd, CB_GREETING_FAILED);
+        if (local) cb_greeting_answer(guest->fd, CB_GREETING_FAILED);
         return 1;
     }
-    return serve(stream);
+    if (!local) close(guest->fd); /* its host answers there */
+    struct cb_stream stream = local ? cb_greeting_stream(guest) : cb_remote_stream(guest);
+    if (stream.kind) return serve(stream, control);
+    if (local) cb_greeting_answer(guest->fd, CB_GREETING_MALFORMED);
+    return 1;
 }
 
 /* A connection that somebody has made for us: a Unix socket begins with a greeting. */
@@ -55,10 +57,10 @@ static int serve_one(int fd)
     if (domain == AF_UNIX) {
         if (!cb_greeting_await(&guest, CB_GREETING_MS) || guest.greeting.kind != CB_GREETING_LOCAL) return 1;
         struct cb_stream stream = cb_greeting_stream(&guest);
-        return stream.kind ? serve(stream) : 1;
+        return stream.kind ? serve(stream, -1) : 1;
     }
     cb_tcp_prepare(fd);
-    return serve(cb_stream_plain(fd));
+    return serve(cb_stream_plain(fd), -1);
 }
 
 static bool number(const char *text, long most, long *out)
