@@ -6,6 +6,7 @@ install packages (debconf, perl) is left out, as nothing is ever installed there
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -44,6 +45,11 @@ class DebianPackage:
     def source(self) -> str:
         """The source package that it was built from."""
         return self.fields.get("Source", self.name).partition(" ")[0]
+
+
+def cache() -> Path:
+    """Where fetched packages are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "debian"
 
 
 def fetch(roots: Sequence[str], cache: Path, architecture: str = "") -> list[DebianPackage]:

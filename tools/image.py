@@ -23,7 +23,7 @@ from pathlib import Path
 
 import calabash
 from tools import debian, oci, sbom, wheel
-from tools.debian import DebianPackage, PackagesError
+from tools.debian import DebianPackage, PackagesError, cache
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("base-files", "libstdc++6", "python3")
@@ -56,11 +56,6 @@ class Tree:
     libraries: Path
     product: Path
     bill: str
-
-
-def cache() -> Path:
-    """Where fetched packages are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "debian"
 
 
 def build(out: Path, machines: Sequence[str] = ()) -> Built:

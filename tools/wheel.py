@@ -15,6 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools import openssl
+from tools.debian import PackagesError
+
 ROOT = Path(__file__).resolve().parent.parent
 MACHINES = ("x86_64", "aarch64")
 
@@ -33,6 +36,11 @@ def libraries(machine: str) -> Path:
     lock.parent.mkdir(exist_ok=True)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
+        if not own:
+            try:
+                openssl.provide(machine, ROOT / "build" / f"openssl-{machine}")
+            except PackagesError as error:
+                raise BuildError(f"OpenSSL for {machine}: {error}; hint: tools/bootstrap --tests") from error
         plain = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "OUT", "BUILD", "CC")}
         words = [] if own else [f"CROSS={prefix}"]
         run("make", "-s", "-j2", "-C", str(ROOT / "native"), *words, environment=plain)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import IO
 
 from tests.native.sim_cuda_programs import CudaNode, program
 from tests.native.simnode import until
@@ -49,6 +50,24 @@ class RemoteNode(CudaNode):
             )
         assert done.returncode == 0, f"{' '.join(command[1:])}: exit {done.returncode}\n{err.read_text()}"
         return out.read_text()
+
+    def command(self, name: str, *arguments: object) -> list[str]:
+        return [str(program(name)), *map(str, arguments)]
+
+    def start_with(self, name: str, *arguments: object, stderr: IO[str], **extra: str) -> subprocess.Popen[str]:
+        """A program that has said ``ready``, and says the rest where one wants it."""
+        process = subprocess.Popen(
+            self.command(name, *arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=self.environment(**extra),
+        )
+        self._started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", "the program did not come up"
+        return process
 
     def workers(self) -> list[int]:
         """Their process ids."""

@@ -1,0 +1,294 @@
+"""What a program sees when its connection, its worker or its server fails: a delay, or one true error, never a hang."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.native.remote_door import KEY, Door, Line, lease_file
+from tests.native.remote_world import REMOTE_DIR, WORKER, RemoteNode
+from tests.native.simnode import until
+
+UNAVAILABLE, ILLEGAL = "46", "700"
+SECRET = 0x485553485F5F5F21
+LOST = "calabash: the connection to the GPU is lost"
+
+
+class Program:
+    """`sim_cuda_faults`, and what it says."""
+
+    def __init__(self, node: RemoteNode, remote: str) -> None:
+        self.told = node.state.with_name(f"told-{len(list(node.state.parent.glob('told-*')))}")
+        with self.told.open("w") as told:
+            self._process = node.start_with("sim_cuda_faults", stderr=told, CALABASH_REMOTE=remote)
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self._process.stdout is not None
+        assert select.select([self._process.stdout], [], [], 60)[0], "it hangs"
+        return self._process.stdout.readline().strip()
+
+    def ask(self, line: str) -> str:
+        self.tell(line)
+        return self.answer()
+
+    def said(self) -> str:
+        return self.told.read_text()
+
+    def end(self) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(timeout=60)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass
+class Far:
+    """A server behind a line that can be cut."""
+
+    node: RemoteNode
+    door: Door
+    line: Line
+    directory: Path
+
+    def remote(self, *, key: bytes = KEY, grace_s: int = 60) -> str:
+        return f"file:{lease_file(self.directory / f'lease-{grace_s}', self.line.port, key=key, grace_s=grace_s)}"
+
+    def program(self, *, grace_s: int = 60) -> Program:
+        return Program(self.node, self.remote(grace_s=grace_s))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RemoteNode]:
+    made = RemoteNode(tmp_path / "node.state", "A100-40GB")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def far(node: RemoteNode, tmp_path: Path) -> Iterator[Far]:
+    door = Door(node.socket)
+    line = Line(door.port)
+    yield Far(node, door, line, tmp_path)
+    line.close()
+    door.close()
+
+
+def _cut_while(program: Program, far: Far, command: str, bytes_: int) -> None:
+    """Cut in the midst of it, for a second, and mend."""
+    before = far.line.passed
+    program.tell(command)
+    until(lambda: far.line.passed > before + bytes_, "nothing passes")
+    far.line.cut()
+    assert not select.select([], [], [], 1.0)[0]  # a second without a connection
+    far.line.mend()
+
+
+@pytest.mark.parametrize(("command", "bytes_"), [("copies 8", 40 << 20), ("launches 200000", 4 << 20)])
+def test_a_break_in_the_midst_of_work_is_only_a_delay(far: Far, command: str, bytes_: int) -> None:
+    program = far.program()
+    for _ in range(2):
+        _cut_while(program, far, command, bytes_)
+        assert program.answer() == "same"
+    assert program.ask("alloc") == "0"
+    assert len(far.door.handed) >= 3
+    assert len(set(far.door.handed)) == 1
+    assert program.end() == 0
+    assert program.said() == ""
+    far.node.wait_for_workers()
+
+
+def test_a_break_while_nothing_happens_is_not_noticed(far: Far) -> None:
+    program = far.program()
+    far.line.cut()
+    far.line.mend()
+    assert program.ask("copies 1") == "same"
+    assert program.end() == 0
+    far.node.wait_for_workers()
+
+
+def test_a_break_longer_than_the_grace_ends_both_sides(far: Far) -> None:
+    program = far.program(grace_s=1)
+    assert program.ask("copies 1") == "same"
+    far.line.cut()
+    assert program.ask("sync") == UNAVAILABLE
+    assert program.ask("alloc") == UNAVAILABLE
+    assert program.said() == f"{LOST}\n"
+    until(lambda: not far.node.workers(), "the worker waits longer than it should")
+    assert program.end() == 0
+    assert far.node.device()["used_bytes"] == 0
+
+
+def test_a_worker_that_has_ended_is_not_waited_for(far: Far) -> None:
+    program = far.program()
+    (worker,) = far.node.workers()
+    os.kill(worker, signal.SIGKILL)
+    assert program.ask("sync") == UNAVAILABLE
+    assert program.said() == f"{LOST}\n"
+    program.kill()
+
+
+def test_who_does_not_have_the_key_gets_nothing(far: Far) -> None:
+    door, remote = far.door, far.remote(key=bytes(31) + b"\1")
+    done = subprocess.run(
+        [*far.node.command("sim_cuda_faults")],
+        env=far.node.environment(CALABASH_REMOTE=remote),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "calabash: the server does not take the key of lease" in done.stderr
+    assert "gave 100" in done.stderr  # CUDA_ERROR_NO_DEVICE
+    assert len(door.handed) == 1
+    until(lambda: not far.node.workers(), "a worker is left over")
+
+
+def test_nothing_of_a_session_is_on_the_wire_in_the_open(node: RemoteNode, tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    door = Door(node.socket)
+
+    class Listening(Line):
+        def _carry(self, one: socket.socket, other: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := one.recv(1 << 16):
+                    seen.append(data)
+                    other.sendall(data)
+                other.shutdown(socket.SHUT_WR)
+
+    line = Listening(door.port)
+    program = Program(node, f"file:{lease_file(tmp_path / 'lease', line.port)}")
+    address = program.ask(f"put {SECRET}")
+    assert program.ask(f"look {address}") == f"0 {SECRET}"
+    assert program.end() == 0
+    everything = b"".join(seen)
+    assert len(everything) > 1000
+    assert SECRET.to_bytes(8, "little") not in everything
+    assert KEY not in everything
+    line.close()
+    door.close()
+
+
+@pytest.mark.parametrize("kind", ["unix", "socket"])
+def test_a_worker_that_crashes_ends_its_own_session_only(node: RemoteNode, kind: str) -> None:
+    one, other = (Program(node, f"{kind}:{node.socket}") for _ in range(2))
+    first = node.workers()[0]
+    os.kill(first, signal.SIGKILL)
+    assert one.ask("sync") == UNAVAILABLE
+    assert one.ask("alloc") == UNAVAILABLE
+    assert one.said() == f"{LOST}\n"
+    assert other.ask("copies 1") == "same"
+    assert other.end() == 0
+
+
+def test_an_illegal_address_is_the_error_of_that_session_only(node: RemoteNode) -> None:
+    one, other = (Program(node, f"unix:{node.socket}") for _ in range(2))
+    assert one.ask("illegal") == ILLEGAL
+    assert one.ask("alloc") == ILLEGAL
+    assert other.ask("copies 1") == "same"
+    assert Program(node, f"unix:{node.socket}").ask("copies 1") == "same"
+
+
+def test_a_session_cannot_read_what_another_has(node: RemoteNode) -> None:
+    one, other = (Program(node, f"unix:{node.socket}") for _ in range(2))
+    address = one.ask(f"put {SECRET}")
+    assert one.ask(f"look {address}") == f"0 {SECRET}"
+    result, word = other.ask(f"look {address}").split()
+    assert int(word) != SECRET
+    assert result in ("0", "1", ILLEGAL)
+
+
+def test_a_server_that_is_not_there_is_told_at_once(node: RemoteNode, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    for remote, why in {
+        f"tcp:127.0.0.1:{port}": f"cannot reach 127.0.0.1:{port}: Connection refused",
+        f"unix:{tmp_path}/nobody": f"cannot reach {tmp_path}/nobody: No such file or directory",
+        f"file:{tmp_path}/none": f"cannot read the lease in {tmp_path}/none: No such file or directory",
+        "carrier:pigeon": "CALABASH_REMOTE is carrier:pigeon, none of unix:PATH, file:PATH and tcp:HOST:PORT",
+    }.items():
+        done = subprocess.run(
+            node.command("sim_cuda_faults"),
+            env=node.environment(CALABASH_REMOTE=remote),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert f"calabash: {why}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "server, lease or key is missing"),
+        ("server=a:1\nlease=12\n", "server, lease or key is missing"),
+        ("server=a:1\nlease=12\nkey=" + "0" * 64, "server, lease or key is missing"),
+        ("server=a:1\nlease=XY\n", "line 2 is wrong"),
+        ("server=a:1\nlease=" + "1" * 65, "line 2 is wrong"),
+        ("# ours\n\nserver\n", "line 3 is wrong"),
+        ("server=a:1\nkey=12\n", "line 2 is wrong"),
+        ("grace_s=-1\n", "line 1 is wrong"),
+        ("grace_s=3601\n", "line 1 is wrong"),
+        ("x" * 5000, "it is longer than 4096 bytes"),
+    ],
+)
+def test_a_lease_that_is_none_says_where(node: RemoteNode, tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "lease"
+    path.write_text(text)
+    done = subprocess.run(
+        node.command("sim_cuda_faults"),
+        env=node.environment(CALABASH_REMOTE=f"file:{path}"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert f"calabash: {path} is no lease: {why}\n" in done.stderr
+
+
+def test_a_reader_that_is_stalled_is_waited_for(node: RemoteNode) -> None:
+    program = Program(node, f"unix:{node.socket}")
+    (worker,) = node.workers()
+    os.kill(worker, signal.SIGSTOP)
+    program.tell("launches 300000")  # more than the ring and the line hold
+    timer = threading.Timer(1.0, os.kill, (worker, signal.SIGCONT))
+    timer.start()
+    assert program.answer() == "same"
+    timer.join()
+    assert program.end() == 0
+
+
+def test_the_libraries_have_tls_and_keep_it_to_themselves() -> None:
+    for library in (REMOTE_DIR / "libcuda.so.1", WORKER):
+        assert b"TLS_AES_128_GCM_SHA256" in library.read_bytes(), "built without libssl-dev; hint: tools/bootstrap"
+        assert library.stat().st_size < 8 << 20
+        done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
+        assert "libssl" not in done.stdout
+        assert "libcrypto" not in done.stdout
+    told = subprocess.run(
+        ["nm", "-D", "--defined-only", REMOTE_DIR / "libcuda.so.1"], capture_output=True, text=True, check=True
+    ).stdout
+    names = [line.split()[-1] for line in told.splitlines()]
+    assert len(names) > 400
+    assert [name for name in names if not name.startswith("cu")] == []
