@@ -376,7 +376,7 @@ def test_modules_are_linked_and_each_keeps_its_own_names(card: Runner) -> None:
         ("ld.shared.u32 %r1, [4096];", 700, "illegal address"),
         ("ld.global.u32 %r1, [%p0+2];", 716, "misaligned address"),
         ("trap;", 719, "trap"),
-        ("call k, (%p0);", 801, "call of what cannot be called"),
+        ("call k, (%p0);", 801, "which cannot be called"),
         ("mov.u64 %d1, 72057594037927936; ld.u32 %r1, [%d1+8];", 700, "illegal address"),
         ("setp.eq.u32 %q0, %t2, 0; @%q0 bar.sync 1, 64;", 719, "never come"),
     ],
@@ -429,6 +429,19 @@ def test_a_kernel_with_textures_loads_and_is_refused_at_its_launch(card: Runner)
     answer = card.run(kernel(body, 0), "k")
     assert (answer["load"], answer["launch"]) == (0, 801)
     assert "Instruction 'tex.1d.v4.f32.s32' is not known to the simulation: 'k' cannot be launched" in answer["notes"]
+
+
+def test_comparisons_of_halves_and_of_pairs_of_them_give_numbers_masks_and_predicates(card: Runner) -> None:
+    body = (
+        "mov.u32 %r1, 0x40003C00; mov.u32 %r2, 0x40007E00; mov.u16 %h1, 0x3C00; mov.u16 %h2, 0x4000;\n"
+        "set.eq.f16x2.f16x2 %r3, %r1, %r2; set.eq.u32.f16x2 %r4, %r1, %r2; set.lt.f16.f16 %h3, %h1, %h2;\n"
+        "set.nan.bf16x2.bf16x2 %r5, %r1, %r2; setp.eq.f16x2 %q0|%q1, %r1, %r2; cvt.u32.u16 %r6, %h3;\n"
+        "selp.u32 %r7, 1, 0, %q0; selp.u32 %r8, 2, 0, %q1; add.u32 %r7, %r7, %r8; mul.wide.u32 %a0, %i, 20;\n"
+        "add.u64 %a0, %a0, %p0; st.global.u32 [%a0], %r3; st.global.u32 [%a0+4], %r4; st.global.u32 [%a0+8], %r5;\n"
+        "st.global.u32 [%a0+12], %r6; st.global.u32 [%a0+16], %r7;"
+    )
+    found = card.compute(kernel(body, 1), np.zeros(160, np.uint32)).reshape(32, 5)
+    assert set(map(tuple, found.tolist())) == {(0x3C000000, 0xFFFF0000, 0, 0x3C00, 2)}
 
 
 def test_directives_need_no_space_between_them(card: Runner) -> None:

@@ -8,6 +8,7 @@
 #include "sim/cuda/module.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
+#include "sim/cuda/work.h"
 
 static CUresult library_load(CUlibrary *library, const void *code, size_t limit)
 {
@@ -65,9 +66,10 @@ static CUresult library_get(CUlibrary handle, struct module **out)
 EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
     struct module *m;
-    CUresult result = library_get(library, &m);
-    if (result == CUDA_SUCCESS) module_unload(m);
-    return result;
+    OK_OR_RETURN(library_get(library, &m));
+    contexts_wait(); /* kernels of it may be under way in any of them */
+    module_unload(m);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
@@ -102,11 +104,11 @@ EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 {
     struct context *c;
     struct module *m;
-    CUresult result = context_enter(&c);
-    if (result == CUDA_SUCCESS) result = library_get(library, &m);
-    if (result != CUDA_SUCCESS) return result;
-    (void)pMod;
-    return unserved("cuLibraryGetModule");
+    OK_OR_RETURN(context_enter(&c));
+    OK_OR_RETURN(library_get(library, &m));
+    if (!pMod) return CUDA_ERROR_INVALID_VALUE;
+    *pMod = (CUmodule)m;
+    return CUDA_SUCCESS;
 }
 
 static CUresult library_global(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)

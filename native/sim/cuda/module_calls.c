@@ -55,10 +55,12 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
     return result;
 }
 
+/* A library's module is the library, seen from the current context. */
 static CUresult module_get(CUmodule handle, struct module **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct module *m = object_get(handle, KIND_MODULE);
+    if (!m) m = object_get(handle, KIND_LIBRARY);
     *out = m;
     return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -67,6 +69,7 @@ EXPORT CUresult cuModuleUnload(CUmodule hmod)
 {
     struct module *m;
     OK_OR_RETURN(module_get(hmod, &m));
+    if (m->object.kind == KIND_LIBRARY) return CUDA_ERROR_NOT_PERMITTED; /* it goes with its library */
     if (m->context && object_get(m->context, KIND_CONTEXT)) context_synchronize(m->context);
     module_unload(m);
     return CUDA_SUCCESS;
@@ -105,7 +108,9 @@ EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule 
     struct module *m;
     OK_OR_RETURN(module_get(hmod, &m));
     if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return module_global(m, m->context, name, dptr, bytes);
+    struct context *c = m->context;
+    if (!c) OK_OR_RETURN(context_enter(&c));
+    return module_global(m, c, name, dptr, bytes);
 }
 
 EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
@@ -120,7 +125,7 @@ EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 {
     const struct function *f = object_get(hfunc, KIND_FUNCTION);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!f || f->module->object.kind != KIND_MODULE) return CUDA_ERROR_INVALID_HANDLE;
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!hmod) return CUDA_ERROR_INVALID_VALUE;
     *hmod = (CUmodule)f->module;
     return CUDA_SUCCESS;

@@ -371,6 +371,24 @@ CUresult context_synchronize(struct context *c)
     return context_health(c);
 }
 
+/* The context that was made first after the one with this id. */
+static struct context *context_after(uint64_t id)
+{
+    struct context *found = NULL;
+    pthread_mutex_lock(&process.lock);
+    for (struct context *c = process.contexts; c; c = c->next) {
+        if (c->active && c->id > id && (!found || c->id < found->id)) found = c;
+    }
+    pthread_mutex_unlock(&process.lock);
+    return found;
+}
+
+void contexts_wait(void)
+{
+    for (struct context *c = context_after(0); c; c = context_after(c->id))
+        wait_for_context(c);
+}
+
 bool stream_idle(struct stream *s)
 {
     struct context *c = s->context;

@@ -43,6 +43,8 @@ CUresult stream_submit_and_wait(struct stream *s, const struct work *w);
 CUresult stream_wait(struct stream *s);
 bool stream_idle(struct stream *s);
 CUresult context_synchronize(struct context *c);
+/* Until nothing is under way in any context. */
+void contexts_wait(void);
 
 /* What comes next in a stream follows this entry of its context's queue, too. The context's lock is held. */
 void stream_follow(struct stream *s, uint64_t last);

@@ -151,3 +151,45 @@ const struct op *op_set_integer(struct warp *w, const struct op *o, u32 mask)
 {
     return set(w, o, mask, UINT32_MAX);
 }
+
+const struct op *op_set_half(struct warp *w, const struct op *o, u32 mask)
+{
+    u32 r = combined(w, o, ((compare_fn *)o->extra)(in(w, o->a), in(w, o->b)));
+    u16 t[LANES], *d = out(w, o->d);
+    EACH_LANE t[i] = r & lane_bit[i] ? (u16)o->immediate : 0;
+    keep(d, t, sizeof *d, mask);
+    return o + 1;
+}
+
+struct halves {
+    u32 low, high;
+};
+
+static struct halves compare_pair(const struct warp *w, const struct op *o)
+{
+    const u32 *a = in(w, o->a), *b = in(w, o->b);
+    u16 x[LANES], y[LANES];
+    EACH_LANE x[i] = (u16)a[i];
+    EACH_LANE y[i] = (u16)b[i];
+    u32 low = ((compare_fn *)o->extra)(x, y);
+    EACH_LANE x[i] = (u16)(a[i] >> 16);
+    EACH_LANE y[i] = (u16)(b[i] >> 16);
+    return (struct halves){combined(w, o, low), combined(w, o, ((compare_fn *)o->extra)(x, y))};
+}
+
+const struct op *op_set_pair(struct warp *w, const struct op *o, u32 mask)
+{
+    struct halves r = compare_pair(w, o);
+    u32 t[LANES], *d = out(w, o->d), truth = (u16)o->immediate;
+    EACH_LANE t[i] = (r.low & lane_bit[i] ? truth : 0) | (r.high & lane_bit[i] ? truth << 16 : 0);
+    keep(d, t, sizeof *d, mask);
+    return o + 1;
+}
+
+const struct op *op_setp_pair(struct warp *w, const struct op *o, u32 mask)
+{
+    struct halves r = compare_pair(w, o);
+    if (o->flag & COMBINE_SECOND) keep_predicate(w, o->e, r.high, mask);
+    keep_predicate(w, o->d, r.low, mask);
+    return o + 1;
+}

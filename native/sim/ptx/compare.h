@@ -18,5 +18,7 @@ enum {
 /* By the name of the relation ("eq", "ltu"); NULL when there is none for the type. */
 compare_fn *compare_named(const char *name, size_t length, enum type t, bool flush);
 op_fn op_setp, op_set_float, op_set_integer;
+/* Of 16 bits, and of both halves of 32; `immediate` is what true is in 16 bits. A pair's setp has a result for each. */
+op_fn op_set_half, op_set_pair, op_setp_pair;
 
 #endif

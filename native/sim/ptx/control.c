@@ -6,6 +6,8 @@
 #include "sim/ptx/lanes.h"
 #include "sim/ptx/warp.h"
 
+#include <stdio.h>
+
 const struct op *op_branch(struct warp *w, const struct op *o, u32 mask)
 {
     if (mask == w->running->mask) return o->target;
@@ -81,8 +83,13 @@ static void pass_results(struct warp *w, const struct frame *from, struct frame 
 static const struct op *call(struct warp *w, const struct op *o, u32 mask, const struct routine *f)
 {
     struct frame *from = w->running->frame;
-    if (!f->op || f->entry || f->refused)
-        return warp_fault(w, o, RUN_NOT_SUPPORTED, "call of what cannot be called", 0);
+    if (!f->op || f->entry || f->refused) {
+        char what[256];
+        snprintf(what, sizeof what, "call of '%.120s'%s%.60s", f->name,
+                 f->refused ? ", which has what the simulation does not know: " : ", which cannot be called",
+                 f->refused ? f->refused : "");
+        return warp_fault(w, o, RUN_NOT_SUPPORTED, what, 0);
+    }
     struct frame *to = frame_new(w, f, from, o);
     if (!to) return warp_fault(w, o, RUN_FAILED, "stack overflow at depth", from->depth);
     pass_arguments(w, o, from, to, mask);

@@ -176,12 +176,19 @@ static struct relation relation_of(const struct instruction *n, enum type t)
     return r;
 }
 
-static enum emitted compare(struct compiler *c, struct instruction *n, enum type result, op_fn *run)
+/* The type of one half. */
+static enum type half_of(enum type t)
+{
+    return t == T_F16X2 ? T_F16 : t == T_BF16X2 ? T_BF16 : t;
+}
+
+static enum emitted compare(struct compiler *c, struct instruction *n, enum type result, op_fn *run,
+                            int truth)
 {
     enum type t = last_type(n);
-    struct relation r = relation_of(n, t);
+    struct relation r = relation_of(n, half_of(t));
     uint32_t a, b, p = 0, d;
-    if (!r.run) return type_kind(t) == 'h' ? EMIT_REFUSED : EMIT_UNKNOWN;
+    if (!r.run) return EMIT_UNKNOWN;
     if (n->operands != (r.flag ? 4u : 3u)) return EMIT_MISMATCH;
     if (!operand_source(c, &n->operand[1], t, &a) || !operand_source(c, &n->operand[2], t, &b))
         return EMIT_MISMATCH;
@@ -201,12 +208,14 @@ static enum emitted compare(struct compiler *c, struct instruction *n, enum type
     o->e = n->operand[0].second;
     o->flag = r.flag;
     o->extra = (const void *)r.run;
+    o->immediate = truth;
     return EMIT_OK;
 }
 
 static enum emitted do_setp(struct compiler *c, struct instruction *n)
 {
-    return compare(c, n, T_PRED, op_setp);
+    enum type t = last_type(n);
+    return compare(c, n, T_PRED, half_of(t) == t ? op_setp : op_setp_pair, 0);
 }
 
 static enum emitted do_set(struct compiler *c, struct instruction *n)
@@ -214,9 +223,27 @@ static enum emitted do_set(struct compiler *c, struct instruction *n)
     enum type first = T_NONE;
     for (uint32_t i = 0; i < n->parts && !first; i++)
         first = type_named(n->part[i].at, n->part[i].length);
-    if (first == T_F32) return compare(c, n, T_F32, op_set_float);
-    if (first == T_U32 || first == T_S32) return compare(c, n, T_U32, op_set_integer);
-    return EMIT_REFUSED;
+    bool pair = half_of(last_type(n)) != last_type(n);
+    switch (first) {
+    case T_F32:
+        return pair ? EMIT_REFUSED : compare(c, n, T_F32, op_set_float, 0);
+    case T_U32:
+    case T_S32:
+        return compare(c, n, T_U32, pair ? op_set_pair : op_set_integer, 0xffff);
+    case T_F16:
+        return pair ? EMIT_REFUSED : compare(c, n, T_F16, op_set_half, 0x3c00);
+    case T_BF16:
+        return pair ? EMIT_REFUSED : compare(c, n, T_BF16, op_set_half, 0x3f80);
+    case T_U16:
+    case T_S16:
+        return pair ? EMIT_REFUSED : compare(c, n, T_U16, op_set_half, 0xffff);
+    case T_F16X2:
+        return pair ? compare(c, n, T_F16X2, op_set_pair, 0x3c00) : EMIT_REFUSED;
+    case T_BF16X2:
+        return pair ? compare(c, n, T_BF16X2, op_set_pair, 0x3f80) : EMIT_REFUSED;
+    default:
+        return EMIT_REFUSED;
+    }
 }
 
 const struct emitter emit_convert[] = {
