@@ -1,7 +1,8 @@
 """Membership by lease files: every program holds a shared lock on the file of its allocation, as do its children.
 
 A program can drop the lock or send it away, so this form trusts its programs: they are the pool's own user's. What
-has once been seen as a member is remembered and counts until it ends.
+has once been seen as a member is remembered and counts until it ends; so does what a program has started that hides its
+files, as workers do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.host.files import Lease
-from calabash.seams.host.processes import Process, alive, has_open, holders, identify, owner, send_signal
+from calabash.seams.host.processes import (
+    Process,
+    alive,
+    children_of,
+    has_open,
+    holders,
+    identify,
+    owner,
+    parent_of,
+    send_signal,
+)
 
 
 class LeaseMembership:
@@ -43,7 +54,9 @@ class LeaseMembership:
 
     def processes(self, allocation: AllocationId) -> list[Process]:
         path = self._path_of(allocation)
-        found = {*holders([path])[path], *self._alive(allocation)}
+        programs = self._alive(allocation)
+        started = {child for program in programs for pid in children_of(program.pid) if (child := identify(pid))}
+        found = {*holders([path])[path], *programs, *started}
         return sorted(found, key=lambda process: process.pid)
 
     def allocation_of(self, pid: int) -> AllocationId | None:
@@ -51,7 +64,7 @@ class LeaseMembership:
         if process is None:
             return None
         for allocation, programs in list(self._programs.items()):
-            if process in programs:
+            if process in programs or identify(parent_of(pid)) in programs:
                 return allocation
         for allocation in list(self._leases):
             if has_open(pid, self._path_of(allocation)):

@@ -12,8 +12,9 @@ from calabash.agent.inventory import Inventory
 from calabash.agent.membership import Membership
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid, Health
-from calabash.model.request import AllocationId
-from calabash.seams.host.processes import Process, send_signal
+from calabash.model.request import AllocationId, Isolation
+from calabash.seams.host.processes import Process, owner, send_signal
+from calabash.sharing.registry import SHARING_MODES
 
 _HITS = {HealthEvent.APP_FAULT, HealthEvent.NEEDS_RESET, HealthEvent.NEEDS_REPLACE}
 _SIGNALLED = {Health.DRAINING, Health.LOST}
@@ -78,6 +79,11 @@ class Tidings:
         if not record.request.on_fault:
             return
         number = signal.Signals[record.request.on_fault]
+        mode = SHARING_MODES.get(record.placement.mode)
+        if mode is not None and mode.isolation is Isolation.BROKERED:  # members are workers: they are not meant
+            asker = Process(pid=record.client_pid, start_time=record.client_start_time)
+            send_signal(asker, number, still=lambda found: owner(found) == record.uid)
+            return
         for process in self._membership.processes(record.id):
             send_signal(process, number, still=lambda found: self._is_member(found, record.id))
 

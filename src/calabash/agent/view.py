@@ -8,7 +8,9 @@ from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnap
 from calabash.agent.strangers import StrangerPolicy
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import ILL, Device, NodeName
-from calabash.model.request import AllocationId
+from calabash.model.request import AllocationId, Isolation
+from calabash.seams.host.processes import Process, alive
+from calabash.sharing.registry import SHARING_MODES
 
 
 def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
@@ -58,10 +60,19 @@ def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
     )
 
 
+def _tenants(record: AllocationRecord) -> tuple[Process, ...]:
+    """The tenant's own program, where it is no member because a worker is."""
+    mode = SHARING_MODES.get(record.placement.mode)
+    if mode is None or mode.isolation is not Isolation.BROKERED:
+        return ()
+    asker = Process(pid=record.client_pid, start_time=record.client_start_time)
+    return (asker,) if alive(asker) else ()
+
+
 def _allocation(parts: NodeParts, record: AllocationRecord, *, processes: bool) -> AllocationSnapshot:
     return AllocationSnapshot(
         record=record,
         use=tuple(parts.ledgers.use(record)),
-        processes=tuple(parts.membership.processes(record.id)) if processes else (),
+        processes=(*_tenants(record), *parts.membership.processes(record.id)) if processes else (),
         ending=parts.allocations.ending(record.id),
     )

@@ -126,10 +126,10 @@ class BrokeredExecutor(VgpuExecutor):
                 standing=record is not None and record.request.standing,
             )
             host.adopt(process)
-            if record is None:
+            if record is None or not alive(process):
                 host.end()
                 self._over.append(host)
-            elif alive(process):
+            else:
                 host.used_ns = time.monotonic_ns()
                 self._hosts[record.id] = host
         for record in held:

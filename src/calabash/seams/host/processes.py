@@ -102,12 +102,9 @@ def parent_of(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """Pids of the processes that a process has started and that are not reaped; () when it is gone."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(_PROC / str(pid) / "task"):
-            found += map(int, (_PROC / str(pid) / "task" / task / "children").read_text().split())
-    return found
+    """Pids of the living processes that a process has started; one pass over /proc, for few kernels keep a list."""
+    found = [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]
+    return sorted(child for child in found if parent_of(child) == pid and start_time(child))
 
 
 def namespace_pids(pid: int) -> tuple[int, ...]:

@@ -1,0 +1,364 @@
+"""Isolation ``brokered`` on a real pool: what tenant and worker have, that limits hold, and how everything ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemons.terminal import TENANT, Terminal
+from tests.daemons.users import ANN, EVE, as_user, open_way
+from tests.daemons.world import NATIVE, SIM, Program, World, elapsed_until, until
+from tests.native import remote_greetings as hello
+
+from calabash.model.units import MIB
+from calabash.seams.gpu import sim
+from calabash.seams.host.processes import identify, owner
+
+BROKERED: dict[str, Any] = {"isolation": "brokered", "memory_mib": 2048, "cores": 50}
+OVER_S = 1.0  # how soon nothing is left
+ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not ROOT, reason="needs a pool of root")
+
+
+@pytest.fixture
+def pool(world: World) -> World:
+    """The shared pool, with a way for others to its sockets."""
+    open_way(world.home)
+    return world
+
+
+@pytest.fixture
+def terminal(world: World, tmp_path: Path) -> Any:
+    made = Terminal(world.home, tmp_path)
+    yield made
+    made.close()
+
+
+def holding(world: World, hold: str, mib: int = 100, **body: Any) -> tuple[Program, dict[str, Any]]:
+    """A program that has its worker hold memory by now, and its allocation."""
+    program, _ = world.running(hold, str(mib), "10", **BROKERED | body)
+    until(lambda: program.says("held"), what="the program to hold memory")
+    found = world.allocation_of(program)
+    assert found is not None
+    return program, found
+
+
+def workers(allocation: dict[str, Any], program: Program) -> list[int]:
+    return [pid for pid in allocation["pids"] if pid != program.pid]
+
+
+def host_of(allocation: dict[str, Any], program: Program) -> int:
+    """The one that is nobody's child among the members."""
+    members = workers(allocation, program)
+    parents = {pid: int(status(pid)["PPid"]) for pid in members}
+    (host,) = [pid for pid in members if parents[pid] not in members]
+    return host
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def devices_of(world: World, pids: list[int]) -> list[sim.SimProcessDevice]:
+    """What the card itself has in its books for these processes."""
+    found = sim.show_node(sim.find_node(world.home, SIM)).processes
+    return [device for process in found if process.pid in pids for device in process.devices]
+
+
+def busy_ns(world: World, allocation: dict[str, Any]) -> int:
+    pids = next(a["pids"] for a in world.allocations() if a["id"] == allocation["id"])
+    return sum(device.busy_ns for device in devices_of(world, pids))
+
+
+def gone(world: World, pids: list[int]) -> bool:
+    return not world.allocations() and not world.slots() and not any(identify(pid) for pid in pids)
+
+
+def nothing_is_left(world: World, pids: list[int]) -> None:
+    """At once, and no directory of it."""
+    assert elapsed_until(lambda: gone(world, pids), what="the allocation to end") < 20 * OVER_S
+    until(lambda: not list((world.home / "workers").iterdir()), what="its directory to go")
+
+
+# -- what the tenant has ---------------------------------------------------------------------------------------------
+
+
+def test_a_program_has_a_library_and_a_socket_and_nothing_of_its_slice_or_its_node(terminal: Any) -> None:
+    done = terminal("run", "--isolation", "brokered", "--memory", "2GiB", "--", "env")
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert seen["CALABASH_REMOTE"].startswith("unix:/")
+    assert seen["LD_LIBRARY_PATH"].split(":")[0].endswith("/remote")
+    assert not {"LD_PRELOAD", "CALABASH_SLOT", "CALABASH_SIM"} & seen.keys()
+
+
+def test_the_same_program_says_the_same_with_and_without_a_worker(terminal: Any) -> None:
+    words = ("--memory", "2GiB", "--cores", "30", "--", sys.executable, str(TENANT), "--seconds", "0.3")
+    own = json.loads(terminal("run", *words).stdout)
+    brokered = json.loads(terminal("run", "--isolation", "brokered", *words).stdout)
+    for said in (own, brokered):
+        del said["launches"]
+    assert brokered == own
+
+
+def test_the_cap_is_the_workers_and_nothing_is_over_it(world: World, hold: str) -> None:
+    plain = world.run(hold, "4000", "1", memory_mib=2048, cores=50)
+    until(lambda: plain.says("held"), what="the plain program")
+    brokered = world.run(hold, "4000", "1", **BROKERED)
+    until(lambda: brokered.says("held"), what="the one with a worker")
+    assert brokered.output.splitlines()[-1] == plain.output.splitlines()[-1]
+    pids = workers(world.allocation_of(brokered) or {}, brokered)
+    held = sum(d.alloc_peak_bytes + d.context_bytes for d in devices_of(world, pids))
+    assert 0 < held <= 2048 * MIB
+
+
+@pytest.mark.alone
+def test_a_worker_and_a_software_slice_share_a_card_as_asked_and_the_books_say_so(
+    make_world: Callable[..., World], tmp_path: Path
+) -> None:
+    world = make_world("1xA100-40GB")
+    world.up()
+    terminal = Terminal(world.home, tmp_path)
+    load = ("--", sys.executable, str(TENANT), "--seconds", "20", "--kernel-us", "2000")
+    terminal.start("run", "--memory", "2GiB", "--cores", "30", *load)
+    terminal.start("run", "--isolation", "brokered", "--memory", "2GiB", "--cores", "70", *load)
+
+    def both() -> Any:
+        found = sorted(world.allocations(), key=lambda a: str(a["mode"]))
+        used = [a["slices"][0]["core_used_percent"] for a in found if a["slices"]]
+        return found if len(used) == 2 and min(used) > 10 else None
+
+    found = until(both, what="both to compute")
+    assert [a["mode"] for a in found] == ["brokered", "vgpu"]
+    assert world.devices()[0]["mode"] == "vgpu"
+    begun_s, before = time.monotonic(), [busy_ns(world, a) for a in found]
+    time.sleep(4)
+    elapsed_s, after = time.monotonic() - begun_s, [busy_ns(world, a) for a in found]
+    got = [(end - begin) / elapsed_s / 1e7 for begin, end in zip(before, after, strict=True)]
+    assert abs(got[0] - 70) < 8, got
+    assert abs(got[1] - 30) < 8, got
+    shown = [a["slices"][0]["core_used_percent"] for a in sorted(world.allocations(), key=lambda a: str(a["mode"]))]
+    assert abs(shown[0] - 70) < 15, shown
+    (line,) = [row for row in terminal("top", "--once").stdout.splitlines() if found[0]["id"] in row]
+    assert "2GiB" in line
+    terminal.close()
+
+
+# -- what the worker has ---------------------------------------------------------------------------------------------
+
+
+@needs_root
+def test_a_worker_is_a_user_of_its_own_without_rights_in_a_root_of_its_own(world: World, hold: str) -> None:
+    first, one = holding(world, hold)
+    second, two = holding(world, hold)
+    users = set()
+    for program, allocation in ((first, one), (second, two)):
+        host = host_of(allocation, program)
+        (worker,) = set(workers(allocation, program)) - {host}
+        seen = status(worker)
+        users.add(int(seen["Uid"].split()[0]))
+        assert len(set(seen["Uid"].split() + seen["Gid"].split())) == 1
+        assert (seen["Seccomp"], seen["NoNewPrivs"], seen["Groups"]) == ("2", "1", "")
+        assert {seen[name] for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {"0" * 16}
+        assert set(os.listdir(f"/proc/{worker}/root")) <= {"dev", "etc", "lib", "lib64", "proc", "usr", *_top(world)}
+        assert set(os.listdir(f"/proc/{worker}/root{world.home}")) == {"alloc", "sim"}
+        assert os.listdir(f"/proc/{worker}/root{world.home}/alloc") == [allocation["id"]]
+        networks = Path(f"/proc/{worker}/net/dev").read_text().splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in networks] == ["lo"]
+        for kind in ("mnt", "net", "ipc"):
+            assert os.readlink(f"/proc/{worker}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
+    assert len(users) == 2
+    assert all(64_000 <= user <= 65_533 for user in users)
+
+
+def _top(world: World) -> set[str]:
+    return {world.home.parts[1], NATIVE.parts[1]}
+
+
+@needs_root
+def test_nobody_but_the_tenant_reaches_its_worker(pool: World) -> None:
+    def ask() -> dict[str, Any]:
+        found: dict[str, Any] = pool.client.post("/v1/allocations", BROKERED | {"enter": True})
+        with hello.connect(Path(found["worker_socket"])):
+            pass
+        return found
+
+    def knock(path: str) -> str:
+        try:
+            with hello.connect(Path(path)):
+                return "let in"
+        except OSError as error:
+            return type(error).__name__
+
+    keeper_says, keeper_hears = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        found = as_user(ANN, ask)  # its asker ends at once: that it is over soon is seen below
+        os.write(keeper_hears, found["worker_socket"].encode())
+        os._exit(0)
+    path = os.read(keeper_says, 4096).decode()
+    os.waitpid(pid, 0)
+    assert path
+    own = pool.client.post("/v1/allocations", BROKERED | {"enter": True})
+    assert as_user(EVE, lambda: knock(own["worker_socket"])) == "PermissionError"
+    assert as_user(EVE, lambda: _listed(own["worker_socket"])) == "PermissionError"
+    pool.client.delete(f"/v1/allocations/{own['id']}?force=1")
+    nothing_is_left(pool, [])
+
+
+def _listed(path: str) -> str:
+    try:
+        os.listdir(Path(path).parent)
+    except OSError as error:
+        return type(error).__name__
+    return "listed"
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_ends_by_itself_leaves_nothing(world: World, hold: str) -> None:
+    program, allocation = holding(world, hold)
+    assert program.finish() == 0
+    nothing_is_left(world, workers(allocation, program))
+    (ended,) = [e for e in world.events("released") if e["allocation"] == allocation["id"]]
+    assert ended["reason"] == "ended"
+
+
+def test_a_program_that_is_killed_leaves_nothing(world: World, hold: str) -> None:
+    program, allocation = holding(world, hold)
+    program.kill()
+    nothing_is_left(world, workers(allocation, program))
+
+
+def test_a_worker_that_is_killed_ends_that_programs_session_and_nobody_elses(world: World, hold: str) -> None:
+    program, allocation = holding(world, hold)
+    other, beside = holding(world, hold)
+    host = host_of(allocation, program)
+    (worker,) = set(workers(allocation, program)) - {host}
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: not identify(worker), what="the worker to end")
+    assert identify(host) is not None
+    assert other.alive()
+    assert beside["id"] in {a["id"] for a in world.allocations()}
+    again, _ = world.running(hold, "10", "10", **BROKERED)
+    until(lambda: again.says("held 10"), what="another one to be served")
+
+
+def test_a_host_that_is_killed_ends_its_allocation_and_says_so(world: World, hold: str) -> None:
+    program, allocation = holding(world, hold)
+    os.kill(host_of(allocation, program), signal.SIGKILL)
+    nothing_is_left(world, workers(allocation, program))
+    (told,) = world.events("worker_died")
+    assert told["allocation"] == allocation["id"]
+    assert program.alive()  # it hears of it from the driver
+
+
+def test_a_release_ends_the_worker_and_leaves_the_program(world: World, hold: str) -> None:
+    program, allocation = holding(world, hold)
+    world.client.delete(f"/v1/allocations/{allocation['id']}?force=1")
+    nothing_is_left(world, workers(allocation, program))
+    assert not world.events("worker_died")
+
+
+def test_a_pool_that_is_killed_finds_its_workers_again(make_world: Callable[..., World], hold: str) -> None:
+    world = make_world()
+    world.up()
+    program, allocation = holding(world, hold)
+    ended, lost = holding(world, hold)
+    world.kill()
+    ended.kill()
+    world.up()
+    until(lambda: [a["id"] for a in world.allocations()] == [allocation["id"]], what="the ended one to be let go")
+    assert not any(identify(pid) for pid in workers(lost, ended))
+    found = world.allocation_of(program)
+    assert found is not None
+    assert found["pids"] == allocation["pids"]
+    assert program.finish() == 0
+    nothing_is_left(world, workers(allocation, program))
+
+
+def test_what_died_while_no_pool_ran_is_let_go(make_world: Callable[..., World], hold: str) -> None:
+    world = make_world()
+    world.up()
+    program, allocation = holding(world, hold)
+    world.kill()
+    os.kill(host_of(allocation, program), signal.SIGKILL)
+    until(lambda: not any(identify(pid) for pid in workers(allocation, program)), what="its worker to end")
+    world.up()
+    nothing_is_left(world, [])
+
+
+def test_ctrl_c_ends_the_program_as_without_a_worker(terminal: Any, world: World) -> None:
+    script = "import signal, sys\nsignal.signal(2, lambda *_: sys.exit(42))\nprint('ready', flush=True)\nsignal.pause()"
+    words = ("run", "--isolation", "brokered", "--memory", "1GiB", "--cores", "10", "--")
+    job = terminal.start(*words, sys.executable, "-c", script)
+    job.says("ready")
+    job.signal(signal.SIGINT)
+    assert job.code() == 42
+    nothing_is_left(world, [])
+
+
+def test_one_that_stands_outlives_its_asker_until_it_is_given_back(world: World) -> None:
+    if os.fork() == 0:
+        world.client.post("/v1/allocations", BROKERED | {"standing": True})
+        os._exit(0)
+    os.wait()
+    found = until(world.allocations, what="it to be granted")
+    assert len(found) == 1, found
+    kept = found[0]
+    time.sleep(1.0)  # longer than what nobody needs is kept
+    assert [a["id"] for a in world.allocations()] == [kept["id"]]
+    world.client.delete(f"/v1/allocations/{kept['id']}?force=1")
+    nothing_is_left(world, kept["pids"])
+
+
+# -- who means harm ------------------------------------------------------------------------------------------------------
+
+
+def test_garbage_and_crowds_and_silence_at_the_door_hold_up_nobody(world: World, hold: str) -> None:
+    program, allocation = holding(world, hold)
+    path = Path(world.client.get(f"/v1/allocations/{allocation['id']}/environment")["worker_socket"])
+    for noise in (b"GET / HTTP/1.1\r\n\r\n" * 8, os.urandom(4096), struct.pack("<QHH", hello.MAGIC, 1, 9)):
+        with hello.connect(path) as connection:
+            connection.sendall(noise)
+    silent = [hello.connect(path) for _ in range(40)]
+    for _ in range(1000):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(str(path))
+    begun = time.monotonic()
+    assert world.client.get("/v1/status")["pid"]
+    other, _ = holding(world, hold)
+    assert time.monotonic() - begun < 30
+    assert program.alive()
+    assert other.finish() == 0
+    for connection in silent:
+        connection.close()
+    assert program.finish() == 0
+    until(lambda: not world.allocations(), what="both to end")
+
+
+def test_a_tenant_that_is_stopped_delays_nobody(world: World, hold: str) -> None:
+    program, _ = holding(world, hold)
+    os.kill(program.pid, signal.SIGSTOP)
+    other, _ = holding(world, hold)
+    assert other.finish() == 0
+    program.kill()
+    until(lambda: not world.allocations(), what="both to end")
+
+
+def test_who_runs_in_a_slice_is_not_the_tenant(world: World, hold: str) -> None:
+    program, allocation = holding(world, hold)
+    users = {owner(found) for pid in workers(allocation, program) if (found := identify(pid)) is not None}
+    assert (os.geteuid() in users) is not ROOT
+    stranger = world.events("stranger")
+    assert stranger == []
