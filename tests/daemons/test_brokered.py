@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench._lab import program
 from tests.daemons.terminal import TENANT, Terminal
 from tests.daemons.users import ANN, EVE, as_user, open_way
 from tests.daemons.world import NATIVE, SIM, Program, World, elapsed_until, until
@@ -26,6 +27,8 @@ from calabash.seams.host.processes import identify, owner
 BROKERED: dict[str, Any] = {"isolation": "brokered", "memory_mib": 2048, "cores": 50}
 OVER_S = 1.0  # how soon nothing is left
 ROOT = os.geteuid() == 0
+# Without a body of its own the simulated card takes its own kernel of that name, which lasts exactly as long as asked.
+SPINNING = ".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns)\n{\n    ret;\n}\n"
 needs_root = pytest.mark.skipif(not ROOT, reason="needs a pool of root")
 
 
@@ -45,20 +48,20 @@ def terminal(world: World, tmp_path: Path) -> Any:
 
 def holding(world: World, hold: str, mib: int = 100, **body: Any) -> tuple[Program, dict[str, Any]]:
     """A program that has its worker hold memory by now, and its allocation."""
-    program, _ = world.running(hold, str(mib), "10", **BROKERED | body)
-    until(lambda: program.says("held"), what="the program to hold memory")
-    found = world.allocation_of(program)
+    tenant, _ = world.running(hold, str(mib), "10", **BROKERED | body)
+    until(lambda: tenant.says("held"), what="the program to hold memory")
+    found = world.allocation_of(tenant)
     assert found is not None
-    return program, found
+    return tenant, found
 
 
-def workers(allocation: dict[str, Any], program: Program) -> list[int]:
-    return [pid for pid in allocation["pids"] if pid != program.pid]
+def workers(allocation: dict[str, Any], tenant: Program) -> list[int]:
+    return [pid for pid in allocation["pids"] if pid != tenant.pid]
 
 
-def host_of(allocation: dict[str, Any], program: Program) -> int:
+def host_of(allocation: dict[str, Any], tenant: Program) -> int:
     """The one that is nobody's child among the members."""
-    members = workers(allocation, program)
+    members = workers(allocation, tenant)
     parents = {pid: int(status(pid)["PPid"]) for pid in members}
     (host,) = [pid for pid in members if parents[pid] not in members]
     return host
@@ -128,9 +131,12 @@ def test_a_worker_and_a_software_slice_share_a_card_as_asked_and_the_books_say_s
     world = make_world("1xA100-40GB")
     world.up()
     terminal = Terminal(world.home, tmp_path)
-    load = ("--", sys.executable, str(TENANT), "--seconds", "20", "--kernel-us", "2000")
-    terminal.start("run", "--memory", "2GiB", "--cores", "30", *load)
-    terminal.start("run", "--isolation", "brokered", "--memory", "2GiB", "--cores", "70", *load)
+    kernels = tmp_path / "kernels.ptx"
+    kernels.write_text(SPINNING)
+    load = ("--", str(program("gpuload")), "--kernels", str(kernels), "--kernel-us", "1000", "--seconds", "60")
+    for isolation, cores in (("cooperative", "30"), ("brokered", "70")):
+        words = ("--isolation", isolation, "--memory", "2GiB", "--cores", cores)
+        terminal.start("run", *words, *load).close_input()
 
     def both() -> Any:
         found = sorted(world.allocations(), key=lambda a: str(a["mode"]))
@@ -161,9 +167,9 @@ def test_a_worker_is_a_user_of_its_own_without_rights_in_a_root_of_its_own(world
     first, one = holding(world, hold)
     second, two = holding(world, hold)
     users = set()
-    for program, allocation in ((first, one), (second, two)):
-        host = host_of(allocation, program)
-        (worker,) = set(workers(allocation, program)) - {host}
+    for tenant, allocation in ((first, one), (second, two)):
+        host = host_of(allocation, tenant)
+        (worker,) = set(workers(allocation, tenant)) - {host}
         seen = status(worker)
         users.add(int(seen["Uid"].split()[0]))
         assert len(set(seen["Uid"].split() + seen["Gid"].split())) == 1
@@ -227,24 +233,24 @@ def _listed(path: str) -> str:
 
 
 def test_a_program_that_ends_by_itself_leaves_nothing(world: World, hold: str) -> None:
-    program, allocation = holding(world, hold)
-    assert program.finish() == 0
-    nothing_is_left(world, workers(allocation, program))
+    tenant, allocation = holding(world, hold)
+    assert tenant.finish() == 0
+    nothing_is_left(world, workers(allocation, tenant))
     (ended,) = [e for e in world.events("released") if e["allocation"] == allocation["id"]]
     assert ended["reason"] == "ended"
 
 
 def test_a_program_that_is_killed_leaves_nothing(world: World, hold: str) -> None:
-    program, allocation = holding(world, hold)
-    program.kill()
-    nothing_is_left(world, workers(allocation, program))
+    tenant, allocation = holding(world, hold)
+    tenant.kill()
+    nothing_is_left(world, workers(allocation, tenant))
 
 
 def test_a_worker_that_is_killed_ends_that_programs_session_and_nobody_elses(world: World, hold: str) -> None:
-    program, allocation = holding(world, hold)
+    tenant, allocation = holding(world, hold)
     other, beside = holding(world, hold)
-    host = host_of(allocation, program)
-    (worker,) = set(workers(allocation, program)) - {host}
+    host = host_of(allocation, tenant)
+    (worker,) = set(workers(allocation, tenant)) - {host}
     os.kill(worker, signal.SIGKILL)
     until(lambda: not identify(worker), what="the worker to end")
     assert identify(host) is not None
@@ -255,45 +261,45 @@ def test_a_worker_that_is_killed_ends_that_programs_session_and_nobody_elses(wor
 
 
 def test_a_host_that_is_killed_ends_its_allocation_and_says_so(world: World, hold: str) -> None:
-    program, allocation = holding(world, hold)
-    os.kill(host_of(allocation, program), signal.SIGKILL)
-    nothing_is_left(world, workers(allocation, program))
+    tenant, allocation = holding(world, hold)
+    os.kill(host_of(allocation, tenant), signal.SIGKILL)
+    nothing_is_left(world, workers(allocation, tenant))
     (told,) = world.events("worker_died")
     assert told["allocation"] == allocation["id"]
-    assert program.alive()  # it hears of it from the driver
+    assert tenant.alive()  # it hears of it from the driver
 
 
 def test_a_release_ends_the_worker_and_leaves_the_program(world: World, hold: str) -> None:
-    program, allocation = holding(world, hold)
+    tenant, allocation = holding(world, hold)
     world.client.delete(f"/v1/allocations/{allocation['id']}?force=1")
-    nothing_is_left(world, workers(allocation, program))
+    nothing_is_left(world, workers(allocation, tenant))
     assert not world.events("worker_died")
 
 
 def test_a_pool_that_is_killed_finds_its_workers_again(make_world: Callable[..., World], hold: str) -> None:
     world = make_world()
     world.up()
-    program, allocation = holding(world, hold)
+    tenant, allocation = holding(world, hold)
     ended, lost = holding(world, hold)
     world.kill()
     ended.kill()
     world.up()
     until(lambda: [a["id"] for a in world.allocations()] == [allocation["id"]], what="the ended one to be let go")
     assert not any(identify(pid) for pid in workers(lost, ended))
-    found = world.allocation_of(program)
+    found = world.allocation_of(tenant)
     assert found is not None
     assert found["pids"] == allocation["pids"]
-    assert program.finish() == 0
-    nothing_is_left(world, workers(allocation, program))
+    assert tenant.finish() == 0
+    nothing_is_left(world, workers(allocation, tenant))
 
 
 def test_what_died_while_no_pool_ran_is_let_go(make_world: Callable[..., World], hold: str) -> None:
     world = make_world()
     world.up()
-    program, allocation = holding(world, hold)
+    tenant, allocation = holding(world, hold)
     world.kill()
-    os.kill(host_of(allocation, program), signal.SIGKILL)
-    until(lambda: not any(identify(pid) for pid in workers(allocation, program)), what="its worker to end")
+    os.kill(host_of(allocation, tenant), signal.SIGKILL)
+    until(lambda: not any(identify(pid) for pid in workers(allocation, tenant)), what="its worker to end")
     world.up()
     nothing_is_left(world, [])
 
@@ -326,7 +332,7 @@ def test_one_that_stands_outlives_its_asker_until_it_is_given_back(world: World)
 
 
 def test_garbage_and_crowds_and_silence_at_the_door_hold_up_nobody(world: World, hold: str) -> None:
-    program, allocation = holding(world, hold)
+    tenant, allocation = holding(world, hold)
     path = Path(world.client.get(f"/v1/allocations/{allocation['id']}/environment")["worker_socket"])
     for noise in (b"GET / HTTP/1.1\r\n\r\n" * 8, os.urandom(4096), struct.pack("<QHH", hello.MAGIC, 1, 9)):
         with hello.connect(path) as connection:
@@ -339,26 +345,26 @@ def test_garbage_and_crowds_and_silence_at_the_door_hold_up_nobody(world: World,
     assert world.client.get("/v1/status")["pid"]
     other, _ = holding(world, hold)
     assert time.monotonic() - begun < 30
-    assert program.alive()
+    assert tenant.alive()
     assert other.finish() == 0
     for connection in silent:
         connection.close()
-    assert program.finish() == 0
+    assert tenant.finish() == 0
     until(lambda: not world.allocations(), what="both to end")
 
 
 def test_a_tenant_that_is_stopped_delays_nobody(world: World, hold: str) -> None:
-    program, _ = holding(world, hold)
-    os.kill(program.pid, signal.SIGSTOP)
+    tenant, _ = holding(world, hold)
+    os.kill(tenant.pid, signal.SIGSTOP)
     other, _ = holding(world, hold)
     assert other.finish() == 0
-    program.kill()
+    tenant.kill()
     until(lambda: not world.allocations(), what="both to end")
 
 
 def test_who_runs_in_a_slice_is_not_the_tenant(world: World, hold: str) -> None:
-    program, allocation = holding(world, hold)
-    users = {owner(found) for pid in workers(allocation, program) if (found := identify(pid)) is not None}
+    tenant, allocation = holding(world, hold)
+    users = {owner(found) for pid in workers(allocation, tenant) if (found := identify(pid)) is not None}
     assert (os.geteuid() in users) is not ROOT
     stranger = world.events("stranger")
     assert stranger == []
