@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.daemons.terminal import Terminal
-from tests.daemons.world import World, until
+from tests.daemons.world import HANG_S, NATIVE, World, until
 
 HELD = ("sh", "-c", "echo holding; exec cat")
 
@@ -70,6 +71,22 @@ class RemoteSite:
         for lease in self.leases():
             self.world.client.delete(f"/v1/allocations/{lease['id']}?force=1")
         until(lambda: not self.world.allocations(), what="all leases to end")
+
+    def run_late(self, lease_file: Path, *command: str) -> str:
+        """What a program says that was told of that lease."""
+        environment = self.owner.environment | {
+            "CALABASH_REMOTE": f"file:{lease_file}",
+            "LD_LIBRARY_PATH": str(NATIVE / "remote"),
+        }
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        ).stdout
 
     def connect(self) -> socket.socket:
         """A connection to the port, on which nothing was said yet."""

@@ -29,6 +29,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
     "server": ("server:server", "Offer the cards of this machine to programs on other machines."),
     "remote": ("remote:remote", "Use cards of other machines."),
+    "bench": ("bench:bench", "Measure on this machine what others have published of theirs."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
     "agent": ("kube:agent", "Serve the devices of one node of a cluster."),
     "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),
