@@ -49,6 +49,12 @@ static void print(void *user, const char *text, size_t length)
     output_add(text, length);
 }
 
+static void complain(void *user, const char *text, size_t length)
+{
+    (void)user;
+    fwrite(text, 1, length, stderr);
+}
+
 static uint64_t take(void *user, uint64_t bytes)
 {
     struct context *c = context_home(user);
@@ -81,8 +87,13 @@ static CUresult effect(struct context *c, void *argument)
     struct ptx_launch *l = argument;
     struct module *m = l->function->module;
     const struct placed *placed;
-    const struct surroundings around = {
-        .user = c, .memory = memory_at, .cancelled = cancelled, .print = print, .take = take, .give = give};
+    const struct surroundings around = {.user = c,
+                                        .memory = memory_at,
+                                        .cancelled = cancelled,
+                                        .print = print,
+                                        .complain = complain,
+                                        .take = take,
+                                        .give = give};
     OK_OR_RETURN(code_place(m->code, context_home(c), m, &placed));
     struct run r = {.entry = l->function->routine,
                     .placed = placed,

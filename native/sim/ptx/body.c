@@ -49,7 +49,8 @@ static bool split(struct instruction *n)
 
 static emit_fn *emitter_of(const struct instruction *n)
 {
-    static const struct emitter *const tables[] = {emit_memory, emit_control, emit_convert, emit_warp};
+    static const struct emitter *const tables[] = {emit_memory, emit_control, emit_convert, emit_warp,
+                                                   emit_matrix};
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {
         for (const struct emitter *e = tables[k]; e->name; e++) {
             if (span_is(n->name, e->name)) return e->run;

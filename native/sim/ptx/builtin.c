@@ -187,7 +187,7 @@ static HANDLER(do_assertfail)
                      (u32)argument(w, o, 2, lane), function, at[0], at[1], at[2], thread[0], thread[1],
                      thread[2], message);
     const struct surroundings *around = w->block->run->around;
-    if (around->print) around->print(around->user, text, (size_t)n);
+    if (around->complain) around->complain(around->user, text, (size_t)n);
     return warp_fault(w, o, RUN_ASSERT, "assertion failed", 0);
 }
 

@@ -14,7 +14,7 @@ struct emitter {
 };
 
 /* Each ends with an entry without a name. */
-extern const struct emitter emit_memory[], emit_control[], emit_convert[], emit_warp[];
+extern const struct emitter emit_memory[], emit_control[], emit_convert[], emit_warp[], emit_matrix[];
 /* Everything that alu.h lists. */
 emit_fn emit_alu;
 

@@ -95,26 +95,20 @@ static int operation_of(const struct instruction *n)
     return -1;
 }
 
-static enum emitted atomic(struct compiler *c, struct instruction *n, bool reduces)
+/* One element of what an instruction names; those of a vector are atomic each for itself. */
+static enum emitted one_atomic(struct compiler *c, const struct instruction *n, struct op draft,
+                               const struct operand *target, const struct operand *source, int what)
 {
     enum type t = last_type(n);
-    enum space space = space_part(n);
-    int what = operation_of(n);
-    struct op draft = {0};
-    uint32_t first = reduces ? 0 : 1, b, third, d;
-    if (has_part(n, "async") || vector_part(n)) return EMIT_REFUSED;
-    if (!t || what < 0 || n->operands < first + 2) return EMIT_MISMATCH;
-    if (t == T_PRED) return EMIT_MISMATCH;
-    if (type_bytes(t) > 8 || type_bytes(t) < 2) return EMIT_REFUSED;
-    if (!operand_address(c, &n->operand[first], &space, &draft)) return EMIT_MISMATCH;
-    if (!operand_source(c, &n->operand[first + 1], t, &b)) return EMIT_MISMATCH;
+    uint32_t b, third, d, first = target ? 1 : 0;
+    if (!operand_source(c, source, t, &b)) return EMIT_MISMATCH;
     third = b;
     if (what == atomic_named("cas", 3) &&
         (n->operands < first + 3 || !operand_source(c, &n->operand[first + 2], t, &third)))
         return EMIT_MISMATCH;
-    if (reduces)
+    if (!target)
         d = register_new(c, type_bytes(t));
-    else if (!operand_target(c, &n->operand[0], t, &d))
+    else if (!operand_target(c, target, t, &d))
         return EMIT_MISMATCH;
     struct op *o = emit(c, op_atomic);
     draft.run = o->run;
@@ -122,12 +116,37 @@ static enum emitted atomic(struct compiler *c, struct instruction *n, bool reduc
     draft.line = o->line;
     draft.flag |= (uint32_t)what << 8;
     draft.type = (uint8_t)t;
-    draft.from = (uint8_t)space;
     draft.shape = (uint8_t)type_bytes(t);
     draft.b = b;
     draft.c = third;
     draft.d = d;
     *o = draft;
+    return EMIT_OK;
+}
+
+static enum emitted atomic(struct compiler *c, struct instruction *n, bool reduces)
+{
+    enum type t = last_type(n);
+    enum space space = space_part(n);
+    int what = operation_of(n);
+    struct op draft = {0};
+    uint32_t first = reduces ? 0 : 1, count = vector_size(n);
+    const struct operand *d = reduces ? NULL : &n->operand[0], *b = &n->operand[first + 1];
+    if (has_part(n, "async")) return EMIT_REFUSED;
+    if (!t || t == T_PRED || what < 0 || n->operands < first + 2) return EMIT_MISMATCH;
+    if (type_bytes(t) > 8 || type_bytes(t) < 2) return EMIT_REFUSED;
+    if (!operand_address(c, &n->operand[first], &space, &draft)) return EMIT_MISMATCH;
+    draft.from = (uint8_t)space;
+    if (!vector_part(n)) return one_atomic(c, n, draft, d, b, what);
+    if (b->kind != OPERAND_VECTOR || b->items != count || what == atomic_named("cas", 3) ||
+        (d && (d->kind != OPERAND_VECTOR || d->items != count)))
+        return EMIT_MISMATCH;
+    for (uint32_t k = 0; k < count; k++) {
+        enum emitted result =
+            one_atomic(c, n, draft, d ? &n->item[d->item + k] : NULL, &n->item[b->item + k], what);
+        if (result != EMIT_OK) return result;
+        draft.immediate += type_bytes(t);
+    }
     return EMIT_OK;
 }
 

@@ -27,7 +27,8 @@ struct surroundings {
     bool (*memory)(void *user, uint64_t address, struct span *out);
     bool (*cancelled)(void *user);
     void (*print)(void *user, const char *text, size_t length);
-    uint64_t (*take)(void *user, uint64_t bytes); /* the device's heap */
+    void (*complain)(void *user, const char *text, size_t length); /* what goes to stderr */
+    uint64_t (*take)(void *user, uint64_t bytes);                  /* the device's heap */
     void (*give)(void *user, uint64_t address);
 };
 
