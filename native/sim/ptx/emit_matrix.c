@@ -13,7 +13,8 @@ static enum emitted vector(struct compiler *c, const struct instruction *n, uint
     if (o->kind != OPERAND_VECTOR || o->items != count) return EMIT_MISMATCH;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t place;
-        bool ok = target ? operand_target(c, &item[i], T_B32, &place) : operand_source(c, &item[i], T_B32, &place);
+        bool ok =
+            target ? operand_target(c, &item[i], T_B32, &place) : operand_source(c, &item[i], T_B32, &place);
         if (!ok) return EMIT_MISMATCH;
         if (!list_add(c, place)) return EMIT_BROKEN;
     }

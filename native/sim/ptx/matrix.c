@@ -11,9 +11,9 @@
 #include "sim/ptx/place.h"
 #include "sim/ptx/warp.h"
 
-#define ROWS      16
-#define COLUMNS   8
-#define DEPTH     32
+#define ROWS    16
+#define COLUMNS 8
+#define DEPTH   32
 
 union value {
     f64 real;
@@ -76,7 +76,8 @@ static void fetch_factors(const struct warp *w, const struct op *o, const uint32
         const u32 *word = in(w, a[r]);
         for (u32 l = 0; l < LANES; l++) {
             for (u32 j = 0; j < each; j++)
-                f->a[l / 4 + 8 * (r & 1)][l % 4 * each + j + 4 * each * (r / 2)] = element(o->type, word[l], j);
+                f->a[l / 4 + 8 * (r & 1)][l % 4 * each + j + 4 * each * (r / 2)] =
+                    element(o->type, word[l], j);
         }
     }
     for (u32 r = 0; r < o->list_count; r++) {
@@ -121,9 +122,11 @@ const struct op *op_mma(struct warp *w, const struct op *o, u32 mask)
             else if (o->shape == T_S32)
                 result[r][l] = whole_sum(&f, row, column + r % 2, (s32)word[l], o->flag);
             else
-                result[r][l] =
-                    narrow_from_double(real_sum(&f, row, column, element(T_F16, word[l], 0).real), 5, 10, 'n') |
-                    narrow_from_double(real_sum(&f, row, column + 1, element(T_F16, word[l], 1).real), 5, 10, 'n') << 16;
+                result[r][l] = narrow_from_double(real_sum(&f, row, column, element(T_F16, word[l], 0).real),
+                                                  5, 10, 'n') |
+                               narrow_from_double(
+                                   real_sum(&f, row, column + 1, element(T_F16, word[l], 1).real), 5, 10, 'n')
+                                   << 16;
         }
     }
     for (u32 r = 0; r < of_sum; r++)
@@ -138,7 +141,8 @@ const struct op *op_load_matrix(struct warp *w, const struct op *o, u32 mask)
     u64 address[LANES];
     u8 *place[LANES];
     u32 rows = 8 * o->list_count;
-    if (mask != FULL) return warp_fault(w, o, RUN_ILLEGAL_INSTRUCTION, "ldmatrix without the whole warp", mask);
+    if (mask != FULL)
+        return warp_fault(w, o, RUN_ILLEGAL_INSTRUCTION, "ldmatrix without the whole warp", mask);
     lane_addresses(w, o, address);
     if (!lane_places(w, o, rows == LANES ? FULL : (1u << rows) - 1, o->from, address, 16, place)) return NULL;
     const uint32_t *list = w->running->frame->function->list + o->list;
