@@ -29,6 +29,7 @@ BENCHES = (
     "kube_latency",
     "kube_starts",
     "modes",
+    "remote",
     "ptx",
 )
 

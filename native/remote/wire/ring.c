@@ -24,6 +24,8 @@
 #define RING_BYTES_MAX (1u << 24)
 #define SPIN_NS        15000
 #define FUTEX_NS       100000000
+#define PATIENCE_MIN   32 /* times that we do not look, when it was in vain */
+#define PATIENCE_MAX   36
 
 /* Counts of bytes since the beginning, which wrap; each is written by one side. */
 struct way {
@@ -37,7 +39,9 @@ struct ring {
     struct way *in, *out; /* shared */
     uint8_t *in_bytes, *out_bytes;
     uint32_t size, read, written; /* our own */
-    bool spins, ended;
+    bool ended;
+    int patience
+        [2]; /* to look for bytes, for room: whether it was worth while lately; -1: there is one processor */
     int refusal;
     void *map;
     size_t mapped;
@@ -60,18 +64,24 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Look for a change for a moment: the other side is often just about to make it. */
-static bool changes_soon(const struct ring *r, const uint32_t *word, uint32_t from)
+/* Look for a change for a moment: the other side is often just about to make it. Where it was not, because it has no
+ * processor of its own, we soon look rarely. */
+static bool changes_soon(int *patience, const uint32_t *word, uint32_t from)
 {
-    if (!r->spins) return false;
+    if (*patience < 0) return false;
+    if (*patience < PATIENCE_MIN && ++*patience < PATIENCE_MIN) return false;
     for (uint64_t until = now_ns() + SPIN_NS; now_ns() < until;) {
         for (int i = 0; i < 16; i++) {
-            if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != from) return true;
+            if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != from) {
+                *patience = *patience < PATIENCE_MAX ? *patience + 1 : PATIENCE_MAX;
+                return true;
+            }
 #ifdef __x86_64__
             __builtin_ia32_pause();
 #endif
         }
     }
+    if (--*patience < PATIENCE_MIN) *patience = 0;
     return false;
 }
 
@@ -151,7 +161,7 @@ static bool send_part(struct cb_stream *s, const uint8_t *at, size_t bytes)
         if (used > r->size) return false;
         if (used == r->size) {
             if (!wake_reader(s)) return false;
-            if (!changes_soon(r, &r->out->read, read) && !sleep_for_room(s, read)) return false;
+            if (!changes_soon(&r->patience[1], &r->out->read, read) && !sleep_for_room(s, read)) return false;
             continue;
         }
         uint32_t part = bytes < r->size - used ? (uint32_t)bytes : r->size - used;
@@ -189,7 +199,7 @@ static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wa
             wake_writer(r, here - part);
             return part;
         }
-        if (!changes_soon(r, &r->in->written, r->read)) sleep_for_bytes(s);
+        if (!changes_soon(&r->patience[0], &r->in->written, r->read)) sleep_for_bytes(s);
     }
 }
 
@@ -216,7 +226,8 @@ static struct cb_stream mapped(int fd, int memory, uint32_t size, bool worker)
     r->in_bytes = bytes + (worker ? 0 : size);
     r->out_bytes = bytes + (worker ? size : 0);
     cpu_set_t cpus;
-    r->spins = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) > 1;
+    bool several = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) > 1;
+    r->patience[0] = r->patience[1] = several ? PATIENCE_MAX : -1;
     return (struct cb_stream){&ring_kind, fd, r};
 }
 
