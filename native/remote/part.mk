@@ -3,13 +3,18 @@ REMOTE_DIR := $(ROOT)/native/remote
 REMOTE_BUILD := $(BUILD)/remote
 REMOTE_OUT := $(OUT)/remote
 REMOTE_STAMP := $(REMOTE_BUILD)/remote_stamp
+REMOTE_GENERATED_client := client
+REMOTE_GENERATED_worker := worker
+REMOTE_GENERATED_nvml := nvml_client
 REMOTE_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/$(1)/*.c)) \
 	$(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/wire/*.c)) \
-	$(REMOTE_BUILD)/remote_$(1).o $(BUILD)/api/cuda_resolve.o
+	$(REMOTE_BUILD)/remote_$(REMOTE_GENERATED_$(1)).o $(BUILD)/api/cuda_resolve.o
 REMOTE_HEADERS := $(wildcard $(REMOTE_DIR)/*/*.h)
 
-$(REMOTE_STAMP): $(REMOTE_DIR)/calls.txt $(REMOTE_DIR)/spec.py $(REMOTE_DIR)/generate.py $(API_STAMP)
+$(REMOTE_STAMP): $(REMOTE_DIR)/calls.txt $(REMOTE_DIR)/spec.py $(REMOTE_DIR)/generate.py $(REMOTE_DIR)/nvml.txt \
+		$(REMOTE_DIR)/nvml_generate.py $(API_STAMP)
 	@mkdir -p $(@D)
+	$(PYTHON) $(REMOTE_DIR)/nvml_generate.py $(REMOTE_BUILD)
 	$(PYTHON) $(REMOTE_DIR)/generate.py $(REMOTE_BUILD)
 
 $(REMOTE_BUILD)/%.o: $(REMOTE_DIR)/%.c $(REMOTE_HEADERS) $(REMOTE_DIR)/part.mk $(REMOTE_STAMP)
@@ -31,7 +36,15 @@ $(REMOTE_OUT)/libcuda.so.1: $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API
 		-Wl,--exclude-libs,ALL -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS)
 	@mv -f $@.new $@
 
-$(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(BUILD)/image/bytes.o
+# NVML, over the same session and calls; nothing of the driver's is seen from outside.
+$(REMOTE_OUT)/libnvidia-ml.so.1: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) \
+		$(API_SIM_NVML_MAP)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--version-script=$(API_SIM_NVML_MAP) \
+		-o $@.new $(sort $(filter %.o,$^))
+	@mv -f $@.new $@
+
+$(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(REMOTE_BUILD)/remote_nvml_worker.o $(BUILD)/image/bytes.o
 	@mkdir -p $(@D)
 	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS) -ldl
 	@mv -f $@.new $@
@@ -42,4 +55,4 @@ $(REMOTE_OUT)/calabash-enclose: $(REMOTE_DIR)/enclose/main.c $(REMOTE_DIR)/part.
 	$(CC) $(CFLAGS) -Wl,-z,now -Wl,-z,relro -o $@.new $<
 	@mv -f $@.new $@
 
-TARGETS += $(REMOTE_OUT)/libcuda.so.1 $(REMOTE_OUT)/calabash-worker $(REMOTE_OUT)/calabash-enclose
+TARGETS += $(REMOTE_OUT)/libcuda.so.1 $(REMOTE_OUT)/libnvidia-ml.so.1 $(REMOTE_OUT)/calabash-worker $(REMOTE_OUT)/calabash-enclose

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+enum cb_purpose cb_session_purpose;
+
 static void in_child(void)
 {
     if (cb_line.state != CB_OPEN) return;
@@ -44,6 +46,7 @@ static CUresult hello(void)
     cb_put_word(&c, CB_WIRE_VERSION);
     cb_put_word(&c, CB_OPS_SUM);
     put_environment(&c);
+    cb_put_word(&c, cb_session_purpose);
     CUresult result = cb_call_ask(&c);
     if (result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) {
         unsigned long long version = cb_take_word(&c), table = cb_take_word(&c);

@@ -4,6 +4,9 @@
 
 #include "remote/client/call.h"
 
+/* Of the session, before it is opened. */
+extern enum cb_purpose cb_session_purpose;
+
 /* Connect, once. False when there is no worker; why has been said. */
 bool cb_session_open(void);
 

@@ -35,6 +35,9 @@ enum cb_notice {
     CB_NOTICE_COUNT,
 };
 
+/* What a session is for. */
+enum cb_purpose { CB_FOR_CUDA, CB_FOR_NVML };
+
 #define CB_WIRE_MAGIC   0x48534142414c4143ull /* "CALABASH" */
 #define CB_WIRE_VERSION 1u
 #define CB_COMMAND_MAX  (40u << 10) /* payload of a command without bulk data */

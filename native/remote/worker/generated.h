@@ -8,6 +8,7 @@
 /* Written by hand; by command as well. */
 #define CB_OWN_HANDLERS(X)   \
     X(HELLO, true)           \
+    X(NVML, true)            \
     X(CONTEXT_PRIMARY, true) \
     X(CONTEXT_RESET, true)   \
     X(CONTEXT_CREATE, true)  \

@@ -53,10 +53,11 @@ CUresult cb_on_HELLO(struct cb_request *q)
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
     cb_take_environment(q);
+    uint64_t purpose = cb_take_word(q);
     if (!cb_taken(q)) return CB_MALFORMED;
-    CUresult result = CB_CALL(cuInit)(0);
-    if (result == CUDA_SUCCESS) result = CB_CALL(cuDriverGetVersion)(&driver);
-    if (result == CUDA_SUCCESS) result = CB_CALL(cuDeviceGetCount)(&devices);
+    CUresult result = purpose == CB_FOR_CUDA ? CB_CALL(cuInit)(0) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS && purpose == CB_FOR_CUDA) result = CB_CALL(cuDriverGetVersion)(&driver);
+    if (result == CUDA_SUCCESS && purpose == CB_FOR_CUDA) result = CB_CALL(cuDeviceGetCount)(&devices);
     if (devices > CB_DEVICES_MAX) devices = CB_DEVICES_MAX;
     cb_give_word(q, (uint64_t)driver);
     cb_give_word(q, (uint64_t)devices);

@@ -11,6 +11,7 @@
 #include "remote/worker/remote.h"
 #include "remote/worker/sandbox.h"
 #include "remote/worker/session.h"
+#include "remote/worker/shelf.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -32,6 +33,7 @@ static int serve(struct cb_stream stream, int control)
 static int work(struct cb_guest *guest, int control)
 {
     bool local = guest->greeting.kind == CB_GREETING_LOCAL;
+    cb_shelf_open(); /* what it may not open later */
     if (!cb_driver_open() || !cb_sandbox_enter()) {
         if (local) cb_greeting_answer(guest->fd, CB_GREETING_FAILED);
         return 1;
