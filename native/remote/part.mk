@@ -41,7 +41,7 @@ $(REMOTE_OUT)/libnvidia-ml.so.1: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJEC
 		$(API_SIM_NVML_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--version-script=$(API_SIM_NVML_MAP) \
-		-o $@.new $(sort $(filter %.o,$^))
+		-Wl,--exclude-libs,ALL -o $@.new $(sort $(filter %.o,$^)) $(OPENSSL_LIBS)
 	@mv -f $@.new $@
 
 $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(REMOTE_BUILD)/remote_nvml_worker.o $(BUILD)/image/bytes.o

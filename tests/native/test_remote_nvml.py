@@ -66,7 +66,7 @@ def host(environment: dict[str, str], path: Path) -> Iterator[dict[str, str]]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(64)
-        command = [WORKER, "--listen", str(listener.fileno())]
+        command = [str(WORKER), "--listen", str(listener.fileno())]
         served = subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, env=environment)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     try:

@@ -3,125 +3,86 @@
 #endif
 #include "remote/worker/shelf.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BYTES_MAX (2ull << 30)
-#define FILES_MAX 4096u
-#define NAME_MAX_ (2 * CB_HASH_BYTES + 1)
+#define BYTES_MAX  (2ull << 30)
+#define COUNT_MAX  65536u
+#define MAGIC      0x3153454741414243ull /* "CBAAGES1" */
+#define ALIGNED(x) (((x) + 63u) & ~(uint64_t)63u)
 
-static int directory = -1;
+/* The file begins with one of these, whose `bytes` are 0; then each image has one before it. Those of another round are
+ * what was there before the shelf was emptied. */
+struct label {
+    uint64_t magic, round, bytes, reserved;
+    uint8_t hash[CB_HASH_BYTES];
+};
+_Static_assert(sizeof(struct label) == 64, "labels are aligned");
+
+struct place {
+    struct label label;
+    uint64_t at, end; /* of the label; of what has been looked at */
+};
+
+static int file = -1;
 
 bool cb_shelf_open(void)
 {
     static bool tried;
+    struct stat s;
     const char *path = getenv("CALABASH_IMAGES");
-    if (!tried && path && *path) directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (tried || !path || !*path) return file >= 0;
     tried = true;
-    return directory >= 0;
+    file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (file >= 0 && (fstat(file, &s) != 0 || !S_ISREG(s.st_mode))) {
+        close(file);
+        file = -1;
+    }
+    return file >= 0;
 }
 
-static void name_of(const uint8_t hash[CB_HASH_BYTES], char name[NAME_MAX_])
+static bool read_all(uint64_t at, void *into, size_t bytes)
 {
-    for (size_t i = 0; i < CB_HASH_BYTES; i++)
-        snprintf(name + 2 * i, 3, "%02x", hash[i]);
-}
-
-static bool read_all(int fd, uint8_t *into, size_t bytes)
-{
+    uint8_t *to = into;
     while (bytes) {
-        ssize_t got = read(fd, into, bytes);
+        ssize_t got = pread(file, to, bytes, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return false;
-        into += got;
+        to += got;
+        at += (uint64_t)got;
         bytes -= (size_t)got;
     }
     return true;
 }
 
-static bool write_all(int fd, const uint8_t *from, size_t bytes)
+static bool write_all(uint64_t at, const void *from, size_t bytes)
 {
+    const uint8_t *data = from;
     while (bytes) {
-        ssize_t put = write(fd, from, bytes);
+        ssize_t put = pwrite(file, data, bytes, (off_t)at);
         if (put < 0 && errno == EINTR) continue;
         if (put <= 0) return false;
-        from += put;
+        data += put;
+        at += (uint64_t)put;
         bytes -= (size_t)put;
     }
     return true;
 }
 
-void *cb_shelf_read(const uint8_t hash[CB_HASH_BYTES], size_t bytes)
+/* Nobody is waited for: whoever holds the lock may be anybody. */
+static bool lock(int how)
 {
-    char name[NAME_MAX_];
-    uint8_t found[CB_HASH_BYTES];
-    struct stat s;
-    if (!cb_shelf_open()) return NULL;
-    name_of(hash, name);
-    int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return NULL;
-    bool ok = fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && (uint64_t)s.st_size == bytes;
-    uint8_t *data = ok ? malloc(bytes + 8) : NULL;
-    ok = data && read_all(fd, data, bytes);
-    if (ok) {
-        cb_hash(data, bytes, found);
-        ok = memcmp(found, hash, sizeof found) == 0;
-        memset(data + bytes, 0, 8);
-        if (ok) futimens(fd, NULL); /* it was used now */
-    }
-    close(fd);
-    if (ok) return data;
-    free(data);
-    unlinkat(directory, name, 0);
-    return NULL;
+    return cb_shelf_open() && flock(file, how | LOCK_NB) == 0;
 }
 
-/* ---- room ---- */
-
-struct file {
-    char name[NAME_MAX_];
-    uint64_t bytes;
-    struct timespec used;
-};
-
-static int by_age(const void *a, const void *b)
+static void unlock(void)
 {
-    const struct timespec *x = &((const struct file *)a)->used, *y = &((const struct file *)b)->used;
-    if (x->tv_sec != y->tv_sec) return x->tv_sec < y->tv_sec ? -1 : 1;
-    return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
-}
-
-/* What is there; too many to be looked at are more than there may be, and leave at once. */
-static size_t list(struct file *files, uint64_t *bytes)
-{
-    size_t count = 0;
-    struct stat s;
-    int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d) {
-        if (fd >= 0) close(fd);
-        return 0;
-    }
-    for (const struct dirent *e; (e = readdir(d));) {
-        if (e->d_name[0] == '.' || strlen(e->d_name) != NAME_MAX_ - 1) continue;
-        if (fstatat(directory, e->d_name, &s, AT_SYMLINK_NOFOLLOW) != 0) continue;
-        if (count == FILES_MAX) {
-            unlinkat(directory, e->d_name, 0);
-            continue;
-        }
-        memcpy(files[count].name, e->d_name, NAME_MAX_);
-        files[count].bytes = (uint64_t)s.st_size;
-        files[count].used = s.st_mtim;
-        *bytes += files[count++].bytes;
-    }
-    closedir(d);
-    return count;
+    flock(file, LOCK_UN);
 }
 
 static uint64_t most(void)
@@ -132,32 +93,73 @@ static uint64_t most(void)
     return text && *text && !*end ? bytes : BYTES_MAX;
 }
 
-static bool make_room(uint64_t bytes)
+/* Where the image is, or would be put. False: not there. A file that is none of ours is an empty shelf. */
+static bool find(const uint8_t hash[CB_HASH_BYTES], uint64_t bytes, struct place *p)
 {
-    uint64_t all = bytes, limit = most();
-    if (bytes > limit) return false;
-    struct file *files = calloc(FILES_MAX, sizeof *files);
-    if (!files) return false;
-    size_t count = list(files, &all);
-    qsort(files, count, sizeof *files, by_age);
-    for (size_t i = 0; i < count && (all > limit || count - i >= FILES_MAX); i++) {
-        if (unlinkat(directory, files[i].name, 0) == 0) all -= files[i].bytes;
+    struct label first;
+    struct stat s;
+    p->end = 0;
+    if (fstat(file, &s) != 0 || !read_all(0, &first, sizeof first) || first.magic != MAGIC) return false;
+    p->end = sizeof first;
+    for (unsigned i = 0; i < COUNT_MAX; i++) {
+        p->at = p->end;
+        if (!read_all(p->at, &p->label, sizeof p->label)) return false;
+        const struct label *l = &p->label;
+        if (l->magic != MAGIC || l->round != first.round || l->bytes > (uint64_t)s.st_size) return false;
+        p->end = p->at + sizeof *l + ALIGNED(l->bytes);
+        if (l->bytes == bytes && memcmp(l->hash, hash, CB_HASH_BYTES) == 0) return true;
     }
-    free(files);
-    return all <= limit;
+    return false;
 }
 
-/* Under another name until it is whole: whoever finds it finds all of it. */
+void *cb_shelf_read(const uint8_t hash[CB_HASH_BYTES], size_t bytes)
+{
+    struct place p;
+    uint8_t *data = NULL, found[CB_HASH_BYTES];
+    if (!lock(LOCK_SH)) return NULL;
+    if (find(hash, bytes, &p) && (data = malloc(bytes + 8)) &&
+        !read_all(p.at + sizeof p.label, data, bytes)) {
+        free(data);
+        data = NULL;
+    }
+    unlock();
+    if (!data) return NULL;
+    memset(data + bytes, 0, 8);
+    cb_hash(data, bytes, found);
+    if (memcmp(found, hash, sizeof found) == 0) return data;
+    free(data);
+    if (lock(LOCK_EX)) { /* it is not what its label says: nobody shall look at it again */
+        memset(p.label.hash, 0, sizeof p.label.hash);
+        write_all(p.at, &p.label, sizeof p.label);
+        unlock();
+    }
+    return NULL;
+}
+
+static bool put(const struct label *l, const void *data, uint64_t at)
+{
+    struct label none = {0};
+    uint64_t end = at + sizeof *l + ALIGNED(l->bytes);
+    return write_all(at + sizeof *l, data, l->bytes) && write_all(end, &none, sizeof none) &&
+           write_all(at, l, sizeof *l);
+}
+
 void cb_shelf_write(const uint8_t hash[CB_HASH_BYTES], const void *data, size_t bytes)
 {
-    char name[NAME_MAX_], own[32];
-    if (!cb_shelf_open() || !make_room(bytes)) return;
-    name_of(hash, name);
-    snprintf(own, sizeof own, ".%ld", (long)getpid());
-    unlinkat(directory, own, 0); /* of a dead process of the same number */
-    int fd = openat(directory, own, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return;
-    bool ok = write_all(fd, data, bytes);
-    ok = close(fd) == 0 && ok;
-    if (!ok || renameat(directory, own, directory, name) != 0) unlinkat(directory, own, 0);
+    struct place p;
+    struct label first = {.magic = MAGIC};
+    uint64_t limit = most(), need = 2 * sizeof first + ALIGNED(bytes);
+    if (need + sizeof first > limit || !lock(LOCK_EX)) return;
+    if (!find(hash, bytes, &p)) {
+        bool empty = !p.end || p.end + need > limit;
+        uint64_t at = empty ? sizeof first : p.at;
+        if (!read_all(0, &first, sizeof first) || first.magic != MAGIC)
+            first = (struct label){.magic = MAGIC};
+        struct label l = {.magic = MAGIC, .bytes = bytes};
+        memcpy(l.hash, hash, CB_HASH_BYTES);
+        first.round += empty; /* what was there is of another round from here on */
+        l.round = first.round;
+        if (!empty || write_all(0, &first, sizeof first)) put(&l, data, at);
+    }
+    unlock();
 }
