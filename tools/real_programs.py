@@ -71,7 +71,7 @@ def environment(directory: Path) -> dict[str, str]:
     state = directory / "node.state"
     if not state.exists():
         create = [str(libraries / "calabash-simctl"), "create", str(state)]
-        subprocess.run([*create, "--gpus", "2xA100-80GB", "--seed", "1"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*create, "--gpus", "2xA30", "--seed", "1"], check=True, stdout=subprocess.DEVNULL)
     own = {"CALABASH_SIM": str(state), "LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": str(PLUGINS)}
     return os.environ | own
 

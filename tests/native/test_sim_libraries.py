@@ -53,3 +53,36 @@ def test_a_library_is_unloaded_when_its_kernels_have_ended_and_has_a_module_in_a
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr
+
+
+REFUSED = """
+import ctypes as c, sys
+cuda = c.CDLL("libcuda.so.1")
+context, module, function = c.c_void_p(), c.c_void_p(), c.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuModuleLoadData(c.byref(module), sys.argv[1].encode()) == 0
+assert cuda.cuModuleGetFunction(c.byref(function), module, b"k") == 0
+assert cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, None, None) == 0
+assert cuda.cuCtxSynchronize() == 801
+assert cuda.cuCtxSynchronize() == 0
+print("well")
+"""
+ODD = """
+.func odd() { .reg .u64 %x; .reg .f32 %y<4>; .reg .s32 %z; tex.1d.v4.f32.s32 {%y0, %y1, %y2, %y3}, [%x, {%z}]; ret; }
+"""
+
+
+def test_what_the_simulation_does_not_know_is_told_once_and_the_program_goes_on(tmp_path: Path) -> None:
+    node = CudaNode(tmp_path / "node.state", "A30")
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED, kernel("call.uni odd, ();", 0, ODD)],
+        capture_output=True,
+        text=True,
+        env=node.environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr
+    assert "call of 'odd', which has what the simulation does not know: tex.1d.v4.f32.s32" in done.stderr

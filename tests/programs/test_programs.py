@@ -8,7 +8,7 @@ from tests.programs.places import Place, packages
 
 def test_kernels_of_numba_give_what_numpy_gives(where: Place) -> None:
     found = where.results("numba_kernels")
-    wanted = {"add", "histogram", "mandelbrot", "product", "reduction", "stencil", "shuffle", "functions"}
+    wanted = {"add", "histogram", "mandelbrot", "product", "reduction", "stencil", "shuffle", "functions", "grid"}
     assert set(found) == wanted
 
 

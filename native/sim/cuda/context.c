@@ -64,7 +64,10 @@ CUresult context_health(struct context *c)
     /* A program that closed descriptors it did not open has lost the lock that says it lives. */
     if (self->state != SIM_SLOT_LIVE || self->generation != process.generation)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (context_home(c)->sticky != CUDA_SUCCESS) return context_home(c)->sticky;
+    CUresult sticky = context_home(c)->sticky;
+    /* What the simulation does not know is no fault of the card: it is told once, and the program may go on. */
+    if (sticky == CUDA_ERROR_NOT_SUPPORTED) context_home(c)->sticky = CUDA_SUCCESS;
+    if (sticky != CUDA_SUCCESS) return sticky;
     uint32_t barred = sim_mps_health(&process.sim);
     if (barred) return (CUresult)barred;
     if (__atomic_load_n(&f->lost, __ATOMIC_RELAXED)) return CUDA_ERROR_UNKNOWN;

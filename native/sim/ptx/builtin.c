@@ -217,6 +217,37 @@ static HANDLER(do_grid_handle)
     return o + 1;
 }
 
+/*
+ * cudaCGSynchronize(handle, flags): until all threads of the grid have come. Who has come takes turns with those who have
+ * not, which may be in blocks that have yet to begin.
+ */
+static HANDLER(do_grid_synchronize)
+{
+    struct run *r = w->block->run;
+    struct fragment *f = w->running;
+    const u32 *grid = r->shape.grid, *size = r->shape.block;
+    u64 all = (u64)grid[0] * grid[1] * grid[2] * size[0] * size[1] * size[2];
+    if (!r->shape.cooperative && r->block_count > 1)
+        return warp_fault(w, o, RUN_FAILED, "a grid is synchronized that was not launched as cooperative,",
+                          0);
+    if (!f->grid_phase) {
+        f->grid_phase = 1 + __atomic_load_n(&r->grid_phase, __ATOMIC_ACQUIRE);
+        u64 come = (u64)__builtin_popcount(mask);
+        if (__atomic_add_fetch(&r->grid_arrived, come, __ATOMIC_ACQ_REL) >= all) {
+            __atomic_store_n(&r->grid_arrived, 0, __ATOMIC_RELAXED);
+            __atomic_add_fetch(&r->grid_phase, 1, __ATOMIC_RELEASE);
+        }
+    }
+    if (__atomic_load_n(&r->grid_phase, __ATOMIC_ACQUIRE) < f->grid_phase) {
+        w->turn = 0;
+        f->at = o;
+        return NULL;
+    }
+    f->grid_phase = 0;
+    SET_LANES(mask) give_result(w, o, i, 0, 4);
+    return o + 1;
+}
+
 op_fn *builtin_named(const char *name)
 {
     static const struct {
@@ -229,6 +260,7 @@ op_fn *builtin_named(const char *name)
         {"malloc", do_malloc},
         {"free", do_free},
         {"cudaCGGetIntrinsicHandle", do_grid_handle},
+        {"cudaCGSynchronize", do_grid_synchronize},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, name) == 0) return known[i].run;

@@ -42,7 +42,8 @@ struct fragment {
     struct frame *called; /* of a call: the callee's */
     enum fragment_state state;
     uint8_t barrier;
-    bool passed; /* a barrier with a result: it is to be fetched */
+    bool passed;         /* a barrier with a result: it is to be fetched */
+    uint64_t grid_phase; /* the grid's barrier that it has come to: 1 + how many there were before; 0: none */
     struct fragment *next;
     struct fragment *made_next; /* all fragments of the warp, used and spare */
 };

@@ -108,6 +108,15 @@ def functions(x, out):
         out[6, i], out[7, i] = math.gamma(v), math.atan2(v, 2.0)
 
 
+@cuda.jit("void(int64[:,::1])")
+def rows(table):
+    x = cuda.grid(1)
+    grid = cuda.cg.this_grid()
+    for y in range(1, table.shape[0]):
+        table[y, x] = table[y - 1, table.shape[1] - 1 - x] + x
+        grid.sync()
+
+
 random = np.random.default_rng(7)
 
 a, b = random.random(100_003), random.random(100_003)
@@ -163,5 +172,13 @@ reference = [np.sin(x), np.exp(x), np.log(x), np.tanh(x), np.vectorize(math.erf)
 reference += [np.vectorize(math.gamma)(x), np.arctan2(x, 2)]
 np.testing.assert_allclose(out, reference, rtol=1e-13, atol=1e-14)
 keep("functions", out)
+
+table = np.zeros((20, 256), np.int64)
+rows[8, 32](table)
+wanted = np.zeros_like(table)
+for y in range(1, 20):
+    wanted[y] = wanted[y - 1, ::-1] + np.arange(256)
+np.testing.assert_array_equal(table, wanted)
+keep("grid", table)
 
 print(json.dumps(found))
