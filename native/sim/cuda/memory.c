@@ -183,12 +183,17 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
 }
 
 /* A card's memory is there in whole units, and programs read a little beyond what they asked for. */
+static bool in_units(const struct range *r)
+{
+    return r->memory == MEMORY_DEVICE || r->memory == MEMORY_POOL;
+}
+
 static const struct range *range_around(uint64_t address)
 {
     const struct range *r = range_find_any(address);
     if (r) return r;
     r = range_find_any(address / SIM_SMALL_UNIT * SIM_SMALL_UNIT);
-    return r && r->memory == MEMORY_DEVICE ? r : NULL;
+    return r && in_units(r) ? r : NULL;
 }
 
 bool memory_span(struct context *c, uint64_t address, uint64_t *base, uint64_t *end)
@@ -198,7 +203,7 @@ bool memory_span(struct context *c, uint64_t address, uint64_t *base, uint64_t *
     bool ok = r && may(c, r);
     if (ok) {
         *base = r->base;
-        *end = r->base + (r->memory == MEMORY_DEVICE ? sim_round_up(r->size, SIM_SMALL_UNIT) : r->size);
+        *end = r->base + (in_units(r) ? sim_round_up(r->size, SIM_SMALL_UNIT) : r->size);
     }
     /* Mappings of one reservation may follow each other without a gap. */
     for (; ok && r && r->memory == MEMORY_MAPPED && may(c, r); r = range_find_any(*end))
