@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.native.remote_door import Door, Line, lease_file
-from tests.native.remote_world import WORKER, RemoteNode
+from tests.native.remote_world import OpenDoor, RemoteNode
 from tests.native.sim_cuda_programs import CudaNode
 
 from bench._lab import KERNELS, program
@@ -33,30 +31,6 @@ RING_QUESTION_US, OVER_PING_US = 10, 10
 COPY_RATIO, TLS_RATIO = 0.90, 0.85
 START_QUESTIONS = 5
 BULK_BYTES = 64 << 20
-
-
-class OpenDoor:
-    """Starts a worker for each TCP connection, with nothing in between."""
-
-    def __init__(self, node: CudaNode) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._environment = CudaNode.environment(node)
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection:
-                number = connection.fileno()
-                subprocess.Popen([WORKER, str(number)], pass_fds=[number], env=self._environment)
 
 
 class Place:

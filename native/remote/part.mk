@@ -46,7 +46,7 @@ $(REMOTE_OUT)/libnvidia-ml.so.1: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJEC
 
 $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(REMOTE_BUILD)/remote_nvml_worker.o $(BUILD)/image/bytes.o
 	@mkdir -p $(@D)
-	$(CC) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS) -ldl
+	$(CC) $(EXTRA_CFLAGS) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS) -ldl
 	@mv -f $@.new $@
 
 # Started without the variables that it sets, so that nothing is preloaded into it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -83,3 +84,27 @@ class RemoteNode(CudaNode):
         super().close()
         self.host.terminate()
         self.host.wait(timeout=60)
+
+
+class OpenDoor:
+    """Starts a worker for each TCP connection, with nothing in between."""
+
+    def __init__(self, node: CudaNode) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._environment = CudaNode.environment(node)
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                number = connection.fileno()
+                subprocess.Popen([WORKER, str(number)], pass_fds=[number], env=self._environment)

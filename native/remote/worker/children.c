@@ -1,7 +1,6 @@
 #include "remote/worker/children.h"
 
 #include "remote/worker/control.h"
-#include "remote/worker/host.h"
 
 #include <errno.h>
 #include <signal.h>

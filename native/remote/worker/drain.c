@@ -44,7 +44,8 @@ static struct room *room_of(uint8_t *data)
 uint8_t *cb_drain_room(size_t bytes)
 {
     if (bytes > CB_FETCH_MAX || drain.open > OPEN_MAX - bytes) return NULL;
-    struct room *r = malloc(sizeof *r + bytes);
+    size_t whole = (sizeof(struct room) + bytes + 63) & ~(size_t)63;
+    struct room *r = aligned_alloc(_Alignof(struct room), whole);
     if (!r) return NULL;
     r->bytes = bytes;
     r->references = 1;

@@ -9,8 +9,7 @@
 
 #include <sys/types.h>
 
-#define CB_SESSIONS_MAX 1024
-#define CB_GREETING_MS  2000
+#define CB_GREETING_MS 2000
 
 struct cb_host_options {
     int listener, owner; /* when `owner` reaches its end, so do we; -1: there is none */

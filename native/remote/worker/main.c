@@ -6,6 +6,7 @@
  */
 #include "remote/wire/tcp.h"
 #include "remote/worker/channel.h"
+#include "remote/worker/children.h"
 #include "remote/worker/driver.h"
 #include "remote/worker/host.h"
 #include "remote/worker/remote.h"
