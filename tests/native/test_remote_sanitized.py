@@ -59,8 +59,24 @@ def fuzzer() -> Path:
             *(path for path in (out / "objects/remote/wire").glob("*.o") if path.stem not in ("tls", "resume")),
             *(out / "objects" / name for name in ("remote/remote_worker.o", "api/cuda_resolve.o", "image/bytes.o")),
         ]
-        include = [f"-I{ROOT}/native", f"-I{out}/objects", f"-I{out}/objects/remote", "-isystem", INCLUDE]
-        command = ["gcc", *STRICT, *FLAGS.split(), *include, SOURCE, *objects, "-ldl", "-o", out / "remote_fuzz"]
+        include: list[str | Path] = [
+            f"-I{ROOT}/native",
+            f"-I{out}/objects",
+            f"-I{out}/objects/remote",
+            "-isystem",
+            INCLUDE,
+        ]
+        command: list[str | Path] = [
+            "gcc",
+            *STRICT,
+            *FLAGS.split(),
+            *include,
+            SOURCE,
+            *objects,
+            "-ldl",
+            "-o",
+            out / "remote_fuzz",
+        ]
         subprocess.run(command, check=True)
 
     sources = [path.read_text() for path in (SOURCE, *sorted((ROOT / "native/remote").rglob("*.[ch]")))]

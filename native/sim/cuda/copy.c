@@ -95,7 +95,7 @@ static CUresult resolve(const struct end *e, struct side *out)
         if (!a) return CUDA_ERROR_INVALID_HANDLE;
         *out = (struct side){a->base + e->z * a->slice_bytes + e->y * a->row_bytes + e->x, a->row_bytes,
                              a->slice_bytes};
-        return CUDA_SUCCESS;
+        return memory_is_ours(out->base) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     uint64_t base;
     if (e->type == CU_MEMORYTYPE_HOST)
@@ -107,6 +107,7 @@ static CUresult resolve(const struct end *e, struct side *out)
     uint64_t slice = e->pitch * e->height;
     base += e->z * slice + e->y * e->pitch + e->x;
     if (!copy_readable(base, 1)) return CUDA_ERROR_INVALID_VALUE;
+    if (e->type == CU_MEMORYTYPE_DEVICE && !memory_is_ours(base)) return CUDA_ERROR_INVALID_VALUE;
     *out = (struct side){base, e->pitch, slice};
     return CUDA_SUCCESS;
 }
