@@ -113,6 +113,7 @@ def test_the_end_of_a_worker_is_that_programs_and_nobody_elses(site: RemoteSite,
     assert does(first, "alloc 64") == "alloc 0"
     assert does(second, "alloc 64") == "alloc 0"
     victim = min(site.leases(), key=lambda lease: float(lease["created_at"]))
+    assert site.pid not in victim["pids"]  # who asked for it is no tenant of it
     for pid in victim["pids"]:
         os.kill(pid, signal.SIGKILL)
     assert does(first, "write") != "write 0"

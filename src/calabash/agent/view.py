@@ -61,9 +61,9 @@ def _device(parts: NodeParts, device: Device) -> DeviceSnapshot:
 
 
 def _tenants(record: AllocationRecord) -> tuple[Process, ...]:
-    """The tenant's own program, where it is no member because a worker is."""
+    """The tenant's own program, where it is no member because a worker is; who keeps a slice for others is none."""
     mode = SHARING_MODES.get(record.placement.mode)
-    if mode is None or mode.isolation is not Isolation.BROKERED:
+    if mode is None or mode.isolation is not Isolation.BROKERED or record.request.standing:
         return ()
     asker = Process(pid=record.client_pid, start_time=record.client_start_time)
     return (asker,) if alive(asker) else ()

@@ -113,8 +113,10 @@ def _coded(body: Any) -> bytes:
 
 
 def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, timeout_s: float) -> bytes:
+    bound_s = CONNECT_S
     try:
         with connect() as connection:
+            bound_s = timeout_s
             connection.settimeout(timeout_s)
             deadline = time.monotonic() + timeout_s
             connection.sendall(question)
@@ -127,7 +129,7 @@ def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, time
                 answer += chunk
     except TimeoutError:
         raise CalabashError(
-            f"{who} did not answer within {min(timeout_s, CONNECT_S):g}s",
+            f"{who} did not answer within {bound_s:g}s",
             reason=Reason.POOL_DOWN,
             hint="check its address and the network; on the server: calabash server status",
         ) from None

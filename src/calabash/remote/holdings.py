@@ -65,6 +65,7 @@ class Holdings:
         self._gatekeeper = gatekeeper
         self._journal = journal
         self._met: dict[str, _Met] = {}
+        self._owing = False  # something could not be given back yet
 
     def __iter__(self) -> Iterator[HeldLease]:
         return iter(self.book)
@@ -88,10 +89,13 @@ class Holdings:
             why = self._gatekeeper.ended(lease.token, lease.expires)
             if why:
                 await self.end(lease, why=why)
+        if not len(self.book) and not self._owing:
+            return
         try:
             there = await self._allocations()
         except CalabashError:
             return  # a pool that is away keeps what runs
+        self._owing = False
         await self._give_back_lost(there)
         for lease in self.book:
             if lease.allocation in there:
@@ -174,6 +178,7 @@ class Holdings:
         except CalabashError as error:
             if error.reason is not Reason.NOT_FOUND:
                 self.audit.write("not given back", allocation=allocation, why=error.message)
+                self._owing = True
 
     async def _allocations(self) -> dict[str, dict[str, Any]]:
         return {a["id"]: a for a in await items(self.pool, "/v1/allocations")}

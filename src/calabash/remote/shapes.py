@@ -82,7 +82,7 @@ class SessionView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LeaseView(msgspec.Struct, kw_only=True, frozen=True):
-    """A lease, without its key. ``processes``: how many serve it now, the host of workers among them."""
+    """A lease, without its key. ``processes``: how many processes serve it now, the host of its workers among them."""
 
     id: str
     token: str
