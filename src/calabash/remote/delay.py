@@ -46,7 +46,8 @@ class DelayedLine:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+        with contextlib.suppress(asyncio.CancelledError):  # the line has ended
+            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
