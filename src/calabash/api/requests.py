@@ -46,7 +46,9 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     cores: Annotated[int, Meta(ge=1, le=100, description="compute share per device in percent")] = 100
     mode: Annotated[
         OptionalName,
-        Meta(description="`exclusive`, `vgpu`, `timeslice`, `mig`, `passthrough`; empty: what the amounts say"),
+        Meta(
+            description="`exclusive`, `vgpu`, `brokered`, `mps`, `timeslice`, `mig`, `passthrough`; empty: what the amounts say"
+        ),
     ] = ""
     mig: Annotated[
         str,
@@ -65,7 +67,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         bool,
         Meta(
             description="it is kept until it is given back, without a program of this machine: for virtual machines, in mode"
-            " `passthrough`; administrators"
+            " `passthrough`, and for workers that outlive who asked, in mode `brokered`; administrators"
         ),
     ] = False
     uuids: Annotated[

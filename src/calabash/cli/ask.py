@@ -122,7 +122,7 @@ OPTIONS = (
         _name("--mode"),
         default="",
         metavar="MODE",
-        text="exclusive, vgpu, timeslice, mig, passthrough. Default: what the amounts say.",
+        text="exclusive, vgpu, brokered, mps, timeslice, mig, passthrough. Default: what the amounts say.",
     ),
     Option(
         "--mig",

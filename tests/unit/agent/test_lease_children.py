@@ -1,0 +1,64 @@
+"""Members by leases: what a program has started and what hides its files belongs to it as well."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calabash.agent.membership_lease import LeaseMembership
+from calabash.model.request import AllocationId
+from calabash.seams.host.endings import Endings
+from calabash.seams.host.processes import Process, children_of, identify
+
+ALLOCATION = AllocationId("a1")
+PARENT = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); print(c.pid, flush=True); sys.stdin.read(); c.kill()"
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[Process, Process]]:
+    """A program and what it has started, neither of which has the lease open."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        parent, child = identify(started.pid), identify(int(started.stdout.readline()))
+        assert parent is not None
+        assert child is not None
+        yield parent, child
+
+
+def test_the_child_of_a_named_program_is_a_member_without_a_lease_of_its_own(
+    tmp_path: Path, family: tuple[Process, Process]
+) -> None:
+    parent, child = family
+    (tmp_path / "lease").touch()
+    membership = LeaseMembership(lambda _: tmp_path / "lease")
+    assert membership.allocation_of(child.pid) is None
+    membership.enter(ALLOCATION, parent)
+    assert children_of(parent.pid) == [child.pid]
+    assert membership.processes(ALLOCATION) == sorted((parent, child), key=lambda process: process.pid)
+    assert membership.allocation_of(child.pid) == ALLOCATION
+    membership.close()
+
+
+def test_endings_are_seen_at_the_next_look_and_of_nobody_else(family: tuple[Process, Process]) -> None:
+    parent, child = family
+    endings = Endings()
+    for process in (parent, child, Process(pid=child.pid, start_time=1)):
+        endings.watch(process)
+    assert endings.ended(Process(pid=child.pid, start_time=1))  # another process has that pid
+    endings.look()
+    assert not endings.ended(child)
+    descriptor = os.pidfd_open(child.pid)
+    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    assert select.select([descriptor], [], [], 60)[0]
+    os.close(descriptor)
+    endings.look()
+    assert endings.ended(child)
+    assert not endings.ended(parent)
+    endings.close()
