@@ -11,7 +11,7 @@ from tests.native.test_sim_cuda import MEMORY, ORDER, OVERLAP, WAITS
 
 # What does not travel yet; each is to leave this list.
 LOCAL_ONLY = {
-    "host",
+    "host",  # a kernel is given the program's own registered pages
     "illegal",
     "descriptor",
     "destroyed_early",

@@ -139,6 +139,16 @@ static CUresult in_parts(const struct job *j)
     return result;
 }
 
+/* Whether it is memory that we know, so that a copy cannot fail by its addresses. */
+static bool is_known(const struct cb_box_end *e, const struct cb_box *b)
+{
+    uint64_t pitch = e->pitch ? e->pitch : b->width,
+             slice = e->height ? pitch * e->height : pitch * b->height;
+    uint64_t start = e->at + e->z * slice + e->y * pitch + e->x;
+    return !e->is_array &&
+           cb_range_is_device(start, (b->depth - 1) * slice + (b->height - 1) * pitch + b->width);
+}
+
 static CUresult among_devices(const struct job *j)
 {
     struct cb_call call;
@@ -147,10 +157,14 @@ static CUresult among_devices(const struct job *j)
     put_end(&call, &j->other);
     put_box(&call, &j->box);
     put_rest(&call, j);
-    cb_put_word(&call, j->to_context || j->from_context);
-    cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)j->to_context);
-    cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)j->from_context);
-    return cb_finish(&call, true, !j->async);
+    bool peer = j->to_context || j->from_context;
+    cb_put_word(&call, peer);
+    if (peer) {
+        cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)j->to_context);
+        cb_put_handle(&call, CB_KIND_CONTEXT, (uintptr_t)j->from_context);
+    }
+    bool known = is_known(&j->there, &j->box) && is_known(&j->other, &j->box);
+    return cb_finish(&call, !known, !j->async);
 }
 
 /* ---- what is where ---- */

@@ -350,9 +350,8 @@ CUresult cb_on_BOX_WITHIN(struct cb_request *q)
     struct cb_box size = take_size(q);
     CUstream stream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
     bool async = cb_take_word(q) != 0, peer = cb_take_word(q) != 0;
-    uint64_t contexts[2] = {cb_take_word(q), cb_take_word(q)};
-    CUcontext to_context = peer ? cb_object_of(q, CB_KIND_CONTEXT, contexts[0]) : NULL;
-    CUcontext from_context = peer ? cb_object_of(q, CB_KIND_CONTEXT, contexts[1]) : NULL;
+    CUcontext to_context = peer ? cb_object_of(q, CB_KIND_CONTEXT, cb_take_word(q)) : NULL;
+    CUcontext from_context = peer ? cb_object_of(q, CB_KIND_CONTEXT, cb_take_word(q)) : NULL;
     if (!cb_taken(q)) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
     set_target(&m, &to, to_array);
@@ -360,6 +359,9 @@ CUresult cb_on_BOX_WITHIN(struct cb_request *q)
     m.WidthInBytes = size.width;
     m.Height = size.height;
     m.Depth = size.depth;
-    if (peer) return box_within(&m, to_context, from_context, stream, async);
-    return async ? CB_CALL(cuMemcpy3DAsync_v2)(&m, stream) : CB_CALL(cuMemcpy3D_v2)(&m);
+    if (async || !(q->frame.flags & CB_FRAME_ASKED))
+        return peer ? box_within(&m, to_context, from_context, stream, true)
+                    : CB_CALL(cuMemcpy3DAsync_v2)(&m, stream);
+    cb_release(q);
+    return peer ? box_within(&m, to_context, from_context, stream, false) : CB_CALL(cuMemcpy3D_v2)(&m);
 }
