@@ -467,6 +467,62 @@ static void through_pinned(void)
     show("pinned", sum(pinned, 4000));
 }
 
+/* A graph reads and writes pinned memory at each launch, and ordinary memory as it was. */
+static void captured_pinned(void)
+{
+    CUdeviceptr a, b;
+    CUstream s;
+    CUgraph graph;
+    CUgraphExec exec;
+    int *in, *out, ordinary[100];
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc_v2(&a, 4000));
+    OK(cuMemAlloc_v2(&b, 4000));
+    OK(cuMemAllocHost_v2((void **)&in, 4000));
+    OK(cuMemAllocHost_v2((void **)&out, 4000));
+    memset(in, 0, 4000);
+    for (int i = 0; i < 100; i++)
+        ordinary[i] = 5 * i;
+    OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemcpyHtoDAsync_v2(a, in, 4000, s));
+    OK(cuMemcpyHtoDAsync_v2(b, ordinary, sizeof ordinary, s));
+    OK(cuMemcpyDtoDAsync_v2(a + 2000, b, 400, s));
+    OK(cuMemcpyDtoHAsync_v2(out, a, 4000, s));
+    OK(cuStreamEndCapture(s, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (int round = 1; round < 4; round++) {
+        in[round] = round;
+        OK(cuGraphLaunch(exec, s));
+        OK(cuStreamSynchronize(s));
+        show("round", sum(out, 4000));
+    }
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
+static void fill_host(void *p)
+{
+    for (int i = 0; i < 1000; i++)
+        ((int *)p)[i] = i ^ 21;
+}
+
+/* What a function of the program's writes in a stream is what the copy behind it takes. */
+static void after_a_function(void)
+{
+    CUdeviceptr d;
+    CUstream s;
+    int *pinned, out[1000];
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc_v2(&d, 4000));
+    OK(cuMemAllocHost_v2((void **)&pinned, 4000));
+    spin(s, 5000000);
+    OK(cuLaunchHostFunc(s, fill_host, pinned));
+    OK(cuMemcpyHtoDAsync_v2(d, pinned, 4000, s));
+    OK(cuStreamSynchronize(s));
+    OK(cuMemcpyDtoH_v2(out, d, 4000));
+    show("function", sum(out, 4000));
+}
+
 /* What only a remote card has to say no to. */
 static void refused(void)
 {
@@ -505,6 +561,8 @@ int main(int argc, char **argv)
         {"attributes", attributes},
         {"full", full},
         {"through_pinned", through_pinned},
+        {"captured_pinned", captured_pinned},
+        {"after_a_function", after_a_function},
         {"refused", refused},
     };
     start();

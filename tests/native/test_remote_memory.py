@@ -22,6 +22,8 @@ CHECKS = {
     "what a pointer is": "attributes",
     "a card that is full": "full",
     "both ways through pinned memory": "through_pinned",
+    "pinned memory in graphs": "captured_pinned",
+    "pinned memory that a function fills": "after_a_function",
 }
 
 

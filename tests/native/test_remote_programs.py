@@ -14,6 +14,7 @@ LOCAL_ONLY = {
     "host",  # a kernel is given the program's own registered pages
     "illegal",
     "descriptor",
+    "ipc",  # workers are shut in: none opens another's memory through /proc
     "destroyed_early",
     "descriptors_closed",
     "forked",

@@ -4,7 +4,10 @@
  */
 #include "remote/client/copy.h"
 
+#include "remote/client/capture.h"
 #include "remote/client/fetch.h"
+#include "remote/client/hostcall.h"
+#include "remote/client/map.h"
 #include "remote/client/object.h"
 #include "remote/client/range.h"
 
@@ -42,12 +45,39 @@ static CUresult copy_within(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUst
     return cb_finish(&call, !cb_range_is_device(dst, bytes) || !cb_range_is_device(src, bytes), !async);
 }
 
+/* Pinned memory in a graph is read and written at each launch, so the worker gets it, too. */
+static CUresult captured_in(const void *host, CUstream stream, bool *captured)
+{
+    struct cb_range r;
+    *captured = cb_range_of((uintptr_t)host, &r) && r.memory == CB_MEMORY_HOST &&
+                cb_in_arena(r.address, r.bytes) && cb_is_captured(stream);
+    return *captured ? cb_map_for((uintptr_t)host) : CUDA_SUCCESS;
+}
+
+/*
+ * Pinned memory is read when the stream comes to the copy. What an earlier copy or function of the program's will write
+ * there is waited for.
+ */
+static CUresult before_source(const void *src, size_t bytes, CUstream stream)
+{
+    struct cb_range r;
+    bool pinned = cb_range_of((uintptr_t)src, &r) && cb_memory_is_host(r.memory);
+    bool waits = cb_fetch_is_into((uintptr_t)src, bytes) || (pinned && cb_host_functions_open());
+    return waits && !cb_is_captured(stream) ? cuStreamSynchronize(stream) : CUDA_SUCCESS;
+}
+
 CUresult cb_copy_in(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream, bool async)
 {
     if (!bytes) return cb_session_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     if ((uintptr_t)src < 4096) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_stream_is_one(stream));
     if (!cb_range_is_here((uintptr_t)src)) return copy_within(dst, (uintptr_t)src, bytes, stream, async);
+    if (async) {
+        bool captured;
+        CB_OK(captured_in(src, stream, &captured));
+        if (captured) return copy_within(dst, (uintptr_t)src, bytes, stream, true);
+        CB_OK(before_source(src, bytes, stream));
+    }
     bool known = cb_range_is_device(dst, bytes) && (async || !cb_fetches_open());
     for (size_t at = 0; at < bytes; at += CB_BULK_MAX) {
         struct cb_call call;
@@ -69,6 +99,11 @@ CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, 
     if ((uintptr_t)dst < 4096) return CUDA_ERROR_INVALID_VALUE;
     CB_OK(cb_stream_is_one(stream));
     if (!cb_range_is_here((uintptr_t)dst)) return copy_within((uintptr_t)dst, src, bytes, stream, async);
+    if (async) {
+        bool captured;
+        CB_OK(captured_in(dst, stream, &captured));
+        if (captured) return copy_within((uintptr_t)dst, src, bytes, stream, true);
+    }
     if (async && cb_fetch_fits(bytes))
         return cb_fetch(dst, src, bytes, stream, cb_range_is_device(src, bytes));
     CB_OK(begin(&call, CB_OP_COPY_OUT, src, bytes, stream, async));

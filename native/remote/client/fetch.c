@@ -64,6 +64,17 @@ bool cb_fetches_open(void)
     return __atomic_load_n(&fetches.open, __ATOMIC_RELAXED) != 0;
 }
 
+bool cb_fetch_is_into(uint64_t address, size_t bytes)
+{
+    if (!cb_fetches_open()) return false;
+    pthread_mutex_lock(&fetches.lock);
+    const struct fetch *f = fetches.first;
+    while (f && ((uint64_t)f->to + f->bytes <= address || address + bytes <= (uint64_t)f->to))
+        f = f->next;
+    pthread_mutex_unlock(&fetches.lock);
+    return f != NULL;
+}
+
 static void after_fork(void)
 {
     pthread_mutex_init(&fetches.lock, NULL);

@@ -12,5 +12,7 @@ CUresult cb_fetch(void *to, CUdeviceptr from, size_t bytes, CUstream stream, boo
 bool cb_fetch_fits(size_t bytes);
 /* Whether some are under way: what waits for a stream has to be asked then. */
 bool cb_fetches_open(void);
+/* Whether one of them is to come there. */
+bool cb_fetch_is_into(uint64_t address, size_t bytes);
 
 #endif

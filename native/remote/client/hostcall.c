@@ -2,6 +2,8 @@
  * Functions of the program's in streams and graphs. The worker puts one of its own there and tells when it runs; a thread
  * of ours runs the program's meanwhile, and the worker's ends when that one has.
  */
+#include "remote/client/hostcall.h"
+
 #include "remote/client/current.h"
 #include "remote/client/listener.h"
 #include "remote/client/notify.h"
@@ -13,12 +15,14 @@ struct function { /* what is to run, by the number of the command */
     CUstreamCallback callback;
     CUstream stream;
     void *data;
+    bool in_stream, ran;
     struct function *next;
 };
 
 static struct {
     pthread_mutex_t lock;
     struct function *first;
+    int open; /* given to streams, and have not run */
 } functions = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct function *find(uint32_t seq, bool take)
@@ -49,6 +53,8 @@ static void run(const struct cb_notified *n)
         f->run(f->data);
     else if (f)
         f->callback(f->stream, n->result, f->data);
+    if (f && f->in_stream && !__atomic_exchange_n(&f->ran, true, __ATOMIC_RELAXED))
+        __atomic_fetch_sub(&functions.open, 1, __ATOMIC_RELEASE);
     done(n->word);
     if (n->kept) return;
     free(f);
@@ -97,26 +103,37 @@ static CUresult issue(struct cb_call *call, const struct function *what, bool as
     return result;
 }
 
+bool cb_host_functions_open(void)
+{
+    return __atomic_load_n(&functions.open, __ATOMIC_ACQUIRE) > 0;
+}
+
 static CUresult in_stream(const struct function *what, bool asks)
 {
     struct cb_call call;
     CB_OK(cb_call_begin(&call, CB_OP_HOST_CALL, CB_IN_CONTEXT));
     cb_put_handle(&call, CB_KIND_STREAM, (uintptr_t)what->stream);
     cb_put_word(&call, what->callback != NULL);
-    return issue(&call, what, asks);
+    __atomic_fetch_add(&functions.open, 1, __ATOMIC_RELAXED);
+    CUresult result = issue(&call, what, asks);
+    if (result != CUDA_SUCCESS) __atomic_fetch_sub(&functions.open, 1, __ATOMIC_RELAXED);
+    return result;
 }
 
 EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
-    return in_stream(&(struct function){.run = fn, .data = userData, .stream = hStream}, false);
+    return in_stream(&(struct function){.run = fn, .data = userData, .stream = hStream, .in_stream = true},
+                     false);
 }
 
 EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
                                     unsigned int flags)
 {
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
-    return in_stream(&(struct function){.callback = callback, .data = userData, .stream = hStream}, true);
+    return in_stream(
+        &(struct function){.callback = callback, .data = userData, .stream = hStream, .in_stream = true},
+        true);
 }
 
 /* ---- nodes of graphs ---- */

@@ -7,7 +7,8 @@
 #include "remote/worker/session.h"
 #include "remote/worker/stage.h"
 
-#define AHEAD 4 /* pieces that the driver copies before the first is sent */
+#define KEPT_MAX (1u << 30)
+#define AHEAD    4 /* pieces that the driver copies before the first is sent */
 
 /* The end at a device. */
 struct place {
@@ -91,6 +92,23 @@ static CUresult piece(const struct place *p, size_t at, uint8_t *data, size_t by
 
 /* ---- in ---- */
 
+/* In a graph the copy runs at each launch, so what it reads is kept as long as the session lasts. */
+static CUresult one_captured(struct cb_request *q, const struct place *p, size_t at, size_t bytes)
+{
+    static size_t kept;
+    uint8_t *data = kept > KEPT_MAX - CB_STAGE_BYTES ? NULL : malloc(CB_WORDS(bytes));
+    if (!data) return CUDA_ERROR_OUT_OF_MEMORY;
+    kept += bytes;
+    return cb_bulk_receive(q, data, CB_WORDS(bytes)) ? piece(p, at, data, bytes, true) : CB_MALFORMED;
+}
+
+static bool is_captured(const struct place *p)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CB_CALL(cuStreamIsCapturing)(p->stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
 static CUresult one_in(struct cb_request *q, const struct place *p, size_t at, size_t bytes)
 {
     struct cb_stage *s = q->failed == CUDA_SUCCESS ? cb_stage_room(p->stream, CB_WORDS(bytes)) : NULL;
@@ -110,8 +128,11 @@ static CUresult copy_in(struct cb_request *q, const struct place *p, bool waits)
 {
     CUresult result = CUDA_SUCCESS;
     if (!cb_taken(q) || CB_WORDS(p->bytes) != q->bulk) return CB_MALFORMED;
-    for (size_t at = 0; at < p->bytes && result == CUDA_SUCCESS; at += CB_STAGE_BYTES)
-        result = one_in(q, p, at, p->bytes - at < CB_STAGE_BYTES ? p->bytes - at : CB_STAGE_BYTES);
+    bool captured = q->failed == CUDA_SUCCESS && is_captured(p);
+    for (size_t at = 0; at < p->bytes && result == CUDA_SUCCESS; at += CB_STAGE_BYTES) {
+        size_t bytes = p->bytes - at < CB_STAGE_BYTES ? p->bytes - at : CB_STAGE_BYTES;
+        result = captured ? one_captured(q, p, at, bytes) : one_in(q, p, at, bytes);
+    }
     if (result != CUDA_SUCCESS || !waits) return result;
     cb_release(q);
     return CB_CALL(cuStreamSynchronize)(p->stream);
