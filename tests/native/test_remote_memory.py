@@ -53,4 +53,3 @@ def test_memory_is_the_same_near_and_far(near: CudaNode, far: RemoteNode, check:
 
 def test_what_a_remote_card_cannot_do_is_refused_and_its_attributes_say_so(far: RemoteNode) -> None:
     assert far.run("remote_memory", "refused") == "refused 1\n"
-
