@@ -218,7 +218,7 @@ static HANDLER(do_grid_handle)
 }
 
 /*
- * cudaCGSynchronize(handle, flags): until all threads of the grid have come. Who has come takes turns with those who have
+ * cudaCGSynchronize(handle, flags): until all threads of the grid have come or ended. Who has come takes turns with those who have
  * not, which may be in blocks that have yet to begin.
  */
 static HANDLER(do_grid_synchronize)
@@ -232,12 +232,12 @@ static HANDLER(do_grid_synchronize)
                           0);
     if (!f->grid_phase) {
         f->grid_phase = 1 + __atomic_load_n(&r->grid_phase, __ATOMIC_ACQUIRE);
-        u64 come = (u64)__builtin_popcount(mask);
-        if (__atomic_add_fetch(&r->grid_arrived, come, __ATOMIC_ACQ_REL) >= all) {
-            __atomic_store_n(&r->grid_arrived, 0, __ATOMIC_RELAXED);
-            __atomic_add_fetch(&r->grid_phase, 1, __ATOMIC_RELEASE);
-        }
+        __atomic_add_fetch(&r->grid_arrived, (u64)__builtin_popcount(mask), __ATOMIC_ACQ_REL);
     }
+    u64 come = __atomic_load_n(&r->grid_arrived, __ATOMIC_ACQUIRE);
+    if (come && come + __atomic_load_n(&r->grid_gone, __ATOMIC_ACQUIRE) >= all &&
+        __atomic_compare_exchange_n(&r->grid_arrived, &come, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        __atomic_add_fetch(&r->grid_phase, 1, __ATOMIC_RELEASE);
     if (__atomic_load_n(&r->grid_phase, __ATOMIC_ACQUIRE) < f->grid_phase) {
         w->turn = 0;
         f->at = o;

@@ -59,7 +59,8 @@ struct run {
     bool stop;
     char story[256];
     uint64_t ops, bytes; /* operations of warps, bytes of global memory: what the launch did */
-    uint64_t grid_arrived, grid_phase;
+    uint64_t grid_arrived, grid_phase,
+        grid_gone; /* threads at the grid's barrier, barriers, threads that ended */
 };
 
 #endif

@@ -144,6 +144,8 @@ const struct op *warp_exit(struct warp *w, uint32_t mask, const struct op *rest)
     f->at = rest;
     w->alive &= ~mask;
     w->block->threads_alive -= (uint32_t)__builtin_popcount(mask);
+    if (w->block->run->shape.cooperative)
+        __atomic_add_fetch(&w->block->run->grid_gone, (uint64_t)__builtin_popcount(mask), __ATOMIC_ACQ_REL);
     withdraw(w, f, mask, NULL);
     return NULL;
 }
