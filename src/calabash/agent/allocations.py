@@ -111,14 +111,6 @@ class Allocations:
         entry = self._held.get(allocation)
         return entry is not None and entry.ending is not None
 
-    def leaving(self) -> bool:
-        """Whether the programs of any have ended."""
-        return any(
-            entry.record.state is AllocationState.RUNNING and not self._membership.populated(entry.record.id)
-            for entry in self._held.values()
-            if not entry.record.request.standing
-        )
-
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
         return self._orphans.on(device)

@@ -48,7 +48,7 @@ class Pool:
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
         self._waiting = WaitingLimit((limits or Limits()).waiting)
-        agent.subscribe(self.binder.room_may_have_appeared)
+        agent.changed = self.binder.room_may_have_appeared
 
     # -- asking ------------------------------------------------------------------------------------------------
 
