@@ -4,6 +4,7 @@
  */
 #include "sim_cuda_check.h"
 
+#include <math.h>
 #include <sys/wait.h>
 
 #define GIB (1ull << 30)
@@ -117,8 +118,12 @@ static void written_by_the_host(void)
     OK(cuMemAlloc_v2(&full, 14 * GIB)); /* so that the next takes no place */
     p = managed(GIB);
     OK(cuMemFree_v2(full));
-    OK(cuMemcpyHtoD_v2(p, content, sizeof content));
-    double first = sweep(p, GIB), second = sweep(p, GIB);
+    double first = 1e9, second = 1e9;
+    for (int i = 0; i < 8; i++) { /* a busy machine only adds to what one takes */
+        OK(cuMemcpyHtoD_v2(p, content, sizeof content));
+        first = fmin(first, sweep(p, GIB));
+        second = fmin(second, sweep(p, GIB));
+    }
     TRUE(first > second + 0.05 && first < second + 1); /* the MiB that was written, not the whole */
     OK(cuMemPrefetchAsync_v2(p, GIB, host, 0, s));
     OK(cuStreamSynchronize(s));

@@ -38,6 +38,7 @@ def load(name: str) -> ModuleType:
 
 api_table = load("api_table")
 load("cards")
+load("c_text")
 generate = load("generate")
 CUDA: list[Any] = api_table.load_cuda()
 NVML: list[Any] = api_table.load_nvml()
