@@ -12,15 +12,8 @@ from tests.native.test_sim_cuda import MEMORY, ORDER, OVERLAP, WAITS
 # What does not travel yet; each is to leave this list.
 LOCAL_ONLY = {
     "host",  # a kernel is given the program's own registered pages
-    "illegal",
     "descriptor",
     "ipc",  # workers are shut in: none opens another's memory through /proc
-    "destroyed_early",
-    "descriptors_closed",
-    "forked",
-    "nonsense",
-    "captured",
-    "built",
 }
 
 

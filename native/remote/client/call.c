@@ -36,6 +36,7 @@ CUresult cb_call_begin(struct cb_call *c, enum cb_op op, enum cb_where where)
 {
     if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
     uint16_t context = cb_context_number();
+    if (where != CB_ANYWHERE && !context && cb_stack.depth) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (where == CB_IN_CONTEXT && !context) return CUDA_ERROR_INVALID_CONTEXT;
     if (cb_before_command) cb_before_command(op);
     return cb_call_begin_as(c, op, context);
@@ -74,11 +75,26 @@ void cb_put_string(struct cb_call *c, const char *text)
     cb_put_bytes(c, text, length);
 }
 
+/* What is wrong with a handle of that kind which is none. */
+static CUresult wrong(enum cb_kind kind)
+{
+    switch (kind) {
+    case CB_KIND_CONTEXT:
+        return CUDA_ERROR_INVALID_CONTEXT;
+    case CB_KIND_GRAPH:
+    case CB_KIND_NODE:
+    case CB_KIND_EXEC:
+    case CB_KIND_USER:
+        return CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+}
+
 void cb_put_handle(struct cb_call *c, enum cb_kind kind, uint64_t handle)
 {
     bool is_default = kind == CB_KIND_STREAM && handle <= 2;
-    if (!is_default && !cb_object_alive(handle, kind))
-        c->failed = kind == CB_KIND_CONTEXT ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+    if (!is_default && !cb_object_alive(handle, kind)) c->failed = wrong(kind);
     cb_put_word(c, is_default && !handle && cb_per_thread ? 2 : handle);
 }
 

@@ -12,7 +12,8 @@
 #include "remote/wire/objects.h"
 #include "remote_ops.h"
 
-enum cb_where { CB_ANYWHERE, CB_IN_CONTEXT };
+/* Which context must be current: any or none, a living one, or any or none but not one that was destroyed. */
+enum cb_where { CB_ANYWHERE, CB_IN_CONTEXT, CB_NOT_IN_DEAD };
 
 struct cb_call {
     uint8_t *frame, *at, *end;

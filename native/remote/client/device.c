@@ -12,6 +12,7 @@
 EXPORT CUresult cuInit(unsigned int flags)
 {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (cb_session_forked()) return CUDA_ERROR_NOT_INITIALIZED; /* as with any driver: a child has none */
     if (!cb_session_open()) return CUDA_ERROR_NO_DEVICE;
     return cb_snapshot.devices ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }

@@ -7,11 +7,14 @@
 #include "remote/wire/ring.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define CB_LINK_FD 700
 
 /* Say who we are, and which memory is for the ring (-1: none). */
 static bool greet(int fd, int memory)
@@ -38,6 +41,15 @@ static bool greet(int fd, int memory)
     return sent == sizeof g; /* nothing is in the socket before it */
 }
 
+/* Out of the way of programs that close, or put in place, what they did not open. */
+static int out_of_the_way(int fd)
+{
+    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, CB_LINK_FD) : -1;
+    if (high < 0) return fd; /* a program that may have few */
+    close(fd);
+    return high;
+}
+
 static bool open_unix(struct cb_link *l, const char *path, bool ring, char *why, size_t room)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -47,7 +59,7 @@ static bool open_unix(struct cb_link *l, const char *path, bool ring, char *why,
         return false;
     }
     strcpy(address.sun_path, path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = out_of_the_way(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
         snprintf(why, room, "cannot reach %s: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
@@ -72,7 +84,7 @@ bool cb_link_open(struct cb_link *l, const char *where, char *why, size_t room)
         return l->stream.kind;
     }
     if (strncmp(where, "tcp:", 4) == 0) {
-        int fd = cb_dial(where + 4, why, room);
+        int fd = out_of_the_way(cb_dial(where + 4, why, room));
         if (fd >= 0) l->stream = cb_stream_plain(fd);
         return fd >= 0;
     }

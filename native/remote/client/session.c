@@ -94,3 +94,8 @@ bool cb_session_open(void)
     pthread_mutex_unlock(&opening);
     return ok;
 }
+
+bool cb_session_forked(void)
+{
+    return cb_line.state == CB_FORKED;
+}

@@ -9,5 +9,7 @@ extern enum cb_purpose cb_session_purpose;
 
 /* Connect, once. False when there is no worker; why has been said. */
 bool cb_session_open(void);
+/* This process is a child of one that has a connection. */
+bool cb_session_forked(void);
 
 #endif

@@ -55,7 +55,8 @@
     X(HOST_NODE_GET, true)   \
     X(HOST_NODE_SET, true)   \
     X(HOST_EXEC_SET, true)   \
-    X(USER_CREATE, true)
+    X(USER_CREATE, true)     \
+    X(NODES, true)
 
 #define CB_DECLARE(name, answered) CUresult cb_on_##name(struct cb_request *q);
 CB_OWN_HANDLERS(CB_DECLARE)

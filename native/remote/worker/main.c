@@ -8,6 +8,7 @@
 #include "remote/worker/channel.h"
 #include "remote/worker/children.h"
 #include "remote/worker/driver.h"
+#include "remote/worker/graph.h"
 #include "remote/worker/host.h"
 #include "remote/worker/remote.h"
 #include "remote/worker/sandbox.h"
@@ -27,6 +28,7 @@ static int serve(struct cb_stream stream, int control)
 {
     struct cb_stream *kept = cb_channel_use(stream);
     if (control >= 0 && !cb_remote_follow(kept, control)) return 1;
+    cb_graph_follow();
     cb_serve();
 }
 

@@ -1,0 +1,122 @@
+#include "remote/worker/graph.h"
+
+#include "remote/wire/graph.h"
+#include "remote/worker/drain.h"
+#include "remote/worker/generated.h"
+
+
+/* ---- the driver's functions, with what follows from them ---- */
+
+#define FOLLOWED(X)               \
+    X(cuGraphInstantiateWithFlags) \
+    X(cuGraphLaunch)              \
+    X(cuGraphClone)               \
+    X(cuGraphAddChildGraphNode)   \
+    X(cuGraphExecUpdate)          \
+    X(cuGraphExecDestroy)         \
+    X(cuGraphDestroy)
+
+#define KEEP(name) static cb_fn_##name driver_##name;
+FOLLOWED(KEEP)
+#undef KEEP
+
+static CUresult follow_cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+    CUresult result = driver_cuGraphInstantiateWithFlags(exec, graph, flags);
+    if (result == CUDA_SUCCESS) cb_drain_copy(*exec, graph);
+    return result;
+}
+
+static CUresult follow_cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+    CUresult result = driver_cuGraphLaunch(exec, stream);
+    return result == CUDA_SUCCESS ? cb_drain_launched(exec, stream) : result;
+}
+
+static CUresult follow_cuGraphClone(CUgraph *clone, CUgraph graph)
+{
+    CUresult result = driver_cuGraphClone(clone, graph);
+    if (result == CUDA_SUCCESS) cb_drain_copy(*clone, graph);
+    return result;
+}
+
+static CUresult follow_cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph,
+                                                const CUgraphNode *dependencies, size_t count, CUgraph child)
+{
+    CUresult result = driver_cuGraphAddChildGraphNode(node, graph, dependencies, count, child);
+    if (result == CUDA_SUCCESS) cb_drain_copy(graph, child);
+    return result;
+}
+
+static CUresult follow_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node,
+                                         CUgraphExecUpdateResult *info)
+{
+    CUresult result = driver_cuGraphExecUpdate(exec, graph, node, info);
+    if (result != CUDA_SUCCESS) return result;
+    cb_drain_copy(exec, graph);
+    return result;
+}
+
+static CUresult follow_cuGraphExecDestroy(CUgraphExec exec)
+{
+    CUresult result = driver_cuGraphExecDestroy(exec);
+    if (result == CUDA_SUCCESS) cb_drain_gone(exec);
+    return result;
+}
+
+static CUresult follow_cuGraphDestroy(CUgraph graph)
+{
+    CUresult result = driver_cuGraphDestroy(graph);
+    if (result == CUDA_SUCCESS) cb_drain_gone(graph);
+    return result;
+}
+
+void cb_graph_follow(void)
+{
+#define FOLLOW(name)                       \
+    driver_##name = CB_CALL(name);         \
+    cb_driver[CB_CUDA_##name] = (void *)follow_##name;
+    FOLLOWED(FOLLOW)
+#undef FOLLOW
+}
+
+/* ---- lists of nodes ---- */
+
+static CUresult list(uint64_t which, CUgraph graph, CUgraphNode node, CUgraphNode *out, CUgraphNode *to,
+                     size_t *count)
+{
+    switch (which) {
+    case CB_NODES_ALL:
+        return CB_CALL(cuGraphGetNodes)(graph, out, count);
+    case CB_NODES_ROOT:
+        return CB_CALL(cuGraphGetRootNodes)(graph, out, count);
+    case CB_NODES_BEFORE:
+        return CB_CALL(cuGraphNodeGetDependencies)(node, out, count);
+    case CB_NODES_BEHIND:
+        return CB_CALL(cuGraphNodeGetDependentNodes)(node, out, count);
+    case CB_NODES_EDGES:
+        return CB_CALL(cuGraphGetEdges)(graph, out, to, count);
+    default:
+        return CB_MALFORMED;
+    }
+}
+
+CUresult cb_on_NODES(struct cb_request *q)
+{
+    uint64_t which = cb_take_word(q), id = cb_take_word(q), room = cb_take_word(q);
+    bool of_node = which == CB_NODES_BEFORE || which == CB_NODES_BEHIND;
+    CUgraph graph = of_node ? NULL : cb_object_of(q, CB_KIND_GRAPH, id);
+    CUgraphNode node = of_node ? cb_object_of(q, CB_KIND_NODE, id) : NULL;
+    if (!cb_taken(q) || room > CB_NODES_MAX) return CB_MALFORMED;
+    if (q->failed != CUDA_SUCCESS) return q->failed;
+    CUgraphNode *out = room ? cb_scratch(q, room, sizeof *out) : NULL;
+    CUgraphNode *to = room ? cb_scratch(q, room, sizeof *to) : NULL;
+    size_t count = room;
+    CUresult result = list(which, graph, node, out, which == CB_NODES_EDGES ? to : NULL, &count);
+    cb_give_word(q, count);
+    for (size_t i = 0; i < count && i < room && result == CUDA_SUCCESS; i++) {
+        cb_give_word(q, cb_object_name(q, CB_KIND_NODE, out[i]));
+        if (which == CB_NODES_EDGES) cb_give_word(q, cb_object_name(q, CB_KIND_NODE, to[i]));
+    }
+    return result;
+}
