@@ -29,7 +29,7 @@ OWN = ("HELLO", "IMAGE", "IMAGE_LOAD", "IMAGE_MORE", "IMAGE_UNLOAD", "FUNCTION",
        "CONTEXT_DESTROY", "POINTER", "POOL_GET", "POOL_SET", "COPY_WITHIN", "COPY_PEER", "FILL", "BOX_IN", "BOX_OUT",
        "BOX_WITHIN", "ARRAY_IN", "ARRAY_OUT", "MANAGED", "TWIN_MAP", "TWIN_DROP", "TWIN_WRITE", "TWIN_READ",
        "RETAIN", "FETCH", "HOST_CALL", "HOST_DONE", "HOST_NODE", "HOST_NODE_GET", "HOST_NODE_SET", "HOST_EXEC_SET",
-       "USER_CREATE", "NVML", "NODES")  # fmt: skip
+       "USER_CREATE", "NVML", "NODES", "KERNEL_NODE", "MEMCPY_NODE", "MEM_ALLOC_NODE", "CAPTURE_INFO")  # fmt: skip
 
 
 def ops_header(calls: list[Call]) -> str:
@@ -66,6 +66,7 @@ def client_function(call: Call) -> str:
     if numbered:
         body += [f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;" for p in outs]
     where = "CB_ANYWHERE" if call.anywhere else "CB_IN_CONTEXT" if numbered else "CB_NOT_IN_DEAD"
+    body += ["    CB_OK(cb_capture_forbids());"] * call.unsafe
     body.append(f"    CB_OK(cb_call_begin(&call, CB_OP_{f.symbol}, {where}));")
     if outs and not numbered:
         mask = " | ".join(f"({p.name} ? {1 << i}u : 0u)" for i, p in enumerate(outs))

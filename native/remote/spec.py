@@ -20,6 +20,7 @@ from api_table import CudaFunction, Parameter, load_cuda  # noqa: E402
 
 CALL = re.compile(
     r"(local|async|sync|wrapped|hand) (cu\w+)((?: \w+(?:\[\w+\]|:\w+))*)( anywhere)?( waits(?: unless (cu\w+))?)?"
+    r"( unsafe)?"
 )
 NOTE = re.compile(r"(\w+)(?:\[(\w+)\]|:(\w+))")
 
@@ -69,7 +70,7 @@ class Travelling:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One function and how it travels. ``anywhere``: it needs no current context. ``waits``: it may wait for a device,
-    but not when the function ``unless``, asked the same, answers anything but "not ready"."""
+    but not when the function ``unless``, asked the same, answers anything but "not ready". ``unsafe``: captures forbid it."""
 
     function: CudaFunction
     style: str
@@ -77,6 +78,7 @@ class Call:
     anywhere: bool = False
     waits: bool = False
     unless: str = ""
+    unsafe: bool = False
 
     @property
     def generated(self) -> bool:
@@ -102,7 +104,8 @@ def load_calls(path: Path = HERE / "calls.txt") -> list[Call]:
             notes = {n[1]: (n[2] or "", n[3] or "") for n in NOTE.finditer(match[3])}
             parameters = _parameters(function, match[1], notes)
             call = Call(function=function, style=match[1], parameters=parameters)
-            calls.append(replace(call, anywhere=bool(match[4]), waits=bool(match[5]), unless=match[6] or ""))
+            call = replace(call, anywhere=bool(match[4]), unsafe=bool(match[7]))
+            calls.append(replace(call, waits=bool(match[5]), unless=match[6] or ""))
         except SpecError as error:
             raise SpecError(f"{path.name}:{number}: {error}") from None
     return calls

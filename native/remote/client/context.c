@@ -270,14 +270,3 @@ EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
     *pctx = (CUcontext)(uintptr_t)c->id;
     return CUDA_SUCCESS;
 }
-
-EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-    static __thread CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    if (!cb_session_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode before = own;
-    own = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
-}

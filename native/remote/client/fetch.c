@@ -86,30 +86,41 @@ static void prepare(void)
     pthread_atfork(NULL, NULL, after_fork);
 }
 
-CUresult cb_fetch(void *to, CUdeviceptr from, size_t bytes, CUstream stream, bool known)
+/* What comes under the number of the call goes there. NULL: no memory. */
+static struct fetch *expect(const struct cb_call *call, void *to, size_t bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    struct cb_call call;
     pthread_once(&once, prepare);
     struct fetch *f = malloc(sizeof *f);
-    if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = cb_call_begin(&call, CB_OP_FETCH, CB_IN_CONTEXT);
-    if (result != CUDA_SUCCESS) {
-        free(f);
-        return result;
-    }
-    cb_put_word(&call, from);
-    cb_put_word(&call, bytes);
-    cb_put_handle(&call, CB_KIND_STREAM, (uintptr_t)stream);
-    *f = (struct fetch){call.answer.seq, to, bytes, NULL};
+    if (!f) return NULL;
+    *f = (struct fetch){call->answer.seq, to, bytes, NULL};
     pthread_mutex_lock(&fetches.lock);
     f->next = fetches.first;
     fetches.first = f;
     __atomic_fetch_add(&fetches.open, bytes, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fetches.lock);
     cb_listener_expect(1);
-    if (!known) return cb_call_ask(&call); /* a refused one is ended by a notice like any other */
-    result = cb_call_send(&call);
-    if (result != CUDA_SUCCESS) end(f);
+    return f;
+}
+
+CUresult cb_fetch(void *to, CUdeviceptr from, size_t bytes, CUstream stream, bool known)
+{
+    struct cb_call call;
+    CB_OK(cb_call_begin(&call, CB_OP_FETCH, CB_IN_CONTEXT));
+    cb_put_word(&call, from);
+    cb_put_word(&call, bytes);
+    cb_put_handle(&call, CB_KIND_STREAM, (uintptr_t)stream);
+    if (!known) return cb_fetch_ask(&call, to, bytes);
+    struct fetch *f = expect(&call, to, bytes);
+    if (!f) call.failed = CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = cb_call_send(&call);
+    if (f && result != CUDA_SUCCESS) end(f);
     return result;
+}
+
+CUresult cb_fetch_ask(struct cb_call *call, void *to, size_t bytes)
+{
+    struct fetch *f = call->failed == CUDA_SUCCESS ? expect(call, to, bytes) : NULL;
+    if (!f && call->failed == CUDA_SUCCESS) call->failed = CUDA_ERROR_OUT_OF_MEMORY;
+    return cb_call_ask(call); /* a refused one is ended by a notice like any other */
 }

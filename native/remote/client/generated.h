@@ -3,6 +3,7 @@
 #define CALABASH_REMOTE_CLIENT_GENERATED_H
 
 #include "remote/client/call.h"
+#include "remote/client/capture.h"
 #include "remote/client/current.h"
 #include "remote/client/object.h"
 #include "remote/client/refused.h"

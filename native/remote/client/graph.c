@@ -1,13 +1,12 @@
 /* Lists of the nodes of graphs. */
-#include "remote/client/session.h"
 #include "remote/wire/graph.h"
+#include "remote/client/session.h"
 
 static CUresult list(enum cb_nodes which, uint64_t id, CUgraphNode *out, CUgraphNode *to, size_t *count)
 {
     struct cb_call call;
     bool edges = which == CB_NODES_EDGES;
-    enum cb_kind kind =
-        which == CB_NODES_BEFORE || which == CB_NODES_BEHIND ? CB_KIND_NODE : CB_KIND_GRAPH;
+    enum cb_kind kind = which == CB_NODES_BEFORE || which == CB_NODES_BEHIND ? CB_KIND_NODE : CB_KIND_GRAPH;
     if (!count || (edges && !out != !to)) return CUDA_ERROR_INVALID_VALUE;
     size_t room = out ? *count : 0;
     if (room > CB_NODES_MAX) room = CB_NODES_MAX;

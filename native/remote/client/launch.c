@@ -2,6 +2,8 @@
  * Launches: packed, and sent without a question. One that the driver would refuse at once is asked instead of sent, so
  * that the program is told what the driver says, and not what is known of it here.
  */
+#include "remote/client/launch.h"
+
 #include "remote/client/attributes.h"
 #include "remote/client/current.h"
 #include "remote/client/function.h"
@@ -103,6 +105,11 @@ static CUresult put_parameters(struct cb_call *c, void **parameters, const struc
     return CUDA_SUCCESS;
 }
 
+CUresult cb_put_parameters(struct cb_call *c, const struct cb_function *f, void **parameters, void **extra)
+{
+    return extra ? put_packed(c, extra, f) : put_parameters(c, parameters, f);
+}
+
 /* ---- launches ---- */
 
 static CUresult launch(CUfunction function, const CUlaunchConfig *s, bool cooperative, void **parameters,
@@ -132,7 +139,7 @@ static CUresult launch(CUfunction function, const CUlaunchConfig *s, bool cooper
         cb_put_word(&call, (uint64_t)cooperative << 32 | s->sharedMemBytes);
         cb_put_handle(&call, CB_KIND_STREAM, (uintptr_t)s->hStream);
     }
-    CUresult result = extra ? put_packed(&call, extra, f) : put_parameters(&call, parameters, f);
+    CUresult result = cb_put_parameters(&call, f, parameters, extra);
     if (result != CUDA_SUCCESS && call.failed == CUDA_SUCCESS) call.failed = result;
     return plain ? cb_call_send(&call) : cb_call_ask(&call);
 }

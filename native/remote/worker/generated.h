@@ -56,7 +56,11 @@
     X(HOST_NODE_SET, true)   \
     X(HOST_EXEC_SET, true)   \
     X(USER_CREATE, true)     \
-    X(NODES, true)
+    X(NODES, true)           \
+    X(KERNEL_NODE, true)     \
+    X(MEMCPY_NODE, true)     \
+    X(MEM_ALLOC_NODE, true)  \
+    X(CAPTURE_INFO, true)
 
 #define CB_DECLARE(name, answered) CUresult cb_on_##name(struct cb_request *q);
 CB_OWN_HANDLERS(CB_DECLARE)

@@ -4,16 +4,15 @@
 #include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
 
-
 /* ---- the driver's functions, with what follows from them ---- */
 
-#define FOLLOWED(X)               \
+#define FOLLOWED(X)                \
     X(cuGraphInstantiateWithFlags) \
-    X(cuGraphLaunch)              \
-    X(cuGraphClone)               \
-    X(cuGraphAddChildGraphNode)   \
-    X(cuGraphExecUpdate)          \
-    X(cuGraphExecDestroy)         \
+    X(cuGraphLaunch)               \
+    X(cuGraphClone)                \
+    X(cuGraphAddChildGraphNode)    \
+    X(cuGraphExecUpdate)           \
+    X(cuGraphExecDestroy)          \
     X(cuGraphDestroy)
 
 #define KEEP(name) static cb_fn_##name driver_##name;
@@ -73,8 +72,8 @@ static CUresult follow_cuGraphDestroy(CUgraph graph)
 
 void cb_graph_follow(void)
 {
-#define FOLLOW(name)                       \
-    driver_##name = CB_CALL(name);         \
+#define FOLLOW(name)               \
+    driver_##name = CB_CALL(name); \
     cb_driver[CB_CUDA_##name] = (void *)follow_##name;
     FOLLOWED(FOLLOW)
 #undef FOLLOW
@@ -118,5 +117,27 @@ CUresult cb_on_NODES(struct cb_request *q)
         cb_give_word(q, cb_object_name(q, CB_KIND_NODE, out[i]));
         if (which == CB_NODES_EDGES) cb_give_word(q, cb_object_name(q, CB_KIND_NODE, to[i]));
     }
+    return result;
+}
+
+/* ---- captures ---- */
+
+CUresult cb_on_CAPTURE_INFO(struct cb_request *q)
+{
+    CUstream stream = cb_object_of(q, CB_KIND_STREAM, cb_take_word(q));
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    const CUgraphNode *nodes = NULL;
+    size_t count = 0;
+    if (!cb_taken(q)) return CB_MALFORMED;
+    if (q->failed != CUDA_SUCCESS) return q->failed;
+    CUresult result = CB_CALL(cuStreamGetCaptureInfo_v2)(stream, &status, &id, &graph, &nodes, &count);
+    cb_give_word(q, status);
+    cb_give_word(q, id);
+    cb_give_word(q, cb_object_name(q, CB_KIND_GRAPH, graph));
+    cb_give_word(q, count < CB_TAIL_MAX ? count : CB_TAIL_MAX);
+    for (size_t i = 0; i < count && i < CB_TAIL_MAX; i++)
+        cb_give_word(q, cb_object_name(q, CB_KIND_NODE, nodes[i]));
     return result;
 }
