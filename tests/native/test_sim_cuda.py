@@ -76,6 +76,9 @@ OVERLAP = {
 
 WAITS = {
     "a thread that waits does not hold back the one that it waits for": "threads_wait",
+    "a function runs while its program makes no call, and sees what was copied before it": "function_without_a_call",
+    "a copy is there when any later work of its stream is told to be done": "copies_before_the_answer",
+    "a capture binds the thread that began it, and others only when it is for all": "captures_by_thread",
 }
 
 

@@ -33,7 +33,8 @@ CUresult cb_capture_forbids(void)
     pthread_mutex_lock(&captures.lock);
     for (struct capture *c = captures.first; c; c = c->next) {
         bool mine = c->thread == self && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-        if (!mine && (c->mode != CU_STREAM_CAPTURE_MODE_GLOBAL || thread_mode != CU_STREAM_CAPTURE_MODE_GLOBAL))
+        if (!mine &&
+            (c->mode != CU_STREAM_CAPTURE_MODE_GLOBAL || thread_mode != CU_STREAM_CAPTURE_MODE_GLOBAL))
             continue;
         c->invalid = true;
         forbidden = true;
