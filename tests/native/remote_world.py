@@ -76,9 +76,9 @@ class RemoteNode(CudaNode):
         return [int(pid) for pid in children.read_text().split()]
 
     def wait_for_workers(self) -> None:
-        """A worker leaves by itself when its program has gone, and has nothing to say."""
+        """A worker leaves by itself when its program has gone, and has nothing to say; its driver may."""
         until(lambda: not self.workers(), "the workers are still there")
-        assert self.said.read_text() == ""
+        assert [line for line in self.said.read_text().splitlines() if not line.startswith("simulated CUDA: ")] == []
 
     def close(self) -> None:
         super().close()

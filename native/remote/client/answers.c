@@ -118,10 +118,11 @@ static bool read_frame(void)
 
 void cb_answers_lost(void)
 {
+    static bool told; /* whoever could not send may have found it out first */
     pthread_mutex_lock(&cb_line.lock);
-    if (!cb_line.gone)
+    if (!told)
         fprintf(stderr, "calabash: the connection to the GPU is lost%s\n", cb_link_reason(&cb_line.link));
-    cb_line.gone = true;
+    cb_line.gone = told = true;
     pthread_mutex_unlock(&cb_line.lock);
     pthread_mutex_lock(&answers.lock);
     for (struct cb_answer *a = answers.first; a; a = a->next) {
