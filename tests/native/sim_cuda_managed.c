@@ -114,12 +114,13 @@ static void written_by_the_host(void)
     CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST};
     static char content[1 << 20];
     OK(cuStreamCreate(&s, 0));
-    CUdeviceptr full, p;
-    OK(cuMemAlloc_v2(&full, 14 * GIB)); /* so that the next takes no place */
-    p = managed(GIB);
-    OK(cuMemFree_v2(full));
+    CUdeviceptr full, p = 0;
     double first = 1e9, second = 1e9;
     for (int i = 0; i < 8; i++) { /* a busy machine only adds to what one takes */
+        if (i) OK(cuMemFree_v2(p));
+        OK(cuMemAlloc_v2(&full, 14 * GIB)); /* so that the next takes no place */
+        p = managed(GIB);
+        OK(cuMemFree_v2(full));
         OK(cuMemcpyHtoD_v2(p, content, sizeof content));
         first = fmin(first, sweep(p, GIB));
         second = fmin(second, sweep(p, GIB));

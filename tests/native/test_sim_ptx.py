@@ -452,3 +452,11 @@ def test_directives_need_no_space_between_them(card: Runner) -> None:
 def test_a_little_beyond_what_was_asked_for_is_there_on_a_card_and_here(card: Runner) -> None:
     assert card.run(kernel("ld.global.u32 %r1, [%p0+508];", 1), "k", np.zeros(1, np.uint32))["result"] == 0
     assert card.run(kernel("ld.global.u32 %r1, [%p0+4096];", 1), "k", np.zeros(1, np.uint32))["result"] == 700
+
+
+def test_what_a_kernel_says_runs_unless_its_module_leaves_that_to_its_name(card: Runner) -> None:
+    text = kernel(f"mov.u32 %r0, 7;\n{STORE}", 2).replace(".entry k(", ".entry touch(")
+    by_name = text.replace(HEAD, f"{HEAD}.global .u32 calabash_kernels_by_name;\n")
+    out, size = np.zeros(32, np.uint32), np.zeros(1, np.uint64)
+    assert set(card.run(text, "touch", out, size)["arrays"][0].tolist()) == {7}
+    assert card.run(by_name, "touch", out, size)["result"] == 700, "the driver's own takes the address for a size"

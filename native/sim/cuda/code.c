@@ -50,6 +50,14 @@ const struct routine *code_entry(const struct code *c, const char *name)
     return c ? program_entry(c->program, name) : NULL;
 }
 
+bool code_by_name(const struct code *c)
+{
+    for (uint32_t i = 0; c && i < c->program->variable_count; i++) {
+        if (strcmp(c->program->variable[i].name, CODE_BY_NAME) == 0) return true;
+    }
+    return false;
+}
+
 uint32_t code_shared(const struct code *c)
 {
     return c ? (uint32_t)c->program->shared_bytes : 0;

@@ -17,6 +17,9 @@ const struct report *code_report(void);
 void code_free(struct code *c);
 
 const struct program *code_program(const struct code *c);
+/* Whether the module has a variable CODE_BY_NAME: its kernels whose names the driver knows are those. */
+#define CODE_BY_NAME "calabash_kernels_by_name"
+bool code_by_name(const struct code *c);
 const struct routine *code_entry(const struct code *c, const char *name);
 /* Bytes of the module's static shared memory, and of its constants. */
 uint32_t code_shared(const struct code *c);

@@ -139,11 +139,12 @@ void module_drop_context(struct context *c)
     }
 }
 
-/* What a function says runs, unless its text is a shell for a kernel of ours. */
+/* What a function says runs, unless its text is a shell for a kernel of ours, or leaves it to the name. */
 static void choose_form(struct function *f)
 {
     const struct routine *r = code_entry(f->module->code, f->entry->name);
-    if (!r || r->refused || (r->empty && f->kernel)) return;
+    if (!r || r->refused) return;
+    if (f->kernel && (r->empty || code_by_name(f->module->code))) return;
     f->routine = r;
     f->kernel = NULL;
 }

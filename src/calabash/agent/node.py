@@ -80,7 +80,7 @@ class NodeAgent:
             workers=workers,
         )
         self.changed: Callable[[], None] = lambda: None  # called, without any lock, whenever room may have appeared
-        self._parts.events.subscribe(lambda: self.changed())
+        self._parts.events.subscribe(self._tell_changed)
         self._watching = Watching(self._parts, home)
         self._granting = Granting(self._parts, library, settled=self._watching.record)
 
@@ -189,6 +189,9 @@ class NodeAgent:
     def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
         """Tell people."""
         self._parts.events.tell(kind, reason=reason, allocation=allocation, device=device, message=message)
+
+    def _tell_changed(self) -> None:
+        self.changed()
 
 
 def _not_held(allocation: str) -> CalabashError:

@@ -97,7 +97,8 @@ def allocations(pool: Pool, page: requests.AllocationPage) -> replies.Allocation
         held = {a.record.id for a in snapshot.allocations}
         over = pool.store.allocations(ended=True, limit=page.limit)
         shown = [_allocation(r, (), index, ()) for r in over if r.id not in held]
-    live = [*(a.record.id for a in snapshot.allocations), *(w.id for w in pool.binder.waiting())]
+    # One that is just being granted is held already, and still waits for its answer.
+    live = list(dict.fromkeys([*(a.record.id for a in snapshot.allocations), *(w.id for w in pool.binder.waiting())]))
     begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
     return _page(_live(pool, snapshot, index, live[begin:]), page.limit, shown)
 
