@@ -41,6 +41,9 @@ CAUSES: tuple[tuple[str, str], ...] = (
 )
 
 
+_PLACES = re.compile(r'File "[^"]*/(?:site-packages|python[0-9.]+)/')  # where this machine has them concerns nobody
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One test: passed, failed, skipped or expected to fail, and what it said."""
@@ -109,7 +112,7 @@ def outcomes(module: str, junit: Path) -> list[Outcome]:
         found = Outcome(name=name, result="passed")
         for child in case:
             if child.tag in ("failure", "error"):
-                said = f"{child.get('message') or ''}\n{child.text or ''}"
+                said = _PLACES.sub('File "', f"{child.get('message') or ''}\n{child.text or ''}")
                 found = Outcome(name=name, result="failed", said=said[-3000:])
             elif child.tag == "skipped":
                 kind = "expected failure" if child.get("type") == "pytest.xfail" else "skipped"
