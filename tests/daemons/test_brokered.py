@@ -90,7 +90,7 @@ def gone(world: World, pids: list[int]) -> bool:
 def nothing_is_left(world: World, pids: list[int]) -> None:
     """At once, and no directory of it."""
     assert elapsed_until(lambda: gone(world, pids), what="the allocation to end") < 20 * OVER_S
-    until(lambda: not list((world.home / "workers").iterdir()), what="its directory to go")
+    until(lambda: not list(world.home.glob("workers/*")), what="its directory to go")
 
 
 # -- what the tenant has ---------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ SOURCE = Path(__file__).with_name("remote_fuzz.c")
 INCLUDE = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "include"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 HOSTS_OWN = {"main", "host", "children", "control", "greeting", "remote"}
+GENERATED = ("remote/remote_worker.o", "remote/remote_nvml_worker.o", "api/cuda_resolve.o", "image/bytes.o")
 SESSIONS = 300
 RECORDING_MAX = 1 << 20
 
@@ -57,7 +58,7 @@ def fuzzer() -> Path:
         objects = [
             *(path for path in (out / "objects/remote/worker").glob("*.o") if path.stem not in HOSTS_OWN),
             *(path for path in (out / "objects/remote/wire").glob("*.o") if path.stem not in ("tls", "resume")),
-            *(out / "objects" / name for name in ("remote/remote_worker.o", "api/cuda_resolve.o", "image/bytes.o")),
+            *(out / "objects" / name for name in GENERATED),
         ]
         include: list[str | Path] = [
             f"-I{ROOT}/native",

@@ -23,7 +23,7 @@ class Tree:
             (root / folder).mkdir(parents=True)
         shutil.copy(ROOT / "tools" / "bootstrap", root / "tools")
         (root / "pyproject.toml").write_text("")
-        self.program("gcc", "exit 0")
+        self.program("gcc", "echo /usr/lib/libssl.a")
         self.program("uv", "echo noise; echo more noise >&2")
         self.program("make", '[ -f native/built ] || { case "$*" in *-q*) exit 1;; esac; touch native/built; }')
 

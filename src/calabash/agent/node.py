@@ -18,7 +18,7 @@ from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
 from calabash.agent.tenure import Tenure
 from calabash.agent.watching import Watching
-from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.allocation import AllocationRecord
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -79,8 +79,6 @@ class NodeAgent:
             tenure=tenure,
             workers=workers,
         )
-        self.changed: Callable[[], None] = lambda: None  # called, without any lock, whenever room may have appeared
-        self._parts.events.subscribe(self._tell_changed)
         self._watching = Watching(self._parts, home)
         self._granting = Granting(self._parts, library, settled=self._watching.record)
 
@@ -177,21 +175,13 @@ class NodeAgent:
         """Everything held, oldest first."""
         return self._parts.allocations.records()
 
-    def leaving(self) -> bool:
-        """Whether the programs of something that is held have ended, and its release is under way."""
-        with self._parts.lock:
-            return any(
-                record.state is AllocationState.RUNNING and not self._parts.membership.populated(record.id)
-                for record in self._parts.allocations.records()
-                if not record.request.standing
-            )
-
     def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
         """Tell people."""
         self._parts.events.tell(kind, reason=reason, allocation=allocation, device=device, message=message)
 
-    def _tell_changed(self) -> None:
-        self.changed()
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have it called, without any lock, whenever room may have appeared."""
+        self._parts.events.subscribe(changed)
 
 
 def _not_held(allocation: str) -> CalabashError:

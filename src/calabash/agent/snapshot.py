@@ -72,12 +72,14 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSnapshot:
-    """A held allocation: what it uses of each slice, its live processes, and whether its end was asked for."""
+    """A held allocation: what it uses of each slice, its live processes, whether its end was asked for, and whether its
+    programs have ended, so that it will be released in a moment."""
 
     record: AllocationRecord
     use: tuple[SliceUse, ...]
     processes: tuple[Process, ...] = ()
     ending: bool = False
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

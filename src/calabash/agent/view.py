@@ -6,7 +6,7 @@ from calabash.agent.allocations import slices_on
 from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
-from calabash.model.allocation import AllocationRecord
+from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import ILL, Device, NodeName
 from calabash.model.request import AllocationId, Isolation
 from calabash.seams.host.processes import Process, alive
@@ -75,4 +75,10 @@ def _allocation(parts: NodeParts, record: AllocationRecord, *, processes: bool) 
         use=tuple(parts.ledgers.use(record)),
         processes=(*_tenants(record), *parts.membership.processes(record.id)) if processes else (),
         ending=parts.allocations.ending(record.id),
+        leaving=_leaving(parts, record),
     )
+
+
+def _leaving(parts: NodeParts, record: AllocationRecord) -> bool:
+    runs = record.state is AllocationState.RUNNING and not record.request.standing
+    return runs and not parts.membership.populated(record.id)

@@ -48,7 +48,7 @@ class Pool:
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
         self._waiting = WaitingLimit((limits or Limits()).waiting)
-        agent.changed = self.binder.room_may_have_appeared
+        agent.subscribe(self.binder.room_may_have_appeared)
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Pool:
             if waiting.answer.done() or self.binder.bound(waiting):
                 return waiting
         if wanted.wait_s <= 0:
-            if not self.agent.leaving():
+            if not any(held.leaving for held in self.agent.snapshot().allocations):
                 self.refuse(waiting)
             return waiting
         self.agent.event("pending", reason=told.reason, allocation=waiting.id, message=told.message)

@@ -314,7 +314,8 @@ class Life:
         self.settle()
         deadline = time.monotonic() + PATIENCE_S
         while self.agent.records() or (self.home / "mps.json").exists():
-            assert time.monotonic() < deadline, "something is still held"
+            held = [(r.id, r.state, r.placement.mode, r.request.standing) for r in self.agent.records()]
+            assert time.monotonic() < deadline, f"still held: {held}, {list(self.home.iterdir())}"
             time.sleep(0.05)
         self.settle()
 
