@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.daemons.users import ANN, BOB, EVE, as_user, open_way
-from tests.daemons.world import World, until
+from tests.daemons.world import HANG_S, World, until
 
 from calabash.model.errors import CalabashError, Reason
 
@@ -226,7 +226,7 @@ def test_four_thousand_waiting_requests_of_one_user_do_not_hold_up_another(make_
             os._exit(1)
     try:
         assert os.read(reading, 1) == b"!"
-        until(lambda: world.client.get("/v1/status")["pending"] >= 4000, what="all to wait")
+        until(lambda: world.client.get("/v1/status")["pending"] >= 4000, within_s=3 * HANG_S, what="all to wait")
         found = sorted(as_user(ANN, lambda: _latencies(world, 100)))
     finally:
         os.kill(child, 9)
