@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.daemons.world import World
+from tests.daemons.world import World, until
 
 from calabash.model.errors import CalabashError, Reason
 
@@ -60,6 +60,7 @@ def test_a_layout_waits_until_a_program_that_has_just_ended_is_off_its_card(cut:
     for _ in range(3):
         program, allocation = cut.running(mig="1g.10gb")
         program.kill()
+        until(program.dead)
         card = {"device": "0", "instances": [{"profile": "3g.40gb", "start": 4}]}
         found = cut.client.post("/v1/mig/apply", {"cards": [card]})["items"]
         assert [(p["profile"], p["start"]) for p in found] == [("3g.40gb", 4)]
