@@ -12,16 +12,18 @@
 
 /* ---- mov ---- */
 
-static enum emitted pack(struct compiler *c, struct instruction *n, enum type t)
+typedef bool element_fn(struct compiler *c, const struct operand *o, uint32_t bytes, uint32_t *place,
+                        uint32_t *register_bytes);
+
+/* A vector of registers and one that holds all of them: the elements' places are listed, `whole` is where the other is. */
+static enum emitted between(struct compiler *c, const struct instruction *n, const struct operand *v,
+                            enum type t, bool placed, element_fn *element, op_fn *run, struct op **out)
 {
-    const struct operand *v = &n->operand[1], *item = &n->item[v->item];
-    uint32_t d, place[8], whole = type_bytes(t), bytes, width = 0;
-    if (!v->items || v->items > 8 || t == T_PRED || whole > 8 || whole % v->items ||
-        !operand_target(c, &n->operand[0], t, &d))
-        return whole > 8 ? EMIT_REFUSED : EMIT_MISMATCH;
+    const struct operand *item = &n->item[v->item];
+    uint32_t place[8], whole = type_bytes(t), bytes, width = 0;
+    if (!placed) return whole > 8 ? EMIT_REFUSED : EMIT_MISMATCH;
     for (uint32_t k = 0; k < v->items; k++) {
-        if (!operand_any_source(c, &item[k], whole / v->items, &place[k], &bytes) ||
-            (width && bytes != width))
+        if (!element(c, &item[k], whole / v->items, &place[k], &bytes) || (width && bytes != width))
             return EMIT_MISMATCH;
         width = bytes;
     }
@@ -29,8 +31,7 @@ static enum emitted pack(struct compiler *c, struct instruction *n, enum type t)
     for (uint32_t k = 0; k < v->items; k++) {
         if (!list_add(c, place[k])) return EMIT_BROKEN;
     }
-    struct op *o = emit(c, op_pack);
-    o->d = d;
+    struct op *o = *out = emit(c, run);
     o->list = list;
     o->list_count = v->items;
     o->width = (uint8_t)whole;
@@ -39,31 +40,32 @@ static enum emitted pack(struct compiler *c, struct instruction *n, enum type t)
     return EMIT_OK;
 }
 
+static bool divides(const struct operand *v, enum type t)
+{
+    uint32_t whole = type_bytes(t);
+    return v->items && v->items <= 8 && t != T_PRED && whole <= 8 && whole % v->items == 0;
+}
+
+static enum emitted pack(struct compiler *c, struct instruction *n, enum type t)
+{
+    struct op *o;
+    uint32_t d;
+    const struct operand *v = &n->operand[1];
+    bool placed = divides(v, t) && operand_target(c, &n->operand[0], t, &d);
+    enum emitted result = between(c, n, v, t, placed, operand_any_source, op_pack, &o);
+    if (result == EMIT_OK) o->d = d;
+    return result;
+}
+
 static enum emitted unpack(struct compiler *c, struct instruction *n, enum type t)
 {
-    const struct operand *v = &n->operand[0], *item = &n->item[v->item];
-    uint32_t a, place[8], whole = type_bytes(t), bytes, width = 0;
-    if (!v->items || v->items > 8 || t == T_PRED || whole > 8 || whole % v->items ||
-        !operand_source(c, &n->operand[1], t, &a))
-        return whole > 8 ? EMIT_REFUSED : EMIT_MISMATCH;
-    for (uint32_t k = 0; k < v->items; k++) {
-        if (!operand_any_target(c, &item[k], whole / v->items, &place[k], &bytes) ||
-            (width && bytes != width))
-            return EMIT_MISMATCH;
-        width = bytes;
-    }
-    uint32_t list = c->function->list_count;
-    for (uint32_t k = 0; k < v->items; k++) {
-        if (!list_add(c, place[k])) return EMIT_BROKEN;
-    }
-    struct op *o = emit(c, op_unpack);
-    o->a = a;
-    o->list = list;
-    o->list_count = v->items;
-    o->width = (uint8_t)whole;
-    o->shape = (uint8_t)(whole / v->items);
-    o->from = (uint8_t)width;
-    return EMIT_OK;
+    struct op *o;
+    uint32_t a;
+    const struct operand *v = &n->operand[0];
+    bool placed = divides(v, t) && operand_source(c, &n->operand[1], t, &a);
+    enum emitted result = between(c, n, v, t, placed, operand_any_target, op_unpack, &o);
+    if (result == EMIT_OK) o->a = a;
+    return result;
 }
 
 static enum emitted do_mov(struct compiler *c, struct instruction *n)
