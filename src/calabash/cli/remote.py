@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,24 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calabash.cli import output
-from calabash.cli.failure import say
-from calabash.cli.home import home
 from calabash.cli.output import Column, Row, command_line, dash
+from calabash.cli.remoteservers import ASK_S, account, every, views
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s, parse_memory_mib, parse_percent
 
 if TYPE_CHECKING:
-    from calabash.remote.account import RemoteAccount
-    from calabash.remote.contact import ServerContact
-
-ASK_S = 10.0
-
-
-def account() -> RemoteAccount:
-    """What this user keeps of servers."""
-    from calabash.remote.account import RemoteAccount  # noqa: PLC0415
-
-    return RemoteAccount(home() / "remote")
+    pass
 
 
 @click.group()
@@ -63,30 +51,6 @@ def remove(name: str) -> None:
     """Forget a server and its token."""
     account().remove(name)
     click.echo(name)
-
-
-def every(servers: Sequence[ServerContact], ask: Callable[[ServerContact], Any]) -> list[tuple[ServerContact, Any]]:
-    """What servers answer, all asked at once; those that do not are told of. Raises when none does."""
-
-    def asked(server: ServerContact) -> Any:
-        try:
-            return ask(server)
-        except CalabashError as error:
-            return error
-
-    with ThreadPoolExecutor(max_workers=min(32, len(servers))) as pool:
-        answers = list(zip(servers, pool.map(asked, servers), strict=True))
-    failed = [answer for _, answer in answers if isinstance(answer, CalabashError)]
-    if len(failed) == len(answers):
-        raise failed[0]
-    for error in failed:
-        say(f"warning: {error.message}")
-    return [(server, answer) for server, answer in answers if not isinstance(answer, CalabashError)]
-
-
-def views(servers: Sequence[ServerContact]) -> list[tuple[ServerContact, Any]]:
-    """The servers' cards."""
-    return every(servers, lambda server: server.call("GET", "/v1/server", timeout_s=ASK_S))
 
 
 _SERVER = Column(title="SERVER", text=lambda r: r["server"])

@@ -13,7 +13,7 @@ import msgspec
 
 from calabash.cli import ask
 from calabash.cli.failure import say
-from calabash.cli.remote import account, views
+from calabash.cli.remoteservers import account, views
 from calabash.cli.run import become_with_worker
 from calabash.model.errors import CalabashError, Reason
 from calabash.remote.choice import rank
