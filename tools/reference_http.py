@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from calabash.api import replies, requests
-from calabash.api.routes import ROUTES, Route
+from calabash.api.route import Route
+from calabash.api.routes import ROUTES
 from calabash.model.request import ComputePolicy
 
 _REF = "#/components/schemas/{name}"
