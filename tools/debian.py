@@ -68,6 +68,8 @@ def fetch(roots: Sequence[str], cache: Path, architecture: str = "") -> list[Deb
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "root",
         "Debug::NoLocking": "true",
+        "Acquire::Retries": "3",
+        "APT::Update::Error-Mode": "any",  # a list that is missing would otherwise be found out by the packages that are
     }
     lists = cache / f"lists-{architecture}"
     if architecture:
