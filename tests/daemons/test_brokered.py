@@ -18,6 +18,7 @@ from bench._lab import program
 from tests.daemons.terminal import TENANT, Terminal
 from tests.daemons.users import ANN, EVE, as_user, open_way
 from tests.daemons.world import NATIVE, SIM, Program, World, elapsed_until, until
+from tests.native import remote_code_program
 from tests.native import remote_greetings as hello
 
 from calabash.model.units import MIB
@@ -25,6 +26,7 @@ from calabash.seams.gpu import sim
 from calabash.seams.host.processes import identify, owner
 
 BROKERED: dict[str, Any] = {"isolation": "brokered", "memory_mib": 2048, "cores": 50}
+KERNELS = Path(remote_code_program.__file__)  # a program that loads them, and tells what travelled
 OVER_S = 1.0  # how soon nothing is left
 ROOT = os.geteuid() == 0
 # Without a body of its own the simulated card takes its own kernel of that name, which lasts exactly as long as asked.
@@ -156,6 +158,35 @@ def test_a_worker_and_a_software_slice_share_a_card_as_asked_and_the_books_say_s
     assert 45 < shown[0] < 80, shown
     (line,) = [row for row in terminal("top", "--once").stdout.splitlines() if found[0]["id"] in row]
     assert "2GiB" in line
+    terminal.close()
+
+
+def code_bytes(terminal: Any, *options: str) -> int:
+    """What loading its code has cost a program on the line, by the driver's own counter."""
+    words = ("run", "--isolation", "brokered", *options, "--memory", "2GiB", "--cores", "30", "--")
+    sent: int = json.loads(terminal(*words, sys.executable, str(KERNELS), "loaded").stdout)["load"]["image_bytes"]
+    return sent
+
+
+def test_the_second_start_of_a_tenants_program_sends_no_byte_of_code_also_after_a_restart(
+    make_world: Callable[..., World], tmp_path: Path
+) -> None:
+    world = make_world()
+    world.up()
+    terminal = Terminal(world.home, tmp_path)
+    assert code_bytes(terminal) > 0
+    assert code_bytes(terminal) == 0
+    assert code_bytes(terminal, "--tenant", "another") > 0, "what one tenant has sent is not another's to ask for"
+    world.kill()
+    world.up()
+    assert code_bytes(terminal) == 0
+    kept = sorted((world.home / "images").iterdir())
+    assert (world.home / "images").stat().st_mode & 0o777 == 0o700
+    assert [(path.stat().st_uid, path.stat().st_mode & 0o777) for path in kept] == [(os.geteuid(), 0o600)] * 2
+    for path in kept:
+        path.write_bytes(os.urandom(path.stat().st_size))
+    assert code_bytes(terminal) > 0, "a damaged file is not believed"
+    assert code_bytes(terminal) == 0
     terminal.close()
 
 

@@ -5,15 +5,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define BYTES_MAX  (2ull << 30)
 #define COUNT_MAX  65536u
 #define MAGIC      0x3153454741414243ull /* "CBAAGES1" */
+#define GIVEN      "fd:"
 #define ALIGNED(x) (((x) + 63u) & ~(uint64_t)63u)
 
 /* The file begins with one of these, whose `bytes` are 0; then each image has one before it. Those of another round are
@@ -31,6 +32,14 @@ struct place {
 
 static int file = -1;
 
+/* A descriptor that whoever started us has left open; the file may be one that we could not open ourselves. */
+static int given(const char *text)
+{
+    char *end = NULL;
+    long fd = strtol(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && fd <= INT_MAX ? (int)fd : -1;
+}
+
 bool cb_shelf_open(void)
 {
     static bool tried;
@@ -38,7 +47,9 @@ bool cb_shelf_open(void)
     const char *path = getenv("CALABASH_IMAGES");
     if (tried || !path || !*path) return file >= 0;
     tried = true;
-    file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    file = strncmp(path, GIVEN, sizeof GIVEN - 1) == 0
+               ? given(path + sizeof GIVEN - 1)
+               : open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (file >= 0 && (fstat(file, &s) != 0 || !S_ISREG(s.st_mode))) {
         close(file);
         file = -1;
@@ -74,15 +85,22 @@ static bool write_all(uint64_t at, const void *from, size_t bytes)
     return true;
 }
 
-/* Nobody is waited for: whoever holds the lock may be anybody. */
-static bool lock(int how)
+/* Nobody is waited for: whoever holds the lock may be anybody. It is this process's, for workers of one host have the
+ * descriptor in common. */
+static bool set_lock(short how)
 {
-    return cb_shelf_open() && flock(file, how | LOCK_NB) == 0;
+    struct flock whole = {.l_type = how, .l_whence = SEEK_SET};
+    return fcntl(file, F_SETLK, &whole) == 0;
+}
+
+static bool lock(short how)
+{
+    return cb_shelf_open() && set_lock(how);
 }
 
 static void unlock(void)
 {
-    flock(file, LOCK_UN);
+    set_lock(F_UNLCK);
 }
 
 static uint64_t most(void)
@@ -116,7 +134,7 @@ void *cb_shelf_read(const uint8_t hash[CB_HASH_BYTES], size_t bytes)
 {
     struct place p;
     uint8_t *data = NULL, found[CB_HASH_BYTES];
-    if (!lock(LOCK_SH)) return NULL;
+    if (!lock(F_RDLCK)) return NULL;
     if (find(hash, bytes, &p) && (data = malloc(bytes + 8)) &&
         !read_all(p.at + sizeof p.label, data, bytes)) {
         free(data);
@@ -128,7 +146,7 @@ void *cb_shelf_read(const uint8_t hash[CB_HASH_BYTES], size_t bytes)
     cb_hash(data, bytes, found);
     if (memcmp(found, hash, sizeof found) == 0) return data;
     free(data);
-    if (lock(LOCK_EX)) { /* it is not what its label says: nobody shall look at it again */
+    if (lock(F_WRLCK)) { /* it is not what its label says: nobody shall look at it again */
         memset(p.label.hash, 0, sizeof p.label.hash);
         write_all(p.at, &p.label, sizeof p.label);
         unlock();
@@ -149,7 +167,7 @@ void cb_shelf_write(const uint8_t hash[CB_HASH_BYTES], const void *data, size_t 
     struct place p;
     struct label first = {.magic = MAGIC};
     uint64_t limit = most(), need = 2 * sizeof first + ALIGNED(bytes);
-    if (need + sizeof first > limit || !lock(LOCK_EX)) return;
+    if (need + sizeof first > limit || !lock(F_WRLCK)) return;
     if (!find(hash, bytes, &p)) {
         bool empty = !p.end || p.end + need > limit;
         uint64_t at = empty ? sizeof first : p.at;

@@ -1,7 +1,8 @@
 /*
- * Images in a file, one after another, each with its hash: CALABASH_IMAGES names it; there is no shelf without. The file is
- * its tenant's alone, and what is read from it is used only when it has the hash that was asked for. When the next image
- * would make it longer than CALABASH_IMAGES_MAX bytes it is emptied, and begins again.
+ * Images in a file, one after another, each with its hash: CALABASH_IMAGES names it, by its path or as a descriptor that is
+ * open already (fd:NUMBER); there is no shelf without. The file is its tenant's alone, and what is read from it is used only
+ * when it has the hash that was asked for. When the next image would make it longer than CALABASH_IMAGES_MAX bytes it is
+ * emptied, and begins again.
  */
 #ifndef CALABASH_REMOTE_SHELF_H
 #define CALABASH_REMOTE_SHELF_H

@@ -16,6 +16,7 @@ import structlog
 
 from calabash.agent.modes.brokered_book import HostBook, RunningHost
 from calabash.agent.modes.brokered_host import SOCKET_FILE, WorkerHost
+from calabash.agent.modes.brokered_images import ImageFiles
 from calabash.agent.modes.brokered_place import enclosure_of, program_edits
 from calabash.agent.modes.brokered_users import FreeUsers
 from calabash.agent.modes.protocol import NodeTools
@@ -33,6 +34,7 @@ from calabash.sharing import brokered
 from calabash.sharing.protocol import Edits
 
 UNUSED_NS = 10_000_000_000  # how long a host waits for the first program of an asker that cannot be seen
+BOUND_NS = 5_000_000_000  # how often what workers keep is looked at
 WORKER_DIED = "worker_died"
 
 log = structlog.get_logger(__name__)
@@ -52,6 +54,8 @@ class BrokeredExecutor(VgpuExecutor):
         self._endings = Endings()
         self._book = HostBook(tools.home / "workers.json")
         self._users = FreeUsers(tools.workers)
+        self._images = ImageFiles(tools.home / "images")
+        self._bounded_ns = 0
 
     def start(self) -> None:
         """What contexts cost is learned by the mode beside which this one serves."""
@@ -93,12 +97,18 @@ class BrokeredExecutor(VgpuExecutor):
         slot = self._tools.slot_of(record.id)
         lease = slot / LEASE_FILE
         host.used_ns = time.monotonic_ns()
-        host.start(
-            enclosure_of(self._tools, record, slot, user=host.user),
-            tenant=record.uid,
-            lease=lease if lease.exists() else None,
-            join=lambda process: self._tools.join(record.id, process),
-        )
+        images = self._images.open(uid=record.uid, tenant=record.request.tenant)
+        try:
+            host.start(
+                enclosure_of(self._tools, record, slot, user=host.user),
+                tenant=record.uid,
+                lease=lease if lease.exists() else None,
+                images=images,
+                join=lambda process: self._tools.join(record.id, process),
+            )
+        finally:
+            if images is not None:
+                images.close()
         self._write_book()
 
     def edits(self, record: AllocationRecord) -> Edits:
@@ -148,6 +158,9 @@ class BrokeredExecutor(VgpuExecutor):
                 self._look_at(host)
         for host in over:
             self._clear(host)
+        if hosts and time.monotonic_ns() - self._bounded_ns > BOUND_NS:
+            self._images.bound()
+            self._bounded_ns = time.monotonic_ns()
 
     def stop(self) -> None:
         """Hosts go on; the next pool takes them over."""

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from calabash.agent.modes.brokered_images import ImageFile
 from calabash.agent.modes.brokered_log import WorkerLog
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -51,12 +52,21 @@ class WorkerHost:
         """Where programs connect."""
         return self._directory / SOCKET_FILE
 
-    def start(self, enclosure: Enclosure, *, tenant: int, lease: Path | None, join: Callable[[Process], None]) -> None:
+    def start(
+        self,
+        enclosure: Enclosure,
+        *,
+        tenant: int,
+        lease: Path | None,
+        images: ImageFile | None,
+        join: Callable[[Process], None],
+    ) -> None:
         """Start it, a member of its allocation before it does anything. Raises CalabashError.
 
         Args:
             tenant: the user who may connect.
             lease: where members are known by a lock on this file, which it then holds.
+            images: where its workers keep images of code; None: nowhere.
             join: makes it a member.
         """
         worker, launcher = remote_library_dir() / "calabash-worker", remote_library_dir() / "calabash-enclose"
@@ -73,6 +83,9 @@ class WorkerHost:
                     fcntl.flock(held, fcntl.LOCK_SH)
                     passed.append(held)
                 root = replace(enclosure, root=self._directory / "root") if enclosure.root else enclosure
+                if images is not None:
+                    passed.append(images.descriptor)
+                    root = replace(root, environment={**root.environment, **images.environment()})
                 said = self._log.open()
                 program = [str(worker), "--listen", str(listener.fileno())]
                 if tenant >= 0:
