@@ -1,0 +1,47 @@
+"""From what was used to what it costs: usage intervals -> rated lines -> invoices, as functions of their arguments.
+
+What lives here, each a module:
+
+* ``intervals``: what was held and measured, as columns of integers;
+* ``calendar``: months and times of day in a time zone, daylight saving included;
+* ``guarantees``: which part of what a tenant held was guaranteed, and which was borrowed;
+* ``tariffs``: prices with their validity, times of day, tiers, commitments, discounts and tax;
+* ``rating`` and ``filling``: quantities to lines, prices and tiers to amounts;
+* ``invoices``: lines to an invoice, and its reversal;
+* ``money``: decimals and their rounding.
+
+Quantities are integers of fine units (a percent of a device for a microsecond), amounts are exact fractions until they are
+rounded once, so that neither the order of the intervals nor where they were cut apart can change a cent.
+
+What never lives here: clocks, files, sockets, logging, databases, floating-point money.
+"""
+
+from calabash.ledger.calendar import Period, TimeWindow, month_period
+from calabash.ledger.guarantees import GuaranteeChange
+from calabash.ledger.intervals import Usage, UsageInterval
+from calabash.ledger.invoices import Invoice, InvoiceKind, TaxLine, invoice, reverse
+from calabash.ledger.rated import Measure, RatedLine
+from calabash.ledger.rating import rate
+from calabash.ledger.tariffs import Commitment, Price, Tariff, Tax, Tier
+
+__all__ = [
+    "Commitment",
+    "GuaranteeChange",
+    "Invoice",
+    "InvoiceKind",
+    "Measure",
+    "Period",
+    "Price",
+    "RatedLine",
+    "Tariff",
+    "Tax",
+    "TaxLine",
+    "Tier",
+    "TimeWindow",
+    "Usage",
+    "UsageInterval",
+    "invoice",
+    "month_period",
+    "rate",
+    "reverse",
+]

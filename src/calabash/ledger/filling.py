@@ -1,0 +1,160 @@
+"""Quantities into commitments and tiers, and their exact amounts into coins.
+
+The first hours of a price are those that were committed to; then its tiers are filled in order. When several projects
+share a price, each part goes to them in proportion to what they used, in whole units that add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+
+from calabash.ledger.calendar import Period
+from calabash.ledger.intervals import LineKey
+from calabash.ledger.money import apportioned
+from calabash.ledger.rated import GPU, Measure, RatedLine, per_hour, unit_of
+from calabash.ledger.tariffs import Commitment, Price, Tariff
+from calabash.model.errors import CalabashError, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """All that has one price; ``tariff`` is an index, -1 for none, ``price`` None where the tariff has none for it."""
+
+    tariff: int
+    price: Price | None
+    measure: Measure
+    quantities: dict[LineKey, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """So much of the first that is left, at that price."""
+
+    quantity: int
+    price: Decimal
+    tier: int = 0
+    committed: bool = False
+
+
+def filled(
+    buckets: Sequence[Bucket],
+    *,
+    tenant: str,
+    tariffs: Sequence[Tariff],
+    in_force_us: dict[int, int],
+    period: Period,
+) -> list[RatedLine]:
+    """The lines, in the order of tariffs and of their prices. Raises CalabashError for more than one currency."""
+    lines: list[RatedLine] = []
+    for index in sorted(in_force_us, key=lambda i: tariffs[i].valid_from_us):
+        tariff = tariffs[index]
+        length = Fraction(in_force_us[index], period.length_us)
+        commitments = {c.of_price: c for c in tariff.commitments}
+        own = {(b.price.name, b.measure): b for b in buckets if b.tariff == index and b.price}
+        for price in tariff.prices:
+            commitment = commitments.get(price.name)
+            committed = 0
+            if commitment is not None:
+                committed = int(Fraction(commitment.hours) * per_hour(price.measure) * length)
+                lines.append(_committed(tenant, tariff, price, commitment, committed))
+            bucket = own.get((price.name, price.measure))
+            if bucket is not None:
+                lines += _lines(tenant, tariff, bucket, committed)
+        lines += _unpriced(tenant, [b for b in buckets if b.tariff == index], tariff)
+    lines += _unpriced(tenant, [b for b in buckets if b.tariff < 0], None)
+    return _in_coins(lines)
+
+
+def _lines(tenant: str, tariff: Tariff, bucket: Bucket, committed: int) -> list[RatedLine]:
+    price = bucket.price
+    assert price is not None
+    left = dict(sorted(bucket.quantities.items()))
+    found = []
+    for part in _parts(price, sum(left.values()), committed):
+        taken = _shared(left, part.quantity)
+        for key, quantity in taken.items():
+            left[key] -= quantity
+            if quantity:
+                line = _line(tenant, tariff, price.measure, quantity, key)
+                discount = tariff.preemptible_discount_percent if key.preemptible and not part.committed else Decimal(0)
+                found.append(
+                    replace(
+                        line,
+                        price=price.name,
+                        window=price.window,
+                        tier=part.tier,
+                        committed=part.committed,
+                        unit_price=part.price,
+                        discount_percent=discount,
+                    )
+                )
+    return found
+
+
+def _parts(price: Price, total: int, committed: int) -> list[_Part]:
+    """What is committed first, then tier by tier, up to the total."""
+    found = [_Part(quantity=min(committed, total), price=Decimal(0), committed=True)]
+    begins = [0, *(int(Fraction(tier.above_hours) * per_hour(price.measure)) for tier in price.tiers)]
+    prices = [price.price, *(tier.price for tier in price.tiers)]
+    for tier, (begin, amount) in enumerate(zip(begins, prices, strict=True)):
+        end = begins[tier + 1] if tier + 1 < len(begins) else total
+        quantity = min(end, total) - max(begin, committed)
+        found.append(_Part(quantity=max(0, quantity), price=amount, tier=tier))
+    return found
+
+
+def _shared(left: dict[LineKey, int], quantity: int) -> dict[LineKey, int]:
+    """So much of what is left, of each in proportion: differences of floors, which add up."""
+    total, so_far, given = sum(left.values()), 0, 0
+    found = {}
+    for key, amount in left.items():
+        so_far += amount
+        upto = so_far * quantity // total if total else 0
+        found[key], given = upto - given, upto
+    return found
+
+
+def _unpriced(tenant: str, buckets: Sequence[Bucket], tariff: Tariff | None) -> list[RatedLine]:
+    """Hours of devices that no price is for; they are shown and cost nothing."""
+    return [
+        _line(tenant, tariff, bucket.measure, quantity, key)
+        for bucket in sorted(buckets, key=lambda b: GPU.index(b.measure) if b.measure in GPU else -1)
+        if bucket.price is None
+        for key, quantity in sorted(bucket.quantities.items())
+    ]
+
+
+def _line(tenant: str, tariff: Tariff | None, measure: Measure, quantity: int, key: LineKey | None = None) -> RatedLine:
+    line = RatedLine(
+        tenant=tenant, measure=measure, quantity=quantity, per_hour=per_hour(measure), unit=unit_of(measure)
+    )
+    if key is not None:
+        line = replace(line, project=key.project, model=key.model, mode=key.mode, preemptible=key.preemptible)
+    if tariff is not None:
+        tax = tariff.tax
+        line = replace(line, tariff=tariff.name, currency=tariff.currency, tax_name=tax.name, tax_percent=tax.percent)
+    return line
+
+
+def _committed(tenant: str, tariff: Tariff, price: Price, commitment: Commitment, quantity: int) -> RatedLine:
+    line = _line(tenant, tariff, price.measure, quantity)
+    return replace(line, measure=Measure.COMMITMENT, price=price.name, window=price.window, unit_price=commitment.price)
+
+
+def _in_coins(lines: Sequence[RatedLine]) -> list[RatedLine]:
+    currencies = sorted({line.currency for line in lines if line.currency})
+    if len(currencies) > 1:
+        raise CalabashError(
+            f"tariffs in {' and '.join(currencies)} are in force in one period",
+            reason=Reason.CONFLICT,
+            hint="give the tenant tariffs of one currency, or begin the new one with a month",
+        )
+    exact = [
+        Fraction(line.unit_price) * line.quantity / line.per_hour * (100 - Fraction(line.discount_percent)) / 100
+        for line in lines
+    ]
+    amounts = apportioned(exact, currencies[0] if currencies else "")
+    return [replace(line, amount=amount) for line, amount in zip(lines, amounts, strict=True)]

@@ -1,0 +1,268 @@
+"""Laws of rating: nothing is lost, nothing is charged twice, and how usage was written down changes no cent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from bench import _plain_ledger as plain
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.ledger.worlds import BERLIN, MONTH_S, NIGHT, NOVEMBER, changes, interval, intervals, some, tariff
+
+from calabash.ledger import (
+    GuaranteeChange,
+    Measure,
+    Period,
+    Price,
+    RatedLine,
+    Tariff,
+    Tier,
+    Usage,
+    UsageInterval,
+    invoice,
+    month_period,
+    rate,
+    reverse,
+)
+from calabash.ledger.calendar import HOUR_US, window_edges
+from calabash.ledger.money import apportioned
+from calabash.model.errors import CalabashError
+
+GPU = {Measure.GUARANTEED, Measure.BORROWED}
+
+
+def rated(
+    usage: Sequence[UsageInterval],
+    *tariffs: Tariff,
+    guarantees: Sequence[GuaranteeChange] = (),
+    period: Period = NOVEMBER,
+) -> list[RatedLine]:
+    return rate(Usage.of(usage), tenant="vision", tariffs=tariffs, guarantees=guarantees, period=period)
+
+
+def quantity(lines: Sequence[RatedLine], *measures: Measure) -> int:
+    return sum(line.quantity for line in lines if line.measure in measures)
+
+
+def cut(draw: st.DataObject, whole: UsageInterval) -> list[UsageInterval]:
+    """The same in two parts, with what was measured divided anyhow."""
+    at = draw.draw(st.integers(whole.from_us, whole.to_us))
+    busy, idle = draw.draw(st.integers(0, whole.busy_us)), draw.draw(st.integers(0, whole.idle_us))
+    return [
+        replace(whole, to_us=at, busy_us=busy, idle_us=idle),
+        replace(whole, from_us=at, busy_us=whole.busy_us - busy, idle_us=whole.idle_us - idle),
+    ]
+
+
+@given(usage=some, guarantees=changes)
+def test_the_quantities_of_the_lines_are_those_of_the_intervals(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange]
+) -> None:
+    lines = rated(usage, tariff(), guarantees=guarantees)
+    assert quantity(lines, *GPU) == sum((i.to_us - i.from_us) * i.share_percent for i in usage)
+    assert quantity(lines, Measure.BUSY) == sum(i.busy_us for i in usage if i.mode == "vgpu")
+    assert quantity(lines, Measure.IDLE) == sum(i.idle_us for i in usage)
+    assert all(line.quantity >= 0 for line in lines)
+
+
+@given(usage=some, guarantees=changes, data=st.data())
+def test_intervals_may_be_cut_anywhere_and_come_in_any_order(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange], data: st.DataObject
+) -> None:
+    pieces = [piece for whole in usage for half in cut(data, whole) for piece in cut(data, half)]
+    pieces = data.draw(st.permutations(pieces))
+    assert rated(pieces, tariff(), guarantees=guarantees) == rated(usage, tariff(), guarantees=guarantees)
+
+
+@given(usage=some, guarantees=changes)
+def test_the_net_amount_is_that_of_a_plain_recomputation(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange]
+) -> None:
+    prices = tuple(replace(price, tiers=()) for price in tariff().prices)
+    one = tariff(prices=prices, preemptible_discount_percent=Decimal(0))
+    lines = rated(usage, one, guarantees=guarantees)
+    bill = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    assert bill.net == plain.net(usage, tariff=one, guarantees=guarantees, period=NOVEMBER)
+
+
+@given(usage=st.lists(intervals().map(lambda i: replace(i, preemptible=False)), max_size=8), guarantees=changes)
+def test_tiers_and_commitments_are_those_of_a_plain_recomputation(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange]
+) -> None:
+    lines = rated(usage, tariff(), guarantees=guarantees)
+    total = sum((line.amount for line in lines), Decimal(0))
+    assert total == plain.net(usage, tariff=tariff(), guarantees=guarantees, period=NOVEMBER)
+
+
+@given(usage=st.lists(intervals(beyond_s=200_000), max_size=8), guarantees=changes)
+def test_what_crosses_the_end_of_a_month_is_rated_once(
+    usage: list[UsageInterval], guarantees: list[GuaranteeChange]
+) -> None:
+    months = [month_period(month, BERLIN) for month in ("2026-10", "2026-11", "2026-12")]
+    lines = [line for month in months for line in rated(usage, tariff(), guarantees=guarantees, period=month)]
+    assert quantity(lines, *GPU) == sum((i.to_us - i.from_us) * i.share_percent for i in usage)
+    assert quantity(lines, Measure.IDLE) == sum(i.idle_us for i in usage)
+
+
+@given(usage=some, guarantees=changes)
+def test_a_reversal_takes_back_all_of_an_invoice(usage: list[UsageInterval], guarantees: list[GuaranteeChange]) -> None:
+    lines = rated(usage, tariff(), guarantees=guarantees)
+    bill = invoice(lines, tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    issued = replace(bill, number="2026-000001")
+    back = reverse(issued)
+    assert back.reverses == "2026-000001"
+    assert [a.amount + b.amount for a, b in zip(issued.lines, back.lines, strict=True)] == [0] * len(lines)
+    assert [a.quantity + b.quantity for a, b in zip(issued.lines, back.lines, strict=True)] == [0] * len(lines)
+    assert issued.net + back.net == issued.total + back.total == 0
+    assert sum((t.amount for t in (*issued.taxes, *back.taxes)), Decimal(0)) == 0
+
+
+@given(st.lists(st.fractions(0, 10**6), max_size=30), st.sampled_from(["EUR", "JPY", "KWD"]))
+def test_rounding_keeps_the_total_and_moves_no_part_by_a_coin(amounts: list[Fraction], currency: str) -> None:
+    parts = apportioned(amounts, currency)
+    coin = {"EUR": Fraction(1, 100), "JPY": Fraction(1), "KWD": Fraction(1, 1000)}[currency]
+    assert sum(map(Fraction, parts)) == round(sum(amounts, Fraction(0)) / coin) * coin
+    assert all(abs(Fraction(part) - exact) < coin for part, exact in zip(parts, amounts, strict=True))
+
+
+def test_what_a_tenant_holds_beyond_its_guarantee_is_borrowed_at_every_moment() -> None:
+    usage = [interval(0, 7200), interval(3600, 7200), interval(5400, 7200, 50)]
+    lines = rated(usage, tariff(), guarantees=[GuaranteeChange(at_us=0, guarantee_milli=1500)])
+    # One device for an hour and a half is within 1.5; then 2 for half an hour and 2.5 for half an hour.
+    assert quantity(lines, Measure.BORROWED) / (100 * HOUR_US) == pytest.approx(0.5 * 0.5 + 1.0 * 0.5)
+    assert quantity(lines, *GPU) == (7200 + 3600 + 900) * 100 * 1_000_000
+
+
+def test_a_guarantee_counts_from_the_moment_it_is_given() -> None:
+    raised = [GuaranteeChange(at_us=NOVEMBER.from_us + HOUR_US, guarantee_milli=1000)]
+    assert quantity(rated([interval(0, 7200)], tariff(), guarantees=raised), Measure.BORROWED) == 100 * HOUR_US
+
+
+def test_tiers_are_filled_in_order_and_shared_by_projects_in_proportion() -> None:
+    tiers = (Tier(above_hours=Decimal(10), price=Decimal(1)),)
+    price = Price(name="gpu", measure=Measure.BORROWED, price=Decimal(2), tiers=tiers)
+    usage = [interval(0, 3600 * 30, project="a"), interval(0, 3600 * 10, project="b")]
+    lines = rated(usage, tariff(prices=(price,), commitments=()))
+    found = {(line.project, line.tier): line.hours for line in lines}
+    assert found == {
+        ("a", 0): Decimal("7.5"),
+        ("b", 0): Decimal("2.5"),
+        ("a", 1): Decimal("22.5"),
+        ("b", 1): Decimal("7.5"),
+    }
+    assert sum(line.amount for line in lines) == 10 * 2 + 30 * 1
+
+
+def test_a_commitment_is_paid_whether_it_is_used_or_not_and_covers_what_is_used() -> None:
+    own = tariff(prices=(Price(name="gpu", measure=Measure.BORROWED, price=Decimal(2)),))
+    commitment = replace(tariff().commitments[0], hours=Decimal(100), price=Decimal(1))
+    own = replace(own, commitments=(commitment,))
+    assert sum(line.amount for line in rated([], own)) == 100
+    assert sum(line.amount for line in rated([interval(0, 3600 * 60)], own)) == 100
+    assert sum(line.amount for line in rated([interval(0, 3600 * 130)], own)) == 100 + 30 * 2
+    first_half = replace(own, valid_to_us=NOVEMBER.from_us + NOVEMBER.length_us // 2)
+    assert sum(line.amount for line in rated([], first_half)) == 50
+
+
+def test_preemptible_use_costs_less_by_the_discount() -> None:
+    own = tariff(
+        prices=(Price(name="gpu", measure=Measure.BORROWED, price=Decimal(2)),),
+        commitments=(),
+        preemptible_discount_percent=Decimal(25),
+    )
+    lines = rated([interval(0, 36_000), interval(0, 36_000, preemptible=True)], own)
+    assert {line.preemptible: line.amount for line in lines} == {False: Decimal("20.00"), True: Decimal("15.00")}
+
+
+def test_the_tariff_in_force_counts_and_one_that_names_the_tenant_goes_before_one_for_all() -> None:
+    def one(name: str, price: int, **more: object) -> Tariff:
+        prices = (Price(name="gpu", measure=Measure.BORROWED, price=Decimal(price)),)
+        return tariff(name=name, prices=prices, commitments=(), **more)
+
+    tariffs = [
+        one("all", 1),
+        one("mine", 5, tenants=("vision",), valid_to_us=NOVEMBER.from_us + HOUR_US),
+        one("later", 2, valid_from_us=NOVEMBER.from_us + 2 * HOUR_US),
+        one("others", 9, tenants=("speech",)),
+    ]
+    lines = rated([interval(0, 3 * 3600)], *tariffs)
+    assert {line.tariff: line.amount for line in lines} == {"mine": 5, "all": 1, "later": 2}
+
+
+def test_hours_without_a_tariff_or_a_price_are_shown_and_cost_nothing() -> None:
+    lines = rated([interval(0, 3600)], tariff(prices=(), commitments=()))
+    assert [(float(line.hours), float(line.amount), line.price) for line in lines] == [(1, 0, "")]
+    assert [(float(line.hours), line.tariff) for line in rated([interval(0, 3600)])] == [(1, "")]
+
+
+def test_tariffs_of_two_currencies_in_one_month_are_refused() -> None:
+    dollars = tariff(name="us", currency="USD", valid_from_us=NOVEMBER.from_us + HOUR_US)
+    with pytest.raises(CalabashError, match="EUR and USD"):
+        rated([interval(0, 7200)], tariff(), dollars)
+
+
+@pytest.mark.parametrize(
+    ("month", "hours", "night_hours"),
+    [("2026-03", 743, 31 * 8 - 1), ("2026-10", 745, 31 * 8 + 1), ("2026-11", 720, 240)],
+)
+def test_months_and_nights_of_a_clock_change_are_as_long_as_they_are(month: str, hours: int, night_hours: int) -> None:
+    period = month_period(month, BERLIN)
+    assert period.length_us == hours * HOUR_US
+    edges = [*window_edges(period, [NIGHT], BERLIN), (period.to_us, frozenset[str]())]
+    night = sum(until - at for (at, opened), (until, _) in pairwise(edges) if opened)
+    assert night == night_hours * HOUR_US
+    whole = UsageInterval(from_us=period.from_us, to_us=period.to_us, share_percent=100, model="T4", mode="exclusive")
+    sure = [GuaranteeChange(at_us=0, guarantee_milli=1000)]
+    lines = rated([whole], tariff(commitments=()), guarantees=sure, period=period)
+    by_price = {line.price: line.hours for line in lines}
+    assert by_price["night"] == night_hours
+    assert by_price["gpu"] == hours - night_hours
+
+
+def test_a_day_of_23_hours_and_one_of_25_are_charged_so() -> None:
+    for month, first, hours in (("2026-03", 29, 23), ("2026-10", 25, 25)):
+        period = month_period(month, BERLIN)
+        sunday = period.from_us + (first - 1) * 24 * HOUR_US
+        whole = UsageInterval(from_us=sunday, to_us=sunday + hours * HOUR_US, share_percent=100, memory_mib=1024)
+        memory = [line for line in rated([whole], tariff(), period=period) if line.measure is Measure.MEMORY]
+        assert [(line.window, float(line.hours)) for line in memory] == [("weekend", hours)]
+
+
+def test_ten_thousand_minutes_are_rated_as_the_week_that_they_are() -> None:
+    minutes = [interval(60 * i, 60 * (i + 1), 30, busy_us=1_000_000) for i in range(10_080)]
+    random.Random(1).shuffle(minutes)
+    week = interval(0, 60 * 10_080, 30, busy_us=10_080 * 1_000_000)
+    sure = [GuaranteeChange(at_us=0, guarantee_milli=100)]
+    assert rated(minutes, tariff(), guarantees=sure) == rated([week], tariff(), guarantees=sure)
+    assert week.to_us < NOVEMBER.from_us + MONTH_S * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"currency": "Euro"}, "currency 'Euro'"),
+        ({"time_zone": "Mars/Olympus"}, "time zone 'Mars/Olympus'"),
+        ({"windows": ()}, "names window night"),
+        ({"prices": ()}, "names price gpu"),
+        ({"valid_to_us": 0}, "ends before it begins"),
+        ({"preemptible_discount_percent": Decimal(101)}, "101 percent"),
+        ({"windows": (NIGHT, NIGHT)}, "twice"),
+    ],
+)
+def test_a_tariff_that_makes_no_sense_is_refused_with_its_numbers(wrong: dict[str, object], words: str) -> None:
+    with pytest.raises(CalabashError, match=words):
+        tariff(**wrong)
+
+
+def test_a_draft_and_a_reversal_cannot_be_taken_back() -> None:
+    bill = invoice([], tenant="vision", month="2026-11", time_zone="Europe/Berlin", period=NOVEMBER)
+    with pytest.raises(CalabashError, match="never issued"):
+        reverse(bill)
+    with pytest.raises(CalabashError, match="is a reversal"):
+        reverse(replace(reverse(replace(bill, number="2026-000001")), number="2026-000002"))
