@@ -23,7 +23,7 @@ from typing import Any
 from bench._report import ROOT, Report, run
 from calabash.seams.gpu import sim
 from calabash.seams.gpu.sim import NodeFile, show_node
-from calabash.standalone.client import PoolClient
+from calabash.seams.pool.client import PoolClient
 
 CARDS = 8
 VERDICT_MS = 2000.0

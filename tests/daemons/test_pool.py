@@ -122,7 +122,7 @@ def test_a_program_that_closes_everything_it_inherited_keeps_its_slice(world: Wo
 def test_a_grant_that_nobody_takes_is_revoked_when_its_asker_is_gone(world: World) -> None:
     body = json.dumps({"memory_mib": 1000})
     code = (
-        "import sys, pathlib; from calabash.standalone.client import PoolClient;"
+        "import sys, pathlib; from calabash.seams.pool.client import PoolClient;"
         f"PoolClient(pathlib.Path(sys.argv[1])).post('/v1/allocations', {body})"
     )
     subprocess.run([sys.executable, "-c", code, str(world.home)], check=True)
@@ -250,7 +250,7 @@ def test_release_by_force_ends_the_programs_and_plain_release_refuses(world: Wor
 
 def test_a_program_may_give_its_own_slice_back_without_being_killed_for_it(world: World) -> None:
     code = (
-        "import json, os, sys, pathlib, time; from calabash.standalone.client import PoolClient;"
+        "import json, os, sys, pathlib, time; from calabash.seams.pool.client import PoolClient;"
         "pool = PoolClient(pathlib.Path(sys.argv[1])); name = os.environ['CALABASH_SLOT'].rsplit('/')[-1];"
         "pool.delete('/v1/allocations/' + name); print('given back', flush=True); sys.stdin.read(); sys.exit(7)"
     )

@@ -18,7 +18,7 @@ from calabash.model.errors import CalabashError
 from calabash.seams.gpu import sim
 from calabash.seams.host.cgroups import Cgroup, find_hierarchy
 from calabash.seams.host.mounts import unmount
-from calabash.standalone.client import PoolClient
+from calabash.seams.pool.client import PoolClient
 
 NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 SIM = "lab"

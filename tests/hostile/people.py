@@ -20,7 +20,7 @@ from typing import Any
 from tests.daemons.world import HANG_S, until
 
 from calabash.model.errors import CalabashError
-from calabash.standalone.client import PoolClient
+from calabash.seams.pool.client import PoolClient
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)

@@ -18,7 +18,7 @@ from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
 from calabash.model.errors import CalabashError
-from calabash.standalone.client import PoolClient
+from calabash.seams.pool.client import PoolClient
 
 HOLD: dict[str, Any] = {"memory_mib": 2048, "cores": 10}
 

@@ -11,7 +11,7 @@ from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
 from calabash.model.errors import CalabashError
-from calabash.standalone.client import PoolClient
+from calabash.seams.pool.client import PoolClient
 
 
 def _refusal(home: str) -> list[str]:

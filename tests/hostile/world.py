@@ -31,7 +31,7 @@ from tests.hostile.people import Child, User
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.gpu.sim import NodeFile, SimNode, show_node
-from calabash.standalone.client import PoolClient
+from calabash.seams.pool.client import PoolClient
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARE_PERCENT = 50.0

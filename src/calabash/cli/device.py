@@ -14,7 +14,7 @@ from calabash.cli.view import strangers
 from calabash.model.device import REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s
-from calabash.standalone.client import quoted
+from calabash.seams.pool.client import quoted
 
 TEST_S = 60.0
 RESET_S = 120.0

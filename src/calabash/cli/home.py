@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from calabash.standalone.client import PoolClient
+    from calabash.seams.pool.client import PoolClient
 
 
 def directory() -> str:
@@ -40,6 +40,6 @@ def home() -> Path:
 
 def client() -> PoolClient:
     """The pool of this home; calls raise CalabashError(POOL_DOWN) when nobody answers."""
-    from calabash.standalone.client import PoolClient  # noqa: PLC0415
+    from calabash.seams.pool.client import PoolClient  # noqa: PLC0415
 
     return PoolClient(directory())

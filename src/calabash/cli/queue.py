@@ -9,7 +9,7 @@ import click
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
-from calabash.standalone.client import quoted
+from calabash.seams.pool.client import quoted
 
 
 def gpus(name: str, *, wide: bool = False) -> Column:

@@ -111,7 +111,7 @@ def _pool_is_up(sim: str | None) -> None:
 def _serve(address: Any, name: str, grace_s: float, on_revoke: str) -> None:
     from calabash.remote.broker import ServerSettings  # noqa: PLC0415
     from calabash.remote.serve import run_server  # noqa: PLC0415
-    from calabash.standalone.client import socket_path  # noqa: PLC0415
+    from calabash.seams.pool.client import socket_path  # noqa: PLC0415
 
     settings = ServerSettings(name=name, grace_s=grace_s, on_revoke="finish" if on_revoke == "finish" else "cut")
     run_server(directory(), settings, address, Path(socket_path(homes.directory())))

@@ -13,7 +13,7 @@ from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib
-from calabash.standalone.client import quoted
+from calabash.seams.pool.client import quoted
 
 _PIDS_SHOWN = 4
 

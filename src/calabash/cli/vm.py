@@ -12,7 +12,7 @@ from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.view import age
 from calabash.model.errors import CalabashError, Reason
-from calabash.standalone.client import quoted
+from calabash.seams.pool.client import quoted
 
 MODE = "passthrough"
 GRANT_S = 120.0

@@ -18,9 +18,9 @@ from calabash.remote.book import HeldLease
 from calabash.remote.cards import UUIDS_MAX, acceptable, card_of, memory_bound_mib
 from calabash.remote.filters import parse_filters
 from calabash.remote.holdings import ANSWER_S, COMMAND, Holdings
-from calabash.remote.pool import items
 from calabash.remote.shapes import LeaseGrant, LeaseOrder, RemoteCard, ServerView
 from calabash.remote.tokens import TokenClaims
+from calabash.seams.pool.doors import items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ nobody else. On the server itself it is its owner's Unix socket.
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 import threading
@@ -19,10 +18,9 @@ from typing import Any
 from calabash.model.errors import CalabashError, Reason
 from calabash.remote.addresses import ServerAddress
 from calabash.remote.fingerprints import fingerprint_of_der
-from calabash.remote.questions import decode_answer, split_answer, write_question
+from calabash.seams.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, coded, decode_answer, split_answer, write_question
 
 CONNECT_S = 5.0
-_ANSWER_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ class ServerContact:
         return content.decode(errors="replace")
 
     def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> bytes:
-        question = write_question(method, path, _coded(body), token=self.token)
+        question = write_question(method, path, coded(body), token=self.token)
         return _asked(f"server {self.name}", self._connect, question, timeout_s)
 
     def _connect(self) -> socket.socket:
@@ -83,7 +81,7 @@ class OwnServer:
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """As :meth:`ServerContact.call`."""
-        question = write_question(method, path, _coded(body))
+        question = write_question(method, path, coded(body))
         return decode_answer(_asked("the server", self._connect, question, timeout_s), who="the server")
 
     def _connect(self) -> socket.socket:
@@ -108,10 +106,6 @@ class OwnServer:
         return connection
 
 
-def _coded(body: Any) -> bytes:
-    return b"" if body is None else json.dumps(body).encode()
-
-
 def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, timeout_s: float) -> bytes:
     bound_s = CONNECT_S
     try:
@@ -121,9 +115,9 @@ def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, time
             deadline = time.monotonic() + timeout_s
             connection.sendall(question)
             answer = bytearray()
-            while len(answer) < _ANSWER_BYTES_MAX:
+            while len(answer) < ANSWER_BYTES_MAX:
                 connection.settimeout(max(0.001, deadline - time.monotonic()))
-                chunk = connection.recv(1 << 16)
+                chunk = connection.recv(CHUNK_BYTES)
                 if not chunk:
                     break
                 answer += chunk

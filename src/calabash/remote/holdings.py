@@ -19,9 +19,9 @@ from calabash.remote.book import HeldLease, LeaseBook
 from calabash.remote.gatekeeper import Gatekeeper
 from calabash.remote.journal import LeaseJournal
 from calabash.remote.numbers import Tallies
-from calabash.remote.pool import PoolDoor, items
 from calabash.remote.shapes import LeaseEnd, LeaseView, LeaseViews, SessionView
 from calabash.remote.tokens import TokenClaims
+from calabash.seams.pool.doors import PoolDoor, items
 
 ANSWER_S = 30.0
 SESSIONS_SHOWN = 16

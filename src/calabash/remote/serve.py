@@ -40,8 +40,8 @@ from calabash.remote.handlers import OWNER_KEY, remote_application
 from calabash.remote.holdings import Holdings
 from calabash.remote.journal import LeaseJournal
 from calabash.remote.numbers import Tallies
-from calabash.remote.pool import PoolSocket
 from calabash.seams.host.files import write_durably
+from calabash.seams.pool.streams import PoolStreams
 
 HANDSHAKE_S = 5.0
 REQUEST_S = 10.0
@@ -187,7 +187,7 @@ def run_server(directory: Path, settings: ServerSettings, address: ServerAddress
 
         async def main() -> None:
             holdings = Holdings(
-                pool=PoolSocket(pool),
+                pool=PoolStreams(str(pool)),
                 gatekeeper=gatekeeper,
                 journal=LeaseJournal(directory),
                 audit=AuditLog(directory),

@@ -27,8 +27,8 @@ from calabash.seams.gpu.library import shim_library, simulated_environment
 from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.files import free_bytes
+from calabash.seams.pool.client import socket_path
 from calabash.seams.store import open_store
-from calabash.standalone.client import socket_path
 from calabash.standalone.fairness import Fairness
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context

@@ -1,26 +1,24 @@
 """HTTP over the pool's Unix socket, in as little as ``calabash run`` needs: one request, one answer, one connection.
 
-Asked in HTTP/1.0, so the end of the connection is the end of the answer and nothing is chunked. The standard library's
-HTTP client would cost more time to import than the pool takes to answer, and so would pathlib and typing.
+The standard library's HTTP client would cost more time to import than the pool takes to answer, and so would pathlib and
+typing.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
 import time
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, coded, decode_answer, write_question
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from typing import Any
 
 SOCKET_FILE = "pool.sock"
-_ANSWER_BYTES_MAX = 64 << 20
-_CHUNK_BYTES = 1 << 16
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its terminating zero
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@")
 
@@ -48,11 +46,8 @@ def quoted(name: str) -> str:
     return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(name))
 
 
-class PoolClient:
-    """The pool whose home is ``home``. Answers are decoded JSON; failures are CalabashError with the pool's reason."""
-
-    def __init__(self, home: str | os.PathLike[str]) -> None:
-        self.home = home
+class ApiClient:
+    """The pool's API, by whichever way; answers are decoded JSON, failures are CalabashError with the pool's reason."""
 
     def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
         return self.call("GET", path, timeout_s=timeout_s)
@@ -80,12 +75,23 @@ class PoolClient:
         return self.call("DELETE", path, timeout_s=timeout_s)
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """One request; ``path`` is made of :func:`quoted` names."""
+        raise NotImplementedError
+
+
+class PoolClient(ApiClient):
+    """The pool whose home is ``home``, on this machine."""
+
+    def __init__(self, home: str | os.PathLike[str]) -> None:
+        self.home = home
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """One request; ``path`` is made of :func:`quoted` names.
 
         Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the pool's own reason.
         """
         try:
-            status, content = _exchange(socket_path(self.home), _request(method, path, body), timeout_s)
+            answer = _exchange(socket_path(self.home), write_question(method, path, coded(body)), timeout_s)
         except TimeoutError:
             raise CalabashError(
                 f"the pool did not answer {method} {path} within {timeout_s:g}s",
@@ -104,18 +110,11 @@ class PoolClient:
                 reason=Reason.POOL_DOWN,
                 hint="start it with `calabash up`, or set CALABASH_HOME to where it runs",
             ) from None
-        return _decoded(status, content)
+        return decode_answer(answer, who=f"the pool at {os.fspath(self.home)}")
 
 
-def _request(method: str, path: str, body: Any) -> bytes:
-    data = b"" if body is None else json.dumps(body).encode()
-    kind = "Content-Type: application/json\r\n" if data else ""
-    head = f"{method} {path} HTTP/1.0\r\nHost: localhost\r\n{kind}Content-Length: {len(data)}\r\n\r\n"
-    return head.encode("ascii") + data
-
-
-def _exchange(address: str, request: bytes, timeout_s: float) -> tuple[int, bytes]:
-    """The status and the body of the answer. Raises OSError, TimeoutError after ``timeout_s`` in all."""
+def _exchange(address: str, request: bytes, timeout_s: float) -> bytes:
+    """The whole answer. Raises OSError, TimeoutError after ``timeout_s`` in all."""
     deadline = time.monotonic() + timeout_s
     received = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -124,26 +123,16 @@ def _exchange(address: str, request: bytes, timeout_s: float) -> tuple[int, byte
             connection.sendall(request)
         except (BrokenPipeError, ConnectionResetError):
             pass  # who refuses early has said why
-        while len(received) < _ANSWER_BYTES_MAX:
+        while len(received) < ANSWER_BYTES_MAX:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             connection.settimeout(left_s)
-            chunk = connection.recv(_CHUNK_BYTES)
+            chunk = connection.recv(CHUNK_BYTES)
             if not chunk:
                 break
             received += chunk
-    head, separator, content = bytes(received).partition(b"\r\n\r\n")
-    words = head.split(b"\r\n", 1)[0].split()
-    if not words or not words[0].startswith(b"HTTP/"):
-        raise ConnectionError("it ended the connection without an answer" if not received else "it speaks no HTTP")
-    if not separator:
-        raise ConnectionError("it ended the connection in the middle of an answer")
-    if len(words) < 2 or not words[1].isdigit():
-        raise ConnectionError("it speaks no HTTP")
-    if len(content) < _content_length(head):
-        raise ConnectionError("it ended the connection in the middle of an answer")
-    return int(words[1]), content
+    return bytes(received)
 
 
 def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:
@@ -157,30 +146,3 @@ def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:
     except BlockingIOError:
         raise TimeoutError from None
     connection.settimeout(timeout_s)
-
-
-def _content_length(head: bytes) -> int:
-    """How long the body is to be; every answer of the pool says it."""
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            return int(value)
-    raise ConnectionError("its answer does not say how long it is")
-
-
-def _decoded(status: int, content: bytes) -> Any:
-    try:
-        value = json.loads(content)
-    except ValueError:
-        raise CalabashError(
-            f"the pool's answer (status {status}) is not JSON", reason=Reason.POOL_DOWN, hint="is it another program?"
-        ) from None
-    if status < 400:
-        return value
-    said = value if isinstance(value, dict) else {}
-    code = said.get("reason")
-    raise CalabashError(
-        str(said.get("message") or f"the pool answered with status {status}"),
-        reason=Reason(code) if code in set(Reason) else Reason.CONFLICT,
-        hint=str(said.get("hint") or ""),
-    )

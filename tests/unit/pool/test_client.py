@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.standalone.client import SOCKET_FILE, PoolClient
+from calabash.seams.pool.client import SOCKET_FILE, PoolClient
 
 
 @contextmanager
