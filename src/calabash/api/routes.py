@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from calabash.api.overview_routes import OVERVIEW
 from calabash.api.pool_routes import POOL
 from calabash.api.route import Route
 
-ROUTES: tuple[Route, ...] = (*POOL,)
+ROUTES: tuple[Route, ...] = (*POOL, *OVERVIEW)

@@ -19,11 +19,12 @@ from calabash.standalone.handlers.asked import Asked, Context
 from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
+from calabash.standalone.handlers.overview import OVERVIEW
 from calabash.standalone.pool import Pool
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG)
+HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,

@@ -1,0 +1,106 @@
+"""Every form of the console, as data: which route of the pool it asks, and what is told afterwards."""
+
+from __future__ import annotations
+
+from calabash.server.web.forms import DURATION, Form, decimal, flag, text, whole, words
+
+DEVICES = (
+    Form(
+        name="drain",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/drain",
+        fields={"reason": text, "evict": flag, "grace_s": DURATION},
+        back="/devices/{id}",
+        said="Device {id} takes nothing new.",
+    ),
+    Form(
+        name="undrain",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/undrain",
+        back="/devices/{id}",
+        said="Device {id} goes back to work when it passes its test.",
+    ),
+    Form(
+        name="mode",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/mode",
+        fields={"mode": text},
+        back="/devices/{id}",
+        said="Device {id} is kept in mode {mode}.",
+    ),
+    Form(
+        name="settings",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/settings",
+        fields={"replicas": whole, "interval": text, "spill": text},
+        back="/devices/{id}",
+        said="Device {id} has its settings.",
+    ),
+    Form(
+        name="test",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/test",
+        back="/devices/{id}",
+        said="Device {id} was tested.",
+    ),
+    Form(
+        name="reset",
+        needs="operate",
+        method="POST",
+        path="/v1/devices/{id}/reset",
+        back="/devices/{id}",
+        said="Device {id} was reset.",
+    ),
+)
+WORKLOADS = (
+    Form(
+        name="stop",
+        needs="stop",
+        method="DELETE",
+        path="/v1/allocations/{id}",
+        query={"force": flag},
+        back="/workloads",
+        said="{id} was stopped.",
+    ),
+    Form(
+        name="withdraw",
+        needs="stop",
+        method="DELETE",
+        path="/v1/allocations/{id}",
+        back="/waiting",
+        said="{id} waits no more.",
+    ),
+)
+QUEUES = (
+    Form(
+        name="queue",
+        needs="operate",
+        method="PUT",
+        path="/v1/queues/{name}",
+        fields={
+            "parent": text,
+            "deserved": decimal,
+            "limit": decimal,
+            "weight": decimal,
+            "users": words,
+            "groups": words,
+        },
+        back="/queues",
+        said="Queue {name} is set.",
+    ),
+    Form(
+        name="queue-delete",
+        needs="operate",
+        method="DELETE",
+        path="/v1/queues/{name}",
+        back="/queues",
+        said="Queue {name} is gone.",
+    ),
+)
+
+FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES)}

@@ -1,0 +1,45 @@
+"""The pages at the left: which there are, in which group, and which of them are offered to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NavigationLink:
+    """A page that can be gone to; ``key`` after g is its key. ``needs``: any of these actions, empty: everybody."""
+
+    section: str
+    title: str
+    path: str
+    key: str = ""
+    needs: tuple[str, ...] = ()
+    simulated: bool = False
+
+
+_GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
+    (
+        "",
+        (
+            NavigationLink(section="overview", title="Overview", path="/", key="o"),
+            NavigationLink(section="devices", title="Devices", path="/devices", key="d"),
+            NavigationLink(section="workloads", title="Workloads", path="/workloads", key="w"),
+            NavigationLink(section="waiting", title="Waiting", path="/waiting", key="l"),
+            NavigationLink(section="queues", title="Queues", path="/queues", key="q"),
+        ),
+    ),
+)
+
+
+def navigation(may: frozenset[str], *, simulated: bool | str) -> list[tuple[str, list[NavigationLink]]]:
+    """The groups as one who may do that sees them; a group without pages is left out."""
+    shown = []
+    for group, links in _GROUPS:
+        offered = [
+            link
+            for link in links
+            if (not link.needs or may.intersection(link.needs)) and (simulated or not link.simulated)
+        ]
+        if offered:
+            shown.append((group, offered))
+    return shown

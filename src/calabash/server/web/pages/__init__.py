@@ -1,0 +1,16 @@
+"""The pages of the console, a module each: what a page asks of the pool, and what of the answers it shows.
+
+What lives here: pure functions from the API's replies to what a template shows, and the pages as data. What never lives
+here: rights (the pool has them), HTML, sessions.
+"""
+
+from calabash.server.web.acting import ACTIONS
+from calabash.server.web.pages.devices import DEVICE_PAGES
+from calabash.server.web.pages.overview import OVERVIEW_PAGES
+from calabash.server.web.pages.page import ConsolePage
+from calabash.server.web.pages.queues import QUEUE_PAGES
+from calabash.server.web.pages.workloads import WORKLOAD_PAGES
+
+__all__ = ["ACTIONS", "PAGES"]
+
+PAGES: tuple[ConsolePage, ...] = (*OVERVIEW_PAGES, *DEVICE_PAGES, *WORKLOAD_PAGES, *QUEUE_PAGES)

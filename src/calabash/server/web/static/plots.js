@@ -1,0 +1,36 @@
+// Draws every <figure class="plot" data-src="..."> with uPlot from the series that its address answers with:
+// {"times": [seconds], "series": [{"name": "...", "unit": "...", "values": [...]}]}. The table beside it has the same figures.
+(function () {
+  "use strict";
+  function colours(count) {
+    var style = getComputedStyle(document.documentElement);
+    var found = [];
+    for (var i = 0; i < count; i++) found.push(style.getPropertyValue("--hue-" + ((i % 8) + 1)).trim());
+    return { series: found, text: style.getPropertyValue("--muted").trim(), grid: style.getPropertyValue("--line").trim() };
+  }
+  function draw(figure, answer) {
+    var old = figure.querySelector(".uplot");
+    if (old) old.remove();
+    if (!answer.times.length) return;
+    var colour = colours(answer.series.length);
+    var axis = { stroke: colour.text, grid: { stroke: colour.grid, width: 1 }, ticks: { stroke: colour.grid, width: 1 } };
+    new uPlot({
+      width: figure.clientWidth, height: 220, cursor: { y: false },
+      axes: [axis, axis],
+      scales: { y: { range: function (_, low, high) { return [Math.min(0, low), high > 0 ? high * 1.05 : 1]; } } },
+      series: [{}].concat(answer.series.map(function (line, i) {
+        return { label: line.name, stroke: colour.series[i], width: 2, points: { show: answer.times.length < 3 } };
+      }))
+    }, [answer.times].concat(answer.series.map(function (line) { return line.values; })), figure);
+  }
+  document.querySelectorAll("figure.plot[data-src]").forEach(function (figure) {
+    fetch(figure.dataset.src, { headers: { Accept: "application/json" }, credentials: "same-origin" }).then(function (answer) {
+      if (!answer.ok) throw new Error(String(answer.status));
+      return answer.json();
+    }).then(function (answer) {
+      draw(figure, answer);
+      document.addEventListener("calabash:theme", function () { draw(figure, answer); });
+      addEventListener("resize", function () { draw(figure, answer); });
+    }).catch(function () { figure.append("The plot could not be loaded; the table has the figures."); });
+  });
+})();

@@ -1,0 +1,7 @@
+// Set before the first paint, so that no page flashes in the other colours.
+(function () {
+  "use strict";
+  var theme = null;
+  try { theme = localStorage.getItem("calabash-theme"); } catch (error) { /* storage is switched off */ }
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+})();

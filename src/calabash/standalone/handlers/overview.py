@@ -1,0 +1,46 @@
+"""The route of the front page: everything at a glance, in one reply."""
+
+from __future__ import annotations
+
+import time
+
+from litestar import get
+
+from calabash.api import replies
+from calabash.api.overview import OverviewReply
+from calabash.model.errors import CalabashError
+from calabash.model.request import AllocationId
+from calabash.standalone import views
+from calabash.standalone.handlers.asked import Asked, caller_of, pool_of, work
+from calabash.standalone.overview import overview
+from calabash.standalone.pool import Pool
+
+UNKNOWN = "unknown"
+
+
+@get("/v1/overview")
+async def show_overview(request: Asked) -> OverviewReply:
+    caller_of(request)
+    return await work(request, _overview, pool_of(request))
+
+
+def _overview(pool: Pool) -> OverviewReply:
+    waiting = pool.binder.waiting()
+    return overview(
+        views.devices(pool.agent).items,
+        pool.agent.snapshot().allocations,
+        pending=len(waiting),
+        reasons=[reason for w in waiting[: views.EXPLAINED_MAX] if (reason := _reason(pool, w.id))],
+        at_s=time.time(),
+    )
+
+
+def _reason(pool: Pool, name: AllocationId) -> str:
+    try:
+        why: replies.WhyReply = pool.explanations.why(name)
+    except CalabashError:
+        return ""  # answered in the meantime
+    return why.reason or UNKNOWN if why.state == "pending" else ""
+
+
+OVERVIEW = (show_overview,)

@@ -1,0 +1,41 @@
+"""What forms ask of the pool."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from calabash.api.routes import ROUTES
+from calabash.model.errors import CalabashError
+from calabash.server.web.form_table import FORMS
+
+
+def test_every_form_asks_a_route_that_there_is_with_fields_that_it_knows() -> None:
+    routes = {(r.method, re.sub(r"\{\w+\}", "{}", r.path)): r for r in ROUTES}
+    for form in FORMS.values():
+        route = routes[form.method, re.sub(r"\{\w+\}", "{}", form.path)]
+        assert set(form.fields) <= set(route.body.__struct_fields__ if route.body else ()), form.name
+        assert set(form.query) <= set(route.query.__struct_fields__ if route.query else ()), form.name
+
+
+def test_a_form_says_only_what_was_filled_in() -> None:
+    path, body = FORMS["drain"].request({"id": "3", "reason": " fan ", "evict": "on", "grace_s": "10m", "csrf": "x"})
+    assert (path, body) == ("/v1/devices/3/drain", {"reason": "fan", "evict": True, "grace_s": 600.0})
+    assert FORMS["queue"].request({"name": "a/b", "limit": ""}) == ("/v1/queues/a%2Fb", {})
+
+
+def test_a_field_that_is_no_number_is_named() -> None:
+    with pytest.raises(CalabashError, match="limit: 'two' is not a number"):
+        FORMS["queue"].request({"name": "a", "limit": "two"})
+
+
+def test_a_form_that_does_not_say_what_it_is_about_asks_nothing() -> None:
+    with pytest.raises(CalabashError, match="does not say"):
+        FORMS["undrain"].request({"id": ""})
+
+
+def test_a_name_in_a_form_never_leads_to_another_route_or_page() -> None:
+    path, _ = FORMS["undrain"].request({"id": "../../v1/shutdown?x="})
+    assert path == "/v1/devices/..%2F..%2Fv1%2Fshutdown%3Fx%3D/undrain"
+    assert FORMS["undrain"].page({"id": "//evil.example"}, {}) == "/devices/%2F%2Fevil.example"
