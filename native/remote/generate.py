@@ -29,7 +29,8 @@ OWN = ("HELLO", "IMAGE", "IMAGE_LOAD", "IMAGE_MORE", "IMAGE_UNLOAD", "FUNCTION",
        "CONTEXT_DESTROY", "POINTER", "POOL_GET", "POOL_SET", "COPY_WITHIN", "COPY_PEER", "FILL", "BOX_IN", "BOX_OUT",
        "BOX_WITHIN", "ARRAY_IN", "ARRAY_OUT", "MANAGED", "TWIN_MAP", "TWIN_DROP", "TWIN_WRITE", "TWIN_READ",
        "RETAIN", "FETCH", "HOST_CALL", "HOST_DONE", "HOST_NODE", "HOST_NODE_GET", "HOST_NODE_SET", "HOST_EXEC_SET",
-       "USER_CREATE", "NVML", "NODES", "KERNEL_NODE", "MEMCPY_NODE", "MEM_ALLOC_NODE", "CAPTURE_INFO")  # fmt: skip
+       "USER_CREATE", "NVML", "NODES", "KERNEL_NODE", "MEMCPY_NODE", "MEM_ALLOC_NODE", "CAPTURE_INFO",
+       "EVENT_RECORD", "EVENT_QUERY", "STREAM_QUERY")  # fmt: skip
 
 
 def ops_header(calls: list[Call]) -> str:
@@ -189,6 +190,8 @@ def worker_function(call: Call) -> str:
         body.append(f"    if ({ready} == CUDA_ERROR_NOT_READY) cb_release(q);")
     elif call.waits:
         body.append("    cb_release(q);")
+    watched = [p for p in call.parameters if p.note == "gone" and HANDLES[p.base] in ("EVENT", "STREAM")]
+    body += [f"    cb_watch_drop(id_{p.name});" for p in watched]
     body.append(f"    CUresult result = CB_CALL({f.symbol})({', '.join(_worker_arguments(call, outs))});")
     body += [line for p in outs for line in (_worker_name(p) if numbered else _worker_give(p))]
     body += [
@@ -264,7 +267,7 @@ def worker_source(calls: list[Call]) -> str:
     travelling = [c for c in calls if c.generated]
     return "\n".join(
         [
-            BANNER + '#include "remote/worker/generated.h"\n',
+            BANNER + '#include "remote/worker/generated.h"\n#include "remote/worker/watch.h"\n',
             *(worker_function(c) for c in travelling),
             "const struct cb_served cb_served[CB_OP_COUNT] = {",
             *(

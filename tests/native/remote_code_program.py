@@ -42,6 +42,7 @@ done:
     ret;
 }
 """
+NOT_READY = 600
 COUNTERS_ID = bytes.fromhex("c0a1aba500014c6f9d2e5ca1ab1e0001")
 COUNTERS = ("commands", "questions", "sent_bytes", "received_bytes", "image_bytes")
 
@@ -124,6 +125,14 @@ def launch_code(function: ctypes.c_void_p, parameters: Any = None, *, block: int
 
 def started() -> Any:
     start()
+    return counters()
+
+
+def first_kernel() -> Any:
+    """From the start to the end of the first kernel."""
+    start()
+    launch_code(function_of(load(), "nothing"))
+    call("cuCtxSynchronize")
     return counters()
 
 
@@ -365,11 +374,124 @@ def devices() -> Any:
     return {"init": 0, "names": names, "uuids": uuids}
 
 
+def _made(name: str) -> ctypes.c_void_p:
+    made = ctypes.c_void_p()
+    call(name, ctypes.byref(made), 0)
+    return made
+
+
+def _until_done(query: str, what: ctypes.c_void_p | None) -> int:
+    """The number of times that it was not."""
+    asked = 0
+    while (code := code_of(query, what)) == NOT_READY:
+        asked += 1
+    if code:
+        raise CallError(f"{query}: {code}")
+    return asked
+
+
+def stepped() -> Any:
+    """What an eager step of a framework does beside its kernels, step after step, without looking at a result."""
+    start()
+    function, stream, other = function_of(load(), "add_number"), _made("cuStreamCreate"), _made("cuStreamCreate")
+    data, count, number = memory([0]), ctypes.c_uint32(1), ctypes.c_uint32(1)
+    parameters, batch = pointers(data, count, number), (ctypes.c_uint32 * 1024)()
+    room, status = memory([0] * 1024), ctypes.c_int()
+    _until_done("cuEventQuery", _made("cuEventCreate"))
+    before, copied = counters(), _made("cuEventCreate")
+    for _ in range(50):
+        call("cuStreamIsCapturing", stream, ctypes.byref(status))
+        call("cuMemcpyHtoDAsync_v2", room, batch, ctypes.c_size_t(4096), other)
+        call("cuEventRecord", copied, other)
+        call("cuStreamWaitEvent", stream, copied, 0)
+        for _ in range(20):
+            call("cuLaunchKernel", function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, None)
+        call("cuMemsetD32Async", room, 0, ctypes.c_size_t(16), stream)
+        freed = _made("cuEventCreate")
+        call("cuEventRecord", freed, stream)
+        _until_done("cuEventQuery", freed)
+        call("cuEventSynchronize", freed)
+        call("cuEventDestroy_v2", freed)
+    return {"spent": spent(before), "values": read(data, 1)}
+
+
+def polled() -> Any:
+    """Streams that are polled: the default one, the thread's own, and another."""
+    start()
+    function = function_of(load(), "add_number")
+    data, count, number = memory([0]), ctypes.c_uint32(1), ctypes.c_uint32(1)
+    parameters, told = pointers(data, count, number), {}
+    for name, stream in {"default": None, "thread": ctypes.c_void_p(2), "other": _made("cuStreamCreate")}.items():
+        before = counters()
+        for _ in range(10):
+            call("cuLaunchKernel", function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, None)
+            _until_done("cuStreamQuery", stream)
+            for _ in range(10):
+                call("cuStreamQuery", stream)
+            call("cuStreamSynchronize", stream)
+        told[name] = spent(before)["questions"]
+    return {"questions": told, "values": read(data, 1)}
+
+
+def concluded() -> Any:
+    """Whatever a program has waited for, a query of what was before it answers that it is done."""
+    start()
+    function, stream, event = function_of(load(), "add_number"), _made("cuStreamCreate"), _made("cuEventCreate")
+    data, count, number = memory([0]), ctypes.c_uint32(1), ctypes.c_uint32(1)
+    parameters, word, later = pointers(data, count, number), ctypes.c_uint32(), _made("cuEventCreate")
+    codes: dict[str, list[int]] = {}
+    _until_done("cuEventQuery", event)
+
+    def waited(name: str, *arguments: Any) -> None:
+        for _ in range(20):
+            call("cuLaunchKernel", function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, None)
+            call("cuEventRecord", event, stream)
+            call("cuEventRecord", later, stream)
+            code_of("cuStreamQuery", stream)
+            call(name, *arguments)
+            found = [code_of("cuEventQuery", event), code_of("cuStreamQuery", stream)]
+            codes[name] = sorted({*codes.get(name, []), *found})
+
+    waited("cuCtxSynchronize")
+    waited("cuStreamSynchronize", stream)
+    waited("cuEventSynchronize", later)
+    waited("cuMemcpyDtoH_v2", ctypes.byref(word), data, ctypes.c_size_t(4))
+    return {"codes": codes, "values": read(data, 1)}
+
+
+def doubted() -> Any:
+    """Queries of what cannot be told: events of a context that has ended, that never were, and that graphs record."""
+    start()
+    stream, event, graph, made = _made("cuStreamCreate"), _made("cuEventCreate"), ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuEventRecord", event, stream)
+    _until_done("cuEventQuery", event)
+    codes = {"known": [code_of("cuEventQuery", event), code_of("cuStreamQuery", stream)]}
+    call("cuStreamBeginCapture_v2", stream, 2)
+    call("cuEventRecord", event, stream)
+    codes["captured"] = [code_of("cuEventQuery", event)]
+    codes["capture"] = [code_of("cuStreamEndCapture", stream, ctypes.byref(graph))]
+    call("cuEventRecord", event, stream)
+    _until_done("cuEventQuery", event)
+    call("cuEventDestroy_v2", event)
+    codes["destroyed"] = [code_of("cuEventQuery", event), code_of("cuEventRecord", event, stream)]
+    another, lost = ctypes.c_void_p(), _made("cuEventCreate")
+    call("cuCtxCreate_v2", ctypes.byref(another), 0, 0)
+    event, made = _made("cuEventCreate"), _made("cuStreamCreate")
+    call("cuEventRecord", event, made)
+    _until_done("cuEventQuery", event)
+    call("cuCtxDestroy_v2", another)
+    codes["of a context that has ended"] = [code_of("cuEventQuery", event)]
+    call("cuEventRecord", lost, stream)
+    _until_done("cuEventQuery", lost)
+    codes["of one that lives"] = [code_of("cuEventQuery", lost), code_of("cuStreamQuery", stream)]
+    return codes
+
+
 ASKED: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
         started, loaded, launched, refused, occupied, attributes, variable, unloaded, library, compiled_badly, linked,
-        cooperative, resolved, devices,
+        cooperative, resolved, devices, stepped, polled, concluded, doubted, first_kernel,
     )
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from tests.native.sim_cuda_programs import CudaNode
 
 PROGRAM = Path(remote_code_program.__file__)
 IMAGE = remote_code_program.KERNELS.encode() + b"\0"
-SAME = ("refused", "unloaded", "library", "compiled_badly", "resolved", "devices")
+SAME = ("refused", "unloaded", "library", "compiled_badly", "resolved", "devices", "doubted")
 
 
 @pytest.fixture
@@ -67,6 +67,10 @@ def test_a_program_has_a_current_context_after_two_round_trips(node: RemoteNode,
     counted = ask(node.environment(), tmp_path, "started")
     assert counted["questions"] == 2
     assert counted["image_bytes"] == 0
+
+
+def test_a_program_has_launched_its_first_kernel_after_five_round_trips(node: RemoteNode, tmp_path: Path) -> None:
+    assert ask(node.environment(), tmp_path, "first_kernel")["questions"] <= 5
 
 
 def test_everything_about_a_kernel_comes_with_its_image(node: RemoteNode, tmp_path: Path) -> None:
@@ -160,6 +164,27 @@ def test_a_choice_of_devices_is_made_among_those_that_the_worker_has(
     assert ask(node.environment(CUDA_VISIBLE_DEVICES="0"), tmp_path, "devices")["uuids"] == [everything[2]]
     assert ask(node.environment(CUDA_VISIBLE_DEVICES="1,0,2"), tmp_path, "devices")["uuids"] == everything[1:]
     assert ask(node.environment(CUDA_VISIBLE_DEVICES="2"), tmp_path, "devices") == {"init": 100}
+
+
+def test_an_eager_step_asks_nothing(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "stepped")
+    assert told["spent"]["questions"] == 0
+    assert told["values"] == [1000]
+
+
+def test_polling_a_stream_asks_once_for_each_time_that_something_was_given_to_it(
+    node: RemoteNode, tmp_path: Path
+) -> None:
+    told = ask(node.environment(), tmp_path, "polled")
+    assert all(asked <= 10 for asked in told["questions"].values()), told["questions"]
+    assert told["values"] == [30]
+
+
+def test_what_was_waited_for_is_done_when_it_is_queried(node: RemoteNode, tmp_path: Path) -> None:
+    told = ask(node.environment(), tmp_path, "concluded")
+    assert set(told["codes"]) == {"cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2"}
+    assert all(codes == [0] for codes in told["codes"].values()), told["codes"]
+    assert told["values"] == [80]
 
 
 def test_the_same_question_about_occupancy_is_asked_once(node: RemoteNode, tmp_path: Path) -> None:

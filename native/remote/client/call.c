@@ -3,9 +3,11 @@
 #include "remote/client/current.h"
 #include "remote/client/object.h"
 #include "remote/client/sender.h"
+#include "remote/client/touch.h"
 
 void (*cb_before_command)(enum cb_op op);
 void (*cb_after_wait)(enum cb_op op);
+__thread uint32_t cb_asked_seq;
 
 bool cb_session_ready(void)
 {
@@ -91,9 +93,18 @@ static CUresult wrong(enum cb_kind kind)
     }
 }
 
+static enum cb_op op_of(const struct cb_call *c)
+{
+    uint16_t op;
+    memcpy(&op, c->frame + offsetof(struct cb_frame, op), sizeof op);
+    return (enum cb_op)op;
+}
+
 void cb_put_handle(struct cb_call *c, enum cb_kind kind, uint64_t handle)
 {
     bool is_default = kind == CB_KIND_STREAM && handle <= 2;
+    if (kind == CB_KIND_STREAM) cb_touch_stream(op_of(c), handle, c->answer.seq);
+    if (kind == CB_KIND_EVENT) cb_touch_event(op_of(c), handle);
     if (!is_default && !cb_object_alive(handle, kind)) c->failed = wrong(kind);
     cb_put_word(c, is_default && !handle && cb_per_thread ? 2 : handle);
 }
@@ -163,11 +174,19 @@ CUresult cb_call_send_now(struct cb_call *c)
     return CUDA_SUCCESS;
 }
 
+/* After an end of a context, and a failure that lasts, events and streams are not what they were told to be. */
+static bool is_doubtful(enum cb_op op, CUresult result)
+{
+    return op == CB_OP_CONTEXT_RESET || op == CB_OP_CONTEXT_DESTROY ||
+           (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result <= CUDA_ERROR_LAUNCH_FAILED);
+}
+
 static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void *bulk, size_t bulk_bytes)
 {
     struct cb_answer *a = &c->answer;
-    uint16_t asked = CB_FRAME_ASKED, op;
-    memcpy(&op, c->frame + offsetof(struct cb_frame, op), sizeof op);
+    uint16_t asked = CB_FRAME_ASKED;
+    enum cb_op op = op_of(c);
+    cb_asked_seq = a->seq;
     memcpy(c->frame + offsetof(struct cb_frame, flags), &asked, sizeof asked);
     a->bulk = bulk;
     a->bulk_left = bulk_bytes;
@@ -181,7 +200,8 @@ static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void
     pthread_mutex_unlock(&cb_line.lock);
     if (!alive) cb_answers_lost();
     CUresult result = cb_answer_await(a);
-    if (result == CUDA_SUCCESS && cb_after_wait) cb_after_wait((enum cb_op)op);
+    if (result == CUDA_SUCCESS && cb_after_wait) cb_after_wait(op);
+    if (is_doubtful(op, result)) cb_progress_doubt();
     return result;
 }
 

@@ -22,6 +22,9 @@ struct cb_call {
     struct cb_answer answer;
 };
 
+/* The number of the question that this thread has asked last. */
+extern __thread uint32_t cb_asked_seq;
+
 bool cb_session_ready(void); /* cuInit has succeeded in this very process */
 
 /* Called before a command that may use memory, and when a question has been answered after which the program may look at

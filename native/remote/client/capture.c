@@ -5,6 +5,7 @@
 #include "remote/client/capture.h"
 
 #include "remote/client/current.h"
+#include "remote/client/object.h"
 #include "remote/client/session.h"
 #include "remote/wire/graph.h"
 #include "remote_wrapped.h"
@@ -57,6 +58,11 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 static CUstream own(CUstream stream)
 {
     return !stream && cb_per_thread ? CU_STREAM_PER_THREAD : stream;
+}
+
+bool cb_captures_open(void)
+{
+    return __atomic_load_n(&captures.count, __ATOMIC_ACQUIRE) != 0;
 }
 
 static void began(CUstream stream, CUstreamCaptureMode mode)
@@ -122,9 +128,20 @@ static CUstreamCaptureStatus judged(CUstream stream, CUstreamCaptureStatus statu
     return c && c->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : status;
 }
 
+/* Captures begin in this process: where there is none, nobody is asked. */
+static bool is_surely_not(CUstream stream)
+{
+    return cb_session_ready() && cb_context_number() && !cb_captures_open() &&
+           ((uintptr_t)stream <= 2 || cb_object_alive((uintptr_t)stream, CB_KIND_STREAM));
+}
+
 EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
     if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
+    if (is_surely_not(hStream)) {
+        *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
+        return CUDA_SUCCESS;
+    }
     CB_OK(cb_remote_cuStreamIsCapturing(hStream, captureStatus));
     *captureStatus = judged(hStream, *captureStatus);
     return CUDA_SUCCESS;
@@ -137,6 +154,10 @@ EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatu
     static __thread CUgraphNode nodes[CB_TAIL_MAX];
     struct cb_call call;
     if (!captureStatus_out) return CUDA_ERROR_INVALID_VALUE;
+    if (is_surely_not(hStream)) {
+        *captureStatus_out = CU_STREAM_CAPTURE_STATUS_NONE;
+        return CUDA_SUCCESS;
+    }
     CB_OK(cb_call_begin(&call, CB_OP_CAPTURE_INFO, CB_NOT_IN_DEAD));
     cb_put_handle(&call, CB_KIND_STREAM, (uintptr_t)hStream);
     CB_OK(cb_call_ask(&call));

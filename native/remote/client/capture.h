@@ -9,4 +9,7 @@ CUresult cb_capture_forbids(void);
 /* Whether what is given to the stream becomes part of a graph. Costs a question only while something is captured. */
 bool cb_is_captured(CUstream stream);
 
+/* Whether any stream is being captured. */
+bool cb_captures_open(void);
+
 #endif

@@ -7,13 +7,14 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#define PAUSE_NS 200000
+#define PAUSE_NS  200000
+#define PAUSES_NS 2000000 /* where nobody waits: what has come must not fill the line */
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t more;
     bool started;
-    int expected;
+    int expected, slowly;
 } listener = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
 bool cb_thread_start(void *(*run)(void *))
@@ -36,23 +37,33 @@ static void *listen_on(void *nothing)
     prctl(PR_SET_NAME, "calabash-listen");
     while (!__atomic_load_n(&cb_line.gone, __ATOMIC_RELAXED)) {
         pthread_mutex_lock(&listener.lock);
-        while (listener.expected <= 0)
+        while (listener.expected <= 0 && listener.slowly <= 0)
             pthread_cond_wait(&listener.more, &listener.lock);
+        struct timespec pause = {0, listener.expected > 0 ? PAUSE_NS : PAUSES_NS};
         pthread_mutex_unlock(&listener.lock);
-        struct timespec pause = {0, PAUSE_NS};
         nanosleep(&pause, NULL);
         cb_answers_look();
     }
     return nothing;
 }
 
-void cb_listener_expect(int more)
+static void expect(int *what, int more)
 {
     pthread_mutex_lock(&listener.lock);
     if (more > 0 && !listener.started) listener.started = cb_thread_start(listen_on);
-    listener.expected += more;
-    if (more > 0 && listener.expected == more) pthread_cond_signal(&listener.more);
+    *what += more;
+    if (more > 0 && *what == more) pthread_cond_signal(&listener.more);
     pthread_mutex_unlock(&listener.lock);
+}
+
+void cb_listener_expect(int more)
+{
+    expect(&listener.expected, more);
+}
+
+void cb_listener_expect_slowly(int more)
+{
+    expect(&listener.slowly, more);
 }
 
 void cb_listener_forget(void)
@@ -60,5 +71,5 @@ void cb_listener_forget(void)
     pthread_mutex_init(&listener.lock, NULL);
     pthread_cond_init(&listener.more, NULL);
     listener.started = false;
-    listener.expected = 0;
+    listener.expected = listener.slowly = 0;
 }

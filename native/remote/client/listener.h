@@ -4,8 +4,9 @@
 
 #include "remote/client/base.h"
 
-void cb_listener_expect(int more); /* or, below zero, less */
-void cb_listener_forget(void);     /* in a child: it has no such thread */
+void cb_listener_expect(int more);        /* or, below zero, less */
+void cb_listener_expect_slowly(int more); /* the same, where nobody waits for it */
+void cb_listener_forget(void);            /* in a child: it has no such thread */
 /* A thread of ours, which takes no signals. */
 bool cb_thread_start(void *(*run)(void *));
 

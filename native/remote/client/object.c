@@ -6,6 +6,7 @@ struct entry {
     void *data;
     uint32_t next_free; /* number + 1 */
     bool alive;
+    struct cb_progress progress; /* of an event or a stream */
 };
 
 static struct table {
@@ -63,6 +64,7 @@ void cb_drop_object(uint64_t id)
     if (kind >= CB_KIND_COUNT || !cb_object_is(id, kind)) return;
     pthread_mutex_lock(&lock);
     struct entry *e = entry_of(kind, cb_object_number(id));
+    if (e && e->alive && e->progress.seq) cb_progress_set(&e->progress, 0, CB_PROGRESS_UNKNOWN);
     if (e && e->alive && cb_object_number(id) >= CB_WORKER_NUMBER)
         *e = (struct entry){0}; /* its number is the worker's to give again */
     else if (e && e->alive) {
@@ -104,4 +106,11 @@ void **cb_object_data(uint64_t id, enum cb_kind kind)
     if (!cb_object_is(id, kind)) return NULL;
     struct entry *e = entry_of(kind, cb_object_number(id));
     return e && e->alive ? &e->data : NULL;
+}
+
+struct cb_progress *cb_object_progress(uint64_t id, enum cb_kind kind)
+{
+    if (!cb_object_is(id, kind) || cb_object_number(id) >= CB_WORKER_NUMBER) return NULL;
+    struct entry *e = entry_of(kind, cb_object_number(id));
+    return e && e->alive ? &e->progress : NULL;
 }

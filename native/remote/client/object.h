@@ -3,6 +3,7 @@
 #define CALABASH_REMOTE_CLIENT_OBJECT_H
 
 #include "remote/client/base.h"
+#include "remote/client/progress.h"
 #include "remote/wire/objects.h"
 
 /* A number for a new object; 0: there are too many. */
@@ -14,5 +15,7 @@ bool cb_object_alive(uint64_t id, enum cb_kind kind);
 bool cb_object_learn(uint64_t id, void *data);
 /* What is remembered of one; NULL when it is not alive. */
 void **cb_object_data(uint64_t id, enum cb_kind kind);
+/* How far one of ours has come; NULL when it is not alive, or not ours. */
+struct cb_progress *cb_object_progress(uint64_t id, enum cb_kind kind);
 
 #endif

@@ -42,9 +42,7 @@ static bool is_wait(enum cb_op op)
     switch (op) {
     case CB_OP_cuCtxSynchronize:
     case CB_OP_cuStreamSynchronize:
-    case CB_OP_cuStreamQuery:
     case CB_OP_cuEventSynchronize:
-    case CB_OP_cuEventQuery:
         return true;
     default:
         return false;
@@ -53,7 +51,9 @@ static bool is_wait(enum cb_op op)
 
 static void before_command(enum cb_op op)
 {
-    if (inside || is_wait(op) || op == CB_OP_cuMemGetInfo_v2 || op == CB_OP_MANAGED) return;
+    if (inside || is_wait(op) || op == CB_OP_EVENT_QUERY || op == CB_OP_STREAM_QUERY ||
+        op == CB_OP_cuMemGetInfo_v2 || op == CB_OP_MANAGED)
+        return;
     inside = true;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count; i++) {

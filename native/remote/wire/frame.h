@@ -32,8 +32,12 @@ enum cb_notice {
     CB_DATA,       /* of a copy to the program that it has not waited for: result, offset, bytes */
     CB_HOST,       /* a function of the program's is to run: result, its number, the number of this run */
     CB_DESTROY,    /* nobody refers to a user object any more: result, its number */
+    CB_DONE,       /* an event or a stream has come as far as that command: result, which; a failure: ask */
     CB_NOTICE_COUNT,
 };
+
+/* What is answered to a query. */
+enum cb_is_done { CB_IS_NOT_DONE, CB_IS_DONE, CB_WILL_BE_TOLD };
 
 /* What a session is for. */
 enum cb_purpose { CB_FOR_CUDA, CB_FOR_NVML };

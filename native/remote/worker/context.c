@@ -2,6 +2,7 @@
 
 #include "remote/worker/generated.h"
 #include "remote/worker/thread.h"
+#include "remote/worker/watch.h"
 
 /* As frames number it; 0: none. A number is given again when its context is gone: `life` tells them apart. */
 static __thread uint16_t current;
@@ -51,6 +52,7 @@ static CUresult leave(struct cb_request *q, CUcontext *c, uint64_t *id)
         current = 0;
     }
     life[number]++;
+    cb_watch_forget(number);
     cb_thread_forget(number);
     cb_object_gone(q, CB_KIND_CONTEXT, *id);
     return CUDA_SUCCESS;

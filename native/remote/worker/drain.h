@@ -19,7 +19,7 @@ void cb_drain_copy(void *to, void *from);
 void cb_drain_gone(void *owner);
 /* The executable has been launched there. */
 CUresult cb_drain_launched(void *owner, CUstream stream);
-/* Send what is ready: after this, an answer may tell that a stream has come so far. */
+/* Send what is ready. */
 void cb_drain(void);
 
 #endif

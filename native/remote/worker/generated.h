@@ -60,7 +60,10 @@
     X(KERNEL_NODE, true)     \
     X(MEMCPY_NODE, true)     \
     X(MEM_ALLOC_NODE, true)  \
-    X(CAPTURE_INFO, true)
+    X(CAPTURE_INFO, true)    \
+    X(EVENT_RECORD, false)   \
+    X(EVENT_QUERY, true)     \
+    X(STREAM_QUERY, true)
 
 #define CB_DECLARE(name, answered) CUresult cb_on_##name(struct cb_request *q);
 CB_OWN_HANDLERS(CB_DECLARE)

@@ -33,6 +33,7 @@ bool cb_outbox_notice(const struct cb_frame *of, uint16_t op, uint16_t flags, CU
     struct cb_frame f = {.op = op,
                          .context = of->context,
                          .seq = of->seq,
+                         .thread = of->thread,
                          .flags = flags,
                          .bytes = (uint32_t)(8 + 8 * count + bytes)};
     uint64_t word = (uint64_t)result;

@@ -2,9 +2,9 @@
  * Functions of the program's. Where the program has put one there is one of ours: it has the program told and waits until
  * the program's has run. What it tells goes through a thread, for such a function may not call the driver.
  */
-#include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/outbox.h"
+#include "remote/worker/watch.h"
 
 #include <pthread.h>
 
@@ -49,7 +49,7 @@ static void *tell(void *nothing)
         CUresult result = r->result;
         uint64_t number = r->number;
         pthread_mutex_unlock(&relay.lock);
-        cb_drain(); /* what was copied before it is there when it runs */
+        cb_watch_tell(); /* what was copied before it is there when it runs */
         cb_outbox_notice(&f.frame, CB_HOST, f.kept ? CB_FRAME_KEPT : 0, result, &number, 1, NULL, 0);
         cb_outbox_flush();
         pthread_mutex_lock(&relay.lock);

@@ -4,10 +4,10 @@
 #include "remote/wire/box.h"
 #include "remote/worker/channel.h"
 #include "remote/worker/context.h"
-#include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/outbox.h"
 #include "remote/worker/role.h"
+#include "remote/worker/watch.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ bool cb_bulk_receive(struct cb_request *q, void *into, size_t bytes)
 
 bool cb_answer_part(struct cb_request *q, const void *data, size_t bytes, bool last)
 {
-    if (last) cb_drain();
+    if (last) cb_watch_tell();
     return cb_outbox_put(&q->frame, CB_ANSWER, last ? 0 : CB_FRAME_PART, CUDA_SUCCESS, data, bytes);
 }
 
@@ -112,7 +112,7 @@ static bool take_command(struct cb_request *q, const struct cb_served *s)
 static bool answer(struct cb_request *q, const struct cb_served *s, CUresult result)
 {
     bool ok = true;
-    if (s->answered || (q->frame.flags & CB_FRAME_ASKED)) cb_drain();
+    if (s->answered || (q->frame.flags & CB_FRAME_ASKED)) cb_watch_tell();
     if (!q->answered && (s->answered || (q->frame.flags & CB_FRAME_ASKED)))
         ok = cb_outbox_put(&q->frame, CB_ANSWER, 0, result, q->answer,
                            result == CUDA_SUCCESS || q->frame.op == CB_OP_HELLO ? q->given : 0);
@@ -131,6 +131,7 @@ static bool serve_one(struct cb_request *q)
     cb_role_command(q->frame.thread);
     q->failed = CUDA_SUCCESS;
     q->given = 0;
+    if (q->frame.op == CB_OP_cuStreamBeginCapture_v2) cb_watch_capture();
     CUresult result = cb_context_enter(q);
     if (result == CUDA_SUCCESS) result = s->run(q);
     q->released = q->offer && !cb_role_returned(q->offer);
