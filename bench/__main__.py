@@ -22,6 +22,7 @@ BENCHES = (
     "recovery",
     "cli",
     "placement",
+    "operate",
     "decisions",
     "queues",
     "kube",

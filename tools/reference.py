@@ -18,6 +18,7 @@ from calabash.cli.kubectl import cli as kubectl
 from calabash.model.errors import Reason
 from tools.reference_chart import values_page
 from tools.reference_kubernetes import dialects_page
+from tools.reference_metrics import metrics_page
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _HELP = ["-h", "--help"]
@@ -75,6 +76,7 @@ def main() -> int:
         "reasons.md": reasons_page(),
         "helm-values.md": f"{_GENERATED}{values_page()}",
         "kubernetes-dialects.md": f"{_GENERATED}{dialects_page()}",
+        "metrics.md": f"{_GENERATED}{metrics_page()}",
     }
     for name, text in pages.items():
         page = PAGES / name

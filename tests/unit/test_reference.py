@@ -9,10 +9,12 @@ from pathlib import Path
 
 import click
 from tools import reference, reference_http
+from tools.reference_metrics import metrics_page
 
 from calabash.api.requests import AllocationRequest
 from calabash.api.routes import ROUTES
 from calabash.cli.commands import cli
+from calabash.exporter.catalogue import CATALOGUE
 from calabash.model.errors import Reason
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -21,6 +23,12 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
 def test_the_pages_are_what_the_product_says_now() -> None:
     assert (PAGES / "cli.md").read_text() == reference.cli_page(), "run: make docs"
     assert (PAGES / "reasons.md").read_text() == reference.reasons_page(), "run: make docs"
+
+
+def test_the_page_of_metrics_is_what_the_catalogue_says_now() -> None:
+    page = (PAGES / "metrics.md").read_text()
+    assert page == f"{reference._GENERATED}{metrics_page()}", "run: make docs"
+    assert all(f"| `{spec.name}` |" in page for spec in CATALOGUE)
 
 
 def test_the_pages_of_the_http_api_are_what_its_shapes_say_now() -> None:

@@ -29,6 +29,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
     "server": ("server:server", "Offer the cards of this machine to programs on other machines."),
     "remote": ("remote:remote", "Use cards of other machines."),
+    "exporter": ("exporter:exporter", "Serve the pool's metrics to Prometheus."),
+    "dashboards": ("exporter:dashboards", "Write dashboards and alert rules over these metrics."),
     "bench": ("bench:bench", "Measure on this machine what others have published of theirs."),
     "sim": ("simnode:sim", "Create and break simulated GPU nodes."),
     "agent": ("kube:agent", "Serve the devices of one node of a cluster."),

@@ -1,0 +1,92 @@
+"""How long the exporter takes for a scrape with a thousand devices, of a pool that answers at once."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import msgspec
+
+from bench._report import Report
+from calabash.api import replies
+from calabash.exporter.catalogue import CATALOGUE
+from calabash.exporter.page import MetricsPage
+from calabash.exporter.reading import Reader
+
+DEVICES, SLICES, QUEUES = 1000, 2000, 20
+GOAL_MS = 200.0
+REPEATS = 7
+
+
+def measure_scrape(report: Report) -> None:
+    """Adds the time of a scrape (median), and how many series it has."""
+    pool = _Pool()
+    now = [0.0]
+    page = MetricsPage(Reader(pool), clock=lambda: now[0])
+    times, busy = [], []
+    text = b""
+    for _ in range(3 if report.quick else REPEATS):
+        now[0] += 10
+        began, worked = time.perf_counter(), time.process_time()
+        text = page.text()
+        times.append((time.perf_counter() - began) * 1e3)
+        busy.append((time.process_time() - worked) * 1e3)
+    found, what = statistics.median(times), f"{DEVICES} devices, {SLICES} slices"
+    series = sum(not line.startswith(b"#") for line in text.splitlines())
+    report.add("scrape, processor time", statistics.median(busy), "ms", at_most=GOAL_MS, detail=what)
+    report.add("scrape", found, "ms", at_most=GOAL_MS, detail=what)
+    report.add("series of a scrape", series, "", detail=f"{len(CATALOGUE)} metrics, {len(text) / 1e6:.1f} MB")
+
+
+class _Pool:
+    """Answers as a pool's client does, from memory: decoded JSON."""
+
+    def __init__(self) -> None:
+        devices = [_device(index) for index in range(DEVICES)]
+        allocations = [_allocation(index) for index in range(SLICES)]
+        queues = [
+            replies.QueueView(
+                name=f"queue{n}", parent="", deserved=4, limit=8, weight=1, allocated=2, pending=1, users=[], groups=[]
+            )
+            for n in range(QUEUES)
+        ]
+        status = replies.Status(
+            version="1", pid=1, home="/", node="n", sim="", db="", started_at=1, uptime_s=1, devices=DEVICES,
+            allocations=SLICES, pending=0, driver="nvidia", arbiter_pid=1, membership="kernel", serves="every user",
+        )  # fmt: skip
+        self._answers = {
+            "/v1/status": msgspec.json.encode(status),
+            "/v1/devices": msgspec.json.encode(replies.DeviceList(items=devices)),
+            "/v1/queues": msgspec.json.encode(replies.QueueList(items=queues)),
+            "/v1/allocations": msgspec.json.encode(replies.AllocationList(items=allocations)),
+        }
+
+    def get(self, path: str) -> Any:
+        return {"items": []} if path.startswith("/v1/events") else msgspec.json.decode(self._answers[path])
+
+    def items(self, path: str) -> list[Any]:
+        found: list[Any] = self.get(path)["items"]
+        return found
+
+
+def _device(index: int) -> replies.DeviceView:
+    return replies.DeviceView(
+        uuid=f"GPU-{index:036d}", index=index, vendor="nvidia", model="NVIDIA H100", compute_capability="9.0",
+        memory_mib=81920, memory_used_mib=40000, memory_allocated_mib=60000, memory_free_mib=21920,
+        core_allocated_percent=80, utilization_percent=55, temperature_c=61, power_w=431.5, health="healthy", cause="",
+        mode="vgpu", pinned="", replicas=4, interval="", spill_mib=0, allocations=["a", "b"], strangers=[],
+    )  # fmt: skip
+
+
+def _allocation(index: int) -> replies.AllocationView:
+    device = index % DEVICES
+    part = replies.SliceUseView(
+        device=f"GPU-{device:036d}", device_index=device, memory_mib=30000, core_percent=40, memory_used_mib=20000,
+        core_used_percent=27.5, denied=1, throttled_s=12.25,
+    )  # fmt: skip
+    return replies.AllocationView(
+        id=f"a-{index:012x}", tenant=f"tenant{index % 50}", queue=f"queue{index % QUEUES}", user="ann", uid=1,
+        command=["python", "train.py"], mode="vgpu", policy="burst", priority=0, gang="", state="running", reason="",
+        explanation="", created_at=1, started_at=2, ended_at=None, pids=[index], slices=[part],
+    )  # fmt: skip

@@ -1,0 +1,22 @@
+"""What an operator's half costs: scrapes, invoices, metering, the API under load, the console's first page.
+
+Each part is a module of its own (``_operate_*``) and stands beside its goal.
+"""
+
+from __future__ import annotations
+
+from bench._operate_metrics import measure_scrape
+from bench._report import Report, run
+
+NAME, TITLE = "operate", "Operating a pool"
+PARTS = (measure_scrape,)
+
+
+def measure(report: Report) -> None:
+    """All parts, one after the other."""
+    for part in PARTS:
+        part(report)
+
+
+if __name__ == "__main__":
+    run(NAME, TITLE, measure)

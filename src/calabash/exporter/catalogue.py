@@ -1,0 +1,142 @@
+"""Every metric of the exporter, once: its type, unit, labels, and what bounds the number of its series.
+
+Names end in their base unit; ratios are 0 to 1. What identifies a device or a slice stands in the labels of each of its
+series; what merely describes it (model, tenant's command, mode) only in the ``_info`` series, to be joined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MetricKind(StrEnum):
+    """Prometheus' types, as far as they are used."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+class Scope(StrEnum):
+    """What there is one series of: the bound on how many a metric has."""
+
+    POOL = "one"
+    DEVICE = "one for each device"
+    SLICE = "one for each slice that is held"
+    QUEUE = "one for each queue"
+    TENANT = "one for each tenant"
+    REASON = "one for each reason for which requests wait"
+    KIND = "one for each kind of event"
+    MODE = "one for each sharing mode in use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """One metric; ``unit`` is empty for what is counted in pieces. The name carries the unit, and ``_total`` of counters."""
+
+    name: str
+    help: str
+    scope: Scope
+    labels: tuple[str, ...]
+    unit: str = ""
+    kind: MetricKind = MetricKind.GAUGE
+
+
+DEVICE = ("node", "device_uuid", "device_index")
+SLICE = ("node", "allocation", "device_uuid", "tenant", "queue")
+QUEUE = ("node", "queue")
+TENANT = ("node", "tenant")
+
+
+def _device(name: str, text: str, unit: str = "", labels: tuple[str, ...] = DEVICE) -> MetricSpec:
+    return MetricSpec(name=f"calabash_device_{name}", help=text, scope=Scope.DEVICE, labels=labels, unit=unit)
+
+
+def _slice(
+    name: str, text: str, unit: str = "", *, labels: tuple[str, ...] = SLICE, kind: MetricKind = MetricKind.GAUGE
+) -> MetricSpec:
+    return MetricSpec(name=f"calabash_slice_{name}", help=text, scope=Scope.SLICE, labels=labels, unit=unit, kind=kind)
+
+
+def _queue(name: str, text: str) -> MetricSpec:
+    return MetricSpec(name=f"calabash_queue_{name}", help=text, scope=Scope.QUEUE, labels=QUEUE, unit="devices")
+
+
+def _pool(name: str, text: str, unit: str = "", labels: tuple[str, ...] = ("node",)) -> MetricSpec:
+    return MetricSpec(name=f"calabash_{name}", help=text, scope=Scope.POOL, labels=labels, unit=unit)
+
+
+UP = _pool("up", "1 when the pool answered this scrape, 0 when it did not; then nothing else is told.", labels=())
+READ_SECONDS = _pool("read_seconds", "How long the pool took to answer this scrape.", "seconds", labels=())
+POOL_INFO = _pool("pool_info", "The pool: always 1.", labels=("node", "version", "driver", "simulated"))
+POOL_START = _pool("pool_start_time_seconds", "When the pool started, in seconds since 1970.", "seconds")
+
+DEVICE_INFO = _device(
+    "info",
+    "The device: always 1. sharing_mode is empty while nobody holds it.",
+    labels=(*DEVICE, "device_model", "vendor", "compute_capability", "sharing_mode"),
+)
+DEVICE_HEALTHY = _device("healthy", "1 while new slices of the device are given out, 0 while they are not.")
+DEVICE_HEALTH_INFO = _device(
+    "health_info", "The device's health and its cause: always 1.", labels=(*DEVICE, "health", "cause")
+)
+DEVICE_MEMORY = _device("memory_bytes", "Memory of the device.", "bytes")
+DEVICE_MEMORY_USED = _device("memory_used_bytes", "Memory in use, by the driver.", "bytes")
+DEVICE_MEMORY_ALLOCATED = _device("memory_allocated_bytes", "Memory that is promised to slices.", "bytes")
+DEVICE_MEMORY_FREE = _device("memory_free_bytes", "Memory that can still be given out.", "bytes")
+DEVICE_CORE_ALLOCATED = _device("core_allocated_ratio", "Compute that is promised to slices.", "ratio")
+DEVICE_BUSY = _device("busy_ratio", "How much of the last sampling period a kernel ran, by the driver.", "ratio")
+DEVICE_TEMPERATURE = _device("temperature_celsius", "Temperature.", "celsius")
+DEVICE_POWER = _device("power_watts", "Power that is drawn.", "watts")
+DEVICE_SLICES = _device("slices", "Allocations that hold a slice of the device.")
+DEVICE_STRANGERS = _device("strangers", "Processes on the device that have no slice of it.")
+DEVICE_STRANGERS_MEMORY = _device("strangers_memory_bytes", "Memory that they hold.", "bytes")
+
+SLICE_INFO = _slice(
+    "info",
+    "The slice: always 1.",
+    labels=(*SLICE, "device_index", "user", "sharing_mode", "policy", "mig_profile", "gang"),
+)
+SLICE_MEMORY_LIMIT = _slice("memory_limit_bytes", "Memory that the slice has.", "bytes")
+SLICE_MEMORY_USED = _slice("memory_used_bytes", "Memory of the slice that is in use.", "bytes")
+SLICE_CORE_LIMIT = _slice("core_limit_ratio", "Compute share that the slice has of its device.", "ratio")
+SLICE_CORE_USED = _slice("core_used_ratio", "Compute of the device that it used over the last second.", "ratio")
+SLICE_THROTTLED = _slice(
+    "throttled_seconds_total",
+    "How long its launches have waited for their turn.",
+    "seconds",
+    kind=MetricKind.COUNTER,
+)
+SLICE_DENIED = _slice(
+    "memory_denied_total", "Requests for memory that were refused at the limit.", kind=MetricKind.COUNTER
+)
+
+QUEUE_INFO = MetricSpec(
+    name="calabash_queue_info", help="The queue: always 1.", scope=Scope.QUEUE, labels=(*QUEUE, "parent")
+)
+QUEUE_DESERVED = _queue("deserved_devices", "Devices that the queue is guaranteed.")
+QUEUE_LIMIT = _queue("limit_devices", "Devices that it may hold at most; +Inf without a limit.")
+QUEUE_ALLOCATED = _queue("allocated_devices", "Devices that it holds, in parts of devices.")
+QUEUE_PENDING = _queue("pending_devices", "Devices for which requests wait in it.")
+
+WAITING = MetricSpec(
+    name="calabash_requests_waiting",
+    help="Requests that wait, by the reason that the first of the line are told; the rest have reason queued.",
+    scope=Scope.REASON,
+    labels=("node", "queue", "reason"),
+)
+HELD = MetricSpec(
+    name="calabash_allocations",
+    help="Allocations that are held, by sharing mode and state.",
+    scope=Scope.MODE,
+    labels=("node", "sharing_mode", "state"),
+)
+EVENTS = MetricSpec(
+    name="calabash_events_total",
+    help="Events of the pool since the exporter started.",
+    scope=Scope.KIND,
+    labels=("node", "kind", "reason"),
+    kind=MetricKind.COUNTER,
+)
+
+CATALOGUE: tuple[MetricSpec, ...] = tuple(found for found in list(globals().values()) if isinstance(found, MetricSpec))

@@ -1,0 +1,39 @@
+"""The pool's devices under the names and labels of NVIDIA's dcgm-exporter, for dashboards that know those.
+
+Names, units and labels are those of its default counters (``etc/default-counters.csv``); what the pool does not know is left
+out, never invented. One more label pair tells whose a device is, where one allocation alone holds it: dcgm-exporter has pods
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from calabash.exporter.exposition import Family
+from calabash.exporter.reading import PoolReading
+
+LABELS = ("gpu", "UUID", "device", "modelName", "Hostname")
+FIELDS = {
+    "DCGM_FI_DEV_GPU_UTIL": "GPU utilization (in %).",
+    "DCGM_FI_DEV_FB_USED": "Framebuffer memory used (in MiB).",
+    "DCGM_FI_DEV_FB_FREE": "Framebuffer memory free (in MiB).",
+    "DCGM_FI_DEV_GPU_TEMP": "GPU temperature (in C).",
+    "DCGM_FI_DEV_POWER_USAGE": "Power draw (in W).",
+}
+
+
+def dcgm_families(reading: PoolReading) -> Iterator[Family]:
+    """One family for each field."""
+    found = {name: Family(name=name, help=text, labels=LABELS) for name, text in FIELDS.items()}
+    for device in reading.devices:
+        labels = (str(device.index), device.uuid, f"nvidia{device.index}", device.model, reading.status.node)
+        figures: dict[str, float] = {
+            "DCGM_FI_DEV_GPU_UTIL": device.utilization_percent,
+            "DCGM_FI_DEV_FB_USED": device.memory_used_mib,
+            "DCGM_FI_DEV_FB_FREE": max(0, device.memory_mib - device.memory_used_mib),
+            "DCGM_FI_DEV_GPU_TEMP": device.temperature_c,
+            "DCGM_FI_DEV_POWER_USAGE": device.power_w,
+        }
+        for name, value in figures.items():
+            found[name].add(labels, value)
+    yield from found.values()

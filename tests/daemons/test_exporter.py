@@ -1,0 +1,341 @@
+"""The exporter of a real pool, scraped by the real Prometheus: every query of the dashboards and alerts answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from tests.daemons.world import World, until
+from tools import prometheus
+
+from calabash.cli.commands import cli
+from calabash.exporter.alerts import ALERTS, rules
+from calabash.exporter.grafana import grafana
+from calabash.exporter.panels import BOARDS
+
+TOKEN = "t0ken-of-the-scraper"
+QUERIES = {f"{b.name}: {p.title}": q.expression for b in BOARDS for p in b.panels for q in p.queries}
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """Where Prometheus and promtool are."""
+    if not prometheus.fetched():
+        reason = "no Prometheus: tools/bootstrap --tests fetches it"
+        if os.environ.get("CALABASH_PROMETHEUS") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return prometheus.directory()
+
+
+class Exporter:
+    """``calabash exporter`` of a pool, on a port of the kernel's choice."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "calabash.cli.main", "exporter", "--listen", "127.0.0.1:0", *options],
+            env={**os.environ, "CALABASH_HOME": str(home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said.startswith("metrics: http://"), said + self.process.stdout.read()
+        self.address = said.split("/")[2]
+
+    def get(self, path: str = "/metrics", **headers: str) -> tuple[int, str]:
+        request = urllib.request.Request(f"http://{self.address}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def close(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture
+def exporter(world: World, tmp_path: Path) -> Iterator[Exporter]:
+    """Of the shared pool, for whoever has the token."""
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    found = Exporter(world.home, "--token-file", str(token), "--compatible", "dcgm", "--compatible", "hami")
+    yield found
+    assert found.close() == 0
+
+
+def with_token(exporter: Exporter) -> str:
+    status, text = exporter.get(Authorization=f"Bearer {TOKEN}")
+    assert status == 200
+    return text
+
+
+def test_only_who_has_the_token_reads(exporter: Exporter) -> None:
+    assert exporter.get()[0] == 401
+    assert exporter.get(Authorization="Bearer t0ken-of-another")[0] == 401
+    assert exporter.get("/", Authorization=f"Bearer {TOKEN}")[0] == 404
+    assert exporter.get("/healthz") == (200, "ok\n")
+    assert "calabash_up 1" in with_token(exporter)
+
+
+def test_a_slice_is_told_from_its_grant_on_and_a_killed_pool_as_down(exporter: Exporter, world: World) -> None:
+    _, allocation = world.running("cat", memory_mib=1024, cores=30)
+    node = world.client.get("/v1/status")["node"]
+    series = f'calabash_slice_memory_used_bytes{{node="{node}",allocation="{allocation["id"]}"'
+    until(lambda: series in with_token(exporter), what="the slice to be told")
+    world.kill()
+    until(lambda: "calabash_up 0" in with_token(exporter), what="the pool to be told as down")
+    world.up()
+    until(lambda: series in with_token(exporter), what="the slice to be told again")
+
+
+def test_those_who_never_ask_do_not_keep_others_from_reading(exporter: Exporter) -> None:
+    host, port = exporter.address.rsplit(":", 1)
+    silent = [socket.create_connection((host, int(port))) for _ in range(200)]
+    with contextlib.suppress(OSError):
+        silent[0].sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * (1 << 20))
+    until(lambda: _is_open(exporter), what="to be let in")
+    for connection in silent:
+        connection.close()
+
+
+def _is_open(exporter: Exporter) -> bool:
+    try:
+        return exporter.get("/healthz")[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "who may read them is not said"),
+        (("--token-file", "short"), "has no token"),
+        (("--token-file", "absent"), "cannot be read"),
+        (("--open", "--listen", "nowhere:x"), "is no address"),
+        (("--open", "--key", "k.pem"), "--key without --certificate"),
+        (("--open", "--certificate", "short"), "cannot be served"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_line(
+    options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_text("short")
+    done = subprocess.run(
+        [sys.executable, "-m", "calabash.cli.main", "exporter", *options],
+        env={**os.environ, "CALABASH_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert said in done.stderr
+    assert "hint: " in done.stderr or "cannot be read" in said
+    assert done.returncode in {1, 2}
+    assert len(done.stderr.splitlines()) <= 3
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-m", "calabash.cli.main", "exporter", "--open", "--listen", where],
+            env={**os.environ, "CALABASH_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode != 0
+    assert f"{where} cannot be listened on" in done.stderr
+
+
+# -- with Prometheus -------------------------------------------------------------------------------------------
+
+
+class Prometheus:
+    """The server, scraping one exporter each second, with our alert rules."""
+
+    def __init__(self, programs: Path, directory: Path, exporter: Exporter) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        (directory / "rules.yaml").write_text(yaml.safe_dump(rules()))
+        job = {
+            "job_name": "calabash",
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
+            "authorization": {"credentials": TOKEN},
+            "static_configs": [{"targets": [exporter.address]}],
+        }
+        config = {"rule_files": ["rules.yaml"], "scrape_configs": [job]}
+        (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        with (directory / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [
+                    programs / "prometheus",
+                    f"--config.file={directory / 'prometheus.yaml'}",
+                    f"--storage.tsdb.path={directory / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self.port}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def ask(self, path: str, **query: str) -> Any:
+        """The data of an answer; None while it does not answer."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                return json.loads(answer.read())["data"]
+        except urllib.error.HTTPError as error:
+            if error.code == 503:  # it is starting
+                return None
+            pytest.fail(f"{query}: {error.read().decode()}")
+        except OSError:
+            return None
+
+    def result(self, expression: str) -> list[Any]:
+        data = self.ask("query", query=expression)
+        return [] if data is None else list(data["result"])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=60)
+
+
+def _of_all(expression: str) -> str:
+    return expression.replace('"$node"', '".*"').replace('"$tenant"', '".*"')
+
+
+def test_every_query_of_every_dashboard_has_data_and_every_alert_is_understood(
+    programs: Path, world: World, exporter: Exporter, tmp_path: Path
+) -> None:
+    world.running("cat", memory_mib=1024, cores=30)
+    server = Prometheus(programs, tmp_path, exporter)
+    try:
+        until(lambda: len(server.result("calabash_up[1m]")) > 0, what="the first scrape")
+        samples = "min(count_over_time(calabash_slice_throttled_seconds_total[1m])) >= 2"
+        until(lambda: server.result(samples), what="two scrapes of the slice")
+        empty = [name for name, query in QUERIES.items() if not server.result(_of_all(query))]
+        assert empty == []
+        groups = until(lambda: server.ask("rules"), what="the rules")["groups"]
+        assert {rule["name"] for rule in groups[0]["rules"]} == {alert.name for alert in ALERTS}
+        for alert in ALERTS:
+            server.result(alert.expression)  # fails when it is not understood
+    finally:
+        server.close()
+
+
+def test_promtool_finds_no_fault_in_the_page_and_the_rules(
+    programs: Path, world: World, exporter: Exporter, tmp_path: Path
+) -> None:
+    world.running("cat", memory_mib=1024, cores=30)
+    page = "\n".join(line for line in with_token(exporter).splitlines() if "calabash_" in line) + "\n"
+    done = subprocess.run(
+        [programs / "promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    done = subprocess.run(
+        [programs / "promtool", "check", "rules", tmp_path / "rules.yaml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
+
+
+@pytest.mark.parametrize(
+    ("alert", "series", "at", "fires"),
+    [
+        ("CalabashPoolDown", [("calabash_up", "1 1 0x20")], "4m", True),
+        ("CalabashPoolDown", [("calabash_up", "1x20")], "4m", False),
+        ("CalabashExporterDown", [("other", "1x20")], "6m", True),
+        ("CalabashDeviceNotHealthy", [('calabash_device_healthy{node="n"}', "0x20")], "6m", True),
+        ("CalabashDeviceNotHealthy", [('calabash_device_healthy{node="n"}', "0x2 1x20")], "6m", False),
+        (
+            "CalabashHeldWithoutUse",
+            [(f"calabash_slice_core_used_ratio{SLICE}", "0x90"), (f"calabash_slice_info{SLICE}", "1x90")],
+            "70m",
+            True,
+        ),
+        (
+            "CalabashHeldWithoutUse",
+            [(f"calabash_slice_core_used_ratio{SLICE}", "0x40 0.5 0x90"), (f"calabash_slice_info{SLICE}", "1x150")],
+            "70m",
+            False,
+        ),
+        (  # held for ten minutes only
+            "CalabashHeldWithoutUse",
+            [(f"calabash_slice_core_used_ratio{SLICE}", "_x60 0x90"), (f"calabash_slice_info{SLICE}", "_x60 1x90")],
+            "70m",
+            False,
+        ),
+        ("CalabashWaitingLong", [('calabash_queue_pending_devices{queue="q"}', "1x60")], "40m", True),
+        ("CalabashStrangerOnDevice", [('calabash_device_strangers{node="n"}', "1x60")], "10m", True),
+        ("CalabashMemoryDenied", [(f"calabash_slice_memory_denied_total{SLICE}", "0 0 5x20")], "5m", True),
+        ("CalabashDeviceHot", [('calabash_device_temperature_celsius{node="n"}', "95x60")], "15m", True),
+    ],
+)
+def test_alerts_fire_when_they_should(
+    programs: Path, tmp_path: Path, *, alert: str, series: list[tuple[str, str]], at: str, fires: bool
+) -> None:
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    firing = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series],
+        "promql_expr_test": [
+            {"expr": firing, "eval_time": at, "exp_samples": [{"labels": "{}", "value": int(fires)}]},
+        ],
+    }
+    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    done = subprocess.run(
+        [programs / "promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_dashboards_are_grafanas_and_written_where_asked(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["dashboards", "export", str(tmp_path / "boards")])
+    assert done.exit_code == 0, done.output
+    for board in BOARDS:
+        written = json.loads((tmp_path / "boards" / f"{board.name}.json").read_text())
+        assert written == json.loads(json.dumps(grafana(board)))
+        read = Dashboard.from_json(written)
+        assert read.title == board.title
+        assert read.panels is not None
+        assert len(read.panels) == len(board.panels)
+    assert yaml.safe_load((tmp_path / "boards" / "alerts.yaml").read_text()) == rules()
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    for board in BOARDS:
+        taken = [
+            (x, y)
+            for panel in grafana(board)["panels"]
+            for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+            for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+        ]
+        assert len(taken) == len(set(taken)), board.title
+        assert max(x for x, _ in taken) < 24

@@ -1,0 +1,206 @@
+"""What a scrape says of a pool, from replies that a pool gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from calabash.api import replies
+from calabash.exporter import catalogue, native
+from calabash.exporter.catalogue import CATALOGUE, MetricKind
+from calabash.exporter.exposition import Family
+from calabash.exporter.page import COMPATIBLE, MetricsPage
+from calabash.exporter.reading import PoolReading, Reader
+from calabash.model.errors import CalabashError, Reason
+
+STATUS = replies.Status(
+    version="1", pid=1, home="/pool", node="n1", sim="lab", db="", started_at=5.0, uptime_s=1, devices=1, allocations=1,
+    pending=0, driver="nvidia 580", arbiter_pid=2, membership="kernel", serves="every user",
+)  # fmt: skip
+
+
+def device(index: int = 0, **changes: Any) -> replies.DeviceView:
+    base = replies.DeviceView(
+        uuid=f"GPU-{index}", index=index, vendor="nvidia", model="A100", compute_capability="8.0", memory_mib=1000,
+        memory_used_mib=300, memory_allocated_mib=500, memory_free_mib=500, core_allocated_percent=40,
+        utilization_percent=20, temperature_c=50, power_w=99.5, health="healthy", cause="", mode="vgpu", pinned="",
+        replicas=4, interval="", spill_mib=0, allocations=["a1"], strangers=[],
+    )  # fmt: skip
+    return msgspec.structs.replace(base, **changes)
+
+
+def part(device: str = "GPU-0", **changes: Any) -> replies.SliceUseView:
+    base = replies.SliceUseView(
+        device=device, device_index=0, memory_mib=500, core_percent=40, memory_used_mib=300, core_used_percent=20.0,
+        denied=2, throttled_s=1.5,
+    )  # fmt: skip
+    return msgspec.structs.replace(base, **changes)
+
+
+def allocation(name: str = "a1", **changes: Any) -> replies.AllocationView:
+    base = replies.AllocationView(
+        id=name, tenant="vision", queue="prod", user="ann", uid=7, command=["secret-program"], mode="vgpu",
+        policy="burst", priority=0, gang="", state="running", reason="", explanation="", created_at=1.0, started_at=2.0,
+        ended_at=None, pids=[1], slices=[part()],
+    )  # fmt: skip
+    return msgspec.structs.replace(base, **changes)
+
+
+QUEUE = replies.QueueView(
+    name="prod", parent="", deserved=2, limit=None, weight=1, allocated=0.4, pending=1, users=[], groups=[]
+)
+
+
+def reading(**changes: Any) -> PoolReading:
+    waits = allocation("w1", state="pending", slices=[], reason="no_room")
+    given: dict[str, Any] = {
+        "status": STATUS,
+        "devices": [device()],
+        "allocations": [allocation(), waits],
+        "queues": [QUEUE],
+    }
+    return PoolReading(**(given | {"events": {("granted", ""): 3}} | changes))
+
+
+def samples(families: Iterator[Family]) -> dict[str, list[tuple[dict[str, str], float]]]:
+    return {f.name: [(dict(zip(f.labels, row, strict=True)), value) for row, value in f.rows] for f in families}
+
+
+def test_every_metric_of_the_catalogue_is_told_with_its_labels_and_no_other() -> None:
+    found = samples(native.families(reading()))
+    by_page = {catalogue.UP.name, catalogue.READ_SECONDS.name}
+    assert found.keys() | by_page == {spec.name for spec in CATALOGUE}
+    for spec in CATALOGUE:
+        for labels, _ in found.get(spec.name, []):
+            assert tuple(labels) == spec.labels
+
+
+def test_names_end_in_their_unit_and_counters_in_total() -> None:
+    for spec in CATALOGUE:
+        name = spec.name.removesuffix("_total")
+        assert spec.unit in ("", name.rsplit("_", 1)[-1]), spec
+        assert (spec.kind is MetricKind.COUNTER) == spec.name.endswith("_total")
+    assert len({spec.name for spec in CATALOGUE}) == len(CATALOGUE)
+
+
+def test_figures_are_in_base_units() -> None:
+    found = samples(native.families(reading()))
+    assert found["calabash_device_memory_used_bytes"][0][1] == 300 * 1024 * 1024
+    assert found["calabash_device_core_allocated_ratio"][0][1] == 0.4
+    assert found["calabash_slice_core_used_ratio"][0][1] == 0.2
+    assert found["calabash_slice_throttled_seconds_total"][0][1] == 1.5
+    assert found["calabash_queue_limit_devices"][0][1] == float("inf")
+    assert found["calabash_requests_waiting"] == [({"node": "n1", "queue": "prod", "reason": "no_room"}, 1)]
+
+
+def test_several_instances_of_one_card_in_one_allocation_are_one_series_with_their_sum() -> None:
+    two = allocation(slices=[part(profile="1g.5gb"), part(profile="2g.10gb"), part("GPU-1")])
+    found = samples(native.families(reading(allocations=[two])))
+    limits = {labels["device_uuid"]: value for labels, value in found["calabash_slice_memory_limit_bytes"]}
+    assert limits == {"GPU-0": 1000 << 20, "GPU-1": 500 << 20}
+    assert {labels["mig_profile"] for labels, _ in found["calabash_slice_info"]} == {"1g.5gb,2g.10gb", ""}
+
+
+def test_no_command_line_is_told() -> None:
+    names = [native.families, *COMPATIBLE.values()]
+    for families in names:
+        for rows in samples(families(reading())).values():
+            assert not any("secret-program" in value for labels, _ in rows for value in labels.values())
+
+
+@pytest.mark.parametrize("name", sorted(COMPATIBLE))
+def test_names_of_others_tell_the_same_figures(name: str) -> None:
+    found = samples(COMPATIBLE[name](reading()))
+    used = {"dcgm": ("DCGM_FI_DEV_FB_USED", 300.0), "hami": ("hami_vgpu_memory_used_bytes", 300.0 * (1 << 20))}[name]
+    assert [value for _, value in found[used[0]]] == [used[1]]
+
+
+class Pool:
+    """A pool's API with these answers; ``events`` is its list of events."""
+
+    def __init__(self, *, down: bool = False) -> None:
+        self.down = down
+        self.events: list[dict[str, Any]] = []
+        self.allocations = [allocation()]
+        self.asked = 0
+
+    def get(self, path: str) -> Any:
+        self.asked += 1
+        if self.down:
+            raise CalabashError("no pool answers", reason=Reason.POOL_DOWN)
+        if path.startswith("/v1/events"):
+            after = int(path.partition("after=")[2].partition("&")[0])
+            return {"items": [e for e in self.events if e["id"] > after][:1000]}
+        found: dict[str, Callable[[], Any]] = {
+            "/v1/status": lambda: STATUS,
+            "/v1/devices": lambda: replies.DeviceList(items=[device()]),
+            "/v1/queues": lambda: replies.QueueList(items=[QUEUE]),
+        }
+        return msgspec.to_builtins(found[path]())
+
+    def items(self, path: str) -> list[Any]:
+        assert path == "/v1/allocations"
+        found: list[Any] = msgspec.to_builtins(self.allocations)
+        return found
+
+    def happens(self, kind: str, count: int = 1) -> None:
+        last = len(self.events)
+        base = {"at": 1.0, "kind": kind, "reason": "", "allocation": "", "device": "", "message": ""}
+        self.events += [{**base, "id": last + n + 1} for n in range(count)]
+
+
+def told(page: MetricsPage, name: str) -> list[tuple[dict[str, str], float]]:
+    families = text_string_to_metric_families(page.text().decode())
+    return [(s.labels, s.value) for family in families for s in family.samples if s.name == name]
+
+
+def events(page: MetricsPage) -> dict[str, float]:
+    return {labels["kind"]: value for labels, value in told(page, "calabash_events_total")}
+
+
+def test_a_pool_that_does_not_answer_is_told_as_down_and_nothing_else_is() -> None:
+    lines = [
+        line for line in MetricsPage(Reader(Pool(down=True))).text().decode().splitlines() if not line.startswith("#")
+    ]
+    assert lines == ["calabash_up 0"]
+
+
+def test_events_count_from_the_first_scrape_on_and_none_twice() -> None:
+    pool, now = Pool(), [0.0]
+    page = MetricsPage(Reader(pool), clock=lambda: now[0])
+    pool.happens("granted", 1500)
+    assert events(page) == {"granted": 0.0}
+    pool.happens("granted", 2100)
+    pool.happens("xid")
+    now[0] += 10
+    assert events(page) == {"granted": 2100.0, "xid": 1.0}
+    now[0] += 10
+    assert events(page) == {"granted": 2100.0, "xid": 1.0}
+
+
+def test_scrapes_that_come_together_ask_the_pool_once() -> None:
+    pool, now = Pool(), [0.0]
+    page = MetricsPage(Reader(pool), clock=lambda: now[0])
+    page.text()
+    asked = pool.asked
+    now[0] += 0.5
+    page.text()
+    assert pool.asked == asked
+    now[0] += 0.6
+    page.text()
+    assert pool.asked > asked
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_whatever_names_are_made_of_the_page_can_be_read_back(tenant: str, gang: str) -> None:
+    pool = Pool()
+    pool.allocations = [allocation(tenant=tenant, gang=gang)]
+    page = MetricsPage(Reader(pool), compatible=COMPATIBLE)
+    assert [labels["tenant"] for labels, _ in told(page, "calabash_slice_memory_limit_bytes")] == [tenant]
+    assert [labels["gang"] for labels, _ in told(page, "calabash_slice_info")] == [gang]

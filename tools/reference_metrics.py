@@ -1,0 +1,58 @@
+"""docs/reference/metrics.md from the exporter's catalogue."""
+
+from __future__ import annotations
+
+from calabash.exporter.alerts import ALERTS
+from calabash.exporter.catalogue import CATALOGUE, Scope
+from calabash.exporter.dcgm import FIELDS
+from calabash.exporter.panels import BOARDS
+
+_HEAD = """\
+# Metrics
+
+`calabash exporter` serves them at `/metrics`, in Prometheus' text format. Units are base units and stand last in
+the name; a ratio is 0 to 1. All figures are read from the pool at the scrape; scrapes within a second share one reading.
+"""
+_SERIES = """\
+## How many series
+
+| one series | metrics |
+|---|---|
+{rows}
+
+A node of 8 devices with 40 slices and 5 queues has {example} series of ours. Labels that describe (model, user, policy, cause)
+are on `_info` series only: `metric * on (node, device_uuid) group_left (device_model) calabash_device_info` joins them.
+"""
+
+
+def metrics_page() -> str:
+    """One row for each metric, by what there is one series of."""
+    lines = [_HEAD]
+    for scope in Scope:
+        found = [spec for spec in CATALOGUE if spec.scope is scope]
+        if not found:
+            continue
+        lines += [f"## {scope.value.capitalize()}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        lines += [f"| `{s.name}` | {s.kind} | {', '.join(f'`{n}`' for n in s.labels)} | {s.help} |" for s in found]
+        lines.append("")
+    counts = {scope: sum(spec.scope is scope for spec in CATALOGUE) for scope in Scope}
+    rows = "\n".join(f"| {scope.value} | {count} |" for scope, count in counts.items() if count)
+    example = counts[Scope.POOL] + 8 * counts[Scope.DEVICE] + 40 * counts[Scope.SLICE] + 5 * counts[Scope.QUEUE]
+    lines.append(_SERIES.format(rows=rows, example=f"about {example}"))
+    lines += ["## Names of others\n", "`--compatible dcgm`: " + ", ".join(f"`{name}`" for name in FIELDS) + ".", ""]
+    lines.append(
+        "`--compatible hami`: the `hami_gpu_*`, `hami_vgpu_*` and `hami_container_device_utilization_ratio` series"
+    )
+    lines += ["that a pool knows; the tenant stands for the namespace, the allocation for the pod.", ""]
+    lines += [
+        "## Dashboards and alerts\n",
+        "`calabash dashboards export DIR` writes them.\n",
+        "| dashboard | panels |",
+        "|---|---|",
+    ]
+    lines += [f"| {board.title} | {', '.join(panel.title for panel in board.panels)} |" for board in BOARDS]
+    lines += ["", "| alert | severity | fires after | when |", "|---|---|---|---|"]
+    lines += [
+        f"| `{a.name}` | {a.severity} | {a.lasting} | `{a.expression.replace('|', chr(92) + '|')}` |" for a in ALERTS
+    ]
+    return "\n".join(lines) + "\n"
