@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.postgres import Server, running_server
+
+from calabash.seams.store import Store, open_store
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +16,19 @@ def postgres_server() -> Iterator[Server]:
     """A server that lives as long as the session."""
     with running_server() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/pool.db"
+        return
+    with request.getfixturevalue("postgres_server").database() as found:
+        yield found
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = open_store(url)
+    yield opened
+    opened.close()

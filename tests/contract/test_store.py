@@ -6,35 +6,18 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord, TenantRecord, UsageRecord
+from calabash.model.allocation import AllocationRecord, AllocationState, QueueRecord, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice
 from calabash.seams.store import Retention, Store, open_store, public_url, tables
 from calabash.seams.store.database import Database
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/pool.db"
-        return
-    with request.getfixturevalue("postgres_server").database() as found:
-        yield found
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    opened = open_store(url)
-    yield opened
-    opened.close()
 
 
 def _engine(url: str) -> sa.Engine:
@@ -345,13 +328,9 @@ def test_a_database_of_the_first_version_is_upgraded_and_keeps_what_it_has(url: 
     store = open_store(url)
     assert store.administration.queues() == [QueueRecord(name="prod", deserved=2.0)]
     store.administration.put_queue(QueueRecord(name="prod", deserved=2.0, users=("ann",), groups=("lab",)))
-    store.administration.put_tenant(TenantRecord(name="vision", users=("ann", "bob")))
     store.close()
     again = open_store(url)
     assert again.administration.queues() == [QueueRecord(name="prod", deserved=2.0, users=("ann",), groups=("lab",))]
-    assert again.administration.tenants() == [TenantRecord(name="vision", users=("ann", "bob"))]
-    assert again.administration.delete_tenant("vision")
-    assert not again.administration.delete_tenant("vision")
     again.close()
 
 

@@ -137,22 +137,6 @@ POOL = (
         reply=replies.Named,
         administrators=True,
     ),
-    Route(method="GET", path="/v1/tenants", summary="tenants that have an access list", reply=replies.TenantList),
-    Route(
-        method="PUT",
-        path="/v1/tenants/{name}",
-        summary="creates or replaces a tenant's access list",
-        reply=replies.Named,
-        body=requests.TenantSettings,
-        administrators=True,
-    ),
-    Route(
-        method="DELETE",
-        path="/v1/tenants/{name}",
-        summary="deletes a tenant's access list",
-        reply=replies.Named,
-        administrators=True,
-    ),
     Route(
         method="GET",
         path="/v1/scenario",

@@ -313,18 +313,6 @@ class QueueList(Reply, kw_only=True, frozen=True):
     items: list[QueueView]
 
 
-class TenantView(Reply, kw_only=True, frozen=True):
-    """A tenant and who may ask on its account besides the user of that name."""
-
-    name: str
-    users: list[str]
-    groups: list[str]
-
-
-class TenantList(Reply, kw_only=True, frozen=True):
-    items: list[TenantView]
-
-
 class Named(Reply, kw_only=True, frozen=True):
     """What was created, changed or deleted."""
 

@@ -19,6 +19,8 @@ RUN_TIME_S_MAX = 366 * 86_400.0
 PAGE_MAX = 1000
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9._@-]{0,62}")
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 OptionalName = Annotated[str, Meta(pattern=rf"^\Z|{NAME_PATTERN}")]
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
@@ -158,13 +160,6 @@ class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     groups: Annotated[Logins, Meta(description="groups whose members may use it")] = []
 
 
-class TenantSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A tenant as an administrator wants it."""
-
-    users: Annotated[Logins, Meta(description="login names that may ask on its account")] = []
-    groups: Annotated[Logins, Meta(description="groups whose members may")] = []
-
-
 class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The pool is to go down."""
 
@@ -290,6 +285,24 @@ def checked_name(text: str, *, what: str) -> str:
     """A name from a path. Raises CalabashError(BAD_REQUEST)."""
     if re.fullmatch(NAME_PATTERN, text) is None:
         raise CalabashError(f"{what} name {text!r} is not usable", hint=NAME_HINT)
+    return text
+
+
+def checked_part(text: str, *, what: str) -> str:
+    """A name without /, at most 63 characters. Raises CalabashError(BAD_REQUEST)."""
+    if _PART.fullmatch(text) is None:
+        raise CalabashError(
+            f"{what} name {text[:128]!r} is not usable", hint="1 to 63 letters, digits and ._-, a letter or digit first"
+        )
+    return text
+
+
+def checked_login(text: str) -> str:
+    """A user's name from a path. Raises CalabashError(BAD_REQUEST)."""
+    if _LOGIN.fullmatch(text) is None:
+        raise CalabashError(
+            f"user name {text[:128]!r} is not usable", hint="1 to 63 letters, digits and ._@-, a letter first"
+        )
     return text
 
 

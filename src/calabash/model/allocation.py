@@ -88,15 +88,6 @@ class QueueRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantRecord:
-    """A tenant as an administrator set it: who may ask on its account. Everybody has the tenant of that login name."""
-
-    name: str
-    users: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
     """Something that happened, for people; ``id`` grows with time."""
 

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     UNKNOWN_MODE = "unknown_mode"
     NOT_FOUND = "not_found"
     NOT_PERMITTED = "not_permitted"
+    NOT_AUTHENTICATED = "not_authenticated"
     CONFLICT = "conflict"
     POOL_DOWN = "pool_down"
     POOL_RUNNING = "pool_running"

@@ -10,9 +10,10 @@ from calabash.binder.binder import Binder
 from calabash.binder.requests import WaitingRequest
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Health
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, Slice
 from calabash.seams.store import Store
+from calabash.standalone.permission import not_found
 from calabash.standalone.refusals import Refusal, refusal
 
 HAPPENINGS_SHOWN = 5
@@ -87,13 +88,6 @@ class Explanations:
                 for h in since[-HAPPENINGS_SHOWN:]
             ]
         return ill, told
-
-
-def not_found(allocation: str) -> CalabashError:
-    """There is no such allocation now."""
-    return CalabashError(
-        f"there is no allocation {allocation!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
-    )
 
 
 def _memory(part: Slice) -> str:

@@ -48,7 +48,7 @@ class Fairness:
         self._limits = limits
         self._exempt = exempt
         self._clock = clock
-        self._users: dict[int, _User] = {}
+        self._users: dict[int | str, _User] = {}
 
     def connect(self, uid: int) -> bool:
         """One more connection; False when it is one too many."""
@@ -92,7 +92,7 @@ class Fairness:
         return max(0.0, -user.tokens / rate)
 
     @asynccontextmanager
-    async def work(self, uid: int) -> AsyncIterator[None]:
+    async def work(self, uid: int | str) -> AsyncIterator[None]:
         """Room for one call in the worker threads."""
         async with self._user(uid).work:
             yield
@@ -103,7 +103,7 @@ class Fairness:
         async with self._user(uid).replies:
             yield
 
-    def _user(self, uid: int) -> _User:
+    def _user(self, uid: int | str) -> _User:
         user = self._users.get(uid)
         if user is None:
             user = self._users[uid] = _User(tokens=float(self._limits.requests_at_once), at_s=self._clock())

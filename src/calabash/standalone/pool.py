@@ -13,37 +13,54 @@ from calabash.agent.node import NodeAgent
 from calabash.api import requests
 from calabash.binder.binder import Binder
 from calabash.binder.requests import Requester, WaitingRequest
-from calabash.model.allocation import AllocationRecord, QueueRecord, TenantRecord
+from calabash.model.access import Action
+from calabash.model.allocation import AllocationRecord, QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.model.tenancy import NOBODY, Principal
 from calabash.scenario import dump_scenario
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Peer, Process, identify, owner, user_name
 from calabash.seams.store import Store
-from calabash.standalone.explanations import Explanations, not_found
-from calabash.standalone.permission import Permission
+from calabash.standalone.explanations import Explanations
+from calabash.standalone.permission import Permission, not_found
 from calabash.standalone.queues import Queues
 from calabash.standalone.settings import Limits
+from calabash.standalone.tenancy import Tenancy
+from calabash.standalone.tenancy_changes import TenancyChanges
+from calabash.standalone.tokens import Tokens
 from calabash.standalone.waiting_limit import WaitingLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who is at the other end of a connection; ``process`` is that very process, None when it cannot be known."""
+    """Who asks: ``peer`` is the other end of the connection, ``process`` that very process, None when it cannot be known.
+    Rights are the ``principal``'s alone; the two are one user only where that is ``local``."""
 
     peer: Peer
     process: Process | None = None
+    principal: Principal = NOBODY
 
 
 class Pool:
     """The pool of this machine."""
 
     def __init__(
-        self, *, agent: NodeAgent, store: Store, clock: Clock, permission: Permission, limits: Limits | None = None
+        self,
+        *,
+        agent: NodeAgent,
+        store: Store,
+        clock: Clock,
+        permission: Permission,
+        tenancy: Tenancy,
+        limits: Limits | None = None,
     ) -> None:
         self.agent = agent
         self.store = store
         self.permission = permission
+        self.tenancy = tenancy
+        self.tokens = Tokens(store.tenancy, clock)
+        self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues = Queues(store)
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
@@ -58,22 +75,28 @@ class Pool:
         Raises CalabashError when the caller may not, when it can never be granted, or when it cannot be granted now
         and does not want to wait. While somebody is just leaving, the answer to such a one is left open: see ``refuse``.
         """
-        peer = caller.peer
-        queue, tenant = self.queues.queue(wanted.queue), self.queues.tenant(wanted.tenant)
-        request = wanted.request(tenant=self.permission.tenant(peer, wanted.tenant, tenant.users, tenant.groups))
+        who = caller.principal
+        queue = self.queues.queue(wanted.queue)
+        request = wanted.request(tenant=self.permission.tenant(who, wanted.tenant))
         if wanted.standing:
-            self.permission.require_administrator(peer, "keep devices for virtual machines")
-        self.permission.require_queue(peer, wanted.queue, queue.users, queue.groups)
-        requester = Requester(uid=peer.uid, user=user_name(peer.uid), process=caller.process)
-        self._waiting.join(peer.uid, exempt=self.permission.administrator(peer))
+            self.permission.require(who, Action.OPERATE, "keep devices for virtual machines")
+        self.permission.require_queue(who, wanted.queue, queue.users, queue.groups)
+        if who.uid < 0:
+            raise CalabashError(
+                f"user {who.user} has no account on this machine that programs could run as",
+                reason=Reason.NOT_PERMITTED,
+                hint=f"ask an administrator for: calabash user set {who.user} --login NAME",
+            )
+        requester = Requester(uid=who.uid, user=who.user, process=caller.process)
+        self._waiting.join(who.uid, exempt=self.permission.administrator(who))
         try:
             waiting = self.binder.submit(
                 request, requester=requester, command=tuple(wanted.command), wait=wanted.wait_s > 0
             )
         except BaseException:
-            self._waiting.leave(peer.uid)
+            self._waiting.leave(who.uid)
             raise
-        waiting.answer.add_done_callback(lambda _: self._waiting.leave(peer.uid))
+        waiting.answer.add_done_callback(lambda _: self._waiting.leave(who.uid))
         if waiting.answer.done() or self.binder.bound(waiting):
             return waiting
         try:
@@ -121,8 +144,9 @@ class Pool:
 
     def started(self, allocation: AllocationId, *, pid: int, caller: Caller) -> AllocationRecord:
         """The program of an allocation is about to run; only one of the caller's own processes can be it."""
+        self.permission.require_process(caller.principal, "start the program of an allocation")
         record = self._held(allocation)
-        self.permission.require_owner(caller.peer, record.uid, record.id)
+        self._require_owner(caller, record)
         program = identify(pid)
         if program is None:
             raise CalabashError(f"process {pid} has ended", reason=Reason.NOT_FOUND)
@@ -136,17 +160,21 @@ class Pool:
 
         Raises CONFLICT when its programs run and ``force`` is not given.
         """
-        peer = caller.peer
+        who = caller.principal
         waiting = self.binder.find(allocation)
         if waiting is not None:
-            self.permission.require_owner(peer, waiting.requester.uid, allocation)
-            message = f"request {allocation} was cancelled by {user_name(peer.uid)}"
+            asker, request = waiting.requester, waiting.request
+            self.permission.require_owner(
+                who, allocation, uid=asker.uid, user=asker.user, tenant=request.tenant, queue=request.queue
+            )
+            message = f"request {allocation} was cancelled by {who.user}"
             error = CalabashError(message, reason=Reason.CONFLICT, hint="ask again")
             if self.binder.withdraw(waiting, why=message, error=error):
                 return "released"
         record = self._held(allocation)
-        self.permission.require_owner(peer, record.uid, allocation)
-        others = [p for p in self._processes(allocation) if p.pid != peer.pid]
+        self._require_owner(caller, record)
+        itself = caller.peer.pid if who.local else 0
+        others = [p for p in self._processes(allocation) if p.pid != itself]
         if others and not force:
             raise CalabashError(
                 f"{allocation} is used by {_named(others)}",
@@ -154,8 +182,8 @@ class Pool:
                 hint="end them, or release it with force",
             )
         # A program that gives its own slice back is not to be killed for it.
-        by = user_name(peer.uid)
-        self.agent.end(allocation, reason="released", explanation=f"released by {by}", gently=not others and not force)
+        by = f"released by {who.user}"
+        self.agent.end(allocation, reason="released", explanation=by, gently=not others and not force)
         return "ending" if self.agent.record(allocation) is not None else "released"
 
     def what_holds(self, allocation: AllocationId) -> CalabashError:
@@ -185,6 +213,12 @@ class Pool:
         for record in self.agent.records():
             self.agent.end(record.id, reason="shutdown", explanation="the pool was taken down with force")
 
+    def _require_owner(self, caller: Caller, record: AllocationRecord) -> None:
+        request = record.request
+        self.permission.require_owner(
+            caller.principal, record.id, uid=record.uid, user=record.user, tenant=request.tenant, queue=request.queue
+        )
+
     def _held(self, allocation: AllocationId) -> AllocationRecord:
         record = self.agent.record(allocation)
         if record is None:
@@ -207,7 +241,7 @@ class Pool:
 
     def put_queue(self, name: str, wanted: requests.QueueSettings, caller: Caller) -> None:
         """Create or change a queue."""
-        self.permission.require_administrator(caller.peer, "change queues")
+        self.permission.require(caller.principal, Action.OPERATE, "change queues")
         record = QueueRecord(
             name=name,
             parent=wanted.parent,
@@ -222,18 +256,8 @@ class Pool:
 
     def delete_queue(self, name: str, caller: Caller) -> None:
         """Delete an empty queue."""
-        self.permission.require_administrator(caller.peer, "change queues")
+        self.permission.require(caller.principal, Action.OPERATE, "change queues")
         self.queues.delete_queue(name, self.binder)
-
-    def put_tenant(self, name: str, wanted: requests.TenantSettings, caller: Caller) -> None:
-        """Create or change a tenant's access list."""
-        self.permission.require_administrator(caller.peer, "change tenants")
-        self.queues.put_tenant(TenantRecord(name=name, users=tuple(wanted.users), groups=tuple(wanted.groups)))
-
-    def delete_tenant(self, name: str, caller: Caller) -> None:
-        """Delete a tenant's access list."""
-        self.permission.require_administrator(caller.peer, "change tenants")
-        self.queues.delete_tenant(name)
 
 
 def _named(processes: list[Process]) -> str:

@@ -1,4 +1,4 @@
-"""What administrators set: queues with their guarantees and access lists, tenants with theirs.
+"""What administrators set: queues with their guarantees and access lists.
 
 Kept in memory as stored, so that a request asks no database. The queue ``default`` always exists.
 """
@@ -10,23 +10,20 @@ from collections.abc import Callable, Iterable
 
 from calabash.api import replies
 from calabash.binder.binder import Binder
-from calabash.model.allocation import QueueRecord, TenantRecord
+from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.sched import UNLIMITED, Amount, QueueSpec
 from calabash.seams.store import Store
 
-_NOBODY = TenantRecord(name="")
-
 
 class Queues:
-    """The queues and tenants of the pool. Safe for threads."""
+    """The queues of the pool. Safe for threads."""
 
     def __init__(self, store: Store) -> None:
         self._stored = store.administration
         self._lock = threading.Lock()
         self._queues = {q.name: q for q in self._stored.queues()}
-        self._tenants = {t.name: t for t in self._stored.tenants()}
 
     def specs(self) -> list[QueueSpec]:
         """As the scheduler knows them."""
@@ -35,10 +32,6 @@ class Queues:
     def queue(self, name: str) -> QueueRecord:
         """One queue; an unknown name has an empty access list."""
         return self._queues.get(name) or QueueRecord(name=name)
-
-    def tenant(self, name: str) -> TenantRecord:
-        """One tenant; an unknown name has an empty access list."""
-        return self._tenants.get(name, _NOBODY)
 
     def shown(self, binder: Binder) -> list[replies.QueueView]:
         """All queues with what they hold and what waits in them, in devices."""
@@ -61,13 +54,6 @@ class Queues:
             for _, q in sorted(known.items())
         ]
 
-    def tenants(self) -> list[replies.TenantView]:
-        """All tenants that have an access list."""
-        return [
-            replies.TenantView(name=t.name, users=list(t.users), groups=list(t.groups))
-            for _, t in sorted(self._tenants.items())
-        ]
-
     def put_queue(self, record: QueueRecord, binder: Binder) -> None:
         """Create or change. Raises CalabashError; then nothing changes."""
         self._change(binder, {**self._queues, record.name: record}, lambda: self._stored.put_queue(record))
@@ -78,20 +64,6 @@ class Queues:
             raise _unknown("queue", name, "see `calabash queue list`")
         left = {n: q for n, q in self._queues.items() if n != name}
         self._change(binder, left, lambda: self._stored.delete_queue(name))
-
-    def put_tenant(self, record: TenantRecord) -> None:
-        """Create or change who may ask on a tenant's account."""
-        with self._lock:
-            self._stored.put_tenant(record)
-            self._tenants[record.name] = record
-
-    def delete_tenant(self, name: str) -> None:
-        """The tenant is only its own user's again."""
-        with self._lock:
-            if self._tenants.get(name) is None:
-                raise _unknown("tenant", name, "see `calabash tenant list`")
-            self._stored.delete_tenant(name)
-            del self._tenants[name]
 
     def _change(self, binder: Binder, wanted: dict[str, QueueRecord], write: Callable[[], object]) -> None:
         """The scheduler's tree, the stored one and this one stay equal whatever fails."""

@@ -91,6 +91,7 @@ class Protocol(H11Protocol):
 
     fairness: Fairness  # set on a subclass, one per pool, like the next
     turns: Turns
+    token_required = False  # whether it is not enough to be a process of this machine
     caller: Caller | None = None
     _patience: asyncio.TimerHandle | None = None
     _uid = -1

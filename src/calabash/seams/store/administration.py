@@ -1,4 +1,4 @@
-"""What administrators set: queues, tenants, and who may use them."""
+"""What administrators set: queues, and who may use them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from calabash.model.allocation import QueueRecord, TenantRecord
+from calabash.model.allocation import QueueRecord
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
 
 
 class Administration:
-    """Queues and tenants. Every method may raise CalabashError; then nothing of that call was written."""
+    """Queues. Every method may raise CalabashError; then nothing of that call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -29,18 +29,6 @@ class Administration:
     def queues(self) -> list[QueueRecord]:
         """All queues by name."""
         return [QueueRecord(**row) for row in self._all(tables.queues)]
-
-    def put_tenant(self, record: TenantRecord) -> None:
-        """Create the tenant or replace it."""
-        self._put(tables.tenants, record.name, asdict(record))
-
-    def delete_tenant(self, name: str) -> bool:
-        """False when there was none."""
-        return self._delete(tables.tenants, name)
-
-    def tenants(self) -> list[TenantRecord]:
-        """All tenants by name."""
-        return [TenantRecord(**row) for row in self._all(tables.tenants)]
 
     def _put(self, table: sa.Table, name: str, values: dict[str, Any]) -> None:
         values |= {"users": list(values["users"]), "groups": list(values["groups"])}

@@ -19,6 +19,7 @@ from calabash.seams.store import tables
 from calabash.seams.store.administration import Administration
 from calabash.seams.store.database import Database
 from calabash.seams.store.retention import Retention, trim
+from calabash.seams.store.tenancy import TenancyTables
 
 EVENT_CHARACTERS_MAX = 4096
 _EARLIER = {
@@ -48,6 +49,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.administration = Administration(database)
+        self.tenancy = TenancyTables(database)
 
     @property
     def url(self) -> str:

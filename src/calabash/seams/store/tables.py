@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -76,8 +76,59 @@ tenants = sa.Table(
     "tenants",
     metadata,
     sa.Column("name", sa.String(128), primary_key=True),
-    sa.Column("users", sa.JSON, nullable=False),
     sa.Column("groups", sa.JSON, nullable=False),
+    sa.Column("guarantee", sa.Float(53), nullable=False, server_default="0"),
+    sa.Column("limit", sa.Float(53), nullable=True),
+    sa.Column("weight", sa.Float(53), nullable=False, server_default="1"),
+    sa.Column("budget", sa.String(32), nullable=False, server_default=""),
+    sa.Column("currency", sa.String(3), nullable=False, server_default=""),
+    sa.Column("priorities", sa.JSON, nullable=False, server_default="[-1000, 1000]"),
+    sa.Column("modes", sa.JSON, nullable=False, server_default="[]"),
+    sa.Column("models", sa.JSON, nullable=False, server_default="[]"),
+    sa.Column("slices_per_user", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("run_s_max", sa.Float(53), nullable=False, server_default="0"),
+)
+
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("tenant", sa.String(128), primary_key=True),
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("guarantee", sa.Float(53), nullable=False),
+    sa.Column("limit", sa.Float(53), nullable=True),
+    sa.Column("weight", sa.Float(53), nullable=False),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("login", sa.String(128), nullable=False),
+    sa.Column("subject", sa.String(512), nullable=False),
+    sa.Column("email", sa.String(256), nullable=False),
+)
+
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("user", sa.String(128), primary_key=True),
+    sa.Column("tenant", sa.String(128), primary_key=True),  # "" is the whole platform, in the project all of a tenant
+    sa.Column("project", sa.String(128), primary_key=True),
+    sa.Column("role", sa.String(16), nullable=False),
+)
+
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("user", sa.String(128), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),  # SHA-256 of the secret, which is nowhere
+    sa.Column("created_at", sa.Float(53), nullable=False),
+    sa.Column("expires_at", sa.Float(53), nullable=False, index=True),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("revoked_at", sa.Float(53), nullable=False),
+    sa.Column("note", sa.String(256), nullable=False),
 )
 
 events = sa.Table(

@@ -15,8 +15,8 @@ from calabash.binder.requests import WaitingRequest
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.standalone import views
-from calabash.standalone.explanations import not_found
 from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.permission import not_found
 from calabash.standalone.pool import Caller, Pool
 
 EVICTION_WAIT_S = 10.0
@@ -35,6 +35,7 @@ async def list_allocations(request: Asked) -> replies.AllocationList:
 @post("/v1/allocations", status_code=201)
 async def allocate(state: State, request: Asked) -> replies.GrantReply:
     pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require_process(caller.principal, "be granted a slice for a program")
     wanted = requests.decode(await body_of(request), requests.AllocationRequest)
     waiting = await work(request, pool.submit, wanted, caller)
     granted = await _granted(request, waiting, wanted.wait_s)
@@ -135,7 +136,11 @@ def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Gra
     record = pool.agent.record(allocation)
     if record is None:
         raise not_found(allocation)
-    pool.permission.require_owner(caller.peer, record.uid, allocation)
+    pool.permission.require_process(caller.principal, "have what a program of this machine needs")
+    request = record.request
+    pool.permission.require_owner(
+        caller.principal, record.id, uid=record.uid, user=record.user, tenant=request.tenant, queue=request.queue
+    )
     return pool.agent.grant(record)  # once more, which changes nothing
 
 

@@ -20,15 +20,17 @@ from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
 from calabash.standalone.handlers.overview import OVERVIEW
+from calabash.standalone.handlers.tenancy import TENANCY
 from calabash.standalone.pool import Pool
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW)
+HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *TENANCY)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,
     Reason.UNKNOWN_MODE: 400,
+    Reason.NOT_AUTHENTICATED: 401,
     Reason.NOT_PERMITTED: 403,
     Reason.NOT_FOUND: 404,
     Reason.USER_LIMIT: 429,

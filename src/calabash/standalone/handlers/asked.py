@@ -1,13 +1,13 @@
 """What every route asks of a request: who asks, the pool, the body, a thread to work in.
 
-Who asks is what the kernel says about the other end of the socket, never what the request says.
+Who asks is who the kernel says is at the other end of the socket, or whose token the request came with.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +16,7 @@ from litestar import Request
 
 from calabash.api import requests
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.tenancy import Principal
 from calabash.standalone.fairness import Fairness
 from calabash.standalone.pool import Caller, Pool
 from calabash.standalone.serving import connection_of
@@ -25,6 +26,7 @@ BODY_S = 10.0
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Asked = Request[Any, Any, Any]
+_CALLER = "calabash caller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +42,43 @@ class Context:
 
 
 def caller_of(request: Asked) -> Caller:
-    """Who asks. Raises NOT_PERMITTED when this pool does not serve that user."""
+    """Who asks. Raises NOT_PERMITTED when this pool does not serve that user, NOT_AUTHENTICATED for a token that is none."""
+    known: Caller | None = request.scope["state"].get(_CALLER)
+    if known is not None:
+        return known
     caller = connection_of(request.scope).caller
     if caller is None:
         raise CalabashError("the connection has no peer", reason=Reason.NOT_PERMITTED)
-    pool_of(request).permission.require_served(caller.peer)
+    principal = principal_of(request)
+    pool_of(request).permission.require_served(principal)
+    caller = replace(caller, principal=principal, process=caller.process if principal.local else None)
+    request.scope["state"][_CALLER] = caller
     return caller
+
+
+def principal_of(request: Asked) -> Principal:
+    """Who a request's token says it is from; without a token the process at the other end, where that will do.
+
+    Raises NOT_AUTHENTICATED.
+    """
+    pool, connection = pool_of(request), connection_of(request.scope)
+    given = request.headers.getall("authorization", [])
+    if given:
+        kind, _, secret = given[0].partition(" ")
+        if len(given) > 1 or kind.lower() != "bearer":
+            raise CalabashError(
+                "the Authorization header is not understood",
+                reason=Reason.NOT_AUTHENTICATED,
+                hint="one header, `Authorization: Bearer TOKEN`",
+            )
+        return pool.permission.of_token(pool.tokens.check(secret.strip()))
+    if connection.token_required or connection.caller is None:
+        raise CalabashError(
+            "no token came with the request",
+            reason=Reason.NOT_AUTHENTICATED,
+            hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
+        )
+    return pool.permission.of_peer(connection.caller.peer)
 
 
 def pool_of(request: Asked) -> Pool:
@@ -57,10 +90,12 @@ def pool_of(request: Asked) -> Pool:
 async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
     """In a worker thread, when this user has not too many there already."""
     context: Context = request.app.state.context
-    caller = connection_of(request.scope).caller
+    caller: Caller | None = request.scope["state"].get(_CALLER) or connection_of(request.scope).caller
     assert caller is not None
-    async with context.fairness.work(caller.peer.uid):
-        with structlog.contextvars.bound_contextvars(uid=caller.peer.uid):
+    token = caller.principal.token
+    who: int | str = caller.principal.key if token else caller.peer.uid
+    with structlog.contextvars.bound_contextvars(uid=who, **({"token": token} if token else {})):
+        async with context.fairness.work(who):
             return await asyncio.to_thread(call, *given, **named)
 
 

@@ -9,6 +9,7 @@ from litestar import get, post
 
 from calabash.agent.card_settings import Wanted
 from calabash.api import replies, requests
+from calabash.model.access import Action
 from calabash.standalone import views
 from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
 from calabash.standalone.pool import Pool
@@ -23,7 +24,7 @@ async def show_device(request: Asked, name: str) -> replies.DeviceDetail:
 async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> Any:
     """The answer of a change, which only administrators may ask for."""
     pool, caller = pool_of(request), caller_of(request)
-    pool.permission.require_administrator(caller.peer, what)
+    pool.permission.require(caller.principal, Action.OPERATE, what)
     return await work(request, change, pool)
 
 

@@ -10,6 +10,7 @@ from litestar.datastructures import State
 
 import calabash
 from calabash.api import replies, requests
+from calabash.model.access import Action
 from calabash.model.allocation import AllocationState
 from calabash.seams.store import public_url
 from calabash.standalone import views
@@ -66,7 +67,7 @@ async def list_events(request: Asked) -> replies.EventList:
 async def shutdown(state: State, request: Asked) -> replies.Stopping:
     pool, caller = pool_of(request), caller_of(request)
     body = requests.decode(await body_of(request), requests.Shutdown)
-    pool.permission.require_administrator(caller.peer, "take the pool down")
+    pool.permission.require(caller.principal, Action.SHUT_DOWN, "take the pool down")
     if not body.force:
         await _until_settled(pool)
     await asyncio.to_thread(pool.close, force=body.force)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from litestar import get, post
 
 from calabash.api import replies, requests
+from calabash.model.access import Action
 from calabash.standalone import mig_views, views
 from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
 from calabash.standalone.pool import Pool
@@ -30,7 +31,7 @@ async def plan(request: Asked) -> replies.MigPlaces:
 @post("/v1/mig/apply", status_code=200)
 async def apply(request: Asked) -> replies.MigPlaces:
     pool, caller = pool_of(request), caller_of(request)
-    pool.permission.require_administrator(caller.peer, "cut devices")
+    pool.permission.require(caller.principal, Action.OPERATE, "cut devices")
     asked = requests.decode(await body_of(request), requests.MigLayout)
 
     def change(pool: Pool) -> replies.MigPlaces:
@@ -47,7 +48,7 @@ async def apply(request: Asked) -> replies.MigPlaces:
 @post("/v1/devices/{name:str}/mode", status_code=200)
 async def keep_mode(request: Asked, name: str) -> replies.DeviceDetail:
     pool, caller = pool_of(request), caller_of(request)
-    pool.permission.require_administrator(caller.peer, "set the mode of devices")
+    pool.permission.require(caller.principal, Action.OPERATE, "set the mode of devices")
     asked = requests.decode(await body_of(request), requests.DeviceMode)
 
     def change(pool: Pool) -> replies.DeviceDetail:

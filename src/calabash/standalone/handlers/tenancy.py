@@ -1,0 +1,196 @@
+"""Routes of tenants, projects, users, members, tokens and sessions."""
+
+from __future__ import annotations
+
+from litestar import delete, get, post, put
+
+from calabash.api import requests
+from calabash.api import tenancy as shapes
+from calabash.api.replies import Named
+from calabash.model import access
+from calabash.model.access import Action
+from calabash.standalone import tenancy_views as views
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.tenancy import missing
+from calabash.standalone.tokens import IssuedToken
+
+
+@get("/v1/tenants")
+async def list_tenants(request: Asked) -> shapes.TenantList:
+    who, people = caller_of(request).principal, pool_of(request).tenancy.people()
+    return shapes.TenantList(items=[views.shown_tenant(people, t) for t in views.tenants(people, who)])
+
+
+@get("/v1/tenants/{name:str}")
+async def show_tenant(request: Asked, name: str) -> shapes.TenantView:
+    who, people = caller_of(request).principal, pool_of(request).tenancy.people()
+    return views.shown_tenant(people, views.tenant(people, who, name))
+
+
+@put("/v1/tenants/{name:str}")
+async def put_tenant(request: Asked, name: str) -> Named:
+    who, name = caller_of(request).principal, requests.checked_name(name, what="tenant")
+    body = requests.decode(await body_of(request), shapes.TenantSettings)
+    await work(request, pool_of(request).changes.put_tenant, who, name, body)
+    return Named(name=name)
+
+
+@delete("/v1/tenants/{name:str}", status_code=200)
+async def delete_tenant(request: Asked, name: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, pool_of(request).changes.delete_tenant, who, name)
+    return Named(name=name)
+
+
+@get("/v1/tenants/{tenant:str}/projects")
+async def list_projects(request: Asked, tenant: str) -> shapes.ProjectList:
+    who, people = caller_of(request).principal, pool_of(request).tenancy.people()
+    found = people.projects_of(views.tenant(people, who, tenant).name)
+    return shapes.ProjectList(items=[views.shown_project(p) for p in sorted(found, key=lambda p: p.name)])
+
+
+@get("/v1/tenants/{tenant:str}/projects/{name:str}")
+async def show_project(request: Asked, tenant: str, name: str) -> shapes.ProjectView:
+    who, people = caller_of(request).principal, pool_of(request).tenancy.people()
+    found = people.projects.get((views.tenant(people, who, tenant).name, name))
+    if found is None:
+        raise missing("project", f"{tenant}/{name}")
+    return views.shown_project(found)
+
+
+@put("/v1/tenants/{tenant:str}/projects/{name:str}")
+async def put_project(request: Asked, tenant: str, name: str) -> Named:
+    who, name = caller_of(request).principal, requests.checked_part(name, what="project")
+    body = requests.decode(await body_of(request), shapes.ProjectSettings)
+    await work(request, pool_of(request).changes.put_project, who, tenant, name, body)
+    return Named(name=f"{tenant}/{name}")
+
+
+@delete("/v1/tenants/{tenant:str}/projects/{name:str}", status_code=200)
+async def delete_project(request: Asked, tenant: str, name: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, pool_of(request).changes.delete_project, who, tenant, name)
+    return Named(name=f"{tenant}/{name}")
+
+
+@get("/v1/users")
+async def list_users(request: Asked) -> shapes.UserList:
+    who, people = caller_of(request).principal, pool_of(request).tenancy.people()
+    return shapes.UserList(items=views.users(people, who))
+
+
+@get("/v1/users/{name:str}")
+async def show_user(request: Asked, name: str) -> shapes.UserView:
+    who, people = caller_of(request).principal, pool_of(request).tenancy.people()
+    found = views.user(people, who, name)
+    if found is None:
+        raise missing("user", name[:128])
+    return found
+
+
+@put("/v1/users/{name:str}")
+async def put_user(request: Asked, name: str) -> Named:
+    who, name = caller_of(request).principal, requests.checked_login(name)
+    body = requests.decode(await body_of(request), shapes.UserSettings)
+    await work(request, pool_of(request).changes.put_user, who, name, body)
+    return Named(name=name)
+
+
+@delete("/v1/users/{name:str}", status_code=200)
+async def delete_user(request: Asked, name: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, pool_of(request).changes.delete_user, who, name)
+    return Named(name=name)
+
+
+@put("/v1/members")
+async def put_member(request: Asked) -> Named:
+    who = caller_of(request).principal
+    body = requests.decode(await body_of(request), shapes.MemberOrder)
+    await work(request, pool_of(request).changes.put_member, who, body)
+    return Named(name=body.user)
+
+
+@delete("/v1/members", status_code=200)
+async def delete_member(request: Asked) -> Named:
+    who = caller_of(request).principal
+    where = requests.decode_query(dict(request.query_params), shapes.MemberPlace)
+    await work(request, pool_of(request).changes.delete_member, who, where)
+    return Named(name=where.user)
+
+
+@get("/v1/tokens")
+async def list_tokens(request: Asked) -> shapes.TokenList:
+    who, pool = caller_of(request).principal, pool_of(request)
+    everybody = access.may(who, Action.MANAGE_USERS)
+    found = [t for t in pool.tokens.everybody() if everybody or t.user == who.user]
+    return shapes.TokenList(items=[views.shown_token(t, pool.tokens.now_s()) for t in found])
+
+
+@post("/v1/tokens", status_code=201)
+async def create_token(request: Asked) -> shapes.IssuedTokenReply:
+    who = caller_of(request).principal
+    body = requests.decode(await body_of(request), shapes.TokenOrder)
+    return _issued(await work(request, pool_of(request).changes.issue, who, body))
+
+
+@delete("/v1/tokens/{name:str}", status_code=200)
+async def revoke_token(request: Asked, name: str) -> Named:
+    who = caller_of(request).principal
+    await work(request, pool_of(request).changes.revoke, who, name)
+    return Named(name=name)
+
+
+@post("/v1/sessions", status_code=201)
+async def begin_session(request: Asked) -> shapes.IssuedTokenReply:
+    who = caller_of(request).principal
+    body = requests.decode(await body_of(request), shapes.SessionOrder)
+    return _issued(await work(request, pool_of(request).changes.session, who, body))
+
+
+@delete("/v1/sessions/current", status_code=200)
+async def end_session(request: Asked) -> Named:
+    who = caller_of(request).principal
+    await work(request, pool_of(request).changes.revoke, who, who.token)
+    return Named(name=who.token)
+
+
+@get("/v1/me")
+async def me(request: Asked) -> shapes.Me:
+    return views.me(caller_of(request).principal)
+
+
+def _issued(issued: IssuedToken) -> shapes.IssuedTokenReply:
+    record = issued.record
+    return shapes.IssuedTokenReply(
+        id=record.id,
+        user=record.user,
+        kind=record.kind,
+        scopes=[str(scope) for scope in record.scopes],
+        expires_at=record.expires_at,
+        secret=issued.secret,
+    )
+
+
+TENANCY = (
+    list_tenants,
+    show_tenant,
+    put_tenant,
+    delete_tenant,
+    list_projects,
+    show_project,
+    put_project,
+    delete_project,
+    list_users,
+    show_user,
+    put_user,
+    delete_user,
+    put_member,
+    delete_member,
+    list_tokens,
+    create_token,
+    revoke_token,
+    begin_session,
+    end_session,
+    me,
+)

@@ -1,0 +1,196 @@
+"""Changes of tenants, projects, users, members and tokens: who may ask for them, and what they come to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from calabash.api import tenancy as shapes
+from calabash.model import access
+from calabash.model.access import Action
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.money import parse_money
+from calabash.model.tenancy import (
+    DEFAULT_PROJECT,
+    Member,
+    Principal,
+    Project,
+    Scope,
+    Tenant,
+    TokenKind,
+    User,
+)
+from calabash.standalone.permission import Permission, account
+from calabash.standalone.tenancy import Tenancy, missing
+from calabash.standalone.tokens import IssuedToken, Tokens
+
+TENANT_CHARACTERS_MAX = 63
+
+
+class TenancyChanges:
+    """Every method raises CalabashError where the principal may not or it cannot be; then nothing changes."""
+
+    def __init__(self, *, tenancy: Tenancy, tokens: Tokens, permission: Permission) -> None:
+        self._tenancy = tenancy
+        self._tokens = tokens
+        self._permission = permission
+
+    # -- tenants and projects ----------------------------------------------------------------------------------
+
+    def put_tenant(self, who: Principal, name: str, wanted: shapes.TenantSettings) -> None:
+        """Create a tenant or change what is said."""
+        self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
+        known = self._tenancy.people().tenants.get(name)
+        if known is None and (len(name) > TENANT_CHARACTERS_MAX or "/" in name):
+            raise CalabashError(
+                f"tenant name {name[:80]!r} is not usable",
+                hint=f"at most {TENANT_CHARACTERS_MAX} characters, without /",
+            )
+        before = known or Tenant(name=name)
+        said = _said(wanted)
+        users = said.pop("users", None)
+        least = said.pop("priority_min", before.priorities[0])
+        most = said.pop("priority_max", before.priorities[1])
+        if "budget" in said:
+            said["budget"] = parse_money(said["budget"]) if said["budget"] else None
+        said |= {key: tuple(said[key]) for key in ("modes", "models", "groups") if key in said}
+        tenant = _changed(before, said | {"priorities": (least, most)})
+        self._tenancy.put_tenant(tenant, members=users)
+
+    def delete_tenant(self, who: Principal, name: str) -> None:
+        """A tenant without requests."""
+        self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
+        self._tenancy.delete_tenant(name)
+
+    def put_project(self, who: Principal, tenant: str, name: str, wanted: shapes.ProjectSettings) -> None:
+        """Create a project or change what is said."""
+        self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
+        before = self._tenancy.people().projects.get((tenant, name)) or Project(tenant=tenant, name=name)
+        self._tenancy.put_project(_changed(before, _said(wanted)))
+
+    def delete_project(self, who: Principal, tenant: str, name: str) -> None:
+        """A project without requests."""
+        self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
+        if name == DEFAULT_PROJECT and (tenant, name) not in self._tenancy.people().projects:
+            raise CalabashError(
+                f"project {DEFAULT_PROJECT} of tenant {tenant} cannot be deleted",
+                reason=Reason.CONFLICT,
+                hint="it is where requests go that name no project",
+            )
+        self._tenancy.delete_project(tenant, name)
+
+    # -- people ------------------------------------------------------------------------------------------------
+
+    def put_user(self, who: Principal, name: str, wanted: shapes.UserSettings) -> None:
+        """Create a user or change what is said."""
+        self._permission.require(who, Action.MANAGE_USERS, "change users")
+        user = _changed(self._tenancy.people().users.get(name) or User(name=name), _said(wanted))
+        uid = account(user.login)
+        if user.login and uid < 0:
+            raise CalabashError(f"there is no account {user.login} on this machine", hint="see `getent passwd`")
+        if name != user.login and account(name) >= 0:
+            raise CalabashError(
+                f"user {name} is an account of this machine, and would not be that one",
+                reason=Reason.CONFLICT,
+                hint=f"say --login {name}, or choose another name",
+            )
+        self._tenancy.put_user(user)
+
+    def delete_user(self, who: Principal, name: str) -> None:
+        """A user, its roles and its tokens."""
+        self._permission.require(who, Action.MANAGE_USERS, "change users")
+        self._tenancy.delete_user(name)
+        self._tokens.forget_user(name)
+
+    def put_member(self, who: Principal, wanted: shapes.MemberOrder) -> None:
+        """Give a user a role."""
+        self._require_place(who, wanted.tenant)
+        member = Member(user=wanted.user, role=wanted.role, tenant=wanted.tenant, project=wanted.project)
+        self._tenancy.put_member(member)
+
+    def delete_member(self, who: Principal, where: shapes.MemberPlace) -> None:
+        """Take a user's role there."""
+        self._require_place(who, where.tenant)
+        self._tenancy.delete_member(user=where.user, tenant=where.tenant, project=where.project)
+
+    # -- tokens ------------------------------------------------------------------------------------------------
+
+    def issue(self, who: Principal, wanted: shapes.TokenOrder) -> IssuedToken:
+        """A token that may no more than whoever asks for it, unless that is an administrator of users."""
+        user = wanted.user or who.user
+        scopes = tuple(dict.fromkeys(wanted.scopes))
+        life_s = wanted.life_s
+        if user != who.user:
+            self._permission.require(who, Action.MANAGE_USERS, "make tokens of others")
+            if user not in self._tenancy.people().users and account(user) < 0:
+                raise missing("user", user)
+        elif not access.in_scope(who, Action.MANAGE_USERS):
+            raise CalabashError(
+                f"a token with scopes {', '.join(who.scopes) or 'none'} may not make tokens",
+                reason=Reason.NOT_PERMITTED,
+                hint=f"use one with scope {Scope.MANAGE}",
+            )
+        if who.scopes and not set(scopes or tuple(Scope)) <= set(who.scopes):
+            raise CalabashError(
+                f"a token with scopes {', '.join(who.scopes)} may not make one for more",
+                reason=Reason.NOT_PERMITTED,
+                hint="name scopes that it has",
+            )
+        if wanted.login and (who.scopes or scopes):
+            raise CalabashError("a login code has no scopes", hint="leave them out, and use a token without any")
+        kind = TokenKind.LOGIN if wanted.login else TokenKind.API
+        return self._tokens.issue(user=user, kind=kind, life_s=life_s, scopes=scopes, note=wanted.note)
+
+    def revoke(self, who: Principal, token: str) -> None:
+        """Nobody comes in with it from now on. Raises NOT_FOUND for those of others, too."""
+        record = self._tokens.find(token)
+        mine = record is not None and record.user == who.user
+        if record is None or not (mine or access.may(who, Action.MANAGE_USERS)):
+            raise missing("token", token[:40])
+        if not self._tokens.revoke(token):
+            raise CalabashError(
+                f"token {token} was revoked before", reason=Reason.CONFLICT, hint="see `calabash token list`"
+            )
+
+    def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedToken:
+        """A session of the console: for a login code, or for whoever the gateway vouches for."""
+        if bool(wanted.code) == bool(wanted.subject):
+            raise CalabashError("a session is for a login code or for a subject", hint="give one of them")
+        if wanted.code:
+            user = self._tokens.use_up(wanted.code).user
+        else:
+            if who.kind is not TokenKind.GATEWAY:
+                raise CalabashError(
+                    "only the gateway may vouch for others", reason=Reason.NOT_PERMITTED, hint="use a login code"
+                )
+            found = self._tenancy.people().of_subject(wanted.subject)
+            if found is None:
+                raise CalabashError(
+                    f"nobody here is {wanted.subject[:120]!r}",
+                    reason=Reason.NOT_PERMITTED,
+                    hint="ask an administrator for: calabash user create NAME --subject 'ISSUER|SUB'",
+                )
+            user = found.name
+        return self._tokens.issue(user=user, kind=TokenKind.SESSION)
+
+    def _require_place(self, who: Principal, tenant: str) -> None:
+        if tenant:
+            self._require_tenant(who, Action.MANAGE_MEMBERS, tenant, "change its members")
+        else:
+            self._permission.require(who, Action.MANAGE_USERS, "change roles for the platform")
+
+    def _require_tenant(self, who: Principal, action: Action, tenant: str, what: str) -> None:
+        """Of tenants that it may not see, nobody hears whether they are there."""
+        if tenant not in self._tenancy.people().tenants or not access.may(who, Action.SEE, tenant=tenant):
+            raise missing("tenant", tenant)
+        self._permission.require(who, action, what, tenant=tenant)
+
+
+def _said(wanted: msgspec.Struct) -> dict[str, Any]:
+    return {k: v for k, v in msgspec.structs.asdict(wanted).items() if v is not msgspec.UNSET}
+
+
+def _changed(before: Any, said: dict[str, Any]) -> Any:
+    return replace(before, **said)

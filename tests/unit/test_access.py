@@ -1,0 +1,154 @@
+"""Who may do what: the table of roles and actions, and what no combination of roles and scopes may ever allow."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash.model import access
+from calabash.model.access import Action, may
+from calabash.model.errors import CalabashError
+from calabash.model.money import Money, parse_money
+from calabash.model.tenancy import (
+    NOBODY,
+    Member,
+    Principal,
+    Project,
+    Role,
+    Scope,
+    Tenant,
+    TokenKind,
+    project_of,
+    project_queue,
+)
+
+TENANTS = ("vision", "speech")
+PLATFORM = (Role.ADMIN, Role.OPERATOR, Role.VIEWER)
+WITHIN = (Role.TENANT_ADMIN, Role.MEMBER, Role.VIEWER)
+LOOKS = {Action.SEE, Action.SEE_PLATFORM, Action.SEE_BILLS, Action.SEE_AUDIT}
+
+of_platform = st.builds(Member, user=st.just("ann"), role=st.sampled_from(PLATFORM))
+of_tenant = st.builds(
+    Member, user=st.just("ann"), role=st.sampled_from(WITHIN), tenant=st.sampled_from(TENANTS), project=st.just("")
+)
+of_project = st.builds(
+    Member,
+    user=st.just("ann"),
+    role=st.sampled_from((Role.MEMBER, Role.VIEWER)),
+    tenant=st.sampled_from(TENANTS),
+    project=st.just("train"),
+)
+scopes = st.lists(st.sampled_from(Scope), unique=True).map(tuple)
+actions = st.sampled_from(Action)
+
+
+def of(*roles: Member, **more: object) -> Principal:
+    return Principal(user="ann", roles=roles, **more)  # type: ignore[arg-type]
+
+
+@given(roles=st.lists(of_tenant | of_project), action=actions)
+def test_no_role_within_one_tenant_reaches_another_or_the_platform(roles: list[Member], action: Action) -> None:
+    mine = of(*(r for r in roles if r.tenant == "vision"))
+    assert not may(mine, action, tenant="speech")
+    assert not may(mine, action)
+
+
+@given(role=of_platform | of_tenant | of_project, action=actions, scopes=scopes, tenant=st.sampled_from(("", *TENANTS)))
+def test_a_token_never_widens_what_its_user_may(
+    role: Member, action: Action, scopes: tuple[Scope, ...], tenant: str
+) -> None:
+    narrowed = of(role, token="t", kind=TokenKind.API, scopes=scopes)
+    if may(narrowed, action, tenant=tenant):
+        assert may(of(role), action, tenant=tenant)
+        assert not scopes or any(may(of(role, scopes=(s,)), action, tenant=tenant) for s in scopes)
+
+
+@given(roles=st.lists(of_platform | of_tenant), action=actions, tenant=st.sampled_from(("", *TENANTS)))
+def test_login_codes_gateways_and_nobody_may_nothing(roles: list[Member], action: Action, tenant: str) -> None:
+    for kind in (TokenKind.LOGIN, TokenKind.GATEWAY):
+        assert not may(of(*roles, token="t", kind=kind), action, tenant=tenant, owner="user ann")
+    assert not may(NOBODY, action, tenant=tenant, owner=NOBODY.key)
+
+
+@given(roles=st.lists(of_platform | of_tenant | of_project), more=of_platform | of_tenant, action=actions)
+def test_one_role_more_takes_nothing_away(roles: list[Member], more: Member, action: Action) -> None:
+    for tenant in ("", *TENANTS):
+        if may(of(*roles), action, tenant=tenant):
+            assert may(of(*roles, more), action, tenant=tenant)
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        (Role.ADMIN, set(Action)),
+        (Role.OPERATOR, LOOKS | {Action.OPERATE, Action.STOP}),
+        (Role.VIEWER, LOOKS),
+    ],
+)
+def test_roles_of_the_platform_reach_every_tenant(role: Role, allowed: set[Action]) -> None:
+    who = of(Member(user="ann", role=role))
+    assert set(access.actions(who)) == set(access.actions(who, tenant="speech")) == allowed
+
+
+def test_a_member_of_a_project_asks_for_slices_there_and_nowhere_else() -> None:
+    who = of(Member(user="ann", role=Role.MEMBER, tenant="vision", project="train"))
+    assert may(who, Action.RUN, tenant="vision", project="train")
+    assert not may(who, Action.RUN, tenant="vision", project="serve")
+    assert not may(who, Action.RUN, tenant="vision")
+    assert not may(who, Action.STOP, tenant="vision", project="train")
+    assert access.memberships(who) == ("vision",)
+
+
+def test_what_is_ones_own_can_be_stopped_and_only_that() -> None:
+    who = Principal(user="ann", uid=1001)
+    assert may(who, Action.STOP, tenant="vision", owner="1001")
+    assert not may(who, Action.STOP, tenant="vision", owner="1002")
+    assert not may(who, Action.RUN, tenant="vision", owner="1001")
+    assert not may(Principal(user="ann", uid=1001, scopes=(Scope.READ,)), Action.STOP, owner="1001")
+
+
+def test_the_tenant_of_ones_own_needs_no_role() -> None:
+    who = Principal(user="ann", uid=1001, own="ann")
+    assert access.actions(who, tenant="ann") == (Action.SEE, Action.RUN, Action.STOP)
+    assert access.tenants_seen(who) == {"ann"}
+    assert access.tenants_seen(of(Member(user="ann", role=Role.VIEWER))) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"role": Role.ADMIN, "tenant": "vision"},
+        {"role": Role.MEMBER},
+        {"role": Role.TENANT_ADMIN},
+        {"role": Role.TENANT_ADMIN, "tenant": "vision", "project": "train"},
+        {"role": Role.VIEWER, "project": "train"},
+    ],
+)
+def test_a_role_is_refused_where_it_means_nothing(given: dict[str, object]) -> None:
+    with pytest.raises(CalabashError) as caught:
+        Member(user="ann", **given)  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_amounts_of_tenants_are_checked_and_say_their_numbers() -> None:
+    with pytest.raises(CalabashError, match="guarantee of 4 devices is above its limit of 2"):
+        Tenant(name="vision", guarantee=4, limit=2)
+    with pytest.raises(CalabashError, match="weight nan"):
+        Project(tenant="vision", name="train", weight=float("nan"))
+    with pytest.raises(CalabashError, match="priorities 5 to 1"):
+        Tenant(name="vision", priorities=(5, 1))
+
+
+def test_the_queue_of_a_project_names_it_and_its_tenant() -> None:
+    assert project_queue("vision") == "vision/default"
+    assert project_of("vision", project_queue("vision", "train")) == "train"
+    assert project_of("vis", "vision/train") == project_of("", "/x") == ""
+
+
+def test_money_is_read_exactly() -> None:
+    assert str(parse_money("5000EUR")) == "5000EUR"
+    assert parse_money("0.10 USD") == Money(amount=parse_money("0.1USD").amount, currency="USD")
+    for text in ("5000", "EUR", "1e3EUR", "-1EUR", "5000eur", "1.23456EUR", ""):
+        with pytest.raises(CalabashError):
+            parse_money(text)
