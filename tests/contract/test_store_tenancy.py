@@ -44,7 +44,7 @@ def test_what_was_written_is_read_again_by_the_next_pool(url: str) -> None:
     written.put_project(Project(tenant="vision", name="train", guarantee=1, limit=2))
     written.put_user(User(name="ann", login="ann", subject="https://id|7", email="ann@lab"))
     written.put_member(Member(user="bob", role=Role.VIEWER))
-    written.put_token(TOKEN)
+    first.tokens.put(TOKEN)
     first.close()
     again = open_store(url)
     found = again.tenancy
@@ -52,7 +52,7 @@ def test_what_was_written_is_read_again_by_the_next_pool(url: str) -> None:
     assert found.projects() == [Project(tenant="vision", name="train", guarantee=1, limit=2)]
     assert found.users() == [User(name="ann", login="ann", subject="https://id|7", email="ann@lab")]
     assert found.members() == [member, Member(user="bob", role=Role.VIEWER)]
-    assert found.tokens() == [TOKEN]
+    assert again.tokens.everything() == [TOKEN]
     again.close()
 
 
@@ -77,21 +77,21 @@ def test_a_user_goes_with_its_roles_and_tokens(store: Store) -> None:
     tables = store.tenancy
     tables.put_user(User(name="ann"))
     tables.put_member(Member(user="ann", role=Role.ADMIN))
-    tables.put_token(TOKEN)
+    store.tokens.put(TOKEN)
     assert tables.delete_user("ann")
-    assert (tables.users(), tables.members(), tables.tokens()) == ([], [], [])
+    assert (tables.users(), tables.members(), store.tokens.everything()) == ([], [], [])
     assert not tables.delete_user("ann")
 
 
 def test_of_two_that_revoke_a_token_one_is_told_so(store: Store) -> None:
-    tables = store.tenancy
-    tables.put_token(TOKEN)
-    assert [tables.revoke_token("abc", at=5.0), tables.revoke_token("abc", at=6.0)] == [True, False]
-    assert tables.tokens()[0].revoked_at == 5.0
-    tables.forget_tokens(before_s=100.0)
-    assert len(tables.tokens()) == 1
-    tables.forget_tokens(before_s=101.0)
-    assert tables.tokens() == []
+    tables = store.tokens
+    tables.put(TOKEN)
+    assert [tables.revoke("abc", at=5.0), tables.revoke("abc", at=6.0)] == [True, False]
+    assert tables.everything()[0].revoked_at == 5.0
+    tables.forget(before_s=100.0)
+    assert len(tables.everything()) == 1
+    tables.forget(before_s=101.0)
+    assert tables.everything() == []
 
 
 @pytest.mark.parametrize("name", ["vision", "a/b"])

@@ -17,6 +17,7 @@ _EXIT_CODES = {
     Reason.UNKNOWN_MODE: 2,
     Reason.NOT_FOUND: 3,
     Reason.NOT_PERMITTED: 4,
+    Reason.NOT_AUTHENTICATED: 4,
     Reason.TIMEOUT: 6,
 }
 _NOT_OURS = "name a place that is yours to write; CALABASH_HOME says where the pool lives"

@@ -39,7 +39,7 @@ from calabash.standalone.permission import Permission
 from calabash.standalone.pool import Pool
 from calabash.standalone.serving import Listener, Server
 from calabash.standalone.settings import Limits, read_settings
-from calabash.standalone.tenancy import Tenancy
+from calabash.standalone.tenancy import TenancyBook
 
 SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
 FREE_BYTES_MIN = 16 << 20
@@ -120,7 +120,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     agent.start()
     stack.callback(agent.stop)
     everybody = agent.snapshot().membership == "kernel"
-    tenancy = Tenancy(store.tenancy)
+    tenancy = TenancyBook(store.tenancy)
     permission = Permission(os.geteuid(), everybody=everybody, people=tenancy.people)
     pool = Pool(
         agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user

@@ -14,7 +14,7 @@ from calabash.api import requests
 from calabash.binder.binder import Binder
 from calabash.binder.requests import Requester, WaitingRequest
 from calabash.model.access import Action
-from calabash.model.allocation import AllocationRecord, QueueRecord
+from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import NOBODY, Principal
@@ -26,7 +26,7 @@ from calabash.standalone.explanations import Explanations
 from calabash.standalone.permission import Permission, not_found
 from calabash.standalone.queues import Queues
 from calabash.standalone.settings import Limits
-from calabash.standalone.tenancy import Tenancy
+from calabash.standalone.tenancy import TenancyBook
 from calabash.standalone.tenancy_changes import TenancyChanges
 from calabash.standalone.tokens import Tokens
 from calabash.standalone.waiting_limit import WaitingLimit
@@ -52,14 +52,14 @@ class Pool:
         store: Store,
         clock: Clock,
         permission: Permission,
-        tenancy: Tenancy,
+        tenancy: TenancyBook,
         limits: Limits | None = None,
     ) -> None:
         self.agent = agent
         self.store = store
         self.permission = permission
         self.tenancy = tenancy
-        self.tokens = Tokens(store.tenancy, clock)
+        self.tokens = Tokens(store.tokens, clock)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues = Queues(store)
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
@@ -236,28 +236,6 @@ class Pool:
         with self.binder.reading() as scheduler:
             snapshot = scheduler.scheduler.snapshot()
         return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
-
-    # -- administration ----------------------------------------------------------------------------------------
-
-    def put_queue(self, name: str, wanted: requests.QueueSettings, caller: Caller) -> None:
-        """Create or change a queue."""
-        self.permission.require(caller.principal, Action.OPERATE, "change queues")
-        record = QueueRecord(
-            name=name,
-            parent=wanted.parent,
-            deserved=wanted.deserved,
-            limit=wanted.limit,
-            weight=wanted.weight,
-            users=tuple(wanted.users),
-            groups=tuple(wanted.groups),
-        )
-        self.queues.put_queue(record, self.binder)
-        self.binder.schedule()
-
-    def delete_queue(self, name: str, caller: Caller) -> None:
-        """Delete an empty queue."""
-        self.permission.require(caller.principal, Action.OPERATE, "change queues")
-        self.queues.delete_queue(name, self.binder)
 
 
 def _named(processes: list[Process]) -> str:

@@ -15,7 +15,7 @@ from calabash.standalone.people import People, by_user
 Prepared = Callable[[People], AbstractContextManager[None]]
 
 
-class Tenancy:
+class TenancyBook:
     """Safe for threads. Every change raises CalabashError where it cannot be; then nothing changes.
 
     ``prepare`` is asked before a change of tenants or projects is written, with what will be: it raises when that cannot

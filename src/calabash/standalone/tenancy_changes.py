@@ -23,8 +23,8 @@ from calabash.model.tenancy import (
     User,
 )
 from calabash.standalone.permission import Permission, account
-from calabash.standalone.tenancy import Tenancy, missing
-from calabash.standalone.tokens import IssuedToken, Tokens
+from calabash.standalone.tenancy import TenancyBook, missing
+from calabash.standalone.tokens import IssuedSecret, Tokens
 
 TENANT_CHARACTERS_MAX = 63
 
@@ -32,7 +32,7 @@ TENANT_CHARACTERS_MAX = 63
 class TenancyChanges:
     """Every method raises CalabashError where the principal may not or it cannot be; then nothing changes."""
 
-    def __init__(self, *, tenancy: Tenancy, tokens: Tokens, permission: Permission) -> None:
+    def __init__(self, *, tenancy: TenancyBook, tokens: Tokens, permission: Permission) -> None:
         self._tenancy = tenancy
         self._tokens = tokens
         self._permission = permission
@@ -117,7 +117,7 @@ class TenancyChanges:
 
     # -- tokens ------------------------------------------------------------------------------------------------
 
-    def issue(self, who: Principal, wanted: shapes.TokenOrder) -> IssuedToken:
+    def issue(self, who: Principal, wanted: shapes.TokenOrder) -> IssuedSecret:
         """A token that may no more than whoever asks for it, unless that is an administrator of users."""
         user = wanted.user or who.user
         scopes = tuple(dict.fromkeys(wanted.scopes))
@@ -154,7 +154,7 @@ class TenancyChanges:
                 f"token {token} was revoked before", reason=Reason.CONFLICT, hint="see `calabash token list`"
             )
 
-    def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedToken:
+    def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedSecret:
         """A session of the console: for a login code, or for whoever the gateway vouches for."""
         if bool(wanted.code) == bool(wanted.subject):
             raise CalabashError("a session is for a login code or for a subject", hint="give one of them")

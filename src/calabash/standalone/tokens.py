@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Scope, TokenKind, TokenRecord
 from calabash.seams.clock import Clock
-from calabash.seams.store.tenancy import TenancyTables
+from calabash.seams.store.tenancy import TokenTable
 
 PREFIX = "cal"
 LIFE_S = {TokenKind.SESSION: 12 * 3600.0, TokenKind.LOGIN: 600.0, TokenKind.API: 90 * 86_400.0}
@@ -28,24 +28,24 @@ _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IssuedToken:
+class IssuedSecret:
     """A token and its ``secret``, which is never known again; it is left out where the object is printed."""
 
     record: TokenRecord
     secret: str
 
     def __repr__(self) -> str:
-        return f"IssuedToken({self.record.id})"
+        return f"IssuedSecret({self.record.id})"
 
 
 class Tokens:
     """All tokens of the pool. Safe for threads."""
 
-    def __init__(self, stored: TenancyTables, clock: Clock) -> None:
+    def __init__(self, stored: TokenTable, clock: Clock) -> None:
         self._stored = stored
         self._clock = clock
         self._lock = threading.Lock()
-        self._tokens = {token.id: token for token in stored.tokens()}
+        self._tokens = {token.id: token for token in stored.everything()}
         self._forgotten_s = 0.0
 
     def issue(
@@ -56,7 +56,7 @@ class Tokens:
         life_s: float = 0.0,
         scopes: tuple[Scope, ...] = (),
         note: str = "",
-    ) -> IssuedToken:
+    ) -> IssuedSecret:
         """A new one. Raises USER_LIMIT when that user has too many API tokens; sessions and codes replace the oldest."""
         now_s = self._clock.now_s()
         life_s = min(life_s or LIFE_S[kind], LIFE_S_MAX if kind is TokenKind.API else LIFE_S[kind])
@@ -64,11 +64,11 @@ class Tokens:
         with self._lock:
             self._forget(now_s)
             self._make_room(user, kind, now_s)
-            self._stored.put_token(issued.record)
+            self._stored.put(issued.record)
             self._tokens[issued.record.id] = issued.record
         return issued
 
-    def gateway(self) -> IssuedToken:
+    def gateway(self) -> IssuedSecret:
         """The credential of the process that serves the network; it lives as long as this pool and is stored nowhere."""
         issued = _new(
             user="gateway",
@@ -135,7 +135,7 @@ class Tokens:
         record = self._tokens.get(token)
         if record is None or record.revoked_at:
             return False
-        if record.kind is not TokenKind.GATEWAY and not self._stored.revoke_token(token, at=now_s):
+        if record.kind is not TokenKind.GATEWAY and not self._stored.revoke(token, at=now_s):
             return False
         self._tokens[token] = replace(record, revoked_at=now_s)
         return True
@@ -156,13 +156,13 @@ class Tokens:
         if now_s - self._forgotten_s < 3600.0:
             return
         self._forgotten_s = now_s
-        self._stored.forget_tokens(before_s=now_s - KEPT_S)
+        self._stored.forget(before_s=now_s - KEPT_S)
         self._tokens = {i: t for i, t in self._tokens.items() if t.expires_at >= now_s - KEPT_S}
 
 
 def _new(
     *, user: str, kind: TokenKind, now_s: float, expires_at: float, scopes: tuple[Scope, ...], note: str
-) -> IssuedToken:
+) -> IssuedSecret:
     name = "".join(secrets.choice(_ALPHABET) for _ in range(10))
     secret = f"{PREFIX}_{name}_{secrets.token_urlsafe(32)}"
     record = TokenRecord(
@@ -175,7 +175,7 @@ def _new(
         scopes=scopes,
         note=note,
     )
-    return IssuedToken(record=record, secret=secret)
+    return IssuedSecret(record=record, secret=secret)
 
 
 def _digest(secret: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+from functools import partial
 
 import pytest
 
@@ -125,11 +126,11 @@ def test_allocations_of_tenants_that_one_may_not_see_are_not_there() -> None:
         users=(User(name="far"),),
     )
     ann, far = permission.of_peer(peer(ANN)), permission.of_token(token("far"))
-    theirs = {"uid": 4711, "user": "eve", "queue": "default"}
-    permission.require_owner(ann, "a1", tenant="vision", **theirs)
-    refused(permission.require_owner, far, "a1", tenant="vision", **theirs)
+    theirs = partial(permission.require_owner, allocation="a1", uid=4711, user="eve", queue="default")
+    theirs(ann, tenant="vision")
+    refused(theirs, far, tenant="vision")
     for who in (ann, far):
-        refused(permission.require_owner, who, "a1", tenant="speech", reason=Reason.NOT_FOUND, **theirs)
+        refused(theirs, who, tenant="speech", reason=Reason.NOT_FOUND)
     permission.require_owner(ann, "a1", tenant="speech", uid=ANN, user="games", queue="default")
 
 

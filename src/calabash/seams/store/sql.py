@@ -19,7 +19,7 @@ from calabash.seams.store import tables
 from calabash.seams.store.administration import Administration
 from calabash.seams.store.database import Database
 from calabash.seams.store.retention import Retention, trim
-from calabash.seams.store.tenancy import TenancyTables
+from calabash.seams.store.tenancy import TenancyTables, TokenTable
 
 EVENT_CHARACTERS_MAX = 4096
 _EARLIER = {
@@ -50,6 +50,7 @@ class Store:
         self._database = database
         self.administration = Administration(database)
         self.tenancy = TenancyTables(database)
+        self.tokens = TokenTable(database)
 
     @property
     def url(self) -> str:

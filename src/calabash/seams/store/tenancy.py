@@ -23,7 +23,7 @@ class TenancyTables:
 
     def tenants(self) -> list[Tenant]:
         """All tenants by name."""
-        return [_tenant(row) for row in self._all(tables.tenants)]
+        return [_tenant(row) for row in _all(self._database, tables.tenants)]
 
     def put_tenant(self, tenant: Tenant, *, members: Sequence[Member] | None = None) -> None:
         """Create the tenant or replace it; with ``members`` those of the whole tenant with role member, too."""
@@ -50,7 +50,7 @@ class TenancyTables:
 
     def projects(self) -> list[Project]:
         """All projects by tenant and name."""
-        return [Project(**row) for row in self._all(tables.projects)]
+        return [Project(**row) for row in _all(self._database, tables.projects)]
 
     def put_project(self, project: Project) -> None:
         """Create the project or replace it."""
@@ -67,7 +67,7 @@ class TenancyTables:
 
     def users(self) -> list[User]:
         """All users by name."""
-        return [User(**row) for row in self._all(tables.users)]
+        return [User(**row) for row in _all(self._database, tables.users)]
 
     def put_user(self, user: User) -> None:
         """Create the user or replace it."""
@@ -83,7 +83,7 @@ class TenancyTables:
 
     def members(self) -> list[Member]:
         """All memberships."""
-        return [Member(**{**row, "role": Role(row["role"])}) for row in self._all(tables.members)]
+        return [Member(**{**row, "role": Role(row["role"])}) for row in _all(self._database, tables.members)]
 
     def put_member(self, member: Member) -> None:
         """Give the user that role there, instead of the one it had."""
@@ -97,32 +97,40 @@ class TenancyTables:
         with self._database.transaction() as connection:
             return connection.execute(sa.delete(table).where(*there)).rowcount > 0
 
-    def tokens(self) -> list[TokenRecord]:
-        """All tokens, the revoked and the expired too, as long as they are kept."""
-        return [_token(row) for row in self._all(tables.tokens)]
 
-    def put_token(self, token: TokenRecord) -> None:
+class TokenTable:
+    """Tokens; as ``TenancyTables`` otherwise."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def everything(self) -> list[TokenRecord]:
+        """All tokens, the revoked and the expired too, as long as they are kept."""
+        return [_token(row) for row in _all(self._database, tables.tokens)]
+
+    def put(self, token: TokenRecord) -> None:
         """Keep a new token."""
         values = asdict(token) | {"kind": token.kind.value, "scopes": [scope.value for scope in token.scopes]}
         with self._database.transaction() as connection:
             connection.execute(sa.insert(tables.tokens).values(values))
 
-    def revoke_token(self, token: str, *, at: float) -> bool:
+    def revoke(self, token: str, *, at: float) -> bool:
         """False when there is none or it was revoked before: of two that use a token up, one gets True."""
         table = tables.tokens
         change = sa.update(table).where(table.c.id == token, table.c.revoked_at == 0.0).values(revoked_at=at)
         with self._database.transaction() as connection:
             return connection.execute(change).rowcount > 0
 
-    def forget_tokens(self, *, before_s: float) -> None:
+    def forget(self, *, before_s: float) -> None:
         """Drop those that expired before."""
         with self._database.transaction() as connection:
             connection.execute(sa.delete(tables.tokens).where(tables.tokens.c.expires_at < before_s))
 
-    def _all(self, table: sa.Table) -> list[dict[str, Any]]:
-        with self._database.transaction() as connection:
-            rows = connection.execute(sa.select(table).order_by(*table.primary_key.columns)).mappings().all()
-        return [dict(row) for row in rows]
+
+def _all(database: Database, table: sa.Table) -> list[dict[str, Any]]:
+    with database.transaction() as connection:
+        rows = connection.execute(sa.select(table).order_by(*table.primary_key.columns)).mappings().all()
+    return [dict(row) for row in rows]
 
 
 def _replace(connection: sa.Connection, table: sa.Table, keys: Sequence[str], values: Mapping[str, Any]) -> None:

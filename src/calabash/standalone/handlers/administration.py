@@ -5,6 +5,8 @@ from __future__ import annotations
 from litestar import delete, get, put
 
 from calabash.api import replies, requests
+from calabash.model.access import Action
+from calabash.model.allocation import QueueRecord
 from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
 
 
@@ -17,17 +19,33 @@ async def list_queues(request: Asked) -> replies.QueueList:
 
 @put("/v1/queues/{name:path}")
 async def put_queue(request: Asked, name: str) -> replies.Named:
-    caller, name = caller_of(request), requests.checked_name(name.removeprefix("/"), what="queue")
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require(caller.principal, Action.OPERATE, "change queues")
+    name = requests.checked_name(name.removeprefix("/"), what="queue")
     body = requests.decode(await body_of(request), requests.QueueSettings)
-    await work(request, pool_of(request).put_queue, name, body, caller)
+    await work(request, pool.queues.put_queue, _record(name, body), pool.binder)
+    await work(request, pool.binder.schedule)
     return replies.Named(name=name)
 
 
 @delete("/v1/queues/{name:path}", status_code=200)
 async def delete_queue(request: Asked, name: str) -> replies.Named:
-    caller, name = caller_of(request), name.removeprefix("/")
-    await work(request, pool_of(request).delete_queue, name, caller)
+    pool, caller, name = pool_of(request), caller_of(request), name.removeprefix("/")
+    pool.permission.require(caller.principal, Action.OPERATE, "change queues")
+    await work(request, pool.queues.delete_queue, name, pool.binder)
     return replies.Named(name=name)
+
+
+def _record(name: str, wanted: requests.QueueSettings) -> QueueRecord:
+    return QueueRecord(
+        name=name,
+        parent=wanted.parent,
+        deserved=wanted.deserved,
+        limit=wanted.limit,
+        weight=wanted.weight,
+        users=tuple(wanted.users),
+        groups=tuple(wanted.groups),
+    )
 
 
 ADMINISTRATION = (list_queues, put_queue, delete_queue)

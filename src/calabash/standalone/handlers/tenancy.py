@@ -12,7 +12,7 @@ from calabash.model.access import Action
 from calabash.standalone import tenancy_views as views
 from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
 from calabash.standalone.tenancy import missing
-from calabash.standalone.tokens import IssuedToken
+from calabash.standalone.tokens import IssuedSecret
 
 
 @get("/v1/tenants")
@@ -160,7 +160,7 @@ async def me(request: Asked) -> shapes.Me:
     return views.me(caller_of(request).principal)
 
 
-def _issued(issued: IssuedToken) -> shapes.IssuedTokenReply:
+def _issued(issued: IssuedSecret) -> shapes.IssuedTokenReply:
     record = issued.record
     return shapes.IssuedTokenReply(
         id=record.id,
