@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from calabash.model.money import parse_money
-from calabash.model.tenancy import Member, Project, Role, Scope, Tenant, TokenKind, TokenRecord, User
+from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, TokenRecord, TokenScope, User
 from calabash.seams.store import Store, open_store
 from calabash.seams.store.database import Database
 
@@ -31,7 +31,7 @@ TOKEN = TokenRecord(
     digest="0" * 64,
     created_at=1.0,
     expires_at=100.0,
-    scopes=(Scope.READ, Scope.RUN),
+    scopes=(TokenScope.READ, TokenScope.RUN),
 )
 
 

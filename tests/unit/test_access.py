@@ -16,9 +16,9 @@ from calabash.model.tenancy import (
     Principal,
     Project,
     Role,
-    Scope,
     Tenant,
     TokenKind,
+    TokenScope,
     project_of,
     project_queue,
 )
@@ -39,7 +39,7 @@ of_project = st.builds(
     tenant=st.sampled_from(TENANTS),
     project=st.just("train"),
 )
-scopes = st.lists(st.sampled_from(Scope), unique=True).map(tuple)
+scopes = st.lists(st.sampled_from(TokenScope), unique=True).map(tuple)
 actions = st.sampled_from(Action)
 
 
@@ -56,7 +56,7 @@ def test_no_role_within_one_tenant_reaches_another_or_the_platform(roles: list[M
 
 @given(role=of_platform | of_tenant | of_project, action=actions, scopes=scopes, tenant=st.sampled_from(("", *TENANTS)))
 def test_a_token_never_widens_what_its_user_may(
-    role: Member, action: Action, scopes: tuple[Scope, ...], tenant: str
+    role: Member, action: Action, scopes: tuple[TokenScope, ...], tenant: str
 ) -> None:
     narrowed = of(role, token="t", kind=TokenKind.API, scopes=scopes)
     if may(narrowed, action, tenant=tenant):
@@ -105,7 +105,7 @@ def test_what_is_ones_own_can_be_stopped_and_only_that() -> None:
     assert may(who, Action.STOP, tenant="vision", owner="1001")
     assert not may(who, Action.STOP, tenant="vision", owner="1002")
     assert not may(who, Action.RUN, tenant="vision", owner="1001")
-    assert not may(Principal(user="ann", uid=1001, scopes=(Scope.READ,)), Action.STOP, owner="1001")
+    assert not may(Principal(user="ann", uid=1001, scopes=(TokenScope.READ,)), Action.STOP, owner="1001")
 
 
 def test_the_tenant_of_ones_own_needs_no_role() -> None:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from calabash.api.replies import Reply
 from calabash.api.requests import Amount, Login, Logins, Name, OptionalName
-from calabash.model.tenancy import PRIORITY_LEAST, PRIORITY_MOST, Role, Scope
+from calabash.model.tenancy import PRIORITY_LEAST, PRIORITY_MOST, Role, TokenScope
 
 RUN_S_MAX = 366 * 86_400.0
 Part = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
@@ -158,7 +158,7 @@ class TokenOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
         float, Meta(ge=0, le=RUN_S_MAX, description="how long it is good for; 0: 90 days, a login code 10 minutes")
     ] = 0.0
     scopes: Annotated[
-        list[Scope], Meta(max_length=3, description="what it is for at most; none: all that its user may")
+        list[TokenScope], Meta(max_length=3, description="what it is for at most; none: all that its user may")
     ] = []
     note: Annotated[str, Meta(max_length=200, description="what it is for, for people")] = ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from calabash.model.tenancy import Member, Principal, Role, Scope, TokenKind
+from calabash.model.tenancy import Member, Principal, Role, TokenKind, TokenScope
 
 
 class Action(StrEnum):
@@ -57,8 +57,9 @@ _TENANT: dict[Role, frozenset[Action]] = {
     Role.VIEWER: frozenset({Action.SEE}),
 }
 _OWN = frozenset({Action.SEE, Action.RUN, Action.STOP})
-_SCOPE: dict[Action, Scope] = {
-    action: Scope.READ if action in _LOOKS else Scope.RUN if action in _OWN else Scope.MANAGE for action in Action
+_SCOPE: dict[Action, TokenScope] = {
+    action: TokenScope.READ if action in _LOOKS else TokenScope.RUN if action in _OWN else TokenScope.MANAGE
+    for action in Action
 }
 
 

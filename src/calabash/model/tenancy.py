@@ -38,7 +38,7 @@ class TokenKind(StrEnum):
     GATEWAY = "gateway"
 
 
-class Scope(StrEnum):
+class TokenScope(StrEnum):
     """What a token may be used for at most: READ looks, RUN asks for slices and gives them back, MANAGE changes the rest."""
 
     READ = "read"
@@ -149,7 +149,7 @@ class TokenRecord:
     digest: str
     created_at: float
     expires_at: float
-    scopes: tuple[Scope, ...] = ()
+    scopes: tuple[TokenScope, ...] = ()
     revoked_at: float = 0.0
     note: str = ""
 
@@ -176,7 +176,7 @@ class Principal:
     roles: tuple[Member, ...] = ()
     token: str = ""
     kind: TokenKind | None = None
-    scopes: tuple[Scope, ...] = ()
+    scopes: tuple[TokenScope, ...] = ()
     own: str = ""
 
     @property

@@ -17,9 +17,9 @@ from calabash.model.tenancy import (
     Member,
     Principal,
     Project,
-    Scope,
     Tenant,
     TokenKind,
+    TokenScope,
     User,
 )
 from calabash.standalone.permission import Permission, account
@@ -130,9 +130,9 @@ class TenancyChanges:
             raise CalabashError(
                 f"a token with scopes {', '.join(who.scopes) or 'none'} may not make tokens",
                 reason=Reason.NOT_PERMITTED,
-                hint=f"use one with scope {Scope.MANAGE}",
+                hint=f"use one with scope {TokenScope.MANAGE}",
             )
-        if who.scopes and not set(scopes or tuple(Scope)) <= set(who.scopes):
+        if who.scopes and not set(scopes or tuple(TokenScope)) <= set(who.scopes):
             raise CalabashError(
                 f"a token with scopes {', '.join(who.scopes)} may not make one for more",
                 reason=Reason.NOT_PERMITTED,

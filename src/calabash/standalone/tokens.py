@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, replace
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.tenancy import Scope, TokenKind, TokenRecord
+from calabash.model.tenancy import TokenKind, TokenRecord, TokenScope
 from calabash.seams.clock import Clock
 from calabash.seams.store.tenancy import TokenTable
 
@@ -54,7 +54,7 @@ class Tokens:
         user: str,
         kind: TokenKind = TokenKind.API,
         life_s: float = 0.0,
-        scopes: tuple[Scope, ...] = (),
+        scopes: tuple[TokenScope, ...] = (),
         note: str = "",
     ) -> IssuedSecret:
         """A new one. Raises USER_LIMIT when that user has too many API tokens; sessions and codes replace the oldest."""
@@ -161,7 +161,7 @@ class Tokens:
 
 
 def _new(
-    *, user: str, kind: TokenKind, now_s: float, expires_at: float, scopes: tuple[Scope, ...], note: str
+    *, user: str, kind: TokenKind, now_s: float, expires_at: float, scopes: tuple[TokenScope, ...], note: str
 ) -> IssuedSecret:
     name = "".join(secrets.choice(_ALPHABET) for _ in range(10))
     secret = f"{PREFIX}_{name}_{secrets.token_urlsafe(32)}"

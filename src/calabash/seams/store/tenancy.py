@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from calabash.model.money import Money
-from calabash.model.tenancy import Member, Project, Role, Scope, Tenant, TokenKind, TokenRecord, User
+from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, TokenRecord, TokenScope, User
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
 
@@ -151,5 +151,5 @@ def _member_values(member: Member) -> dict[str, Any]:
 
 
 def _token(row: dict[str, Any]) -> TokenRecord:
-    kind, scopes = TokenKind(row.pop("kind")), tuple(Scope(scope) for scope in row.pop("scopes"))
+    kind, scopes = TokenKind(row.pop("kind")), tuple(TokenScope(scope) for scope in row.pop("scopes"))
     return TokenRecord(**row, kind=kind, scopes=scopes)
