@@ -54,6 +54,7 @@ def _record(name: str = "a1", **changes: object) -> AllocationRecord:
 
 def _usage(name: str = "a1", from_s: float = 10.0) -> UsageRecord:
     return UsageRecord(
+        sequence=round(from_s),
         allocation=AllocationId(name),
         device=DeviceUuid("GPU-1"),
         tenant="vision",
@@ -324,8 +325,20 @@ def test_a_database_of_the_first_version_is_upgraded_and_keeps_what_it_has(url: 
         connection.execute(
             sa.text("INSERT INTO queues (name, parent, deserved, \"limit\", weight) VALUES ('prod', '', 2, NULL, 1)")
         )
+        for number, name in enumerate(("a1", "a2", "a1")):
+            connection.execute(
+                sa.text(
+                    "INSERT INTO usage (allocation, device, tenant, queue, from_s, to_s, memory_mib, core_percent, "
+                    f"allocated_gpu_s, used_gpu_s, memory_mib_s) VALUES ('{name}', 'd', 't', 'q', {number}, {number + 1}, "
+                    "1, 100, 1, 1, 1)"
+                )
+            )
     old.close()
     store = open_store(url)
+    assert [(u.allocation, u.sequence) for u in store.usage()] == [("a1", 0), ("a2", 0), ("a1", 1)]
+    so_far = store.usage_book.so_far(_record("a1"))
+    assert so_far is not None
+    assert (so_far.until_s, so_far.next_sequence, so_far.used_gpu_s) == (3.0, 2, {0: 2.0})
     assert store.administration.queues() == [QueueRecord(name="prod", deserved=2.0)]
     store.administration.put_queue(QueueRecord(name="prod", deserved=2.0, users=("ann",), groups=("lab",)))
     store.close()

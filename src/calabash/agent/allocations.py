@@ -41,7 +41,13 @@ class _Held:
     gently: bool = False  # its programs are not to be ended, only waited for
     making: bool = False  # its mode is making what it needs; it has no slot yet
     start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
-    final_usage: list[UsageRecord] = field(default_factory=list)
+    final_usage: Sequence[UsageRecord] | None = None
+
+    def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
+        """Asked once: a store that failed is given the same."""
+        if self.final_usage is None:
+            self.final_usage = usage_of(self.record)
+        return self.final_usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,8 +72,9 @@ class Allocations:
     """All allocations that are held.
 
     Args:
-        usage_of: final usage records of an allocation, asked once while its slot still exists.
+        usage_of: last usage records of an allocation, asked once, while its slot still exists if it ever had one.
         tenure: how long an allocation is kept that nobody uses; by default as long as its requester may still come.
+        boot: the boot of this machine whose monotonic clock ``clock`` has.
     """
 
     def __init__(
@@ -80,17 +87,18 @@ class Allocations:
         occupancy: Occupied,
         usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]] = lambda _: (),
         tenure: Tenure | None = None,
+        boot: str = "",
     ) -> None:
         self._store = store
         self._slots = slots
         self._membership = membership
         self._clock = clock
+        self._boot = boot
         self._usage_of = usage_of
         self._tenure = tenure or RequesterTenure()
         self._held: dict[AllocationId, _Held] = {}
-        self._orphans = Orphans(slots, membership)
+        self._orphans, self._doubtful = Orphans(slots, membership), DoubtfulEntries(store, clock)
         self._occupancy = occupancy
-        self._doubtful = DoubtfulEntries(store, clock)
 
     def records(self) -> list[AllocationRecord]:
         """Everything held, oldest first."""
@@ -98,18 +106,15 @@ class Allocations:
 
     def get(self, allocation: AllocationId) -> AllocationRecord | None:
         """One that is held."""
-        entry = self._held.get(allocation)
-        return entry.record if entry else None
+        return entry.record if (entry := self._held.get(allocation)) else None
 
     def making(self, allocation: AllocationId) -> bool:
         """Whether its mode is still making what it needs."""
-        entry = self._held.get(allocation)
-        return entry is not None and entry.making
+        return (entry := self._held.get(allocation)) is not None and entry.making
 
     def ending(self, allocation: AllocationId) -> bool:
         """Whether its end was asked for."""
-        entry = self._held.get(allocation)
-        return entry is not None and entry.ending is not None
+        return (entry := self._held.get(allocation)) is not None and entry.ending is not None
 
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
         """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
@@ -118,13 +123,14 @@ class Allocations:
     def hold(self, record: AllocationRecord) -> AllocationRecord:
         """Journal it: its room is held from now on, and ``grant`` or ``give_up`` follows. Raises CalabashError and then
         holds nothing (DISK_FULL, STORE_UNAVAILABLE)."""
-        record = replace(record, state=AllocationState.GRANTED, slot=str(self._slots.path(record.id)))
+        slot, now_ns = str(self._slots.path(record.id)), self._clock.monotonic_ns()
+        record = replace(record, state=AllocationState.GRANTED, slot=slot, granted_ns=now_ns, boot=self._boot)
         try:
             self._store.grant(record)
         except BaseException as error:
             self._withdraw(record.id, error)
             raise
-        self._held[record.id] = _Held(record, self._clock.monotonic_ns(), making=True)
+        self._held[record.id] = _Held(record, now_ns, making=True)
         return record
 
     def grant(self, spec: SlotSpec) -> AllocationRecord:
@@ -132,7 +138,7 @@ class Allocations:
         made for, or CONFLICT when its end was asked for meanwhile."""
         entry = self._held[spec.allocation]
         try:
-            if entry.ending is not None:
+            if entry.ending:
                 raise CalabashError(f"allocation {entry.record.id}: {entry.ending[1]}", reason=Reason.CONFLICT)
             self._slots.create(spec)
             self._membership.prepare(spec.allocation)
@@ -156,8 +162,7 @@ class Allocations:
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
         """Ask for the end of an allocation; its programs are ended, then it is released. False when not held. ``gently``:
         its programs are about to end by themselves and are not to be told."""
-        entry = self._held.get(allocation)
-        if entry is None:
+        if (entry := self._held.get(allocation)) is None:
             return False
         entry.gently = gently and (entry.ending is None or entry.gently)
         entry.ending = entry.ending or (reason, explanation)
@@ -229,14 +234,16 @@ class Allocations:
                 return
 
     def _close(self, entry: _Held) -> AllocationRecord:
-        record = entry.record
+        record, ended_at = entry.record, self._clock.now_s()
         reason, explanation = entry.ending or _ended_by_itself(record)
-        ended_at = self._clock.now_s()
-        self._store.release(record.id, at=ended_at, reason=reason, explanation=explanation, usage=entry.final_usage)
+        self._store.release(
+            record.id, at=ended_at, reason=reason, explanation=explanation, usage=entry.last_usage(self._usage_of)
+        )
         del self._held[record.id]
         self._occupancy.forget(record.id)
-        state = AllocationState.RELEASED
-        return replace(record, state=state, ended_at=ended_at, reason=reason, explanation=explanation)
+        return replace(
+            record, state=AllocationState.RELEASED, ended_at=ended_at, reason=reason, explanation=explanation
+        )
 
     def _look(self, entry: _Held) -> Seen:
         record = entry.record
@@ -258,8 +265,7 @@ class Allocations:
         record = entry.record
         if not self._membership.remove(record.id):
             return False
-        if not entry.final_usage:
-            entry.final_usage = list(self._usage_of(record))
+        self._store.add_usage(entry.last_usage(self._usage_of))  # before the slot goes, from which it is read
         self._slots.remove(record.id)
         return True
 

@@ -14,12 +14,16 @@ from functools import partial
 
 from calabash.agent import pages
 from calabash.agent.inventory import Inventory
+from calabash.agent.meter import Measured
+from calabash.agent.meters import Meters
+from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.reap import Keeping
 from calabash.agent.residual import Residual
 from calabash.agent.slot_names import LEASE_FILE
 from calabash.agent.slots import Slots
 from calabash.agent.snapshot import SliceUse
-from calabash.model.allocation import AllocationRecord, UsageRecord
+from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
+from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import MIG_MODE, AllocationId, Isolation, ModeName, Slice
 from calabash.model.units import MIB
@@ -46,19 +50,39 @@ class _Ledger:
     sampled_mib: list[int]
     sampled_at_ns: int
     part_mark: list[tuple[int, int] | None]  # what the driver and the page had told of an instance at first
-    billed_until_s: float
-    billed_ns: list[int]
     rate: list[float]
+    idle_ns: list[int]  # time without any GPU time, so far
+    idle_from_ns: list[int]  # when GPU time was last seen, or looking began
+    outside: bool = False  # whether the driver tells what is used
     rate_mark: list[tuple[int, int]] = field(default_factory=list)
+
+    def measured(self, index: int) -> bool:
+        """Whether anybody would see GPU time of the slice."""
+        return self.outside or self.keeping.limits.device(index).policy != PagePolicy.NONE
 
 
 class Ledgers:
-    """The ledgers of all held allocations; ``tick`` from the watch thread, reading from any."""
+    """The ledgers of all held allocations; ``tick`` from the watch thread, reading from any.
 
-    def __init__(self, slots: Slots, clock: Clock, *, members: Members = lambda _: []) -> None:
+    Args:
+        model_of: the model of a device, by which its time is rated.
+        meters: how far each has been metered.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        clock: Clock,
+        *,
+        members: Members = lambda _: [],
+        model_of: Callable[[DeviceUuid], str] = lambda _: "",
+        meters: Meters | None = None,
+    ) -> None:
         self._slots = slots
         self._members = members
         self._clock = clock
+        self._model_of = model_of
+        self.meters = meters or Meters(clock)
         self._ledgers: dict[AllocationId, _Ledger] = {}
         self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
 
@@ -68,6 +92,7 @@ class Ledgers:
         if ledger is None:
             return [SliceUse() for _ in record.placement.slices]
         found = []
+        now_ns = self._clock.monotonic_ns()
         for index in range(len(record.placement.slices)):
             seen = ledger.keeping.usage.device(index)
             residual = min(ledger.keeping.limits.device(index).residual_bytes, pages.BYTES_MAX)
@@ -77,6 +102,7 @@ class Ledgers:
                     core_used_percent=round(ledger.rate[index], 1),
                     denied=seen.denied_count,
                     throttled_s=round(seen.throttled_ns / 1e9, 3),
+                    idle_s=max(0.0, round((now_ns - ledger.idle_from_ns[index]) / 1e9, 1)),
                 )
             )
         return found
@@ -85,7 +111,7 @@ class Ledgers:
         """Look at every ledger; the allocations whose tenant has spoilt its page, and how."""
         now_ns = self._clock.monotonic_ns()
         spoilt: dict[AllocationId, str] = {}
-        for record in records:
+        for record in self.meters.going_on(records):
             try:
                 ledger = self._open(record)
                 ledger.keeping.usage.require_intact()
@@ -107,6 +133,7 @@ class Ledgers:
             elapsed_ns, ledger.sampled_at_ns = now_ns - ledger.sampled_at_ns, now_ns
             for index, part in enumerate(record.placement.slices):
                 reading = inventory.reading(part.device)
+                ledger.outside = reading is not None
                 if reading is not None and part.profile:
                     uuid = ledger.keeping.limits.uuids[index]
                     ledger.sampled_mib[index] = sum(p.used_mib for p in reading.processes if p.part == uuid)
@@ -127,31 +154,44 @@ class Ledgers:
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
         """Write the intervals of everything that runs, once a minute, so that a crash loses little."""
         now_ns = self._clock.monotonic_ns()
-        if now_ns < self._next_checkpoint_ns:
-            return
-        self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
-        intervals = [(record, self._interval(record)) for record in records]
-        store.add_usage([u for _, usage in intervals for u in usage])
-        for record, usage in intervals:
-            self._bill(record, usage)
+        if now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
+            due = self.meters.cut(records, self._measured)
+            store.add_usage([u for usage in due.values() for u in usage])
+            self.meters.written(due)
 
     def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
-        """The last interval of an allocation whose slot still exists; its pages are let go of."""
-        usage = self._interval(record)
+        """The last records of an allocation whose slot still exists, if it ever had one; its pages are let go of."""
+        usage = self.meters.close(record, self._measured)
         self._ledgers.pop(record.id, None)
         return usage
 
-    def restore(self, record: AllocationRecord, written: Sequence[UsageRecord]) -> None:
-        """Go on where an earlier pool stopped writing."""
+    def restore(self, record: AllocationRecord, so_far: UsageSoFar | None) -> None:
+        """Go on where an earlier pool stopped writing; before anything is settled."""
+        meter = self.meters.resume(record, so_far)
         ledger = self._ledger(record)
-        if ledger is None or not written:
+        if ledger is None:
             return
-        ledger.billed_until_s = max(u.to_s for u in written)
-        for index, part in enumerate(record.placement.slices):
-            used_s = sum(u.used_gpu_s for u in written if u.device == part.device)
-            ledger.billed_ns[index] = int(used_s * 1e9)
-            if not _charged_ns(ledger, index):
-                ledger.sampled_ns[index] = ledger.billed_ns[index]  # measured from outside, by the pool before us
+        now_ns = meter.offset_ns(self._clock.monotonic_ns())
+        for index in range(len(record.placement.slices)):
+            charged_ns = _charged_ns(ledger, index)
+            # What was measured from outside is known to nobody but the pool before us, and what it wrote of it.
+            ledger.sampled_ns[index] = max(0, meter.used_ns[index] - charged_ns)
+            if ledger.measured(index) and charged_ns <= meter.used_ns[index]:
+                ledger.idle_ns[index] = now_ns - meter.until_ns
+            meter.lived(ledger.keeping.usage.demand_ns(index), now_ns)
+
+    def _measured(self, record: AllocationRecord) -> list[Measured]:
+        ledger = self._ledger(record)
+        return [
+            Measured(
+                model=self._model_of(part.device),
+                used_ns=_charged_ns(ledger, index) if ledger else 0,
+                idle_ns=ledger.idle_ns[index] if ledger else 0,
+                most_ratio=_part_percent(record.placement.mode, part) / 100,
+            )
+            for index, part in enumerate(record.placement.slices)
+        ]
 
     def _ledger(self, record: AllocationRecord) -> _Ledger | None:
         try:
@@ -179,9 +219,9 @@ class Ledgers:
                 sampled_mib=[0] * count,
                 sampled_at_ns=self._clock.monotonic_ns(),
                 part_mark=[None] * count,
-                billed_until_s=record.granted_at,
-                billed_ns=[0] * count,
                 rate=[0.0] * count,
+                idle_ns=[0] * count,
+                idle_from_ns=[self._clock.monotonic_ns()] * count,
             )
             self._ledgers[record.id] = ledger
         return ledger
@@ -195,43 +235,11 @@ class Ledgers:
             if elapsed_ns >= RATE_WINDOW_NS:
                 percent = 100.0 * (charged[index] - before_ns) / elapsed_ns
                 ledger.rate[index] = max(0.0, min(100.0, percent))
+                if charged[index] > before_ns or not ledger.measured(index):
+                    ledger.idle_from_ns[index] = now_ns
+                else:
+                    ledger.idle_ns[index] += elapsed_ns
                 ledger.rate_mark[index] = (now_ns, charged[index])
-
-    def _interval(self, record: AllocationRecord) -> list[UsageRecord]:
-        now_s = self._clock.now_s()
-        ledger = self._ledger(record)
-        from_s = ledger.billed_until_s if ledger else record.granted_at
-        elapsed_s = max(0.0, now_s - from_s)
-        found = []
-        for index, part in enumerate(record.placement.slices):
-            new_ns = _charged_ns(ledger, index) - ledger.billed_ns[index] if ledger else 0
-            found.append(
-                UsageRecord(
-                    allocation=record.id,
-                    device=part.device,
-                    tenant=record.request.tenant,
-                    queue=record.request.queue,
-                    from_s=from_s,
-                    to_s=from_s + elapsed_s,
-                    memory_mib=part.memory_mib,
-                    core_percent=part.core_percent,
-                    allocated_gpu_s=elapsed_s * part.core_percent / 100,
-                    # Nobody uses more GPU time than has passed, whatever the page says.
-                    used_gpu_s=max(
-                        0.0, min(new_ns / 1e9, elapsed_s * _part_percent(record.placement.mode, part) / 100)
-                    ),
-                    memory_mib_s=elapsed_s * part.memory_mib,
-                )
-            )
-        return found
-
-    def _bill(self, record: AllocationRecord, usage: Sequence[UsageRecord]) -> None:
-        ledger = self._ledgers.get(record.id)
-        if ledger is None or not usage:
-            return
-        ledger.billed_until_s = usage[0].to_s
-        for index, interval in enumerate(usage):
-            ledger.billed_ns[index] += int(interval.used_gpu_s * 1e9)
 
 
 def _charged_ns(ledger: _Ledger, index: int) -> int:

@@ -88,10 +88,11 @@ class NodeAgent:
         for executor in parts.modes.values():
             executor.start()
         with parts.lock:
+            for record in parts.store.allocations():
+                parts.ledgers.restore(record, parts.store.usage_book.so_far(record))
             self._watching.record(parts.allocations.recover())
+            parts.ledgers.meters.settled()
             records = parts.allocations.records()
-            for record in records:
-                parts.ledgers.restore(record, parts.store.usage(record.id))
             for name, executor in parts.modes.items():
                 executor.recover([r for r in records if r.placement.mode == name])
         self._watching.start()
@@ -102,6 +103,7 @@ class NodeAgent:
         for executor in self._parts.modes.values():
             executor.stop()
         self._parts.events.flush()
+        self._parts.last_round.close()
         self._parts.membership.close()
 
     @property

@@ -13,8 +13,10 @@ from calabash.agent.events import Events
 from calabash.agent.health_book import HealthBook
 from calabash.agent.health_policy import read_policy
 from calabash.agent.inventory import Inventory
+from calabash.agent.last_round import LastRound
 from calabash.agent.ledgers import Ledgers
 from calabash.agent.membership import Membership, choose_membership
+from calabash.agent.meters import Meters
 from calabash.agent.modes.protocol import ModeExecutor, NodeTools, WorkerUsers
 from calabash.agent.modes.registry import open_modes
 from calabash.agent.occupancy import Occupancy
@@ -44,6 +46,7 @@ class NodeParts:
     slots: Slots
     inventory: Inventory
     ledgers: Ledgers
+    last_round: LastRound
     occupancy: Occupancy
     allocations: Allocations
     modes: Mapping[ModeName, ModeExecutor]
@@ -91,7 +94,14 @@ def build_parts(
         clock=clock,
         settings=settings,
     )
-    ledgers = Ledgers(slots, clock, members=membership.processes)
+    last_round = LastRound(home)
+    ledgers = Ledgers(
+        slots,
+        clock,
+        members=membership.processes,
+        model_of=inventory.model_of,
+        meters=Meters(clock, boot=boot_id(), mark=last_round.read()),
+    )
     occupancy = Occupancy(inventory, membership, clock)
     allocations = Allocations(
         store=store,
@@ -101,6 +111,7 @@ def build_parts(
         occupancy=occupancy,
         usage_of=ledgers.close,
         tenure=tenure,
+        boot=boot_id(),
     )
 
     def end(allocation: AllocationId, reason: str, explanation: str) -> None:
@@ -153,6 +164,7 @@ def build_parts(
         slots=slots,
         inventory=inventory,
         ledgers=ledgers,
+        last_round=last_round,
         occupancy=occupancy,
         allocations=allocations,
         modes=open_modes(tools),

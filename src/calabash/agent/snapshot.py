@@ -16,12 +16,14 @@ from calabash.sharing.protocol import HeldSlice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceUse:
-    """What one slice uses now; ``core_used_percent`` over the last second, of the whole device."""
+    """What one slice uses now; ``core_used_percent`` over the last second, of the whole device; ``idle_s``: for how long it has
+    had no GPU time, 0 where nobody would see it."""
 
     memory_used_mib: int = 0
     core_used_percent: float = 0.0
     denied: int = 0
     throttled_s: float = 0.0
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,9 @@ class Watching:
         for executor in parts.modes.values():
             if isinstance(executor, HostingExecutor):
                 executor.tend()
+        began = parts.ledgers.meters.now()
         self._sweep()
+        parts.last_round.write(began)
         self._arbiter.keep()
         records = parts.allocations.records()
         for allocation, how in parts.ledgers.tick(records).items():

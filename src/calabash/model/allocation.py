@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,7 +28,8 @@ class AllocationRecord:
 
     ``client_pid`` with ``client_start_time`` name the process that asked, so that a grant nobody will ever use is
     revoked as soon as that process is gone; ``program_pid`` likewise the program that said it runs. Times are seconds
-    since 1970; 0.0 is "not yet".
+    since 1970; 0.0 is "not yet". ``granted_ns`` is ``granted_at`` by the monotonic clock of ``boot``, by which its duration is
+    measured; 0 and "" in what older programs wrote.
     """
 
     id: AllocationId
@@ -44,6 +46,8 @@ class AllocationRecord:
     slot: str = ""
     created_at: float = 0.0
     granted_at: float = 0.0
+    granted_ns: int = 0
+    boot: str = ""
     started_at: float = 0.0
     ended_at: float = 0.0
     reason: str = ""
@@ -54,8 +58,9 @@ class AllocationRecord:
 class UsageRecord:
     """What one allocation had of one device between two moments; the raw material of metering.
 
-    ``allocated_gpu_s`` is the time multiplied by the compute share, ``used_gpu_s`` the GPU time measured inside the
-    tenant, ``memory_mib_s`` the time multiplied by the promised memory.
+    ``sequence`` numbers the records of an allocation, from 0 and without gaps. ``allocated_gpu_s`` is the time multiplied by
+    the compute share, ``used_gpu_s`` the GPU time that was measured, ``idle_s`` the time in which none was, where that can be
+    measured; ``memory_mib_s`` is the time multiplied by the promised memory. ``preemptible``: of a priority below 0.
     """
 
     allocation: AllocationId
@@ -69,6 +74,22 @@ class UsageRecord:
     allocated_gpu_s: float
     used_gpu_s: float
     memory_mib_s: float
+    sequence: int = 0
+    device_model: str = ""
+    mode: str = ""
+    preemptible: bool = False
+    project: str = ""
+    user: str = ""
+    idle_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSoFar:
+    """What is written of an allocation: up to when, the number of its next record, and GPU time by the place of the slice."""
+
+    until_s: float
+    next_sequence: int
+    used_gpu_s: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

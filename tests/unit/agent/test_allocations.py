@@ -67,6 +67,11 @@ class FakeStore:
     def start(self, allocation: AllocationId, *, at: float) -> None:
         self._move(allocation, {AllocationState.GRANTED}, state=AllocationState.RUNNING, started_at=at)
 
+    def add_usage(self, records: Any) -> None:
+        if records:
+            self.world.may_fail()
+            self.world.step()
+
     def release(self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Any = ()) -> None:
         held = {AllocationState.GRANTED, AllocationState.RUNNING}
         self._move(allocation, held, state=AllocationState.RELEASED, ended_at=at, reason=reason)

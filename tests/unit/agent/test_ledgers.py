@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from calabash.agent import pages, slot_content
 from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
+from calabash.agent.meters import Meters
 from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_files import FileSlots
-from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
+from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceReading, DeviceUuid, NodeName, PartTime
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
 from calabash.seams.clock import VirtualClock
@@ -26,14 +29,23 @@ NAME = AllocationId("a1")
 
 
 class Written:
-    """A store that only keeps usage records, one per interval, as the real one does."""
+    """A store that only keeps usage records, one per number, as the real one does."""
 
     def __init__(self) -> None:
-        self.records: dict[tuple[str, str, float], UsageRecord] = {}
+        self.records: dict[tuple[str, str, int], UsageRecord] = {}
 
-    def add_usage(self, records: list[UsageRecord]) -> None:
+    def add_usage(self, records: Sequence[UsageRecord]) -> None:
         for record in records:
-            self.records.setdefault((record.allocation, record.device, record.from_s), record)
+            self.records.setdefault((record.allocation, record.device, record.sequence), record)
+
+    def so_far(self) -> UsageSoFar | None:
+        if not self.records:
+            return None
+        return UsageSoFar(
+            until_s=max(r.to_s for r in self.all),
+            next_sequence=len(self.all),
+            used_gpu_s={0: sum(r.used_gpu_s for r in self.all)},
+        )
 
     @property
     def all(self) -> list[UsageRecord]:
@@ -83,7 +95,8 @@ def test_intervals_add_up_through_checkpoints_and_restarts(story: list[tuple[str
                 ledgers.checkpoint([record], cast("Any", written))
             elif what == "restart":
                 ledgers = Ledgers(slots, clock)
-                ledgers.restore(record, written.all)
+                ledgers.restore(record, written.so_far())
+                ledgers.meters.settled()
         written.add_usage(list(ledgers.close(record)))
         assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(elapsed_s, abs=1e-3)
         assert sum(r.allocated_gpu_s for r in written.all) == pytest.approx(elapsed_s / 2, abs=1e-3)
@@ -247,3 +260,100 @@ def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_adde
     ledgers.sample([record], cast("Any", driver))
     (interval,) = ledgers.close(record)
     assert interval.used_gpu_s == pytest.approx(5.0 / 2, abs=0.15)
+
+
+def _at_grant(clock: VirtualClock, *, boot: str = "b1") -> AllocationRecord:
+    return replace(_record(clock), granted_ns=clock.monotonic_ns(), boot=boot)
+
+
+@pytest.mark.parametrize("set_by_s", [-7200.0, 7200.0])
+def test_a_calendar_that_is_set_makes_and_loses_no_second(tmp_path: Path, set_by_s: float) -> None:
+    clock, written = VirtualClock(), Written()
+    clock.advance(5)
+    ledgers, record = Ledgers(_slot(tmp_path), clock, meters=Meters(clock, boot="b1")), _at_grant(clock)
+    for _ in range(3):
+        clock.advance(61)
+        clock.set_calendar(set_by_s)
+        ledgers.checkpoint([record], cast("Any", written))
+    written.add_usage(ledgers.close(record))
+    assert [r.sequence for r in written.all] == [0, 1, 2]
+    assert [r.from_s for r in written.all[1:]] == [r.to_s for r in written.all[:-1]]
+    assert written.all[0].from_s == record.granted_at
+    assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(183)
+
+
+def test_an_interval_of_which_nobody_knows_whether_it_was_written_is_written_again_as_it_was(tmp_path: Path) -> None:
+    class Uncertain(Written):
+        fails = True
+
+        def add_usage(self, records: Sequence[UsageRecord]) -> None:
+            super().add_usage(records)
+            if self.fails:
+                self.fails = False
+                raise CalabashError("the line to the database broke", reason=Reason.STORE_UNAVAILABLE)
+
+    clock, written = VirtualClock(), Uncertain()
+    ledgers, record = Ledgers(_slot(tmp_path), clock), _record(clock)
+    clock.advance(60)
+    with pytest.raises(CalabashError):
+        ledgers.checkpoint([record], cast("Any", written))
+    clock.advance(60)
+    ledgers.checkpoint([record], cast("Any", written))
+    assert len(written.all) == 1
+    clock.advance(60)
+    written.add_usage(ledgers.close(record))
+    assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(180)
+
+
+@pytest.mark.parametrize(("seen_alive", "metered_s"), [(False, 30), (True, 100)])
+def test_what_ended_while_no_pool_ran_is_metered_up_to_when_it_was_last_known_to_live(
+    tmp_path: Path, seen_alive: bool, metered_s: float
+) -> None:
+    clock = VirtualClock()
+    clock.advance(5)
+    record = _at_grant(clock)
+    slots = _slot(tmp_path)
+    clock.advance(30)
+    mark = Meters(clock, boot="b1").now()
+    clock.advance(70)
+    ledgers = Ledgers(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
+    ledgers.restore(record, None)
+    if seen_alive:
+        ledgers.meters.settled()
+    assert sum(r.to_s - r.from_s for r in ledgers.close(record)) == pytest.approx(metered_s)
+
+
+def test_a_boot_ends_what_was_held_at_the_last_round_before_it(tmp_path: Path) -> None:
+    before, after = VirtualClock(), VirtualClock(now_s=1_700_005_000.0)
+    before.advance(1000)
+    record = _at_grant(before)
+    before.advance(200)
+    mark = Meters(before, boot="b1").now()
+    ledgers = Ledgers(_slot(tmp_path), after, meters=Meters(after, boot="b2", mark=mark))
+    ledgers.restore(record, None)
+    assert sum(r.to_s - r.from_s for r in ledgers.close(record)) == pytest.approx(200)
+
+
+def test_time_without_gpu_time_is_idle_also_while_no_pool_looked(tmp_path: Path) -> None:
+    clock, written = VirtualClock(), Written()
+    slots = FileSlots(tmp_path)
+    device = slot_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB, metered=True)
+    slots.create(slot_content.SlotSpec(allocation=NAME, devices=(device,)))
+    page, record = pages.UsagePage.of_slot(slots.path(NAME)), _record(clock)
+    ledgers = Ledgers(slots, clock)
+    ledgers.tick([record])
+    for second in range(20):
+        clock.advance(1)
+        page._page.device[0].charged_ns += 1_000_000_000 if second < 5 else 0
+        ledgers.tick([record])
+    assert ledgers.use(record)[0].idle_s == pytest.approx(15, abs=1)
+    clock.advance(45)
+    ledgers.tick([record])
+    ledgers.checkpoint([record], cast("Any", written))
+    clock.advance(40)
+    ledgers = Ledgers(slots, clock)
+    ledgers.restore(record, written.so_far())
+    ledgers.meters.settled()
+    written.add_usage(ledgers.close(record))
+    assert sum(r.idle_s for r in written.all) == pytest.approx(100, abs=1)
+    assert sum(r.used_gpu_s for r in written.all) == pytest.approx(5)

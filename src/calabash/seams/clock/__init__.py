@@ -48,3 +48,7 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Move both clocks forward."""
         self._elapsed_ns += int(seconds * 1e9)
+
+    def set_calendar(self, seconds: float) -> None:
+        """Somebody sets the calendar forward, or back; the monotonic clock goes on."""
+        self._start_s += seconds

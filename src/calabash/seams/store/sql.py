@@ -1,7 +1,7 @@
 """The journal over SQLAlchemy: one short transaction per call, every write idempotent so that a crash can repeat it.
 
 A write that names an allocation can be repeated after an uncertain failure: grants insert or do nothing, state changes
-only move forward, usage records are unique per interval.
+only move forward, usage records are unique by number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from calabash.seams.store.administration import Administration
 from calabash.seams.store.database import Database
 from calabash.seams.store.retention import Retention, trim
 from calabash.seams.store.tenancy import TenancyTables, TokenTable
+from calabash.seams.store.usage import UsageBook
 
 EVENT_CHARACTERS_MAX = 4096
 _EARLIER = {
@@ -51,6 +52,7 @@ class Store:
         self.administration = Administration(database)
         self.tenancy = TenancyTables(database)
         self.tokens = TokenTable(database)
+        self.usage_book = UsageBook(database)
 
     @property
     def url(self) -> str:
@@ -135,9 +137,10 @@ class Store:
     # -- usage -------------------------------------------------------------------------------------------------
 
     def add_usage(self, records: Sequence[UsageRecord]) -> None:
-        """Write intervals; one that is there already is left alone."""
-        with self._database.transaction() as connection:
-            self._put_usage(connection, records)
+        """Write intervals; one whose number is there already is left alone."""
+        if records:
+            with self._database.transaction() as connection:
+                self._put_usage(connection, records)
 
     def usage(self, allocation: AllocationId | None = None) -> list[UsageRecord]:
         """Intervals in order of writing, of one allocation or of all."""
@@ -150,7 +153,7 @@ class Store:
 
     def _put_usage(self, connection: sa.Connection, records: Sequence[UsageRecord]) -> None:
         for record in records:
-            statement = self._database.insert_or_ignore(tables.usage, ["allocation", "device", "from_s"])
+            statement = self._database.insert_or_ignore(tables.usage, ["allocation", "device", "sequence"])
             connection.execute(statement.values(asdict(record)))
 
     # -- events ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -35,6 +35,8 @@ allocations = sa.Table(
     sa.Column("placement", sa.JSON, nullable=False),
     sa.Column("created_at", sa.Float(53), nullable=False, index=True),
     sa.Column("granted_at", sa.Float(53), nullable=False),
+    sa.Column("granted_ns", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("boot", sa.String(64), nullable=False, server_default=""),
     sa.Column("started_at", sa.Float(53), nullable=False),
     sa.Column("ended_at", sa.Float(53), nullable=False, index=True),
     sa.Column("reason", sa.String(64), nullable=False),
@@ -56,8 +58,15 @@ usage = sa.Table(
     sa.Column("allocated_gpu_s", sa.Float(53), nullable=False),
     sa.Column("used_gpu_s", sa.Float(53), nullable=False),
     sa.Column("memory_mib_s", sa.Float(53), nullable=False),
-    # One record per interval: writing a release again after a crash must not bill it twice.
-    sa.UniqueConstraint("allocation", "device", "from_s", name="uq_usage_interval"),
+    sa.Column("sequence", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("device_model", sa.String(128), nullable=False, server_default=""),
+    sa.Column("mode", sa.String(32), nullable=False, server_default=""),
+    sa.Column("preemptible", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("project", sa.String(128), nullable=False, server_default=""),
+    sa.Column("user", sa.String(128), nullable=False, server_default=""),
+    sa.Column("idle_s", sa.Float(53), nullable=False, server_default="0"),
+    # One record per number: writing again after a crash must not bill it twice.
+    sa.UniqueConstraint("allocation", "device", "sequence", name="uq_usage_sequence"),
 )
 
 queues = sa.Table(

@@ -1,0 +1,147 @@
+"""How far an allocation has been metered, and the next interval of it (pure).
+
+Theory of operation. Every moment of an allocation is its *offset*: nanoseconds of the monotonic clock since it was granted. An
+interval goes from the offset at which the last one ended to the present one, so intervals have no gaps and no overlaps, and a
+calendar that is set to another time, or another season, changes nothing: what stands in ``from_s`` and ``to_s`` is the calendar
+at the grant plus the offset. Records of an allocation are numbered from 0, slice by slice, interval by interval, and the store
+takes each number once. An interval that has been cut is kept until the store has it, and is not cut anew: whoever cannot know
+whether it was written writes the same again.
+
+A pool that starts reads from the store up to where its predecessor has written, and goes on from there. What ended in between
+is metered up to the last moment at which it is known to have lived: the last round of the pool before, or its own last launch.
+The monotonic clock ends with the boot of the machine; beyond it the calendar is all there is, and it never takes back what was
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
+from calabash.model.tenancy import project_of
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One moment by both clocks; ``boot`` says which monotonic one."""
+
+    boot: str
+    monotonic_ns: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One slice at the end of an interval: GPU time and idle time since the grant, and how much of it a second has at most."""
+
+    model: str
+    used_ns: int
+    idle_ns: int
+    most_ratio: float = 1.0
+
+
+@dataclass(slots=True)
+class Meter:
+    """One allocation. ``until_ns`` is the offset up to which it is metered, ``next_sequence`` the number of the next record.
+
+    Args:
+        base_ns: the monotonic clock at offset 0.
+        lived_until_ns: where nobody has seen it since this pool started: the last offset at which it is known to have lived.
+        unwritten: the interval that was cut last, until the store has it.
+        closed: nothing more is metered.
+        anchored: its grant is of this boot.
+    """
+
+    record: AllocationRecord
+    base_ns: int
+    until_ns: int = 0
+    next_sequence: int = 0
+    used_ns: list[int] = field(default_factory=list)
+    idle_ns: list[int] = field(default_factory=list)
+    lived_until_ns: int | None = None
+    unwritten: tuple[UsageRecord, ...] = ()
+    closed: bool = False
+    anchored: bool = True
+
+    def offset_ns(self, now_ns: int) -> int:
+        """The offset of a moment, never before what is metered already."""
+        return max(self.until_ns, now_ns - self.base_ns)
+
+    def lived(self, at_ns: int, now_offset_ns: int) -> None:
+        """It did something at that moment of the monotonic clock, by its own word: this lengthens what it is metered for."""
+        if self.lived_until_ns is not None and self.anchored:
+            self.lived_until_ns = max(self.lived_until_ns, min(at_ns - self.base_ns, now_offset_ns))
+
+    def cut(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
+        """The records from where the last interval ended up to this offset; none when no time has passed."""
+        elapsed_ns = offset_ns - self.until_ns
+        if elapsed_ns <= 0:
+            return ()
+        found = tuple(self._slice(index, elapsed_ns, slice_) for index, slice_ in enumerate(measured))
+        for index, (record, slice_) in enumerate(zip(found, measured, strict=True)):
+            self.used_ns[index] += round(record.used_gpu_s * SECOND_NS)
+            self.idle_ns[index] = slice_.idle_ns
+        self.until_ns = offset_ns
+        self.next_sequence += len(found)
+        return found
+
+    def _slice(self, index: int, elapsed_ns: int, measured: Measured) -> UsageRecord:
+        record, part = self.record, self.record.placement.slices[index]
+        elapsed_s = elapsed_ns / SECOND_NS
+        # Nobody uses more GPU time than has passed, whatever its page says.
+        used_s = max(0.0, min((measured.used_ns - self.used_ns[index]) / SECOND_NS, elapsed_s * measured.most_ratio))
+        idle_s = max(0.0, min((measured.idle_ns - self.idle_ns[index]) / SECOND_NS, elapsed_s - used_s))
+        return UsageRecord(
+            allocation=record.id,
+            sequence=self.next_sequence + index,
+            device=part.device,
+            device_model=measured.model,
+            mode=record.placement.mode,
+            tenant=record.request.tenant,
+            project=project_of(record.request.tenant, record.request.queue),
+            user=record.user,
+            queue=record.request.queue,
+            preemptible=record.request.priority < 0,
+            from_s=record.granted_at + self.until_ns / SECOND_NS,
+            to_s=record.granted_at + (self.until_ns + elapsed_ns) / SECOND_NS,
+            memory_mib=part.memory_mib,
+            core_percent=part.core_percent,
+            allocated_gpu_s=elapsed_s * part.core_percent / 100,
+            used_gpu_s=used_s,
+            idle_s=idle_s,
+            memory_mib_s=elapsed_s * part.memory_mib,
+        )
+
+
+def open_meter(record: AllocationRecord, now: Moment) -> Meter:
+    """The meter of an allocation of which nothing is written."""
+    count = len(record.placement.slices)
+    return Meter(
+        record=record,
+        base_ns=_base_ns(record, now),
+        used_ns=[0] * count,
+        idle_ns=[0] * count,
+        anchored=record.boot == now.boot,
+    )
+
+
+def resume_meter(record: AllocationRecord, now: Moment, so_far: UsageSoFar | None, mark: Moment | None) -> Meter:
+    """The meter of an allocation of an earlier pool: ``so_far`` is what that pool wrote, ``mark`` its last round."""
+    meter = open_meter(record, now)
+    if so_far is not None:
+        meter.until_ns = max(0, round((so_far.until_s - record.granted_at) * SECOND_NS))
+        meter.next_sequence = so_far.next_sequence
+        meter.used_ns = [round(so_far.used_gpu_s.get(i, 0.0) * SECOND_NS) for i in range(len(meter.used_ns))]
+    lived_ns = 0 if mark is None else mark.monotonic_ns - _base_ns(record, mark)
+    meter.lived_until_ns = min(max(meter.until_ns, lived_ns), meter.offset_ns(now.monotonic_ns))
+    return meter
+
+
+def _base_ns(record: AllocationRecord, at: Moment) -> int:
+    """The monotonic clock of that boot at offset 0; by the calendar where the allocation is of another boot."""
+    if record.boot == at.boot and record.granted_ns:
+        return record.granted_ns
+    return at.monotonic_ns - max(0, round((at.now_s - record.granted_at) * SECOND_NS))

@@ -1,0 +1,90 @@
+"""The meters of everything that is held: what is cut, written, closed and taken up again, whichever thread does it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from calabash.agent.meter import Measured, Meter, Moment, open_meter, resume_meter
+from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
+from calabash.model.request import AllocationId
+from calabash.seams.clock import Clock
+
+Measure = Callable[[AllocationRecord], Sequence[Measured]]
+
+
+class Meters:
+    """One meter for each allocation.
+
+    Args:
+        boot: the boot of this machine whose monotonic clock ``clock`` has.
+        mark: the last round of the pool before this one.
+    """
+
+    def __init__(self, clock: Clock, *, boot: str = "", mark: Moment | None = None) -> None:
+        self._clock = clock
+        self._boot = boot
+        self._mark = mark
+        self._lock = threading.Lock()
+        self._meters: dict[AllocationId, Meter] = {}
+
+    def now(self) -> Moment:
+        """This moment, by both clocks."""
+        return Moment(boot=self._boot, monotonic_ns=self._clock.monotonic_ns(), now_s=self._clock.now_s())
+
+    def resume(self, record: AllocationRecord, so_far: UsageSoFar | None) -> Meter:
+        """Go on where an earlier pool stopped writing."""
+        meter = self._meters[record.id] = resume_meter(record, self.now(), so_far, self._mark)
+        return meter
+
+    def settled(self) -> None:
+        """Everything that is still held after the first look of this pool lives."""
+        for meter in self._meters.values():
+            meter.lived_until_ns = None
+
+    def going_on(self, records: Iterable[AllocationRecord]) -> list[AllocationRecord]:
+        """Those that are metered on; what is closed and no longer held is forgotten."""
+        held = {record.id: record for record in records}
+        with self._lock:
+            self._meters = {name: meter for name, meter in self._meters.items() if name in held or not meter.closed}
+            return [record for record in held.values() if not self._of(record).closed]
+
+    def cut(
+        self, records: Iterable[AllocationRecord], measure: Measure
+    ) -> Mapping[AllocationId, tuple[UsageRecord, ...]]:
+        """What is to be written: new intervals up to now, or the last one where the store may not have it."""
+        due: dict[AllocationId, tuple[UsageRecord, ...]] = {}
+        for record in records:
+            with self._lock:
+                meter = self._of(record)
+                if not meter.closed:
+                    offset_ns = meter.offset_ns(self._clock.monotonic_ns())
+                    meter.unwritten = meter.unwritten or meter.cut(offset_ns, measure(record))
+                    due[record.id] = meter.unwritten
+        return due
+
+    def written(self, due: Mapping[AllocationId, tuple[UsageRecord, ...]]) -> None:
+        """The store has them."""
+        with self._lock:
+            for name, usage in due.items():
+                meter = self._meters.get(name)
+                if meter is not None and meter.unwritten is usage:
+                    meter.unwritten = ()
+
+    def close(self, record: AllocationRecord, measure: Measure) -> Sequence[UsageRecord]:
+        """The last records of an allocation; the same ones when it is asked again."""
+        with self._lock:
+            meter = self._of(record)
+            if not meter.closed:
+                until_ns = meter.lived_until_ns
+                if until_ns is None:
+                    until_ns = meter.offset_ns(self._clock.monotonic_ns())
+                meter.unwritten = (*meter.unwritten, *meter.cut(until_ns, measure(record)))
+                meter.closed = True
+            return meter.unwritten
+
+    def _of(self, record: AllocationRecord) -> Meter:
+        meter = self._meters.get(record.id)
+        if meter is None:
+            meter = self._meters[record.id] = open_meter(record, self.now())
+        return meter
