@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.server.web.form_teams import TEAMS
 from calabash.server.web.forms import DURATION, Form, decimal, flag, text, whole, words
 
 DEVICES = (
@@ -103,4 +104,4 @@ QUEUES = (
     ),
 )
 
-FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES)}
+FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES, *TEAMS)}

@@ -34,6 +34,16 @@ def decimal(value: str) -> float:
     return float(value)
 
 
+def decimal_or_none(value: str) -> float | None:
+    """The same, or ``none`` for no bound. Raises CalabashError."""
+    return None if value.strip().lower() == "none" else decimal(value)
+
+
+def text_or_none(value: str) -> str:
+    """As it was typed; ``none`` is the empty text."""
+    return "" if value.strip().lower() == "none" else value.strip()
+
+
 def flag(value: str) -> bool:
     """A box that is ticked."""
     return value in {"on", "1", "true", "yes"}
@@ -60,6 +70,7 @@ class Form:
         query: fields that go into the query string instead.
         back: the page shown afterwards; ``{…}`` from the form, or from the reply.
         said: what is told then.
+        shaped: makes the body of what was read, where that is more than its fields.
     """
 
     name: str
@@ -70,6 +81,7 @@ class Form:
     said: str
     fields: Mapping[str, Reader] = field(default_factory=dict)
     query: Mapping[str, Reader] = field(default_factory=dict)
+    shaped: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def request(self, form: Given) -> tuple[str, dict[str, Any] | None]:
         """The path and the body that it asks the pool with. Raises CalabashError that names the field."""

@@ -28,6 +28,19 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
             NavigationLink(section="queues", title="Queues", path="/queues", key="q"),
         ),
     ),
+    (
+        "Teams",
+        (
+            NavigationLink(section="tenants", title="Tenants", path="/tenants", key="t"),
+            NavigationLink(
+                section="users", title="Users", path="/users", key="u", needs=("manage-users", "manage-members")
+            ),
+        ),
+    ),
+    (
+        "Platform",
+        (NavigationLink(section="tokens", title="Tokens", path="/tokens", key="k"),),
+    ),
 )
 
 

@@ -8,8 +8,10 @@ from litestar import get
 
 from calabash.api import replies
 from calabash.api.overview import OverviewReply
+from calabash.model.access import tenants_seen
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
+from calabash.model.tenancy import Principal
 from calabash.standalone import views
 from calabash.standalone.handlers.asked import Asked, caller_of, pool_of, work
 from calabash.standalone.overview import overview
@@ -20,15 +22,21 @@ UNKNOWN = "unknown"
 
 @get("/v1/overview")
 async def show_overview(request: Asked) -> OverviewReply:
-    caller_of(request)
-    return await work(request, _overview, pool_of(request))
+    return await work(request, _overview, pool_of(request), caller_of(request).principal)
 
 
-def _overview(pool: Pool) -> OverviewReply:
-    waiting = pool.binder.waiting()
+def _overview(pool: Pool, who: Principal) -> OverviewReply:
+    """Of devices everything; of what is held and what waits, that of the tenants which ``who`` sees, and its own."""
+    seen = tenants_seen(who)
+
+    def visible(tenant: str, uid: int) -> bool:
+        return seen is None or tenant in seen or (uid == who.uid and uid >= 0)
+
+    waiting = [w for w in pool.binder.waiting() if visible(w.request.tenant, w.requester.uid)]
+    held = [a for a in pool.agent.snapshot().allocations if visible(a.record.request.tenant, a.record.uid)]
     return overview(
         views.devices(pool.agent).items,
-        pool.agent.snapshot().allocations,
+        held,
         pending=len(waiting),
         reasons=[reason for w in waiting[: views.EXPLAINED_MAX] if (reason := _reason(pool, w.id))],
         at_s=time.time(),

@@ -9,8 +9,17 @@ from calabash.server.web.pages.devices import DEVICE_PAGES
 from calabash.server.web.pages.overview import OVERVIEW_PAGES
 from calabash.server.web.pages.page import ConsolePage
 from calabash.server.web.pages.queues import QUEUE_PAGES
+from calabash.server.web.pages.tenants import TENANT_PAGES
+from calabash.server.web.pages.tokens import TOKEN_PAGES
 from calabash.server.web.pages.workloads import WORKLOAD_PAGES
 
 __all__ = ["ACTIONS", "PAGES"]
 
-PAGES: tuple[ConsolePage, ...] = (*OVERVIEW_PAGES, *DEVICE_PAGES, *WORKLOAD_PAGES, *QUEUE_PAGES)
+PAGES: tuple[ConsolePage, ...] = (
+    *OVERVIEW_PAGES,
+    *DEVICE_PAGES,
+    *WORKLOAD_PAGES,
+    *QUEUE_PAGES,
+    *TENANT_PAGES,
+    *TOKEN_PAGES,
+)

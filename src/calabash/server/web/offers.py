@@ -1,0 +1,48 @@
+"""What a page offers to whom. The same table of roles as the pool's, read from what the pool says of the visitor.
+
+An offer is a convenience: whatever a page offers, or does not, the pool decides when it is asked.
+"""
+
+from __future__ import annotations
+
+from calabash.api.tenancy import Me
+from calabash.model.access import Action, actions
+from calabash.model.tenancy import Member, Principal, Role, TokenScope
+
+
+def visitor(me: Me) -> Principal:
+    """The principal as the core knows it."""
+    return Principal(
+        user=me.user,
+        uid=me.uid,
+        roles=tuple(Member(user=r.user, role=Role(r.role), tenant=r.tenant, project=r.project) for r in me.roles),
+        token=me.token,
+        scopes=tuple(TokenScope(scope) for scope in me.scopes),
+        own=me.own,
+    )
+
+
+def offered(me: Me | None) -> frozenset[str]:
+    """All actions that the visitor may somewhere: on the platform, or in one of its tenants."""
+    if me is None:
+        return frozenset()
+    principal = visitor(me)
+    found = {str(action) for action in me.may}
+    for tenant, project in {(r.tenant, r.project) for r in me.roles} | {(me.own, "")}:
+        found |= {str(action) for action in actions(principal, tenant=tenant, project=project)}
+    return frozenset(found)
+
+
+def may(me: Me | None, action: str, tenant: str = "") -> bool:
+    """Whether the visitor may do that in that tenant; without one: on the platform."""
+    if me is None:
+        return False
+    return action in me.may or (bool(tenant) and Action(action) in actions(visitor(me), tenant=tenant))
+
+
+def named(me: Me | None) -> str:
+    """Who it is, for people: ``ann, tenant-admin of vision``."""
+    if me is None:
+        return ""
+    roles = [f"{r.role} of {r.tenant}" if r.tenant else r.role for r in me.roles[:2]]
+    return ", ".join([me.user, *roles, *(["…"] if len(me.roles) > len(roles) else [])])

@@ -1,0 +1,44 @@
+"""Templates to HTML: one Jinja environment, everything escaped, what is missing an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from calabash.server.web import navigation, offers, words
+
+_FILTERS = {
+    "number": words.number,
+    "percent": words.percent,
+    "share": words.share,
+    "memory": words.memory,
+    "moment": words.moment,
+    "iso": words.iso,
+    "ago": words.ago,
+    "command": words.command,
+    "hue": words.hue,
+    "plural": words.plural,
+}
+
+
+def environment() -> Environment:
+    """Of the templates of this package; they are compiled once."""
+    made = Environment(
+        loader=PackageLoader("calabash.server.web", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        cache_size=-1,
+    )
+    made.filters.update(_FILTERS)
+    made.globals.update(navigation=navigation.navigation, offered=offers.offered, may_in=offers.may, named=offers.named)
+    return made
+
+
+def render(templates: Environment, name: str, shown: Mapping[str, Any]) -> str:
+    """A page as HTML."""
+    return templates.get_template(name).render(shown)
