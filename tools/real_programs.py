@@ -2,7 +2,9 @@
 
 ``python -m tools.real_programs`` makes the environment, gives every test module a process of its own with a deadline,
 repeats one by one what a crash has left open, and writes ``docs/measurements/programs.json`` and ``.md``. A failure that
-``CAUSES`` explains is counted under its cause; one that it does not is listed by name.
+``CAUSES`` explains is counted under its cause; one that it does not is listed by name. ``--place remote`` runs the same with
+each program's driver in a worker, and writes ``programs_remote``. A run has a copy of the libraries for itself, so that what
+is built meanwhile is not half of it.
 """
 
 from __future__ import annotations
@@ -13,23 +15,27 @@ import json
 import os
 import platform
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from calabash.seams.gpu.library import simulated_library_dir
+from calabash.seams.gpu.library import remote_library_dir, simulated_library_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "tests" / "programs" / "plugins"
 ENVIRONMENT = ROOT / "build" / "programs"
 OUT = ROOT / "docs" / "measurements"
 SUITE = "numba.cuda.tests"
-MODULE_S, TEST_S = 900, 120
+STATE, SOCKET = "node.state", "workers.sock"
+MODULE_S, TEST_S = 3600, 600  # two cores that others use as well
 
 # What a failure's text says, and what that means. The first that matches counts.
 CAUSES: tuple[tuple[str, str], ...] = (
@@ -74,15 +80,38 @@ def prepare() -> None:
     )
 
 
-def environment(directory: Path) -> dict[str, str]:
-    """A node of two cards for everything."""
-    libraries = simulated_library_dir()
-    state = directory / "node.state"
-    if not state.exists():
-        create = [str(libraries / "calabash-simctl"), "create", str(state)]
-        subprocess.run([*create, "--gpus", "2xA30", "--seed", "1"], check=True, stdout=subprocess.DEVNULL)
-    own = {"CALABASH_SIM": str(state), "LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": str(PLUGINS)}
-    return os.environ | own
+def environment(directory: Path, place: str) -> dict[str, str]:
+    """What a program of a place is started with."""
+    if place == "remote":
+        own = {"CALABASH_REMOTE": f"unix:{directory / SOCKET}", "LD_LIBRARY_PATH": str(directory / "remote")}
+    else:
+        own = {"CALABASH_SIM": str(directory / STATE), "LD_LIBRARY_PATH": str(directory / "simgpu")}
+    return os.environ | own | {"PYTHONPATH": str(PLUGINS)}
+
+
+@contextlib.contextmanager
+def node(directory: Path, place: str) -> Iterator[None]:
+    """Two cards for everything, and for ``remote`` a host that starts a worker for each program."""
+    for libraries in (simulated_library_dir(), remote_library_dir()):
+        shutil.copytree(libraries, directory / libraries.name, symlinks=True)
+    create = [str(directory / "simgpu" / "calabash-simctl"), "create", str(directory / STATE)]
+    subprocess.run([*create, "--gpus", "2xA30", "--seed", "1"], check=True, stdout=subprocess.DEVNULL)
+    if place == "local":
+        yield
+        return
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / SOCKET))
+        listener.listen(64)
+        host = subprocess.Popen(
+            [directory / "remote" / "calabash-worker", "--listen", str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            env=environment(directory, "local"),
+        )
+    try:
+        yield
+    finally:
+        host.terminate()
+        host.wait()
 
 
 def modules() -> list[str]:
@@ -90,7 +119,7 @@ def modules() -> list[str]:
     code = (
         "import pathlib, numba_cuda; root = pathlib.Path(numba_cuda.__file__).parent / 'numba/cuda/tests'\n"
         "for p in sorted(root.rglob('test_*.py')):\n"
-        "    if p.parent.name != 'benchmarks': print(*p.relative_to(root).with_suffix('').parts, sep='.')"
+        "    print(*p.relative_to(root).with_suffix('').parts, sep='.')"
     )
     done = subprocess.run([python(), "-c", code], capture_output=True, text=True, check=True)
     return [f"{SUITE}.{name}" for name in done.stdout.split()]
@@ -122,7 +151,7 @@ def outcomes(module: str, junit: Path) -> list[Outcome]:
     return list(worst.values())
 
 
-def pytest(target: str, directory: Path, junit: Path) -> tuple[bool, str]:
+def pytest(target: str, directory: Path, place: str, junit: Path) -> tuple[bool, str]:
     """Whether it came to an end, and its last words."""
     log = junit.with_suffix(".log")
     with log.open("w") as to, contextlib.suppress(subprocess.TimeoutExpired):
@@ -131,18 +160,18 @@ def pytest(target: str, directory: Path, junit: Path) -> tuple[bool, str]:
             stdout=to,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env=environment(directory),
+            env=environment(directory, place),
             timeout=MODULE_S,
             check=False,
         )
     return junit.exists(), log.read_text(errors="replace")[-3000:]
 
 
-def run_module(module: str, directory: Path) -> list[Outcome]:
+def run_module(module: str, directory: Path, place: str) -> list[Outcome]:
     """All tests of a module; one by one if its process did not survive them."""
     short = module.removeprefix(SUITE + ".")
     junit = directory / f"{short}.xml"
-    ended, said = pytest(module, directory, junit)
+    ended, said = pytest(module, directory, place, junit)
     if ended:
         found = outcomes(module, junit)
     else:
@@ -151,13 +180,13 @@ def run_module(module: str, directory: Path) -> list[Outcome]:
             capture_output=True,
             text=True,
             cwd=directory,
-            env=environment(directory),
+            env=environment(directory, place),
             check=False,
         ).stdout
         found = []
         for test in re.findall(r"::(\S+::\S+)", listing):
             one = directory / f"{short}-{test.replace('::', '-')}.xml"
-            ended, said = pytest(f"{module}::{test}", directory, one)
+            ended, said = pytest(f"{module}::{test}", directory, place, one)
             name = f"{short}::{test.replace('::', '.')}"
             found += outcomes(module, one) if ended else [Outcome(name=name, result="failed", said=f"crash\n{said}")]
     count = Counter(o.result for o in found)
@@ -197,18 +226,21 @@ def versions() -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines()) | {"Python": platform.python_version()}
 
 
-def write(found: list[Outcome]) -> None:
+def write(found: list[Outcome], place: str) -> None:
     """Both forms. Of what passed only the count is kept."""
+    name, where = ("programs", "on the simulated card") if place == "local" else ("programs_remote", "through a worker")
     ran = versions()
     document = {
         "versions": ran,
         "count": Counter(o.result for o in found),
         "not passed": [asdict(o) | {"cause": o.cause, "said": o.said[-400:]} for o in found if o.result != "passed"],
     }
-    (OUT / "programs.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
-    head = "# numba-cuda's own tests on the simulated card\n\nWritten by `python -m tools.real_programs`. "
+    (OUT / f"{name}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    head = (
+        f"# numba-cuda's own tests {where}\n\nWritten by one run of `python -m tools.real_programs --place {place}`. "
+    )
     text = head + ", ".join(f"{k} {v}" for k, v in ran.items()) + ".\n\n" + table(found)
-    (OUT / "programs.md").write_text(text)
+    (OUT / f"{name}.md").write_text(text)
 
 
 def main() -> None:
@@ -216,20 +248,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run the test suite of numba-cuda on a simulated node.")
     parser.add_argument("modules", nargs="*", help="names within the suite; all of them, and the pages, without")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--place", choices=("local", "remote"), default="local", help="where their driver is")
     parser.add_argument("--keep", type=Path, help="a directory for logs")
     options = parser.parse_args()
     prepare()
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.keep or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        environment(directory)
         wanted = [f"{SUITE}.{m}" for m in options.modules] or modules()
-        with ThreadPoolExecutor(options.jobs) as pool:
-            found = [o for part in pool.map(lambda m: run_module(m, directory), wanted) for o in part]
+        with node(directory, options.place), ThreadPoolExecutor(options.jobs) as pool:
+            found = [o for part in pool.map(lambda m: run_module(m, directory, options.place), wanted) for o in part]
     if options.modules:
         print(table(found))
-        return
-    write(found)
+    else:
+        write(found, options.place)
 
 
 if __name__ == "__main__":

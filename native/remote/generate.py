@@ -255,6 +255,8 @@ def _worker_take(p: Travelling) -> list[str]:
 
 def _worker_take_handle(p: Travelling) -> list[str]:
     kind = f"CB_KIND_{HANDLES[p.base]}"
+    if p.base == "CUfunction":
+        return [f"    CUfunction {p.name} = cb_take_function(q);"]
     if p.note != "gone":
         return [f"    {p.base} {p.name} = ({p.base})(uintptr_t)cb_object_of(q, {kind}, cb_take_word(q));"]
     return [
@@ -267,7 +269,8 @@ def worker_source(calls: list[Call]) -> str:
     travelling = [c for c in calls if c.generated]
     return "\n".join(
         [
-            BANNER + '#include "remote/worker/generated.h"\n#include "remote/worker/watch.h"\n',
+            BANNER + '#include "remote/worker/generated.h"\n#include "remote/worker/launch.h"\n'
+            '#include "remote/worker/watch.h"\n',
             *(worker_function(c) for c in travelling),
             "const struct cb_served cb_served[CB_OP_COUNT] = {",
             *(

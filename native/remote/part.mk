@@ -55,4 +55,8 @@ $(REMOTE_OUT)/calabash-enclose: $(REMOTE_DIR)/enclose/main.c $(REMOTE_DIR)/part.
 	$(CC) $(CFLAGS) -Wl,-z,now -Wl,-z,relro -o $@.new $<
 	@mv -f $@.new $@
 
-TARGETS += $(REMOTE_OUT)/libcuda.so.1 $(REMOTE_OUT)/libnvidia-ml.so.1 $(REMOTE_OUT)/calabash-worker $(REMOTE_OUT)/calabash-enclose
+# Some programs load the driver by the name that a linker knows it by.
+$(REMOTE_OUT)/lib%.so: $(REMOTE_OUT)/lib%.so.1
+	ln -sf $(<F) $@
+
+TARGETS += $(REMOTE_OUT)/libcuda.so $(REMOTE_OUT)/libnvidia-ml.so $(REMOTE_OUT)/calabash-worker $(REMOTE_OUT)/calabash-enclose

@@ -270,6 +270,17 @@ def test_shared_memory_is_one_blocks_own_and_a_barrier_is_for_all_of_its_warps(c
     assert found.tolist() == [b * 128 + (127 - t) + 7 for b in range(2) for t in range(128)]
 
 
+def test_threads_that_return_early_are_not_waited_for_at_a_barrier(card: Runner) -> None:
+    body = (
+        "setp.ge.u32 %q0, %t2, 40; @%q0 bra END; mov.u32 %r1, s; shl.b32 %r2, %t2, 2; add.u32 %r3, %r1, %r2;\n"
+        "st.shared.u32 [%r3], %t2; bar.sync 0; sub.u32 %r4, 156, %r2; add.u32 %r4, %r4, %r1; ld.shared.u32 %r0, [%r4];\n"
+        + STORE
+        + "\nEND:"
+    )
+    found = card.compute(kernel(body, 1, ".shared .align 4 .u32 s[40];"), np.full(64, 99, np.uint32), block=64)
+    assert found.tolist() == [*range(39, -1, -1), *[99] * 24]
+
+
 def test_warps_shuffle_vote_match_and_reduce(card: Runner) -> None:
     body = (
         "mov.u32 %r1, %laneid; shfl.sync.bfly.b32 %r2, %r1, 3, 31, -1; shfl.sync.down.b32 %r3|%q1, %r1, 30, 31, -1;\n"

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemons.remote import RemoteSite
+from tests.daemons.world import SIM, World, until
 from tests.native.sim_cuda_programs import CudaNode
+
+from calabash.seams.gpu import sim
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / "build" / "programs"
 SCRIPTS = Path(__file__).with_name("scripts")
 DEADLINE_S = 240
-
-# The same programs everywhere, and the same results: whoever adds a place adds it here.
-PLACES: Mapping[str, Callable[[Path, str], CudaNode]] = {"local": CudaNode}
+CARD = "A100-80GB"
+_ASKED = ("run", "--memory", "16GiB", "--wait", "2m")  # the slice of the program before may still be given back
 
 
 def python() -> Path:
@@ -39,21 +44,37 @@ def packages() -> Path:
     return next((ENVIRONMENT / "lib").glob("python3.*")) / "site-packages"
 
 
-class Place:
-    """A node, and programs on it that find neither a cache of an earlier run nor anything else of the user's."""
+class Place(ABC):
+    """A card, and programs on it that find neither a cache of an earlier run nor anything else of the user's."""
 
-    def __init__(self, kind: str, directory: Path) -> None:
+    before: tuple[str, ...] = ()  # the words that a user puts in front of a program to run it here
+
+    def __init__(self, home: Path) -> None:
         self.python = python()
-        self.node = PLACES[kind](directory / "node.state", "A100-80GB")
-        self.home = directory
+        self.home = home
+        self._found: dict[str, dict[str, Any]] = {}
+
+    @abstractmethod
+    def environment(self) -> Mapping[str, str]:
+        """The user's own, as it is there."""
+
+    @abstractmethod
+    def used_bytes(self) -> int:
+        """What the card itself has in its books, once the dead have been swept."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything that belongs to it."""
 
     def run(self, script: Path, **extra: str) -> str:
         """What the program writes; it must end well."""
-        environment = self.node.environment(**extra)
-        environment["LD_LIBRARY_PATH"] += f":{packages()}/nvidia/cu13/lib"  # as a machine with CUDA has it
-        environment |= {"HOME": str(self.home), "XDG_CACHE_HOME": str(self.home), "TI_OFFLINE_CACHE": "0"}
+        own = {"HOME": str(self.home), "XDG_CACHE_HOME": str(self.home), "TI_OFFLINE_CACHE": "0"}
+        environment = {**self.environment(), **own, **extra}
+        libraries = (environment.get("LD_LIBRARY_PATH"), f"{packages()}/nvidia/cu13/lib")
+        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))  # as a machine with CUDA has it
         done = subprocess.run(
-            [self.python, script],
+            [*self.before, str(self.python), str(script)],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             env=environment,
@@ -65,9 +86,70 @@ class Place:
         return done.stdout
 
     def results(self, name: str, **extra: str) -> dict[str, Any]:
-        """What one of our programs gave."""
-        found: dict[str, Any] = json.loads(self.run(SCRIPTS / f"{name}.py", **extra).splitlines()[-1])
-        return found
+        """What one of our programs gave here, which runs once."""
+        key = f"{name} {sorted(extra.items())}"
+        if key not in self._found:
+            self._found[key] = json.loads(self.run(SCRIPTS / f"{name}.py", **extra).splitlines()[-1])
+        return self._found[key]
+
+
+class Local(Place):
+    """The program has the simulated driver in its own process."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self._node = CudaNode(home / "node.state", CARD)
+
+    def environment(self) -> Mapping[str, str]:
+        return self._node.environment()
+
+    def used_bytes(self) -> int:
+        used: int = self._node.device()["used_bytes"]
+        return used
 
     def close(self) -> None:
-        self.node.close()
+        self._node.close()
+
+
+class Brokered(Place):
+    """The program has a worker of its own on the same machine, and neither device nor driver."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        home.chmod(0o755)  # a worker is another user
+        self.world = World(home / "pool", f"1x{CARD}")
+        self.world.up()
+        self._user = self.world.environment | {"CALABASH_HOME": str(self.world.home)}
+        self.before = (sys.executable, "-m", "calabash.cli.main", *_ASKED, "--isolation", "brokered", "--")
+
+    def environment(self) -> Mapping[str, str]:
+        return self._user
+
+    def used_bytes(self) -> int:
+        until(lambda: not self.world.allocations(), what="what programs held to be given back")
+        return sum(device.used_bytes for device in sim.show_node(sim.find_node(self.world.home, SIM)).devices)
+
+    def close(self) -> None:
+        self.world.close()
+
+
+class Remote(Brokered):
+    """The program is on a machine without cards, and the card behind a server's port, with TLS and a token."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        scratch = home / "site"
+        scratch.mkdir()
+        self._site = RemoteSite(self.world, scratch)
+        self._site.up()
+        self._user = self._site.client().environment
+        self.before = (sys.executable, "-m", "calabash.cli.main", *_ASKED, "--remote", "--")
+
+    def close(self) -> None:
+        self._site.clean()
+        self._site.close()
+        super().close()
+
+
+# The same programs everywhere, and the same results: whoever adds a place adds it here.
+PLACES: Mapping[str, type[Place]] = {"local": Local, "remote": Remote, "brokered": Brokered}

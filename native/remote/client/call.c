@@ -105,6 +105,8 @@ void cb_put_handle(struct cb_call *c, enum cb_kind kind, uint64_t handle)
     bool is_default = kind == CB_KIND_STREAM && handle <= 2;
     if (kind == CB_KIND_STREAM) cb_touch_stream(op_of(c), handle, c->answer.seq);
     if (kind == CB_KIND_EVENT) cb_touch_event(op_of(c), handle);
+    if (kind == CB_KIND_FUNCTION && cb_object_is(handle, CB_KIND_KERNEL))
+        kind = CB_KIND_KERNEL; /* as good as one */
     if (!is_default && !cb_object_alive(handle, kind)) c->failed = wrong(kind);
     cb_put_word(c, is_default && !handle && cb_per_thread ? 2 : handle);
 }

@@ -81,3 +81,19 @@ EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *
     plain(dependentNodes ? edgeData : NULL, numDependentNodes);
     return CUDA_SUCCESS;
 }
+
+/* That it is uploaded is asked for as a command of its own. */
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                             CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    if (!instantiateParams) return CUDA_ERROR_INVALID_VALUE;
+    bool upload = instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    CUresult result = cuGraphInstantiateWithFlags(
+        phGraphExec, hGraph, instantiateParams->flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+    instantiateParams->hErrNode_out = NULL;
+    instantiateParams->result_out =
+        result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    if (result == CUDA_SUCCESS && upload)
+        result = cuGraphUpload(*phGraphExec, instantiateParams->hUploadStream);
+    return result;
+}

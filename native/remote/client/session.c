@@ -1,6 +1,7 @@
 #include "remote/client/session.h"
 
 #include "remote/client/listener.h"
+#include "remote/client/output.h"
 #include "remote/client/sender.h"
 #include "remote/client/snapshot.h"
 #include "remote/wire/environment.h"
@@ -77,6 +78,7 @@ bool cb_session_open(void)
                 " `calabash run`\n");
     }
     if (!ok && cb_line.state == CB_CLOSED && where) {
+        cb_output_begin();
         ok = cb_link_open(&cb_line.link, where, why, sizeof why);
         if (!ok) fprintf(stderr, "calabash: %s\n", why);
         cb_line.gone = !ok;

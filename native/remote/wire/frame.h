@@ -33,6 +33,7 @@ enum cb_notice {
     CB_HOST,       /* a function of the program's is to run: result, its number, the number of this run */
     CB_DESTROY,    /* nobody refers to a user object any more: result, its number */
     CB_DONE,       /* an event or a stream has come as far as that command: result, which; a failure: ask */
+    CB_OUTPUT,     /* kernels have printed: result, bytes, the text */
     CB_NOTICE_COUNT,
 };
 

@@ -10,6 +10,7 @@
 #include "remote/worker/driver.h"
 #include "remote/worker/graph.h"
 #include "remote/worker/host.h"
+#include "remote/worker/output.h"
 #include "remote/worker/remote.h"
 #include "remote/worker/sandbox.h"
 #include "remote/worker/session.h"
@@ -37,7 +38,7 @@ static int work(struct cb_guest *guest, int control)
 {
     bool local = guest->greeting.kind == CB_GREETING_LOCAL;
     cb_shelf_open(); /* what it may not open later */
-    if (!cb_driver_open() || !cb_sandbox_enter()) {
+    if (!cb_output_open() || !cb_driver_open() || !cb_sandbox_enter()) {
         if (local) cb_greeting_answer(guest->fd, CB_GREETING_FAILED);
         return 1;
     }
@@ -54,7 +55,7 @@ static int serve_one(int fd)
     struct cb_guest guest = {.fd = fd, .passed = -1};
     int domain = 0;
     socklen_t bytes = sizeof domain;
-    if (!cb_driver_open()) return 1;
+    if (!cb_output_open() || !cb_driver_open()) return 1;
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) < 0) {
         perror("worker: the connection");
         return 2;

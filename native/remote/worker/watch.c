@@ -3,6 +3,7 @@
 #include "remote/worker/drain.h"
 #include "remote/worker/generated.h"
 #include "remote/worker/outbox.h"
+#include "remote/worker/output.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -115,6 +116,7 @@ bool cb_watch_tell(void)
         watches.telling++;
         pthread_mutex_unlock(&watches.lock);
         cb_drain(); /* what was copied before it */
+        cb_output_send();
         tell(done, count);
         told = true;
         pthread_mutex_lock(&watches.lock);
@@ -124,6 +126,7 @@ bool cb_watch_tell(void)
         pthread_cond_wait(&watches.changed, &watches.lock);
     pthread_mutex_unlock(&watches.lock);
     cb_drain();
+    cb_output_send();
     return told;
 }
 

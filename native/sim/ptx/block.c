@@ -73,6 +73,26 @@ static bool has_work(const struct warp *w)
     return waits; /* all of them for lanes of the warp itself */
 }
 
+/* Whether any warp can go on. */
+static bool can_go_on(struct block *b)
+{
+    for (uint32_t i = 0; i < b->warp_count; i++) {
+        if (has_work(&b->warp[i])) return true;
+    }
+    return false;
+}
+
+/* Threads that return early must have ended before a barrier that the others come to counts as complete. */
+static void release_at_barriers(struct block *b)
+{
+    for (uint32_t i = 0; i < b->warp_count; i++) {
+        struct warp *w = &b->warp[i];
+        for (struct fragment *f = w->fragments; f; f = f->next) {
+            if (f->state == FRAGMENT_AT_BARRIER) warp_release_waiting(w, f);
+        }
+    }
+}
+
 bool block_run(struct block *b)
 {
     uint32_t rounds = 0;
@@ -90,13 +110,11 @@ bool block_run(struct block *b)
             __atomic_store_n(&b->run->stop, true, __ATOMIC_RELEASE);
         barrier_check(b);
         if (yielded && ++rounds == ROUNDS) return false;
-        if (!any) {
-            for (uint32_t i = 0; i < b->warp_count && !any; i++)
-                any = has_work(&b->warp[i]);
-            if (!any)
-                warp_fault(&b->warp[0], NULL, RUN_FAILED,
-                           "threads wait at a barrier for others that never come,", 0);
-        }
+        if (any || can_go_on(b)) continue;
+        release_at_barriers(b);
+        if (!can_go_on(b))
+            warp_fault(&b->warp[0], NULL, RUN_FAILED, "threads wait at a barrier for others that never come,",
+                       0);
     }
     return true;
 }

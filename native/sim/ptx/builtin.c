@@ -241,6 +241,7 @@ static HANDLER(do_grid_synchronize)
     if (__atomic_load_n(&r->grid_phase, __ATOMIC_ACQUIRE) < f->grid_phase) {
         w->turn = 0;
         f->at = o;
+        warp_release_waiting(w, f);
         return NULL;
     }
     f->grid_phase = 0;

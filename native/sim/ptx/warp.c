@@ -204,8 +204,7 @@ static struct fragment *choose(struct warp *w, const struct fragment *after)
     return first;
 }
 
-/* Who has run a whole turn may be waiting for lanes that wait for it where they would meet: those go on without it. */
-static void release_waiting(struct warp *w, const struct fragment *f)
+void warp_release_waiting(struct warp *w, const struct fragment *f)
 {
     for (struct fragment *p = f->parent; p; p = p->parent) {
         struct fragment *g = p->mask ? fragment_new(w) : NULL;
@@ -252,7 +251,7 @@ static void run_fragment(struct warp *w, struct fragment *f)
     if (at == join && join)
         arrive(w, f);
     else
-        release_waiting(w, f);
+        warp_release_waiting(w, f); /* what it runs for so long may be a wait for them */
 }
 
 void warp_run(struct warp *w)

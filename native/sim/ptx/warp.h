@@ -21,6 +21,8 @@ const struct op *warp_return(struct warp *w, uint32_t mask);
 const struct op *warp_exit(struct warp *w, uint32_t mask, const struct op *rest);
 /* The running fragment waits in `state` and goes on at `at`. */
 const struct op *warp_wait(struct warp *w, enum fragment_state state, const struct op *at);
+/* `f` may be waiting for lanes that wait for it where they would meet, to end for instance: those go on without it. */
+void warp_release_waiting(struct warp *w, const struct fragment *f);
 /* For an operation that needs `members` together: the lanes to carry it out for, or 0: the fragment waits. */
 uint32_t warp_gather(struct warp *w, const struct op *o, uint32_t mask, uint32_t members);
 

@@ -175,11 +175,11 @@ reference += [np.vectorize(math.gamma)(x), np.arctan2(x, 2)]
 np.testing.assert_allclose(out, reference, rtol=1e-13, atol=1e-14)
 keep("functions", out)
 
-table = np.zeros((20, 256), np.int64)
+table = np.zeros((20, 250), np.int64)  # of the last warps some threads end at once, or all
 rows[9, 32](table)
 wanted = np.zeros_like(table)
 for y in range(1, 20):
-    wanted[y] = wanted[y - 1, ::-1] + np.arange(256)
+    wanted[y] = wanted[y - 1, ::-1] + np.arange(250)
 np.testing.assert_array_equal(table, wanted)
 keep("grid", table)
 
