@@ -104,4 +104,16 @@ QUEUES = (
     ),
 )
 
-FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES, *TEAMS)}
+SIMULATOR = (
+    Form(
+        name="fault",
+        needs="shut-down",
+        method="POST",
+        path="/v1/simulator/faults",
+        fields={"gpu": text, "fault": text, "value": text},
+        back="/simulator",
+        said="Card {gpu}: {fault} {value}",
+    ),
+)
+
+FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES, *TEAMS, *SIMULATOR)}

@@ -39,7 +39,17 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
     ),
     (
         "Platform",
-        (NavigationLink(section="tokens", title="Tokens", path="/tokens", key="k"),),
+        (
+            NavigationLink(section="tokens", title="Tokens", path="/tokens", key="k"),
+            NavigationLink(
+                section="simulator",
+                title="Simulated node",
+                path="/simulator",
+                key="s",
+                needs=("shut-down",),
+                simulated=True,
+            ),
+        ),
     ),
 )
 

@@ -20,12 +20,13 @@ from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
 from calabash.standalone.handlers.overview import OVERVIEW
+from calabash.standalone.handlers.simulator import SIMULATOR
 from calabash.standalone.handlers.tenancy import TENANCY
 from calabash.standalone.pool import Pool
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *TENANCY)
+HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *TENANCY)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,

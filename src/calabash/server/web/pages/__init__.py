@@ -9,6 +9,7 @@ from calabash.server.web.pages.devices import DEVICE_PAGES
 from calabash.server.web.pages.overview import OVERVIEW_PAGES
 from calabash.server.web.pages.page import ConsolePage
 from calabash.server.web.pages.queues import QUEUE_PAGES
+from calabash.server.web.pages.simulator import SIMULATOR_PAGES
 from calabash.server.web.pages.tenants import TENANT_PAGES
 from calabash.server.web.pages.tokens import TOKEN_PAGES
 from calabash.server.web.pages.workloads import WORKLOAD_PAGES
@@ -22,4 +23,5 @@ PAGES: tuple[ConsolePage, ...] = (
     *QUEUE_PAGES,
     *TENANT_PAGES,
     *TOKEN_PAGES,
+    *SIMULATOR_PAGES,
 )
