@@ -27,6 +27,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "vm": ("vm:vm", "Give cards to virtual machines and take them back."),
     "queue": ("queue:queue", "Create, change and list queues."),
     "tenant": ("queue:tenant", "Say who may ask on whose account."),
+    "audit": ("audit:audit", "Show who did what from where, and check that nobody has changed it."),
     "server": ("server:server", "Offer the cards of this machine to programs on other machines."),
     "remote": ("remote:remote", "Use cards of other machines."),
     "exporter": ("exporter:exporter", "Serve the pool's metrics to Prometheus."),

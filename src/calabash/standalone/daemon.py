@@ -29,6 +29,7 @@ from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.files import free_bytes
 from calabash.seams.pool.client import socket_path
 from calabash.seams.store import open_store
+from calabash.standalone.auditing import AuditTrail
 from calabash.standalone.fairness import Fairness
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
@@ -137,6 +138,9 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener)
     stack.callback(address.unlink, missing_ok=True)  # ours from here on, and never what stood there before
+    audit = AuditTrail(home, store.audit, SystemClock())
+    audit.start()
+    stack.callback(audit.stop)
     keeper = Housekeeper(store=store, clock=SystemClock(), kept=settings.journal.retention(), log_file=home / LOG_FILE)
     keeper.start()
     stack.callback(keeper.stop)
@@ -145,7 +149,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     server = Server(listener, fairness)
-    server.run(application(pool, context, stop=server.stop))
+    server.run(application(pool, context, audit=audit, stop=server.stop))
     log.info("pool is down")
 
 

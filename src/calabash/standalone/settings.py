@@ -39,6 +39,8 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     usage_days: Days = Retention.usage_days
     events: Count = Retention.events
     event_days: Days = Retention.event_days
+    audit: Count = Retention.audit
+    audit_days: Days = Retention.audit_days
 
     def retention(self) -> Retention:
         return Retention(**msgspec.structs.asdict(self))

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from calabash.model.allocation import AllocationState
 from calabash.seams.store import tables
+from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.database import Database
 
 BATCH_ROWS = 200
@@ -29,11 +30,13 @@ class Retention:
     usage_days: float = 400.0
     events: int = 20_000
     event_days: float = 90.0
+    audit: int = 1_000_000
+    audit_days: float = 400.0
 
 
 def trim(database: Database, kept: Retention, *, now_s: float) -> int:
     """Remove at most one batch per table of what is beyond the bounds; how many rows went."""
-    gone = 0
+    gone = AuditTable(database).trim(kept=kept.audit, before_s=now_s - kept.audit_days * DAY_S, batch=BATCH_ROWS)
     for table, age, where, count, days in _rules(kept):
         with database.transaction() as connection:
             rows = sa.select(table.c.id).where(where)

@@ -17,6 +17,7 @@ from calabash.model.allocation import AllocationRecord, AllocationState, EventRe
 from calabash.model.request import AllocationId, GpuRequest, Placement
 from calabash.seams.store import tables
 from calabash.seams.store.administration import Administration
+from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.database import Database
 from calabash.seams.store.retention import Retention, trim
 from calabash.seams.store.tenancy import TenancyTables, TokenTable
@@ -53,6 +54,7 @@ class Store:
         self.tenancy = TenancyTables(database)
         self.tokens = TokenTable(database)
         self.usage_book = UsageBook(database)
+        self.audit = AuditTable(database)
 
     @property
     def url(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -138,6 +138,22 @@ tokens = sa.Table(
     sa.Column("scopes", sa.JSON, nullable=False),
     sa.Column("revoked_at", sa.Float(53), nullable=False),
     sa.Column("note", sa.String(256), nullable=False),
+)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Float(53), nullable=False),
+    sa.Column("user", sa.String(256), nullable=False),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("origin", sa.String(128), nullable=False),
+    sa.Column("tenant", sa.String(256), nullable=False, index=True),
+    sa.Column("action", sa.String(32), nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("seal", sa.String(64), nullable=False),
 )
 
 events = sa.Table(

@@ -13,9 +13,12 @@ from litestar.exceptions import HTTPException
 
 from calabash.api import replies
 from calabash.model.errors import CalabashError, Reason
+from calabash.standalone.auditing import AuditTrail
 from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
 from calabash.standalone.handlers.asked import Asked, Context
+from calabash.standalone.handlers.audit import AUDIT
+from calabash.standalone.handlers.audited import audited
 from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
@@ -23,10 +26,11 @@ from calabash.standalone.handlers.overview import OVERVIEW
 from calabash.standalone.handlers.simulator import SIMULATOR
 from calabash.standalone.handlers.tenancy import TENANCY
 from calabash.standalone.pool import Pool
+from calabash.standalone.serving import Application
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *TENANCY)
+HANDLERS = (*AUDIT, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *TENANCY)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,
@@ -57,17 +61,18 @@ def _failure(_: Asked, error: Exception) -> Response[replies.Failure]:
     return Response(content=content, status_code=status_code, media_type="application/json")
 
 
-def application(pool: Pool, context: Context, *, stop: Callable[[], None]) -> Litestar:
+def application(pool: Pool, context: Context, *, audit: AuditTrail, stop: Callable[[], None]) -> Application:
     """The ASGI application."""
     state = {
         "pool": pool,
         "context": context,
         "stop": stop,
+        "audit": audit,
         "pid": os.getpid(),
         "started_at": time.time(),
         "membership": pool.agent.snapshot().membership,
     }
-    return Litestar(
+    routes = Litestar(
         route_handlers=list(HANDLERS),
         state=State(state),
         exception_handlers={Exception: _failure},
@@ -75,3 +80,4 @@ def application(pool: Pool, context: Context, *, stop: Callable[[], None]) -> Li
         request_max_body_size=None,  # bounded where it is read
         logging_config=None,
     )
+    return audited(audit, routes)

@@ -56,6 +56,12 @@ def caller_of(request: Asked) -> Caller:
     return caller
 
 
+def known_caller(scope: Any) -> Caller | None:
+    """Who asked, once ``caller_of`` has found it out."""
+    found: Caller | None = scope["state"].get(_CALLER)
+    return found
+
+
 def principal_of(request: Asked) -> Principal:
     """Who a request's token says it is from; without a token the process at the other end, where that will do.
 

@@ -1,0 +1,53 @@
+"""``calabash audit``: who did what from where."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+
+COLUMNS = (
+    Column(title="ID", text=lambda r: str(r["id"]), right=True),
+    Column(title="TIME", text=lambda r: f"{datetime.fromtimestamp(r['at'], UTC):%Y-%m-%dT%H:%M:%SZ}"),
+    Column(title="USER", text=lambda r: dash(r["user"])),
+    Column(title="FROM", text=lambda r: dash(r["origin"])),
+    Column(title="TENANT", text=lambda r: dash(r["tenant"])),
+    Column(title="ACTION", text=lambda r: r["action"]),
+    Column(title="TARGET", text=lambda r: dash(r["target"])),
+    Column(title="OUTCOME", text=lambda r: str(r["outcome"])),
+    Column(title="REASON", text=lambda r: dash(r["reason"])),
+    Column(title="TOKEN", text=lambda r: dash(r["token"]), wide=True),
+)
+
+
+@click.group()
+def audit() -> None:
+    """Show who did what from where, and check that nobody has changed it."""
+
+
+@audit.command("list")
+@click.option("--after", type=click.IntRange(0), help="List what follows this line. Default: the newest lines.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Lines at most.")
+@output.option
+def list_audit(after: int | None, limit: int, fmt: str) -> None:
+    """List lines of the audit log, oldest first."""
+    page = f"&after={after}" if after is not None else ""
+    items = client().get(f"/v1/audit?limit={limit}{page}")["items"]
+    output.emit("AuditList", items, COLUMNS, fmt, name="id")
+
+
+@audit.command()
+def verify() -> None:
+    """Follow the chain of the log; exit code 1 when a line was changed, removed or cut off."""
+    found = client().get("/v1/audit/verify")
+    if found["whole"]:
+        click.echo(f"the audit log is whole up to line {found['last']}")
+        return
+    click.echo(f"error: the audit log holds up to line {found['last']}: {found['wrong']}", err=True)
+    click.echo("hint: compare it with a backup of the database", err=True)
+    sys.exit(1)
