@@ -22,6 +22,7 @@ PAGES: dict[str, dict[str, int]] = {
     "docs/how-to/mig-layouts.md": {},
     "docs/how-to/mps.md": {},
     "docs/how-to/passthrough.md": {},
+    "docs/how-to/send-invoices.md": {"calabash invoice issue $(date +%Y-%m) --tenant $(id -un)": 1},
     "docs/how-to/spill.md": {},
     "docs/how-to/time-slices.md": {},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import Any
 
@@ -134,18 +135,17 @@ def test_every_route_is_described_and_nothing_else_is() -> None:
     from calabash.api.routes import ROUTES
     from calabash.standalone.handlers.application import HANDLERS
 
+    def shape(path: str) -> str:
+        return re.sub(r"\{[^}]*\}", "{}", path)  # a parameter is called otherwise here and there
+
     served = {
-        (
-            method,
-            path.replace("allocation:str", "id").replace("name:str", "id").replace("name:path", "name"),
-            route.status_code,
-        )
+        (method, shape(path), route.status_code)
         for route in HANDLERS
         for path in route.paths
         for method in route.http_methods
         if method != "OPTIONS"
     }
-    assert served == {(r.method, r.path, r.status) for r in ROUTES}
+    assert served == {(r.method, shape(r.path), r.status) for r in ROUTES}
 
 
 def test_every_reply_is_of_the_shape_that_is_described(world: World) -> None:

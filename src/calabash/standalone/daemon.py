@@ -126,6 +126,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     pool = Pool(
         agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user
     )
+    stack.callback(pool.billing.close)
     fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
     context = Context(
         home=home,

@@ -22,6 +22,7 @@ from calabash.scenario import dump_scenario
 from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Peer, Process, identify, owner, user_name
 from calabash.seams.store import Store
+from calabash.standalone.billing import Billing
 from calabash.standalone.explanations import Explanations
 from calabash.standalone.permission import Permission, not_found
 from calabash.standalone.queues import Queues
@@ -62,6 +63,7 @@ class Pool:
         self.tokens = Tokens(store.tokens, clock)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues = Queues(store)
+        self.billing = Billing(store, clock)
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
         self._waiting = WaitingLimit((limits or Limits()).waiting)

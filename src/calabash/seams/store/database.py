@@ -18,10 +18,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.store import tables
+from calabash.seams.store import billing_tables, tables  # noqa: F401 - its tables are made with the others
 from calabash.seams.store.errors import public_url, translated
 
 BUSY_TIMEOUT_S = 5
+_READS = "calabash_reads"
 
 
 class Database:
@@ -37,6 +38,17 @@ class Database:
         try:
             with self.engine.begin() as connection:
                 yield connection
+        except DBAPIError as error:
+            raise translated(error, self.url) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads: however long it takes, nobody who writes waits for it."""
+        try:
+            with self.engine.connect() as connection:
+                connection = connection.execution_options(**{_READS: True})  # noqa: PLW2901
+                with connection.begin():
+                    yield connection
         except DBAPIError as error:
             raise translated(error, self.url) from error
 
@@ -121,7 +133,7 @@ def _engine(url: str) -> sa.Engine:
         engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
         sa.event.listen(engine, "connect", _prepare_sqlite)
         # The driver's own BEGIN comes late and would let DDL escape the transaction.
-        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        sa.event.listen(engine, "begin", _begin)
         return engine
     if backend == "postgresql":
         return sa.create_engine(
@@ -133,6 +145,11 @@ def _engine(url: str) -> sa.Engine:
     raise CalabashError(
         f"database kind {backend!r} is not supported", hint="write sqlite:///PATH or postgresql://USER@HOST/NAME"
     )
+
+
+def _begin(connection: sa.Connection) -> None:
+    reads = connection.get_execution_options().get(_READS, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

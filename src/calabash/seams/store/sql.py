@@ -18,10 +18,12 @@ from calabash.model.request import AllocationId, GpuRequest, Placement
 from calabash.seams.store import tables
 from calabash.seams.store.administration import Administration
 from calabash.seams.store.audit import AuditTable
+from calabash.seams.store.billing import BillingTables
 from calabash.seams.store.database import Database
 from calabash.seams.store.retention import Retention, trim
 from calabash.seams.store.tenancy import TenancyTables, TokenTable
 from calabash.seams.store.usage import UsageBook
+from calabash.seams.store.usage_reader import UsageReader
 
 EVENT_CHARACTERS_MAX = 4096
 _EARLIER = {
@@ -55,6 +57,8 @@ class Store:
         self.tokens = TokenTable(database)
         self.usage_book = UsageBook(database)
         self.audit = AuditTable(database)
+        self.billing = BillingTables(database)
+        self.usage_reader = UsageReader(database)
 
     @property
     def url(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()

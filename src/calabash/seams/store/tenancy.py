@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from calabash.model.money import Money
 from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, TokenRecord, TokenScope, User
 from calabash.seams.store import tables
+from calabash.seams.store.billing import note_guarantee
 from calabash.seams.store.database import Database
 
 
@@ -36,6 +38,7 @@ class TenancyTables:
         plain = {"tenant": tenant.name, "project": "", "role": Role.MEMBER.value}
         with self._database.transaction() as connection:
             _replace(connection, tables.tenants, ("name",), values)
+            note_guarantee(connection, tenant.name, tenant.guarantee, at=time.time())
             if members is not None:
                 connection.execute(sa.delete(table).where(*(table.c[k] == v for k, v in plain.items())))
                 if members:
@@ -44,6 +47,7 @@ class TenancyTables:
     def delete_tenant(self, name: str) -> bool:
         """With its projects and memberships; False when there was none."""
         with self._database.transaction() as connection:
+            note_guarantee(connection, name, 0.0, at=time.time())
             for table in (tables.members, tables.projects):
                 connection.execute(sa.delete(table).where(table.c.tenant == name))
             return connection.execute(sa.delete(tables.tenants).where(tables.tenants.c.name == name)).rowcount > 0

@@ -19,6 +19,7 @@ from calabash.standalone.handlers.allocations import ALLOCATIONS
 from calabash.standalone.handlers.asked import Asked, Context
 from calabash.standalone.handlers.audit import AUDIT
 from calabash.standalone.handlers.audited import audited
+from calabash.standalone.handlers.billing import BILLING
 from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
@@ -30,7 +31,7 @@ from calabash.standalone.serving import Application
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*AUDIT, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *TENANCY)
+HANDLERS = (*AUDIT, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *TENANCY, *BILLING)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,

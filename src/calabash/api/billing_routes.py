@@ -1,0 +1,63 @@
+"""Routes of usage, tariffs and invoices."""
+
+from __future__ import annotations
+
+from calabash.api import billing, requests
+from calabash.api.route import Route
+
+BILLING = (
+    Route(
+        method="GET",
+        path="/v1/usage",
+        summary="hours used between two moments, summed as asked",
+        reply=billing.UsageSums,
+        query=billing.UsageQuestion,
+        note="of the tenants that one administers; otherwise only what one used oneself",
+    ),
+    Route(method="GET", path="/v1/tariffs", summary="all tariffs", reply=billing.TariffList),
+    Route(
+        method="PUT",
+        path="/v1/tariffs",
+        summary="creates a tariff, or replaces the one of that name and first day",
+        reply=billing.TariffSettings,
+        body=billing.TariffSettings,
+        administrators=True,
+        note="issued invoices stay as they are",
+    ),
+    Route(
+        method="GET",
+        path="/v1/invoices",
+        summary="invoices by number, before them drafts",
+        reply=billing.InvoiceList,
+        query=billing.InvoicePage,
+        note="tenants see what was issued to them",
+    ),
+    Route(
+        method="POST",
+        path="/v1/invoices",
+        summary="rates a month, for drafts that replace earlier ones",
+        reply=billing.InvoiceList,
+        body=billing.InvoiceOrder,
+        status=201,
+        administrators=True,
+    ),
+    Route(method="GET", path="/v1/invoices/{number}", summary="one invoice with its lines", reply=billing.InvoiceView),
+    Route(
+        method="POST",
+        path="/v1/invoices/{number}/issue",
+        summary="a draft becomes an invoice with the next number",
+        reply=billing.InvoiceView,
+        body=requests.Nothing,
+        administrators=True,
+        note="409 before the month is over, for a draft from before that, and where the month is invoiced already",
+    ),
+    Route(
+        method="POST",
+        path="/v1/invoices/{number}/void",
+        summary="takes an invoice back by one with all its lines reversed, which it answers; deletes a draft",
+        reply=billing.InvoiceView,
+        body=requests.Nothing,
+        administrators=True,
+        note="the invoice keeps its number and stays as it is",
+    ),
+)

@@ -1,0 +1,194 @@
+"""``calabash invoice``: a month becomes drafts, drafts become invoices, and an invoice can be taken back."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.cli.usage import comma_separated
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.pool.client import quoted
+
+RATING_S = 1000.0
+LINE_FIELDS = (
+    "project",
+    "measure",
+    "model",
+    "mode",
+    "preemptible",
+    "tariff",
+    "price",
+    "window",
+    "tier",
+    "committed",
+    "hours",
+    "unit",
+    "unit_price",
+    "discount_percent",
+    "amount",
+)
+COLUMNS = (
+    Column(title="NUMBER", text=lambda r: r["number"]),
+    Column(title="STATE", text=lambda r: r["state"]),
+    Column(title="KIND", text=lambda r: r["kind"]),
+    Column(title="TENANT", text=lambda r: r["tenant"]),
+    Column(title="MONTH", text=lambda r: r["month"]),
+    Column(title="NET", text=lambda r: r["net"], right=True),
+    Column(title="TOTAL", text=lambda r: r["total"], right=True),
+    Column(title="CURRENCY", text=lambda r: dash(r["currency"])),
+    Column(title="REVERSES", text=lambda r: dash(r["reverses"]), wide=True),
+    Column(title="REVERSED BY", text=lambda r: dash(r["reversed_by"]), wide=True),
+)
+LINE_COLUMNS = (
+    Column(title="PROJECT", text=lambda r: dash(r["project"])),
+    Column(title="WHAT", text=lambda r: r["measure"]),
+    Column(title="MODEL", text=lambda r: dash(r["model"])),
+    Column(title="MODE", text=lambda r: dash(r["mode"])),
+    Column(title="PRICE OF", text=lambda r: dash(r["price"])),
+    Column(title="HOURS", text=lambda r: r["hours"], right=True),
+    Column(title="UNIT", text=lambda r: r["unit"]),
+    Column(title="PRICE", text=lambda r: r["unit_price"], right=True),
+    Column(title="AMOUNT", text=lambda r: r["amount"], right=True),
+)
+
+_tenant = click.option("--tenant", default="", metavar="NAME", help="Of that tenant only.")
+
+
+@click.group()
+def invoice() -> None:
+    """Draft, issue, show and take back invoices.
+
+    WHAT is the number of an invoice, the name of a draft, or a month like 2026-11.
+    """
+
+
+@invoice.command("draft")
+@click.argument("month")
+@_tenant
+@output.option
+def draft(month: str, tenant: str, fmt: str) -> None:
+    """Rate a month, as drafts that replace earlier ones."""
+    found = client().post("/v1/invoices", {"month": month, "tenant": tenant}, timeout_s=RATING_S)
+    output.emit("InvoiceList", found["items"], COLUMNS, fmt, name="number")
+
+
+@invoice.command("list")
+@click.option("--month", default="", metavar="MONTH", help="Of that month only.")
+@_tenant
+@output.option
+def list_invoices(month: str, tenant: str, fmt: str) -> None:
+    """List drafts and invoices."""
+    output.emit("InvoiceList", _listed(month, tenant), COLUMNS, fmt, name="number")
+
+
+@invoice.command("show")
+@click.argument("what")
+@_tenant
+@click.option(
+    "-o",
+    "--output",
+    "fmt",
+    type=click.Choice(("table", "pdf", "html", "csv", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
+@click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
+def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
+    """Show an invoice or a draft."""
+    numbers = _numbers(what, tenant, lambda bill: bill["state"] != "void" and bill["kind"] == "invoice")
+    if len(numbers) > 1:
+        raise CalabashError(
+            f"{len(numbers)} invoices are meant: {', '.join(numbers[:5])}", hint="name one of them, or a tenant"
+        )
+    bill = client().get(f"/v1/invoices/{quoted(numbers[0])}")
+    if fmt == "pdf" and file is None and sys.stdout.isatty():
+        raise CalabashError("a PDF is not for a terminal", hint="write it to a file: --file invoice.pdf")
+    data = _written(bill, fmt)
+    if file is not None:
+        file.write_bytes(data)
+    else:
+        sys.stdout.buffer.write(data)
+
+
+@invoice.command("issue")
+@click.argument("what")
+@_tenant
+@output.option
+def issue(what: str, tenant: str, fmt: str) -> None:
+    """Give drafts their numbers: from then on they never change."""
+    numbers = _numbers(what, tenant, lambda bill: bill["state"] == "draft")
+    found = [client().post(f"/v1/invoices/{quoted(number)}/issue") for number in numbers]
+    output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
+
+
+@invoice.command("void")
+@click.argument("what")
+@_tenant
+@output.option
+def void(what: str, tenant: str, fmt: str) -> None:
+    """Take invoices back, each by a reversal with a number of its own; drafts are deleted.
+
+    An invoice that was taken back keeps its number and stays as it is.
+    """
+    standing = _numbers(what, tenant, lambda bill: bill["state"] == "issued" and bill["kind"] == "invoice")
+    found = [client().post(f"/v1/invoices/{quoted(number)}/void") for number in standing]
+    output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
+
+
+def _listed(month: str, tenant: str) -> list[Any]:
+    query = urlencode({"month": month, "tenant": tenant})
+    return client().items(f"/v1/invoices?{query}")
+
+
+def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) -> list[str]:
+    """Those of a month that are meant, or the one that was named. Raises NOT_FOUND for none."""
+    if re.fullmatch(r"\d{4}-\d{2}", what) is None:
+        return [what]
+    found = [bill["number"] for bill in _listed(what, tenant) if meant(bill)]
+    if not found:
+        of = f" of {tenant}" if tenant else ""
+        raise CalabashError(
+            f"there is no such invoice{of} for {what}",
+            reason=Reason.NOT_FOUND,
+            hint=f"see `calabash invoice list --month {what}`, or draft it: calabash invoice draft {what}",
+        )
+    return found
+
+
+def _written(bill: dict[str, Any], fmt: str) -> bytes:
+    if fmt in ("json", "yaml"):
+        return (output.document("Invoice", bill, fmt) + "\n").encode()
+    if fmt == "csv":
+        return comma_separated(LINE_FIELDS, bill["lines"]).encode()
+    if fmt == "table":
+        return (_table(bill) + "\n").encode()
+    import msgspec  # noqa: PLC0415 - only for documents
+
+    from calabash.api.billing import InvoiceView  # noqa: PLC0415
+
+    view = msgspec.convert(bill, InvoiceView)
+    if fmt == "html":
+        from calabash.seams.documents.invoice_html import invoice_html  # noqa: PLC0415
+
+        return invoice_html(view).encode()
+    from calabash.seams.documents.invoice_pdf import invoice_pdf  # noqa: PLC0415 - takes a third of a second to load
+
+    return invoice_pdf(view)
+
+
+def _table(bill: dict[str, Any]) -> str:
+    head = output.table(COLUMNS[:8], [bill])
+    lines = output.table(LINE_COLUMNS, bill["lines"])
+    sums = [("net", bill["net"]), *((f"{t['name']} {t['percent']}%", t["amount"]) for t in bill["taxes"])]
+    rows = [f"{output.printable(name)}: {amount}" for name, amount in (*sums, ("total", bill["total"]))]
+    return "\n".join([head, "", lines, "", *rows])

@@ -1,0 +1,106 @@
+"""``calabash usage``: hours used between two moments, summed as asked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from urllib.parse import urlencode
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, Row
+from calabash.model.errors import CalabashError
+
+AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours")
+
+
+@click.command()
+@click.option(
+    "--by",
+    default="tenant",
+    show_default=True,
+    metavar="NAMES",
+    help="Any of tenant, project, user, device, model, mode.",
+)
+@click.option(
+    "--from", "since", metavar="TIME", help="As 2026-11-01 or 2026-11-01T08:00. Default: begin of this month."
+)
+@click.option("--to", "until", metavar="TIME", help="As --from, without that moment. Default: now.")
+@click.option(
+    "-o",
+    "--output",
+    "fmt",
+    type=click.Choice(("table", "csv", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
+def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
+    """Show what was used, in hours of whole devices.
+
+    Times are of this machine's time zone. GPU hours are what was held, busy hours what was measured, idle hours what was
+    held while nothing ran.
+    """
+    now = time.time()
+    begin = datetime.now().astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    asked = {
+        "by": by,
+        "from": begin if since is None else _moment(since),
+        "to": now if until is None else _moment(until),
+    }
+    found = client().get(f"/v1/usage?{urlencode(asked)}", timeout_s=120.0)
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    if fmt == "csv":
+        click.echo(comma_separated([*names, *AMOUNTS], found["items"]), nl=False)
+    else:
+        columns = [Column(title=name.upper(), text=_text(name)) for name in names]
+        columns += [Column(title=_title(name), text=_figure(name), right=True) for name in AMOUNTS]
+        output.emit("UsageList", found["items"], columns, fmt)
+    if not found["complete"]:
+        click.echo("more rows than are shown: sum by less, or ask for a shorter time", err=True)
+
+
+def comma_separated(names: Sequence[str], rows: Sequence[Row]) -> str:
+    """Rows as CSV. A text that a spreadsheet would take for a formula is kept a text."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_cell(row.get(name, "")) for name in names])
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"} and not _is_number(value):
+        return "'" + value
+    return value
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def _text(name: str) -> Callable[[Row], str]:
+    return lambda row: output.dash(row.get(name))
+
+
+def _figure(name: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[name]:.3f}"
+
+
+def _title(name: str) -> str:
+    return name.upper().replace("_", " ")
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise CalabashError(
+            f"time {text[:40]!r} is not understood", hint="write 2026-11-01, 2026-11-01T08:00 or 2026-11-01T08:00+01:00"
+        ) from None

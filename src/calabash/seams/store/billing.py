@@ -1,0 +1,277 @@
+"""Tariffs, guarantees, drafts and invoices in the database.
+
+An invoice gets its number in the transaction that writes it, so that numbers of a series run without gaps: whoever issues
+next waits for the counter, and a failure takes the number back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.store import billing_tables as tables
+from calabash.seams.store.database import Database
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillRecord:
+    """An invoice or, with ``number`` empty, a draft; money is text. ``reversed_by`` is the number of what took it back."""
+
+    tenant: str
+    month: str
+    document: Document
+    lines: Sequence[Document] = ()
+    number: str = ""
+    kind: str = "invoice"
+    reverses: str = ""
+    reversed_by: str = ""
+    currency: str = ""
+    net: str = "0"
+    total: str = "0"
+    at: float = 0.0
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillFilter:
+    """Which invoices; "" is any."""
+
+    tenant: str = ""
+    month: str = ""
+    after: str = ""
+    limit: int = 1000
+    tenants: frozenset[str] | None = field(default=None)
+
+
+class BillingTables:
+    """Every method may raise CalabashError; then nothing of that call was written."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def put_tariff(self, name: str, valid_from: str, document: Document, *, at: float) -> None:
+        """Create it, or replace the one of that name that begins on the same day."""
+        table = tables.tariffs
+        with self._database.transaction() as connection:
+            connection.execute(sa.delete(table).where(table.c.name == name, table.c.valid_from == valid_from))
+            connection.execute(
+                sa.insert(table).values(name=name, valid_from=valid_from, applied_at=at, document=dict(document))
+            )
+
+    def tariffs(self) -> list[Document]:
+        """All of them by name and begin."""
+        table = tables.tariffs
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(table.c.document).order_by(table.c.name, table.c.valid_from))
+            return [dict(document) for document in rows.scalars()]
+
+    def guarantees(self) -> dict[str, list[tuple[float, float]]]:
+        """Of each tenant, since when it is guaranteed how many devices; oldest first."""
+        table, found = tables.guarantees, dict[str, list[tuple[float, float]]]()
+        with self._database.reading() as connection:
+            for row in connection.execute(sa.select(table).order_by(table.c.id)):
+                found.setdefault(row.tenant, []).append((row.at_s, row.guarantee))
+        return found
+
+    # -- drafts ------------------------------------------------------------------------------------------------
+
+    def put_drafts(self, drafts: Sequence[BillRecord]) -> None:
+        """Each instead of the draft of that tenant and month."""
+        table = tables.invoice_drafts
+        with self._database.transaction() as connection:
+            for draft in drafts:
+                connection.execute(sa.delete(table).where(table.c.tenant == draft.tenant, table.c.month == draft.month))
+                values = {"tenant": draft.tenant, "month": draft.month, "drafted_at": draft.at}
+                connection.execute(
+                    sa.insert(table).values(document=dict(draft.document), lines=list(draft.lines), **values)
+                )
+
+    def drafts(self, which: BillFilter) -> list[BillRecord]:
+        """By month and tenant, with their lines."""
+        table = tables.invoice_drafts
+        query = _filtered(sa.select(table), table, which).order_by(table.c.month.desc(), table.c.tenant)
+        with self._database.reading() as connection:
+            return [_draft(dict(row)) for row in connection.execute(query.limit(which.limit)).mappings()]
+
+    def delete_draft(self, tenant: str, month: str) -> bool:
+        """False when there was none."""
+        table = tables.invoice_drafts
+        with self._database.transaction() as connection:
+            statement = sa.delete(table).where(table.c.tenant == tenant, table.c.month == month)
+            return connection.execute(statement).rowcount > 0
+
+    # -- invoices ----------------------------------------------------------------------------------------------
+
+    def issue(self, tenant: str, month: str, *, series: str, at: float, by: str) -> str:
+        """The draft of that tenant and month becomes an invoice: its number.
+
+        Raises CalabashError: NOT_FOUND without a draft, CONFLICT where that month is invoiced already.
+        """
+        with self._database.transaction() as connection:
+            number = self._next(connection, series)
+            table = tables.invoice_drafts
+            row = (
+                connection.execute(sa.select(table).where(table.c.tenant == tenant, table.c.month == month))
+                .mappings()
+                .one_or_none()
+            )
+            if row is None:
+                raise CalabashError(
+                    f"there is no draft for {tenant} in {month}",
+                    reason=Reason.NOT_FOUND,
+                    hint=f"calabash invoice draft {month} --tenant {tenant}",
+                )
+            standing = _standing(connection, tenant, month)
+            if standing is not None:
+                raise CalabashError(
+                    f"{tenant} has invoice {standing} for {month} already",
+                    reason=Reason.CONFLICT,
+                    hint=f"take it back first: calabash invoice void {standing}",
+                )
+            _write(connection, _draft(dict(row)), number=number, at=at, by=by)
+            connection.execute(sa.delete(table).where(table.c.tenant == tenant, table.c.month == month))
+        return number
+
+    def reverse(self, reversal: BillRecord, *, series: str, at: float, by: str) -> str:
+        """Write what takes an invoice back: its number. Raises CONFLICT when that was done already."""
+        with self._database.transaction() as connection:
+            number = self._next(connection, series)
+            table = tables.invoices
+            before = sa.select(table.c.number).where(table.c.reverses == reversal.reverses)
+            found = connection.execute(before).scalar_one_or_none()
+            if found is not None:
+                raise CalabashError(
+                    f"invoice {reversal.reverses} was taken back by {found} already", reason=Reason.CONFLICT
+                )
+            _write(connection, reversal, number=number, at=at, by=by)
+        return number
+
+    def bills(self, which: BillFilter) -> list[BillRecord]:
+        """Issued ones by number, without their lines."""
+        table = tables.invoices
+        query = _filtered(_bills(), table, which).order_by(table.c.number).limit(which.limit)
+        if which.after:
+            query = query.where(table.c.number > which.after)
+        with self._database.reading() as connection:
+            return [_bill(dict(row)) for row in connection.execute(query).mappings()]
+
+    def bill(self, number: str) -> BillRecord | None:
+        """One issued invoice with its lines."""
+        lines = tables.invoice_lines
+        with self._database.reading() as connection:
+            row = connection.execute(_bills().where(tables.invoices.c.number == number)).mappings().one_or_none()
+            if row is None:
+                return None
+            found = connection.execute(
+                sa.select(lines.c.document).where(lines.c.number == number).order_by(lines.c.position)
+            )
+            return _bill(dict(row), [dict(line) for line in found.scalars()])
+
+    def _next(self, connection: sa.Connection, series: str) -> str:
+        table = tables.invoice_numbers
+        connection.execute(self._database.insert_or_ignore(table, ["series"]).values(series=series, last=0))
+        mine = table.c.series == series
+        connection.execute(sa.update(table).where(mine).values(last=table.c.last + 1))
+        last: int = connection.execute(sa.select(table.c.last).where(mine)).scalar_one()
+        return f"{series}-{last:06}"
+
+
+def note_guarantee(connection: sa.Connection, tenant: str, guarantee: float, *, at: float) -> None:
+    """From now on the tenant is guaranteed that; nothing is written when it was so before."""
+    table = tables.guarantees
+    before = sa.select(table.c.guarantee).where(table.c.tenant == tenant).order_by(table.c.id.desc()).limit(1)
+    if (connection.execute(before).scalar_one_or_none() or 0.0) != guarantee:
+        connection.execute(sa.insert(table).values(tenant=tenant, at_s=at, guarantee=guarantee))
+
+
+def _bills() -> sa.Select[Any]:
+    table, later = tables.invoices, tables.invoices.alias()
+    taken_back = sa.select(later.c.number).where(later.c.reverses == table.c.number).scalar_subquery()
+    return sa.select(table, taken_back.label("reversed_by"))
+
+
+def _standing(connection: sa.Connection, tenant: str, month: str) -> str | None:
+    bills = _bills().where(
+        tables.invoices.c.tenant == tenant, tables.invoices.c.month == month, tables.invoices.c.kind == "invoice"
+    )
+    rows = connection.execute(bills).all()
+    return next((row.number for row in rows if row.reversed_by is None), None)
+
+
+def _write(connection: sa.Connection, record: BillRecord, *, number: str, at: float, by: str) -> None:
+    connection.execute(
+        sa.insert(tables.invoices).values(
+            number=number,
+            tenant=record.tenant,
+            month=record.month,
+            kind=record.kind,
+            reverses=record.reverses or None,
+            currency=record.currency,
+            net=record.net,
+            total=record.total,
+            issued_at=at,
+            issued_by=by,
+            document={**record.document, "number": number},
+        )
+    )
+    rows = [
+        {
+            "number": number,
+            "position": position,
+            "project": line["project"],
+            "measure": line["measure"],
+            "amount": line["amount"],
+            "document": dict(line),
+        }
+        for position, line in enumerate(record.lines, 1)
+    ]
+    if rows:
+        connection.execute(sa.insert(tables.invoice_lines), rows)
+
+
+def _filtered(query: sa.Select[Any], table: sa.Table, which: BillFilter) -> sa.Select[Any]:
+    if which.tenant:
+        query = query.where(table.c.tenant == which.tenant)
+    if which.month:
+        query = query.where(table.c.month == which.month)
+    if which.tenants is not None:
+        query = query.where(table.c.tenant.in_(sorted(which.tenants)))
+    return query
+
+
+def _draft(row: Mapping[str, Any]) -> BillRecord:
+    document = row["document"]
+    return BillRecord(
+        tenant=row["tenant"],
+        month=row["month"],
+        document=dict(document),
+        lines=list(row["lines"]),
+        currency=document["currency"],
+        net=document["net"],
+        total=document["total"],
+        at=row["drafted_at"],
+    )
+
+
+def _bill(row: Mapping[str, Any], lines: Sequence[Document] = ()) -> BillRecord:
+    return BillRecord(
+        tenant=row["tenant"],
+        month=row["month"],
+        document=dict(row["document"]),
+        lines=lines,
+        number=row["number"],
+        kind=row["kind"],
+        reverses=row["reverses"] or "",
+        reversed_by=row["reversed_by"] or "",
+        currency=row["currency"],
+        net=row["net"],
+        total=row["total"],
+        at=row["issued_at"],
+        by=row["issued_by"],
+    )

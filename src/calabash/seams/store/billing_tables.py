@@ -1,0 +1,101 @@
+"""Tables of tariffs, guarantees, drafts and invoices. What is issued is guarded in the database itself: no statement of
+anybody changes or deletes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from calabash.seams.store.tables import metadata
+
+FIXED = "an issued invoice never changes"
+
+tariffs = sa.Table(
+    "tariffs",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("valid_from", sa.String(10), primary_key=True),
+    sa.Column("applied_at", sa.Float(53), nullable=False),
+    sa.Column("document", sa.JSON, nullable=False),
+)
+
+guarantees = sa.Table(
+    "guarantees",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("tenant", sa.String(128), nullable=False, index=True),
+    sa.Column("at_s", sa.Float(53), nullable=False),
+    sa.Column("guarantee", sa.Float(53), nullable=False),
+)
+
+invoice_drafts = sa.Table(
+    "invoice_drafts",
+    metadata,
+    sa.Column("tenant", sa.String(128), primary_key=True),
+    sa.Column("month", sa.String(7), primary_key=True),
+    sa.Column("drafted_at", sa.Float(53), nullable=False),
+    sa.Column("document", sa.JSON, nullable=False),
+    sa.Column("lines", sa.JSON, nullable=False),
+)
+
+invoice_numbers = sa.Table(
+    "invoice_numbers",
+    metadata,
+    sa.Column("series", sa.String(32), primary_key=True),
+    sa.Column("last", sa.BigInteger, nullable=False),
+)
+
+invoices = sa.Table(
+    "invoices",
+    metadata,
+    sa.Column("number", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(128), nullable=False, index=True),
+    sa.Column("month", sa.String(7), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column(
+        "reverses", sa.String(64), nullable=True, unique=True
+    ),  # of an invoice: none; nothing is taken back twice
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("net", sa.String(40), nullable=False),
+    sa.Column("total", sa.String(40), nullable=False),
+    sa.Column("issued_at", sa.Float(53), nullable=False),
+    sa.Column("issued_by", sa.String(128), nullable=False),
+    sa.Column("document", sa.JSON, nullable=False),
+)
+
+invoice_lines = sa.Table(
+    "invoice_lines",
+    metadata,
+    sa.Column("number", sa.String(64), sa.ForeignKey("invoices.number"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("project", sa.String(128), nullable=False),
+    sa.Column("measure", sa.String(16), nullable=False),
+    sa.Column("amount", sa.String(40), nullable=False),
+    sa.Column("document", sa.JSON, nullable=False),
+)
+
+
+def _ddl(text: str) -> Any:
+    return sa.DDL(text)  # type: ignore[no-untyped-call]
+
+
+def _guard(table: sa.Table) -> None:
+    for what in ("UPDATE", "DELETE"):
+        name = f"{table.name}_no_{what.lower()}"
+        sqlite = _ddl(f"CREATE TRIGGER {name} BEFORE {what} ON {table.name} BEGIN SELECT RAISE(ABORT, '{FIXED}'); END")
+        sa.event.listen(table, "after_create", sqlite.execute_if(dialect="sqlite"))
+    function = _ddl(
+        "CREATE OR REPLACE FUNCTION calabash_fixed() RETURNS trigger LANGUAGE plpgsql AS"
+        f" 'BEGIN RAISE EXCEPTION ''{FIXED}''; END'"
+    )
+    trigger = _ddl(
+        f"CREATE TRIGGER {table.name}_fixed BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name}"
+        " FOR EACH STATEMENT EXECUTE FUNCTION calabash_fixed()"
+    )
+    for statement in (function, trigger):
+        sa.event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))
+
+
+_guard(invoices)
+_guard(invoice_lines)

@@ -1,0 +1,85 @@
+"""Usage read for bills and reports: page by page or summed by the database, without holding up who writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from calabash.seams.store.database import Database
+from calabash.seams.store.tables import usage
+
+PAGE_ROWS = 20_000
+BILLED = ("tenant", "project", "device_model", "mode", "preemptible")
+MEASURED = ("from_s", "to_s", "core_percent", "memory_mib", "used_gpu_s", "idle_s")
+DIMENSIONS = {
+    "tenant": usage.c.tenant,
+    "project": usage.c.project,
+    "user": usage.c.user,
+    "device": usage.c.device,
+    "model": usage.c.device_model,
+    "mode": usage.c.mode,
+}
+AMOUNTS = ("allocated_gpu_s", "memory_mib_s", "used_gpu_s", "idle_s")
+
+
+class UsageReader:
+    """Every method may raise CalabashError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def pages(self, *, from_s: float, to_s: float, tenant: str = "") -> Iterator[Sequence[Any]]:
+        """All intervals that reach into that time, page by page in the order of writing: columns BILLED and MEASURED."""
+        last = 0
+        columns = [usage.c[name] for name in (*BILLED, *MEASURED)]
+        query = sa.select(*columns, usage.c.id).where(usage.c.to_s > from_s, usage.c.from_s < to_s)
+        if tenant:
+            query = query.where(usage.c.tenant == tenant)
+        query = query.order_by(usage.c.id).limit(PAGE_ROWS)
+        while True:
+            with self._database.reading() as connection:
+                rows = connection.execute(query.where(usage.c.id > last)).all()
+            if rows:
+                yield rows
+            if len(rows) < PAGE_ROWS:
+                return
+            last = rows[-1].id
+
+    def sums(
+        self,
+        by: Sequence[str],
+        *,
+        from_s: float,
+        to_s: float,
+        tenants: frozenset[str] | None = None,
+        user: str = "",
+        limit: int = 1000,
+    ) -> list[dict[str, Any]]:
+        """Seconds by those dimensions, what reaches over an end by its part within; ``limit`` rows at most.
+
+        Args:
+            tenants: only of these, None: of all. user: also what that user used itself, of any tenant.
+        """
+        length = usage.c.to_s - usage.c.from_s
+        least, most = (
+            (sa.func.max, sa.func.min)
+            if self._database.engine.dialect.name == "sqlite"
+            else (
+                sa.func.greatest,
+                sa.func.least,
+            )
+        )
+        within = most(usage.c.to_s, to_s) - least(usage.c.from_s, from_s)
+        part = sa.case((length > 0, within / length), else_=1.0)
+        columns = [DIMENSIONS[name].label(name) for name in by]
+        amounts = [sa.func.sum(usage.c[name] * part).label(name) for name in AMOUNTS]
+        query = sa.select(*columns, *amounts).where(usage.c.to_s > from_s, usage.c.from_s < to_s)
+        if tenants is not None:
+            seen = usage.c.tenant.in_(sorted(tenants))
+            query = query.where(sa.or_(seen, usage.c.user == user) if user else seen)
+        if columns:
+            query = query.group_by(*columns).order_by(*columns)
+        with self._database.reading() as connection:
+            return [dict(row) for row in connection.execute(query.limit(limit)).mappings()]

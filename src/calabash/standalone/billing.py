@@ -1,0 +1,245 @@
+"""What the pool does with usage and money: sums of usage, tariffs, drafts, invoices, and what was spent.
+
+Rating reads a whole month and runs in a process of its own, one at a time; here is who may see what, and what must be so
+before an invoice is issued.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+import structlog
+
+from calabash.api import billing
+from calabash.ledger import reverse
+from calabash.ledger.calendar import SECOND_US, month_at, zone_of
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.clock import Clock
+from calabash.seams.store import Store
+from calabash.seams.store.billing import BillFilter, BillRecord
+from calabash.seams.store.usage_reader import DIMENSIONS
+from calabash.standalone.billing_documents import (
+    invoice_of,
+    read_draft_number,
+    record_of,
+    settings_of,
+    tariff_of,
+    view_of,
+)
+from calabash.standalone.billing_rating import Rated, RatingAnswer, RatingOrder
+
+RATING_S = 900.0
+SPENT_KEPT_S = 600.0
+SUMS_MAX = 1000
+SPAN_S_MAX = 400 * 86_400.0
+_MIB_PER_GIB = 1024
+_HOUR_S = 3600.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a tenant's use of a month costs so far, without tax, as of a moment."""
+
+    amount: Decimal
+    currency: str
+    at_s: float
+
+
+class Billing:
+    """Safe for threads. Every method may raise CalabashError."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._runs = ThreadPoolExecutor(1, thread_name_prefix="billing")
+        self._lock = threading.Lock()
+        self._spent: dict[str, tuple[float, dict[str, Spent]]] = {}
+        self._counting: dict[str, Future[None]] = {}
+
+    def close(self) -> None:
+        """Start no more runs; one that is at it ends with its process."""
+        self._runs.shutdown(wait=False, cancel_futures=True)
+
+    # -- usage -------------------------------------------------------------------------------------------------
+
+    def usage(self, asked: billing.UsageQuestion, *, tenants: frozenset[str] | None, user: str) -> billing.UsageSums:
+        """Sums as asked. ``tenants``: of which all is seen, None: of all; ``user``: whose own use is seen besides."""
+        by = [name.strip() for name in asked.by.split(",") if name.strip()]
+        unknown = [name for name in by if name not in DIMENSIONS]
+        if unknown or len(set(by)) < len(by):
+            raise CalabashError(
+                f"usage cannot be summed by {', '.join(unknown or by)}", hint=f"each once of: {', '.join(DIMENSIONS)}"
+            )
+        if not asked.from_s < asked.to_s <= asked.from_s + SPAN_S_MAX:
+            raise CalabashError(
+                f"usage from {asked.from_s:.0f} to {asked.to_s:.0f} is out of range",
+                hint=f"from before to, at most {SPAN_S_MAX / 86_400:.0f} days",
+            )
+        rows = self._store.usage_reader.sums(
+            by, from_s=asked.from_s, to_s=asked.to_s, tenants=tenants, user=user, limit=SUMS_MAX + 1
+        )
+        items = [
+            billing.UsageSum(
+                gpu_hours=(row["allocated_gpu_s"] or 0.0) / _HOUR_S,
+                memory_gib_hours=(row["memory_mib_s"] or 0.0) / _MIB_PER_GIB / _HOUR_S,
+                busy_hours=(row["used_gpu_s"] or 0.0) / _HOUR_S,
+                idle_hours=(row["idle_s"] or 0.0) / _HOUR_S,
+                **{name: row[name] for name in by},
+            )
+            for row in rows[:SUMS_MAX]
+        ]
+        return billing.UsageSums(items=items, from_s=asked.from_s, to_s=asked.to_s, complete=len(rows) <= SUMS_MAX)
+
+    # -- tariffs -----------------------------------------------------------------------------------------------
+
+    def tariffs(self, *, tenants: frozenset[str] | None = None) -> list[billing.TariffSettings]:
+        """All of them; with ``tenants`` what concerns these, and no other's name."""
+        found = [settings_of(document) for document in self._store.billing.tariffs()]
+        if tenants is None:
+            return found
+        return [
+            msgspec.structs.replace(one, tenants=[name for name in one.tenants if name in tenants])
+            for one in found
+            if not one.tenants or not tenants.isdisjoint(one.tenants)
+        ]
+
+    def put_tariff(self, settings: billing.TariffSettings) -> None:
+        """Create or replace it."""
+        tariff_of(settings)
+        document = msgspec.to_builtins(settings)
+        self._store.billing.put_tariff(settings.name, settings.valid_from, document, at=self._clock.now_s())
+
+    # -- invoices ----------------------------------------------------------------------------------------------
+
+    def draft(self, order: billing.InvoiceOrder) -> Future[list[billing.InvoiceView]]:
+        """Rate a month. The drafts come when a process of its own is done."""
+        return self._runs.submit(self._drafted, order)
+
+    def invoices(
+        self, page: billing.InvoicePage, *, tenants: frozenset[str] | None, drafts: bool
+    ) -> billing.InvoiceList:
+        """Drafts on the first page, where they are to be seen, then what was issued; without lines."""
+        which = BillFilter(tenant=page.tenant, month=page.month, after=page.after, limit=page.limit, tenants=tenants)
+        issued = self._store.billing.bills(which)
+        first = self._store.billing.drafts(which) if drafts and not page.after else []
+        full = len(issued) == page.limit
+        return billing.InvoiceList(
+            items=[view_of(replace(record, lines=())) for record in (*first, *issued)],
+            next=issued[-1].number if full else "",
+        )
+
+    def invoice(self, number: str) -> BillRecord:
+        """An invoice or a draft, with its lines. Raises NOT_FOUND."""
+        draft = read_draft_number(number)
+        if draft is not None:
+            tenant, month = draft
+            found = self._store.billing.drafts(BillFilter(tenant=tenant, month=month, limit=1))
+            record = found[0] if found else None
+        else:
+            record = self._store.billing.bill(number)
+        if record is None:
+            raise CalabashError(
+                f"there is no invoice {number[:80]!r}", reason=Reason.NOT_FOUND, hint="see `calabash invoice list`"
+            )
+        return record
+
+    def issue(self, number: str, *, by: str) -> billing.InvoiceView:
+        """A draft becomes an invoice. Raises CONFLICT before its month is over, and for one drafted before that."""
+        record = self.invoice(number)
+        if record.number:
+            raise CalabashError(f"invoice {record.number} is issued already", reason=Reason.CONFLICT)
+        now_s, end_s = self._clock.now_s(), record.document["period"]["to_us"] / SECOND_US
+        if now_s < end_s:
+            raise CalabashError(
+                f"{record.month} is not over in {record.document['time_zone']}",
+                reason=Reason.CONFLICT,
+                hint="issue it when the month is over; a draft shows what there is so far",
+            )
+        if record.at < end_s:
+            raise CalabashError(
+                f"the draft for {record.tenant} is from before the end of {record.month}",
+                reason=Reason.CONFLICT,
+                hint=f"draft it again: calabash invoice draft {record.month} --tenant {record.tenant}",
+            )
+        series = self._series(record)
+        issued = self._store.billing.issue(record.tenant, record.month, series=series, at=now_s, by=by)
+        return view_of(self.invoice(issued))
+
+    def void(self, number: str, *, by: str) -> billing.InvoiceView:
+        """Take an invoice back, by a reversal, which is answered; a draft is deleted."""
+        record = self.invoice(number)
+        if not record.number:
+            self._store.billing.delete_draft(record.tenant, record.month)
+            return view_of(record)
+        back = record_of(reverse(invoice_of(record)), seller=record.document["seller"])
+        issued = self._store.billing.reverse(back, series=self._series(record), at=self._clock.now_s(), by=by)
+        return view_of(self.invoice(issued))
+
+    # -- budgets -----------------------------------------------------------------------------------------------
+
+    def spent(self, tenant: str, month: str = "") -> Spent | None:
+        """What the tenant's use of the month, usually the present one, costs as of the last count; None before the first.
+
+        It never waits: a count that is older than ten minutes starts another, in a process of its own.
+        """
+        now_s = self._clock.now_s()
+        month = month or month_at(round(now_s * SECOND_US), zone_of("UTC"))
+        with self._lock:
+            at_s, known = self._spent.get(month, (-SPENT_KEPT_S, {}))
+            running = self._counting.get(month)
+            if now_s - at_s >= SPENT_KEPT_S and (running is None or running.done()):
+                self._counting = {month: self._runs.submit(self._count, month)}
+        return known.get(tenant)
+
+    def _count(self, month: str) -> None:
+        at_s = self._clock.now_s()
+        try:
+            found = self._run(RatingOrder(url=self._store.url, month=month, keep=False))
+        except CalabashError as error:
+            log.warning("what was spent cannot be counted now", month=month, error=error.message)
+            found = []
+        known = {r.tenant: Spent(amount=Decimal(r.net), currency=r.currency, at_s=at_s) for r in found}
+        with self._lock:
+            self._spent = {month: (at_s, known)}
+
+    def _drafted(self, order: billing.InvoiceOrder) -> list[billing.InvoiceView]:
+        wanted = RatingOrder(url=self._store.url, month=order.month, tenant=order.tenant)
+        return [view_of(replace(self.invoice(r.number), lines=())) for r in self._run(wanted)]
+
+    def _run(self, order: RatingOrder) -> list[Rated]:
+        command = [sys.executable, "-m", "calabash.standalone.billing_rating"]
+        try:
+            done = subprocess.run(
+                command, input=msgspec.json.encode(order), capture_output=True, timeout=RATING_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise CalabashError(
+                f"rating {order.month} took longer than {RATING_S:.0f}s", reason=Reason.TIMEOUT, hint="try it again"
+            ) from None
+        try:
+            answer = msgspec.json.decode(done.stdout, type=RatingAnswer)
+        except msgspec.DecodeError:
+            words = done.stderr.decode(errors="replace").strip().splitlines()
+            log.error("rating failed", month=order.month, status=done.returncode, said=words[-1:] or [""])
+            raise CalabashError(
+                f"rating {order.month} failed with status {done.returncode}",
+                reason=Reason.CONFLICT,
+                hint="see pool.log",
+            ) from None
+        if answer.message:
+            raise CalabashError(answer.message, reason=Reason(answer.reason), hint=answer.hint)
+        return answer.items
+
+    def _series(self, record: BillRecord) -> str:
+        """A series of numbers for each year, in the invoice's time zone."""
+        now = datetime.fromtimestamp(self._clock.now_s(), zone_of(record.document["time_zone"]))
+        return f"{now:%Y}"

@@ -1,0 +1,275 @@
+"""Drafts, invoices and their numbers: the same promises on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from calabash.api import billing
+from calabash.model.allocation import UsageRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.clock import VirtualClock
+from calabash.seams.store import Store, open_store
+from calabash.seams.store.billing import BillFilter, note_guarantee
+from calabash.seams.store.database import Database
+from calabash.standalone.billing import Billing
+from calabash.standalone.billing_documents import draft_number
+from calabash.standalone.billing_rating import RatingOrder, rate_month
+
+BEGIN_S = datetime(2026, 11, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+END_S = datetime(2026, 12, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+TARIFF = billing.TariffSettings(
+    name="standard",
+    currency="EUR",
+    time_zone="Europe/Berlin",
+    valid_from="2026-01-01",
+    prices=[
+        billing.PriceSettings(name="own", measure="guaranteed", price=Decimal("2.00")),
+        billing.PriceSettings(name="lent", measure="borrowed", price=Decimal("1.00")),
+    ],
+    tax=billing.TaxSettings(name="VAT", percent=Decimal(19)),
+    seller=["GPU Centre", "Main Street 1"],
+)
+ALL = BillFilter()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/pool.db"
+        return
+    with request.getfixturevalue("postgres_server").database() as found:
+        yield found
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = open_store(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def books(store: Store) -> Iterator[Billing]:
+    """Books of a pool on the second of December."""
+    opened = Billing(store, VirtualClock(now_s=END_S + 86_400))
+    opened.put_tariff(TARIFF)
+    yield opened
+    opened.close()
+
+
+def used(
+    allocation: str, tenant: str, from_h: float, to_h: float, *, project: str = "p", user: str = "ann"
+) -> UsageRecord:
+    """A whole device, from and to in hours of the month; half of the time it works."""
+    length_s = (to_h - from_h) * 3600
+    return UsageRecord(
+        allocation=AllocationId(allocation),
+        device=DeviceUuid("GPU-1"),
+        tenant=tenant,
+        queue=tenant,
+        from_s=BEGIN_S + from_h * 3600,
+        to_s=BEGIN_S + to_h * 3600,
+        memory_mib=1024,
+        core_percent=100,
+        allocated_gpu_s=length_s,
+        used_gpu_s=length_s / 2,
+        memory_mib_s=length_s * 1024,
+        device_model="T4",
+        mode="exclusive",
+        project=project,
+        user=user,
+    )
+
+
+def drafted(store: Store, *, tenant: str = "", at: float = END_S + 3600) -> None:
+    rate_month(store, RatingOrder(url="", month="2026-11", tenant=tenant), clock=lambda: at)
+
+
+def test_a_month_becomes_drafts_then_invoices_then_reversals(store: Store, books: Billing) -> None:
+    store.add_usage([used("a", "vision", 0, 10), used("b", "vision", 5, 10), used("c", "speech", -2, 2)])
+    with Database(store.url).transaction() as connection:
+        note_guarantee(connection, "vision", 1.0, at=BEGIN_S - 1000)
+    drafted(store)
+    listed = books.invoices(billing.InvoicePage(), tenants=None, drafts=True).items
+    assert [(i.number, i.state, i.net) for i in listed] == [
+        ("draft-2026-11-speech", "draft", "2.00"),
+        ("draft-2026-11-vision", "draft", "25.00"),
+    ]
+    issued = books.issue("draft-2026-11-vision", by="root")
+    assert (issued.number, issued.net, issued.total, issued.by) == ("2026-000001", "25.00", "29.75", "root")
+    assert [(line.measure, line.hours, line.amount) for line in issued.lines] == [
+        ("guaranteed", "10.000000", "20.00"),
+        ("borrowed", "5.000000", "5.00"),
+    ]
+    assert issued.seller == ["GPU Centre", "Main Street 1"]
+    with pytest.raises(CalabashError, match="no invoice 'draft-2026-11-vision'"):
+        books.issue("draft-2026-11-vision", by="root")
+    drafted(store, tenant="vision")
+    with pytest.raises(CalabashError, match="has invoice 2026-000001"):
+        books.issue("draft-2026-11-vision", by="root")
+    back = books.void("2026-000001", by="root")
+    assert (back.number, back.reverses, back.kind, back.total) == ("2026-000002", "2026-000001", "reversal", "-29.75")
+    assert [line.hours for line in back.lines] == ["-10.000000", "-5.000000"]
+    with pytest.raises(CalabashError, match=r"taken back by 2026-000002|was taken back"):
+        books.void("2026-000001", by="root")
+    with pytest.raises(CalabashError, match="is a reversal"):
+        books.void("2026-000002", by="root")
+    assert books.issue("draft-2026-11-vision", by="root").number == "2026-000003"
+    states = {i.number: i.state for i in books.invoices(billing.InvoicePage(), tenants=None, drafts=False).items}
+    assert states == {"2026-000001": "void", "2026-000002": "issued", "2026-000003": "issued"}
+
+
+def test_an_invoice_is_issued_only_when_its_month_is_over_and_all_of_it_was_rated(store: Store) -> None:
+    clock = VirtualClock(now_s=END_S - 10)
+    books = Billing(store, clock)
+    books.put_tariff(TARIFF)
+    store.add_usage([used("a", "vision", 0, 10)])
+    drafted(store, at=END_S - 20)
+    with pytest.raises(CalabashError, match="is not over in Europe/Berlin") as early:
+        books.issue("draft-2026-11-vision", by="root")
+    assert early.value.reason is Reason.CONFLICT
+    clock.advance(3600)
+    with pytest.raises(CalabashError, match="before the end of 2026-11"):
+        books.issue("draft-2026-11-vision", by="root")
+    assert books.invoices(billing.InvoicePage(), tenants=None, drafts=False).items == []
+    drafted(store)
+    assert books.issue("draft-2026-11-vision", by="root").number == "2026-000001"
+    books.close()
+
+
+def test_numbers_run_without_gaps_however_many_issue_at_once_and_fail(store: Store, books: Billing) -> None:
+    tenants = [f"t{i:02}" for i in range(12)]
+    store.add_usage([used(name, name, 0, 1) for name in tenants])
+    drafted(store)
+    failures: list[Reason] = []
+
+    def issue(names: list[str]) -> None:
+        for name in names:
+            try:
+                store.billing.issue(name, "2026-11", series="2026", at=END_S, by="root")
+            except CalabashError as error:
+                failures.append(error.reason)
+
+    threads = [threading.Thread(target=issue, args=([*tenants[i::3], "nobody", tenants[0]],)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [bill.number for bill in store.billing.bills(ALL)] == [f"2026-{i:06}" for i in range(1, 13)]
+    assert set(failures) <= {Reason.NOT_FOUND, Reason.CONFLICT}
+    assert len(failures) == 6
+
+
+def test_no_statement_changes_or_deletes_what_was_issued(url: str, store: Store, books: Billing) -> None:
+    store.add_usage([used("a", "vision", 0, 10)])
+    drafted(store)
+    number = books.issue("draft-2026-11-vision", by="root").number
+    before = store.billing.bill(number)
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    for statement in (
+        "UPDATE invoices SET net = '0.01'",
+        "DELETE FROM invoices",
+        "UPDATE invoice_lines SET amount = '0.01' WHERE position = 1",
+        "DELETE FROM invoice_lines",
+        "TRUNCATE invoices CASCADE",
+    ):
+        with pytest.raises(DBAPIError), engine.begin() as connection:
+            connection.execute(sa.text(statement))
+    engine.dispose()
+    assert store.billing.bill(number) == before
+
+
+def test_a_database_that_was_migrated_guards_its_invoices_too(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    row = "'n','t','2026-11','invoice',NULL,'EUR','1','1',0,'me','{}'"
+    with database.transaction() as connection:
+        connection.execute(sa.text(f"INSERT INTO invoices VALUES ({row})"))
+    for statement in ("UPDATE invoices SET net = '2'", "DELETE FROM invoices"):
+        with (
+            pytest.raises(CalabashError, match="an issued invoice never changes"),
+            database.transaction() as connection,
+        ):
+            connection.execute(sa.text(statement))
+    database.close()
+
+
+def test_who_reads_a_month_does_not_hold_up_who_writes(store: Store) -> None:
+    store.add_usage([used(f"a{i}", "vision", i, i + 1) for i in range(20)])
+    pages = store.usage_reader.pages(from_s=BEGIN_S, to_s=END_S)
+    with Database(store.url).reading() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM usage")).scalar_one() == 20
+        store.add_usage([used("b", "vision", 0, 1)])
+        assert connection.execute(sa.text("SELECT count(*) FROM usage")).scalar_one() in {20, 21}
+    assert sum(len(page) for page in pages) == 21
+
+
+def test_usage_is_summed_as_asked_and_only_of_what_may_be_seen(store: Store, books: Billing) -> None:
+    store.add_usage(
+        [
+            used("a", "vision", 0, 10),
+            used("b", "vision", -2, 2, project="q", user="bob"),
+            used("c", "speech", 0, 4, user="ann"),
+        ]
+    )
+
+    def sums(by: str, **seen: object) -> list[tuple[object, ...]]:
+        asked = billing.UsageQuestion(by=by, from_s=BEGIN_S, to_s=END_S)
+        shown = {"tenants": None, "user": ""} | seen
+        found = books.usage(asked, **shown).items  # type: ignore[arg-type]
+        return [
+            (*(getattr(i, name) for name in by.split(",")), round(i.gpu_hours, 6), round(i.busy_hours, 6))
+            for i in found
+        ]
+
+    assert sums("tenant") == [("speech", 4, 2), ("vision", 12, 6)]
+    assert sums("tenant,project") == [("speech", "p", 4, 2), ("vision", "p", 10, 5), ("vision", "q", 2, 1)]
+    assert sums("user", tenants=frozenset(), user="bob") == [("bob", 2, 1)]
+    assert sums("tenant", tenants=frozenset({"speech"}), user="bob") == [("speech", 4, 2), ("vision", 2, 1)]
+    with pytest.raises(CalabashError, match="cannot be summed by colour"):
+        sums("colour")
+
+
+def test_what_was_spent_is_counted_in_a_process_of_its_own(store: Store) -> None:
+    books = Billing(store, VirtualClock(now_s=END_S - 3600))
+    books.put_tariff(TARIFF)
+    store.add_usage([used("a", "vision", 0, 10)])
+    assert books.spent("vision") is None, "the first question starts the count and does not wait for it"
+    for running in books._counting.values():
+        running.result(timeout=120)
+    found = books.spent("vision")
+    assert found is not None
+    assert (found.amount, found.currency) == (Decimal("10.00"), "EUR")
+    assert books.spent("speech") is None
+    books.close()
+
+
+def test_a_draft_of_a_pool_is_made_by_a_process_that_is_told_the_database_on_its_input(
+    store: Store, books: Billing
+) -> None:
+    store.add_usage([used("a", "vision", 0, 10)])
+    made = books.draft(billing.InvoiceOrder(month="2026-11")).result(timeout=120)
+    assert [(one.number, one.net) for one in made] == [(draft_number("vision", "2026-11"), "10.00")]
+
+
+def test_a_tariff_comes_back_as_it_was_applied(books: Billing) -> None:
+    later = msgspec.structs.replace(TARIFF, valid_from="2027-01-01")
+    books.put_tariff(later)
+    books.put_tariff(later)
+    assert books.tariffs() == [TARIFF, later]
+    price = msgspec.structs.replace(TARIFF.prices[0], window="night")
+    wrong = msgspec.structs.replace(TARIFF, prices=[price])
+    with pytest.raises(CalabashError, match="names window night"):
+        books.put_tariff(wrong)
