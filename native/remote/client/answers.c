@@ -18,13 +18,19 @@ static cb_notice_taker *takers[CB_NOTICE_COUNT];
 static struct { /* bytes that came and are not yet looked at; by whoever reads */
     uint8_t bytes[64 << 10];
     size_t from, to;
+    bool
+        little; /* what comes next is a header before bulk data, which is to go straight to where it belongs */
 } inbox;
+
+#define STRAIGHT_BYTES 4096
+#define HEADER_BYTES   (sizeof(struct cb_frame) + sizeof(uint64_t)) /* with the result */
 
 static bool fill(void)
 {
     bool gone = false;
     inbox.from = inbox.to = 0;
-    inbox.to = cb_link_receive(&cb_line.link, inbox.bytes, sizeof inbox.bytes, true, &gone);
+    size_t room = inbox.little ? HEADER_BYTES : sizeof inbox.bytes;
+    inbox.to = cb_link_receive(&cb_line.link, inbox.bytes, room, true, &gone);
     cb_counters.received_bytes += inbox.to;
     return inbox.to != 0;
 }
@@ -34,7 +40,7 @@ bool cb_notice_receive(void *into, size_t bytes)
     uint8_t *at = into;
     while (bytes) {
         size_t ready = inbox.to - inbox.from;
-        if (!ready && bytes >= sizeof inbox.bytes) { /* much: straight to where it belongs */
+        if (!ready && bytes >= STRAIGHT_BYTES) { /* much: straight to where it belongs */
             bool gone = false;
             size_t got = cb_link_receive(&cb_line.link, at, bytes, true, &gone);
             if (!got) return false;
@@ -82,6 +88,7 @@ static bool take_answer(const struct cb_frame *f)
     uint64_t result;
     struct cb_answer *a = expected(f->seq);
     if (!a || f->bytes < sizeof result || !cb_notice_receive(&result, sizeof result)) return false;
+    inbox.little = a->bulk_left && f->flags & CB_FRAME_PART;
     size_t rest = f->bytes - sizeof result;
     if (a->bulk_left && result == CUDA_SUCCESS) {
         if (rest > a->bulk_left || !cb_notice_receive(a->bulk, rest)) return false;

@@ -11,8 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAUSE_NS 20000
-#define IDLE_MAX 50 /* pauses without a command */
+#define PAUSE_NS     20000
+#define PAUSE_MAX_NS 500000 /* while somebody else is sending much */
+#define IDLE_MAX     50     /* pauses without a command */
 
 static uint32_t asleep; /* 1: waits to be woken */
 static bool started;
@@ -32,10 +33,15 @@ static void *run(void *nothing)
 {
     (void)nothing;
     prctl(PR_SET_NAME, "calabash-send");
+    long pause_ns = PAUSE_NS;
     for (unsigned idle = 0;;) {
-        struct timespec pause = {0, PAUSE_NS};
+        struct timespec pause = {0, pause_ns};
         nanosleep(&pause, NULL);
-        if (pthread_mutex_trylock(&cb_line.lock)) continue; /* somebody is sending */
+        if (pthread_mutex_trylock(&cb_line.lock)) { /* somebody is sending */
+            pause_ns = pause_ns < PAUSE_MAX_NS / 2 ? 2 * pause_ns : PAUSE_MAX_NS;
+            continue;
+        }
+        pause_ns = PAUSE_NS;
         idle = cb_line.filled ? 0 : idle + 1;
         bool alive = cb_line_flush();
         pthread_mutex_unlock(&cb_line.lock);

@@ -10,7 +10,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define CHUNK_BYTES (256u << 10)
+#define CHUNK_BYTES \
+    (260u << 10) /* what is encrypted is still in the cache; a piece of a copy and its header fit */
 #define ACK_BYTES   (1u << 20) /* received and not yet told */
 #define ASIDE_BYTES (4u << 20) /* read by who only waits to send */
 #define FIRST_BYTES 16384u     /* what goes into one record */
@@ -288,6 +289,8 @@ static bool send_part(struct resumed *r, const uint8_t *data, size_t bytes)
         size_t room = CB_KEPT_BYTES - (r->given - r->arrived), place = r->given % CB_KEPT_BYTES;
         if (room > CB_KEPT_BYTES - place) room = CB_KEPT_BYTES - place;
         if (room > bytes) room = bytes;
+        if (room > CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES)
+            room = CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES;
         if (!room) { /* until something has arrived; whoever receives learns it, and that may be us */
             push(r);
             if (read_aside(r) || r->state != UP) continue;

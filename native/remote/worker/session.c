@@ -12,10 +12,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define INBOX_BYTES (256u << 10)
+#define INBOX_BYTES  (256u << 10)
+#define LITTLE_BYTES 64u /* a command before its bulk data */
+#define MUCH_BYTES   (64u << 10)
 
 static struct {      /* of the thread that reads commands */
     size_t from, to; /* in the inbox */
+    bool little; /* much bulk data came, so more of it is likely: it is to go straight to where it belongs */
     uint8_t inbox[INBOX_BYTES] __attribute__((aligned(64)));
 } line;
 
@@ -27,7 +30,7 @@ static bool more(void)
         line.to -= line.from;
         line.from = 0;
     }
-    size_t got = cb_channel_receive(line.inbox + line.to, INBOX_BYTES - line.to);
+    size_t got = cb_channel_receive(line.inbox + line.to, line.little ? LITTLE_BYTES : INBOX_BYTES - line.to);
     line.to += got;
     return got != 0;
 }
@@ -106,6 +109,7 @@ static bool take_command(struct cb_request *q, const struct cb_served *s)
     q->at = (const uint8_t *)arguments;
     q->end = q->at + words;
     q->bulk = q->frame.bytes - words;
+    line.little = q->bulk >= MUCH_BYTES;
     return true;
 }
 
