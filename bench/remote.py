@@ -1,5 +1,7 @@
 """What it costs that the card is elsewhere: the same program on the driver itself, through memory that is shared with its
-worker, and over TCP, open and with TLS; beside them, in the same run, what TCP costs that carries nothing of ours.
+worker, and over TCP, open and with TLS; beside them, in the same run, what TCP and TLS cost that carry nothing of ours.
+
+Figures are medians of rounds; a ratio is taken within each round, for other work on the machine slows both sides of it.
 
 ``--rtt 1ms`` puts so much between program and server, by a proxy, and measures what waits for answers, and no rates.
 """
@@ -14,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from tests.native.remote_world import OpenDoor, RemoteNode
 from tests.native.sim_cuda_programs import CudaNode
 
 from bench._lab import KERNELS, program
+from bench._plain_tls import tls_gib_s
 from bench._report import Report, run
 
 LAUNCHES_S, RING_LAUNCHES_S = 500_000, 1_000_000
@@ -31,6 +35,7 @@ RING_QUESTION_US, OVER_PING_US = 10, 10
 COPY_RATIO, TLS_RATIO = 0.90, 0.85
 START_QUESTIONS = 5
 BULK_BYTES = 64 << 20
+WAYS = ("local", "ring", "socket", "tcp", "tls")
 
 
 class Place:
@@ -85,61 +90,115 @@ def _place(delay_s: float = 0.0) -> Iterator[Place]:
         yield p
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """All ways once, and what carries nothing of ours before and after each: other work on the machine comes and goes."""
+
+    runs: dict[str, dict[str, Any]]
+    ping_us: float
+    tcp_gib_s: dict[str, float]  # TCP alone, around the run of that way
+    tls_gib_s: float  # TLS alone
+
+
+def _round(place: Place, rounds: int) -> Round:
+    runs: dict[str, dict[str, Any]] = {}
+    alone: dict[str, float] = {}
+    before = _wire("bulk", BULK_BYTES)["gib_s"]
+    for way in WAYS:
+        runs[way] = place.calls(way, rounds)
+        after = _wire("bulk", BULK_BYTES)["gib_s"]
+        alone[way] = (before + after) / 2
+        before = after
+    return Round(runs=runs, ping_us=_wire("ping", 5000)["us"], tcp_gib_s=alone, tls_gib_s=tls_gib_s(BULK_BYTES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Medians over rounds: of a figure, or of a ratio within one round."""
+
+    rounds: list[Round]
+
+    def median(self, way: str, what: str) -> float:
+        return statistics.median(float(one.runs[way][what]) for one in self.rounds)
+
+    def of(self, way: str, other: str, what: str) -> float:
+        return statistics.median(float(one.runs[way][what]) / float(one.runs[other][what]) for one in self.rounds)
+
+    def of_tcp(self, way: str, what: str) -> float:
+        return statistics.median(float(one.runs[way][what]) / one.tcp_gib_s[way] for one in self.rounds)
+
+    def of_tls(self, what: str) -> float:
+        return statistics.median(float(one.runs["tls"][what]) / one.tls_gib_s for one in self.rounds)
+
+    def over_ping_us(self, way: str) -> float:
+        return statistics.median(float(one.runs[way]["question_us"]) - one.ping_us for one in self.rounds)
+
+
 def measure(report: Report) -> None:
     """All ways in turn, several times."""
-    rounds, count = (30, 3) if report.quick else (100, 7)
-    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in ("local", "ring", "socket", "tcp", "tls")}
-    pings, bulks = [], []
+    rounds, count = (30, 3) if report.quick else (100, 9)
     with _place() as place:
-        for _ in range(count):
-            pings.append(_wire("ping", 5000)["us"])
-            bulks.append(_wire("bulk", BULK_BYTES)["gib_s"])
-            for way, results in runs.items():
-                results.append(place.calls(way, rounds))
-
-    def median(way: str, what: str) -> float:
-        return statistics.median(float(one[what]) for one in runs[way])
-
-    ping, bulk = statistics.median(pings), statistics.median(bulks)
+        all_ = Rounds(rounds=[_round(place, rounds) for _ in range(count)])
+    ping = statistics.median(one.ping_us for one in all_.rounds)
     report.add("TCP alone: 64 bytes and back", ping, "us")
-    report.add("TCP alone: 64 MiB", bulk, "GiB/s")
-    local_s, local_ns = median("local", "launches_s"), median("local", "launch_ns")
-    for way, least in (("ring", RING_LAUNCHES_S), ("tcp", LAUNCHES_S)):
-        sending = 1e9 / median(way, "launch_p10_ns")
-        report.add(f"{way}: launches sent", sending, "1/s", at_least=least, detail="bursts of 1,000, the fast tenth")
-    for way in ("ring", "tcp", "tls"):
-        detail = f"the driver itself {local_ns:.0f} ns"
-        report.add(f"{way}: launch to its caller", median(way, "launch_ns"), "ns", at_most=LAUNCH_NS, detail=detail)
-        rate = median(way, "launches_s")
-        detail = f"{rate / local_s:.2f} of the driver itself, {local_s:,.0f}"
-        report.add(f"{way}: launches done", rate, "1/s", at_least=LAUNCHES_S, detail=detail)
-    fastest = min(float(one["launch_p10_ns"]) for one in runs["ring"])
-    report.add("ring: launch to its caller, steady", fastest, "ns", at_most=STEADY_NS)
-    report.add("ring: question", median("ring", "question_us"), "us", at_most=RING_QUESTION_US)
+    report.add("TCP alone: 64 MiB", statistics.median(one.tcp_gib_s["tcp"] for one in all_.rounds), "GiB/s")
+    report.add(
+        "TLS alone: 64 MiB",
+        statistics.median(one.tls_gib_s for one in all_.rounds),
+        "GiB/s",
+        detail="OpenSSL, AES-128-GCM",
+    )
+    _launches(report, all_)
+    report.add("ring: question", all_.median("ring", "question_us"), "us", at_most=RING_QUESTION_US)
     for way in ("socket", "tcp", "tls"):
-        detail = f"ping-pong {ping:.1f} us"
-        took = median(way, "question_us")
-        report.add(f"{way}: question", took, "us", at_most=ping + OVER_PING_US, detail=detail)
-    _copies(report, median, bulk)
+        took = all_.median(way, "question_us")
+        more = all_.over_ping_us(way)
+        report.add(f"{way}: question", took, "us", detail=f"ping-pong {ping:.1f} us")
+        report.add(f"{way}: question, over a ping-pong", more, "us", at_most=OVER_PING_US)
+    _copies(report, all_)
     for way in ("ring", "tcp", "tls"):
-        report.add(f"{way}: start to the first kernel's end", median(way, "start_ms"), "ms")
-    asked = max(int(one["start_questions"]) for way in ("ring", "tcp", "tls") for one in runs[way])
+        report.add(f"{way}: start to the first kernel's end", all_.median(way, "start_ms"), "ms")
+    asked = max(int(one.runs[way]["start_questions"]) for way in ("ring", "tcp", "tls") for one in all_.rounds)
     report.add("start: questions that are waited for", asked, "", at_most=START_QUESTIONS)
 
 
-def _copies(report: Report, median: Any, bulk: float) -> None:
+def _launches(report: Report, all_: Rounds) -> None:
+    """What the program can send, and what arrives at the simulated driver and is carried out by it."""
+    local_s, local_ns = all_.median("local", "launches_s"), all_.median("local", "launch_ns")
+    report.add("the driver itself: launches done", local_s, "1/s")
+    for way, least in (("ring", RING_LAUNCHES_S), ("tcp", LAUNCHES_S), ("tls", None)):
+        sending = 1e9 / all_.median(way, "launch_p10_ns")
+        report.add(f"{way}: launches sent", sending, "1/s", at_least=least, detail="bursts of 1,000, the fast tenth")
+        detail = f"the driver itself {local_ns:.0f} ns"
+        report.add(
+            f"{way}: launch to its caller", all_.median(way, "launch_ns"), "ns", at_most=LAUNCH_NS, detail=detail
+        )
+        of = all_.of(way, "local", "launches_s")
+        done = all_.median(way, "launches_s")
+        detail = f"{of:.2f} of the driver itself in the same round"
+        report.add(f"{way}: launches done", done, "1/s", at_least=least, detail=detail)
+    fastest = min(float(one.runs["ring"]["launch_p10_ns"]) for one in all_.rounds)
+    report.add("ring: launch to its caller, steady", fastest, "ns", at_most=STEADY_NS)
+
+
+def _copies(report: Report, all_: Rounds) -> None:
     for kib in (4, 64, 1024, BULK_BYTES >> 10):
         for what in ("in", "out"):
             name = f"{what}_{kib}"
             size = f"{kib} KiB" if kib < 1024 else f"{kib >> 10} MiB"
             goal = COPY_RATIO if kib >> 10 >= 64 else None
+            local = all_.median("local", name)
             for way in ("ring", "tcp"):
-                rate = median(way, name)
-                detail = f"{rate:.2f} GiB/s, the driver itself {median('local', name):.2f}"
-                report.add(f"{way}: copy {what}, {size}, of TCP", rate / bulk, "times", at_least=goal, detail=detail)
-            rate = median("tls", name) / median("tcp", name)
-            goal = TLS_RATIO if goal else None
-            report.add(f"tls: copy {what}, {size}, of tcp", rate, "times", at_least=goal)
+                ratio = all_.of_tcp(way, name)
+                detail = f"{all_.median(way, name):.2f} GiB/s, the driver itself {local:.2f}"
+                report.add(f"{way}: copy {what}, {size}, of TCP", ratio, "times", at_least=goal, detail=detail)
+            tls = all_.of("tls", "tcp", name)
+            report.add(f"tls: copy {what}, {size}, of tcp", tls, "times", at_least=TLS_RATIO if goal else None)
+            if not goal:
+                continue
+            alone = all_.of_tls(name)
+            detail = f"{all_.median('tls', name):.2f} GiB/s"
+            report.add(f"tls: copy {what}, {size}, of TLS alone", alone, "times", detail=detail)
 
 
 def measure_far(report: Report, rtt_s: float) -> None:
