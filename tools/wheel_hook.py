@@ -47,3 +47,6 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg, misc, unused-ign
         build_data["pure_python"] = False
         build_data["tag"] = tag_of(native)
         build_data["force_include"][str(native)] = "calabash/_native"
+        web = Path(self.root) / "src/calabash/_web"
+        if web.is_dir():  # the scripts of others that the console's pages use
+            build_data["force_include"][str(web)] = "calabash/_web"

@@ -74,7 +74,7 @@ class Terminal:
         self.home = home
         self.scratch = scratch
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
-        self.environment = clean | {"CALABASH_HOME": str(home)} | environment
+        self.environment = clean | {"CALABASH_HOME": str(home), "CALABASH_CONSOLE": "off"} | environment
         self.jobs: list[Job] = []
 
     def __call__(self, *words: str, stdin: str = "", code: int | None = 0) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,8 @@ class Failure(Reply, kw_only=True, frozen=True):
 
 
 class Status(Reply, kw_only=True, frozen=True):
-    """The pool. ``membership`` says who decides what belongs to an allocation: the kernel, or a lease file."""
+    """The pool. ``membership`` says who decides what belongs to an allocation: the kernel, or a lease file.
+    ``console``: where a browser finds it; empty: nowhere, and ``console_failure`` says why where it was to be served."""
 
     version: str
     pid: int
@@ -35,6 +36,8 @@ class Status(Reply, kw_only=True, frozen=True):
     arbiter_pid: int
     membership: str
     serves: str
+    console: str = ""
+    console_failure: str = ""
 
 
 class StrangerView(Reply, kw_only=True, frozen=True):

@@ -15,6 +15,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("pool:up", "Start the pool of this machine."),
     "down": ("pool:down", "Stop the pool; running programs stay unless --force."),
     "status": ("pool:status", "Show the pool: devices, allocations, store."),
+    "login-link": ("pool:login_link", "Print a link that logs you in to the console, once."),
     "doctor": ("doctor:doctor", "Check what the pool needs and name what is missing."),
     "run": ("runhelp:run", "Run a program on a slice of a GPU."),
     "ps": ("view:ps", "List allocations."),

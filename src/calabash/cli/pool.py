@@ -36,11 +36,20 @@ MEMBERSHIP = {
     show_default=True,
     help="What happens to processes that are on a card without a slice: told of, the card drained, or killed.",
 )
+@click.option(
+    "--console",
+    metavar="HOST:PORT",
+    default="default",
+    envvar="CALABASH_CONSOLE",
+    help="Where to serve the console and the API, or off. Default: as pool.toml says, else 127.0.0.1:7432.",
+)
+@click.option("--insecure", is_flag=True, help="Serve them without TLS where other machines can reach them.")
 @click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
-def up(sim: str | None, db: str | None, strangers: str, foreground: bool) -> None:
+def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecure: bool, foreground: bool) -> None:
     """Start the pool of this machine, with its real cards or with a simulated node."""
     directory = home()
     command = [sys.executable, "-m", "calabash.standalone.daemon", "--home", str(directory), "--strangers", strangers]
+    command += ["--console", console, *(["--insecure"] if insecure else [])]
     if sim:
         command += ["--sim", sim]
     if foreground:
@@ -62,6 +71,29 @@ def up(sim: str | None, db: str | None, strangers: str, foreground: bool) -> Non
     status = client().get("/v1/status")
     count = f"{status['devices']} device{'' if status['devices'] == 1 else 's'}"
     click.echo(f"pool is up: {count}, {where(status)}, pid {status['pid']}")
+    if status["console"]:
+        click.echo(f"console: {_login_link(status['console'])}")
+    elif status["console_failure"]:
+        click.echo(f"no console: {status['console_failure']}; try --console HOST:PORT with another port, or off")
+
+
+def _login_link(console: str) -> str:
+    """A link that logs whoever opens it in as this user, once."""
+    code = client().post("/v1/tokens", {"login": True})["secret"]
+    return f"{console}/login#{code}"
+
+
+@click.command("login-link")
+def login_link() -> None:
+    """Print a link that logs you in to the console, once, within ten minutes."""
+    status = client().get("/v1/status")
+    if not status["console"]:
+        raise CalabashError(
+            status["console_failure"] or "this pool serves no console",
+            reason=Reason.NOT_FOUND,
+            hint="start it with `calabash up --console HOST:PORT`",
+        )
+    click.echo(_login_link(status["console"]))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:
@@ -151,6 +183,7 @@ def status(fmt: str) -> None:
         ("driver", str(body.get("driver") or "-")),
         ("store", str(body["db"])),
         ("home", str(body["home"])),
+        ("console", str(body["console"] or body["console_failure"] or "off")),
     ]
     for name, text in rows:
         click.echo(f"{name:<12}{text}")

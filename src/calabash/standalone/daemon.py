@@ -21,6 +21,7 @@ import structlog
 from calabash.agent.inventory import no_devices
 from calabash.agent.node import NodeAgent
 from calabash.agent.strangers import StrangerPolicy
+from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.library import shim_library, simulated_environment
@@ -31,6 +32,7 @@ from calabash.seams.pool.client import socket_path
 from calabash.seams.store import open_store
 from calabash.standalone.auditing import AuditTrail
 from calabash.standalone.fairness import Fairness
+from calabash.standalone.gateway import OFF, ConsoleDoor, gateway_socket
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
 from calabash.standalone.home import DATABASE_FILE, listening, own_home
@@ -64,6 +66,13 @@ def main() -> int:
         default=StrangerPolicy.TELL.value,
         help="what happens to processes that are on a card without a slice",
     )
+    parser.add_argument(
+        "--console",
+        metavar="HOST:PORT",
+        default=OFF,
+        help="where to serve the console and the API over TCP; `default`: as pool.toml says",
+    )
+    parser.add_argument("--insecure", action="store_true", help="serve it without TLS where others can reach it")
     arguments = parser.parse_args()
     configure()
     try:
@@ -128,6 +137,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     )
     stack.callback(pool.billing.close)
     fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
+    door = stack.enter_context(_console(arguments, settings.console))
     context = Context(
         home=home,
         sim=sim,
@@ -135,6 +145,8 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         driver=", ".join(f"{d.vendor} {d.driver_version()}" for d in drivers),
         arbiter_pid=agent.arbiter_pid,
         fairness=fairness,
+        console=door.url,
+        console_failure=door.failure,
     )
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener)
@@ -142,6 +154,13 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     audit = AuditTrail(home, store.audit, SystemClock())
     audit.start()
     stack.callback(audit.stop)
+    listeners, token_socket = [listener], ""
+    if door.listener is not None:
+        listeners.append(stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)))
+        token_socket = str(gateway_socket(home))
+        listening(Path(token_socket), listeners[1], mode=0o600)
+        stack.callback(Path(token_socket).unlink, missing_ok=True)
+        door.serve(token_socket, credential=pool.tokens.gateway().secret)
     keeper = Housekeeper(store=store, clock=SystemClock(), kept=settings.journal.retention(), log_file=home / LOG_FILE)
     keeper.start()
     stack.callback(keeper.stop)
@@ -149,9 +168,16 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    server = Server(listener, fairness)
+    server = Server(listeners, fairness, token_socket=token_socket)
     server.run(application(pool, context, audit=audit, stop=server.stop))
     log.info("pool is down")
+
+
+def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleDoor:
+    """What the command line says goes before the file."""
+    listen = settings.listen if arguments.console == "default" else arguments.console
+    wanted = msgspec.structs.replace(settings, listen=listen, insecure=settings.insecure or arguments.insecure)
+    return ConsoleDoor(wanted)
 
 
 def _possible(limits: Limits) -> Limits:

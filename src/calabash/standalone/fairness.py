@@ -98,7 +98,7 @@ class Fairness:
             yield
 
     @asynccontextmanager
-    async def reply(self, uid: int) -> AsyncIterator[None]:
+    async def reply(self, uid: int | str) -> AsyncIterator[None]:
         """Room for one reply in the buffers."""
         async with self._user(uid).replies:
             yield

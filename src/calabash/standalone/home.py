@@ -65,12 +65,14 @@ def tighten(home: Path) -> None:
                 path.chmod(0o600)
 
 
-def listening(path: Path, listener: socket.socket) -> None:
-    """Bind the pool's socket. We hold the lock, so a socket that is there belongs to a dead pool."""
+def listening(path: Path, listener: socket.socket, *, mode: int = 0o666) -> None:
+    """Bind a socket of the pool's; everybody may ask it unless ``mode`` says otherwise.
+
+    We hold the lock, so a socket that is there belongs to a dead pool.
+    """
     if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
         raise CalabashError(f"{path} is not a socket", reason=Reason.BAD_FILE, hint="move it away")
     path.unlink(missing_ok=True)
     listener.bind(str(path))
-    # Everybody may ask; what they may do is decided by who they are.
-    path.chmod(0o666)
+    path.chmod(mode)  # what they may do is decided by who they are
     listener.listen(1024)

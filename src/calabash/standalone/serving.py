@@ -5,12 +5,13 @@ for a bounded time only.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import select
 import socket
 import struct
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -24,6 +25,7 @@ from calabash.standalone.turns import Turns
 
 HEADER_S = 10.0
 ACCEPTED_AT_ONCE = 16
+WATCHED = "/v1/changes"  # it waits for what is to be told, and then tells little
 _REFUSED_AT_ONCE = 256
 _SO_PEERPIDFD = 77
 _SCOPE_KEY = "calabash"
@@ -91,14 +93,17 @@ class Protocol(H11Protocol):
 
     fairness: Fairness  # set on a subclass, one per pool, like the next
     turns: Turns
-    token_required = False  # whether it is not enough to be a process of this machine
+    token_socket = ""  # where it is not enough to be a process of this machine
+    token_required = False
     caller: Caller | None = None
     _patience: asyncio.TimerHandle | None = None
     _uid = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._uid = peer_of(transport.get_extra_info("socket")).uid
+        connection = transport.get_extra_info("socket")
+        self._uid = peer_of(connection).uid
+        self.token_required = connection.getsockname() == self.token_socket
         transport.pause_reading()
         self._wait_for_request()
         self.turns.begin(self._uid, self._begin)
@@ -199,13 +204,16 @@ class Fair:
             return
         connection = connection_of(scope)
         assert connection.caller is not None
-        uid = connection.caller.peer.uid
+        uid: int | str = connection.caller.peer.uid
         connection.request_begun()
-        admitted = await self._fairness.admit(uid, gone=connection.hung_up)
-        await self._turns.turn(uid)
-        if not admitted or connection.hung_up():
-            connection.drop()
-            return
+        if connection.token_required:  # the gateway holds each token to its rate; here it stands for many users
+            uid = _shown_token(scope)
+        else:
+            admitted = await self._fairness.admit(connection.caller.peer.uid, gone=connection.hung_up)
+            await self._turns.turn(connection.caller.peer.uid)
+            if not admitted or connection.hung_up():
+                connection.drop()
+                return
 
         async def send_read(message: Message) -> None:
             """Give up on who does not read."""
@@ -214,7 +222,9 @@ class Fair:
             except TimeoutError:
                 connection.abort()
 
-        if scope["method"] == "GET":  # these replies can be large: they are not even made before there is room for one
+        if (
+            scope["method"] == "GET" and scope["path"] != WATCHED
+        ):  # these replies can be large: they are not even made before there is room for one
             async with self._fairness.reply(uid):
                 await self._application(scope, receive, send_read)
                 await self._until_read(connection)
@@ -231,20 +241,33 @@ class Fair:
             await asyncio.sleep(0.02)
 
 
-class Server:
-    """Serves an application on a listener until it is stopped or a signal comes."""
+def _shown_token(scope: Any) -> str:
+    """A name for whoever shows this token, not the token itself."""
+    shown = b" ".join(value for name, value in scope["headers"] if name == b"authorization")
+    return "token " + hashlib.sha256(shown).hexdigest()
 
-    def __init__(self, listener: Listener, fairness: Fairness) -> None:
-        self._listener = listener
+
+class Server:
+    """Serves an application on its listeners until it is stopped or a signal comes.
+
+    Args:
+        token_socket: the path of the listener where every request must show a token.
+    """
+
+    def __init__(self, listeners: Sequence[Listener], fairness: Fairness, *, token_socket: str = "") -> None:
+        self._listeners = listeners
         self._fairness = fairness
+        self._token_socket = token_socket
         self._server: uvicorn.Server | None = None
-        listener.fairness = fairness
+        for listener in listeners:
+            listener.fairness = fairness
 
     def run(self, application: Application) -> None:
         turns = Turns()
+        bounds = {"fairness": self._fairness, "turns": turns, "token_socket": self._token_socket}
         config = uvicorn.Config(
             Fair(application, self._fairness, turns),
-            http=type("PoolProtocol", (Protocol,), {"fairness": self._fairness, "turns": turns}),
+            http=type("PoolProtocol", (Protocol,), bounds),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -257,7 +280,7 @@ class Server:
             backlog=1024,
         )
         self._server = uvicorn.Server(config)
-        self._server.run(sockets=[self._listener])
+        self._server.run(sockets=list(self._listeners))
 
     def stop(self) -> None:
         """Have ``run`` return."""

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from calabash.agent.card_settings import CardSettings
 from calabash.agent.modes.protocol import WorkerUsers
+from calabash.api.gateway import ConsoleSettings
 from calabash.model.device import REPLICAS, REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.memory import memory_mib
@@ -87,12 +88,13 @@ class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]`` and ``[workers]``."""
+    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]`` and ``[console]``."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
     devices: Devices = Devices()
     workers: Workers = Workers()
+    console: ConsoleSettings = ConsoleSettings()
 
 
 def read_settings(home: Path) -> Settings:

@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.standalone.auditing import AuditTrail
 from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
-from calabash.standalone.handlers.asked import Asked, Context
+from calabash.standalone.handlers.asked import Asked, Context, caller_of
 from calabash.standalone.handlers.audit import AUDIT
 from calabash.standalone.handlers.audited import audited
 from calabash.standalone.handlers.billing import BILLING
@@ -27,7 +27,7 @@ from calabash.standalone.handlers.overview import OVERVIEW
 from calabash.standalone.handlers.simulator import SIMULATOR
 from calabash.standalone.handlers.tenancy import TENANCY
 from calabash.standalone.pool import Pool
-from calabash.standalone.serving import Application
+from calabash.standalone.serving import Application, connection_of
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +62,12 @@ def _failure(_: Asked, error: Exception) -> Response[replies.Failure]:
     return Response(content=content, status_code=status_code, media_type="application/json")
 
 
+async def _known_where_it_must_be(request: Asked) -> None:
+    """What comes over the network shows a token that is good, whatever the route makes of it."""
+    if connection_of(request.scope).token_required:
+        caller_of(request)
+
+
 def application(pool: Pool, context: Context, *, audit: AuditTrail, stop: Callable[[], None]) -> Application:
     """The ASGI application."""
     state = {
@@ -76,6 +82,7 @@ def application(pool: Pool, context: Context, *, audit: AuditTrail, stop: Callab
     routes = Litestar(
         route_handlers=list(HANDLERS),
         state=State(state),
+        before_request=_known_where_it_must_be,
         exception_handlers={Exception: _failure},
         openapi_config=None,
         request_max_body_size=None,  # bounded where it is read

@@ -39,6 +39,8 @@ class Context:
     driver: str
     arbiter_pid: Callable[[], int]
     fairness: Fairness
+    console: str = ""  # where a browser finds it; empty: nowhere
+    console_failure: str = ""  # why it is nowhere
 
 
 def caller_of(request: Asked) -> Caller:

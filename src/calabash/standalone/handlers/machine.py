@@ -41,6 +41,8 @@ async def status(state: State) -> replies.Status:
         arbiter_pid=context.arbiter_pid(),
         membership=snapshot.membership,
         serves=pool.permission.serves(),
+        console=context.console,
+        console_failure=context.console_failure,
     )
 
 

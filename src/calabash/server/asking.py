@@ -1,0 +1,66 @@
+"""The pool as one visitor sees it: every question goes there with that visitor's token, and answers come typed."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.pool.streams import PoolAnswer, PoolStreams
+from calabash.seams.pool.wire import broken, refusal
+
+PAGES_MAX = 50  # of a thousand items: more than any page shows
+SIGNED_OUT = 401
+
+Shape = TypeVar("Shape")
+
+
+class PoolOfVisitor:
+    """Asks with the token of whoever looks at a page."""
+
+    def __init__(self, pool: PoolStreams, token: str) -> None:
+        self._pool = pool
+        self._token = token
+
+    async def get(self, path: str, shape: type[Shape]) -> Shape:
+        """One reply. Raises CalabashError with the pool's reason."""
+        return decoded(await self._pool.ask("GET", path, token=self._token), shape)
+
+    async def pages(self, path: str, shape: type[Any]) -> list[Any]:
+        """All items of a list, page by page, up to what a page can show."""
+        found: list[Any] = []
+        after = ""
+        for _ in range(PAGES_MAX):
+            page = await self.get(f"{path}{'&' if '?' in path else '?'}after={after}" if after else path, shape)
+            found += page.items
+            after = getattr(page, "next", "")
+            if not after:
+                break
+        return found
+
+    async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
+        """A change. Raises CalabashError with the pool's reason."""
+        content = b"" if body is None else msgspec.json.encode(body)
+        return decoded(await self._pool.ask(method, path, content, token=self._token, timeout_s=60.0), shape)
+
+
+class SignedOutError(CalabashError):
+    """The pool knows no such session, or no more."""
+
+
+def decoded(answer: PoolAnswer, shape: type[Shape]) -> Shape:
+    """The body of an answer. Raises CalabashError for a refusal, SignedOutError where a session has ended."""
+    if answer.status < 400:
+        try:
+            return msgspec.json.decode(answer.content, type=shape)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise broken("the pool", f"its answer is not understood: {error}") from None
+    try:
+        said = msgspec.json.decode(answer.content)
+    except msgspec.DecodeError:
+        said = {}
+    refused = refusal(said, status=answer.status, who="the pool")
+    if answer.status == SIGNED_OUT:
+        raise SignedOutError(refused.message, reason=Reason.NOT_AUTHENTICATED, hint=refused.hint)
+    raise refused

@@ -1,0 +1,120 @@
+"""Every route of the API is passed on to the pool as it is, with the token of whoever asks and never without.
+
+Answers of GET have an ETag, a hash of what they say: who has seen it gets 304 and no body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from calabash.api.routes import ROUTES
+from calabash.api.tenancy import SessionOrder
+from calabash.model.errors import CalabashError, Reason
+from calabash.server.credentials import (
+    CSRF_HEADER,
+    SAFE_METHODS,
+    credential_of,
+    require_csrf,
+    require_own_page,
+    session_cookie,
+)
+from calabash.server.guard import Receive, Send, headers_of, refuse
+from calabash.server.routing import RouteTable
+from calabash.server.settings import Gateway
+
+WAIT_S = 3700.0  # a request for a slice may wait for an hour
+_EXCHANGE = ("POST", "/v1/sessions")  # here a login code is what is shown
+_STATUS = {Reason.NOT_AUTHENTICATED: 401, Reason.NOT_PERMITTED: 403, Reason.TIMEOUT: 504, Reason.BAD_REQUEST: 400}
+CHALLENGE = (b"www-authenticate", b'Bearer realm="calabash"')
+
+
+class Forwarder:
+    """An ASGI application for everything below ``/v1``."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._table = RouteTable(ROUTES)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            await self._passed_on(scope, receive, send)
+        except CalabashError as error:
+            status = _STATUS.get(error.reason, 503)
+            await refuse(send, status, error, *([CHALLENGE] if status == 401 else []))
+
+    async def _passed_on(self, scope: Any, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
+        found = self._table.find(method, path)
+        if found.route is None:
+            await _unknown(send, method, path, found.allowed)
+            return
+        headers = headers_of(scope)
+        secure = scope["scheme"] == "https"
+        credential = credential_of(headers, secure=secure)
+        exchange = not credential.token and (method, path) == _EXCHANGE
+        if not credential.token and not exchange:
+            raise CalabashError(
+                "no token came with the request",
+                reason=Reason.NOT_AUTHENTICATED,
+                hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
+            )
+        if credential.cookie and method not in SAFE_METHODS:
+            require_own_page(headers, scheme=scope["scheme"])
+            require_csrf(credential, headers.get(CSRF_HEADER, ""))
+        query = scope.get("query_string", b"").decode("latin-1")
+        body = await _body(receive)
+        if exchange:
+            _require_code(body)
+        token = self._gateway.credential if exchange else credential.token
+        target = f"{path}?{query}" if query else path
+        answer = await self._gateway.pool.ask(method, target, body, token=token, timeout_s=WAIT_S)
+        given = [(b"content-type", answer.headers.get("content-type", "application/json").encode("latin-1"))]
+        if answer.status == 401:
+            given.append(CHALLENGE)
+            if credential.cookie:  # the session has ended: the browser need not show it again
+                given.append((b"set-cookie", session_cookie("", secure=secure).encode()))
+        content = answer.content
+        status = answer.status
+        if method == "GET" and status == 200:
+            tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+            given += [(b"etag", tag.encode()), (b"cache-control", b"private, no-cache")]
+            if tag in [word.strip().removeprefix("W/") for word in headers.get("if-none-match", "").split(",")]:
+                status, content = 304, b""
+        if status != 304:
+            given.append((b"content-length", str(len(content)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": given})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
+
+
+def _require_code(body: bytes) -> None:
+    """The gateway's own word is for login codes only: it vouches for nobody because a stranger says so."""
+    try:
+        order = msgspec.json.decode(body, type=SessionOrder)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CalabashError(f"the request is not understood: {error}", hint="see /v1/openapi.json") from None
+    if not order.code or order.subject:
+        raise CalabashError("a session is for a login code", reason=Reason.NOT_PERMITTED, hint="calabash login-link")
+
+
+async def _unknown(send: Send, method: str, path: str, allowed: tuple[str, ...]) -> None:
+    if allowed:
+        error = CalabashError(f"{method} is not a method of {path}", hint=f"it has {', '.join(allowed)}")
+        await refuse(send, 405, error, (b"allow", ", ".join(allowed).encode()))
+        return
+    error = CalabashError(f"there is no route {path}", reason=Reason.NOT_FOUND, hint="see /v1/openapi.json")
+    await refuse(send, 404, error)
+
+
+async def _body(receive: Receive) -> bytes:
+    found = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CalabashError("the request broke off, or its body is too large", reason=Reason.BAD_REQUEST)
+        found += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(found)

@@ -1,0 +1,39 @@
+"""What all parts of one running gateway share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from calabash.api.gateway import ConsoleSettings
+from calabash.seams.pool.streams import PoolStreams
+from calabash.server.hosts import Hosts
+from calabash.server.limits import Buckets
+from calabash.server.static import StaticFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """``credential`` is the gateway's own, for the exchange of login codes. ``requests`` by token or address, ``refusals`` by
+    address: who guesses tokens is slowed down."""
+
+    pool: PoolStreams
+    credential: str = field(repr=False)
+    hosts: Hosts
+    static: StaticFiles
+    settings: ConsoleSettings
+    requests: Buckets
+    refusals: Buckets
+
+    @classmethod
+    def of(cls, settings: ConsoleSettings, pool: PoolStreams, *, credential: str) -> Gateway:
+        """A gateway to that pool."""
+        limits = settings.limits
+        return cls(
+            pool=pool,
+            credential=credential,
+            hosts=Hosts(settings.hosts),
+            static=StaticFiles(),
+            settings=settings,
+            requests=Buckets(limits.requests_per_second, limits.requests_at_once),
+            refusals=Buckets(limits.refused_per_minute / 60.0, limits.refused_per_minute),
+        )

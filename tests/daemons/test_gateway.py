@@ -1,0 +1,181 @@
+"""The console's gateway beside a real pool: when it runs, what it may, and how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemons.world import World, until
+
+from calabash.model.errors import CalabashError
+from calabash.seams.host.processes import identify
+
+OPTIONS = ("--console", "127.0.0.1:0")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "home", "1xT4", options=OPTIONS)
+    made.up()
+    yield made
+    made.close()
+
+
+def _address(world: World) -> tuple[str, int]:
+    url: str = world.client.get("/v1/status")["console"]
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return host, int(port)
+
+
+def _ask(
+    address: tuple[str, int], method: str, path: str, body: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def _gateways(world: World) -> list[int]:
+    """The pool's children that are its gateway."""
+    assert world.daemon is not None
+    found = []
+    for task in Path(f"/proc/{world.daemon.pid}/task").iterdir():
+        with suppress(OSError):
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return [pid for pid in found if b"calabash.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def _token(world: World, **order: Any) -> str:
+    secret: str = world.client.post("/v1/tokens", order)["secret"]
+    return secret
+
+
+def test_a_pool_whose_console_nobody_opens_has_no_gateway_and_the_first_who_comes_is_served(world: World) -> None:
+    address = _address(world)
+    assert _gateways(world) == []
+    status, headers, content = _ask(address, "GET", "/login")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b"<form" in content
+    (gateway,) = _gateways(world)
+    if os.geteuid() == 0:
+        status_lines = Path(f"/proc/{gateway}/status").read_text().splitlines()
+        said = {line.partition(":")[0]: line.partition(":")[2].split() for line in status_lines}
+        assert said["Uid"] == ["63999"] * 4
+        assert said["Groups"] == []
+        assert said["NoNewPrivs"] == ["1"]
+
+
+def test_a_login_link_opens_the_console_once_and_a_token_opens_the_api(world: World) -> None:
+    address, code = _address(world), _token(world, login=True)
+    form = {"content_type": "application/x-www-form-urlencoded"}
+    status, headers, _ = _ask(address, "POST", "/login", f"code={code}", **form)
+    assert status == 303
+    cookie = headers["set-cookie"].partition(";")[0]
+    assert _ask(address, "GET", "/", cookie=cookie)[0] == 200
+    assert _ask(address, "POST", "/login", f"code={code}", **form)[0] == 401
+    bearer = f"Bearer {_token(world, note='test')}"
+    devices = json.loads(_ask(address, "GET", "/v1/devices", authorization=bearer)[2])
+    assert [d["model"] for d in devices["items"]] == ["Tesla T4"]
+    queue = json.dumps({"deserved": 1})
+    assert _ask(address, "PUT", "/v1/queues/train", queue, authorization=bearer)[0] == 200
+    assert "train" in [q["name"] for q in world.client.get("/v1/queues")["items"]]
+
+
+def test_no_token_and_a_wrong_one_get_nothing_not_even_what_every_local_user_may_see(world: World) -> None:
+    address = _address(world)
+    for path in ("/v1/status", "/v1/devices", "/v1/queues", "/v1/overview"):
+        assert _ask(address, "GET", path)[0] == 401
+        assert _ask(address, "GET", path, authorization="Bearer cal_aaaaaaaaaa_nonsense")[0] == 401
+    with socket.socket(socket.AF_UNIX) as direct:
+        direct.connect(str(world.home / "gateway.sock"))
+        direct.sendall(b"GET /v1/status HTTP/1.0\r\n\r\n")
+        assert direct.recv(4096).split()[1] == b"401"
+    assert (world.home / "gateway.sock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_gateway_that_dies_is_started_again_and_one_whose_pool_is_killed_ends(world: World) -> None:
+    address = _address(world)
+    _ask(address, "GET", "/login")
+    (first,) = _gateways(world)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: first not in _gateways(world), what="the pool to have seen that it died")
+    assert _ask(address, "GET", "/login")[0] == 200
+    (second,) = _gateways(world)
+    running = identify(second)
+    assert second != first
+    world.kill()
+    until(lambda: identify(second) != running, what="the gateway to end with its pool")
+    with pytest.raises(OSError, match="refused"):
+        _ask(address, "GET", "/login")
+
+
+def test_going_down_takes_the_gateway_along(world: World) -> None:
+    _ask(_address(world), "GET", "/login")
+    (gateway,) = _gateways(world)
+    running = identify(gateway)
+    world.client.post("/v1/shutdown", {"force": True})
+    assert world.daemon is not None
+    world.daemon.wait(60)
+    assert identify(gateway) != running
+    assert not (world.home / "gateway.sock").exists()
+
+
+def test_a_port_that_is_taken_leaves_the_pool_up_and_says_so(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        there = f"127.0.0.1:{taken.getsockname()[1]}"
+        world = World(tmp_path / "home", "1xT4", options=("--console", there))
+        try:
+            status = world.up()
+            assert status["console"] == ""
+            assert there in status["console_failure"]
+            assert "already in use" in status["console_failure"]
+            assert [d["model"] for d in world.devices()] == ["Tesla T4"]
+        finally:
+            world.close()
+
+
+@pytest.mark.parametrize(
+    ("listen", "said"),
+    [("0.0.0.0:0", "without TLS"), ("nonsense", "is not HOST:PORT"), ("127.0.0.1:70000", "is not HOST:PORT")],
+)
+def test_an_address_that_cannot_be_meant_is_refused_at_the_start(tmp_path: Path, listen: str, said: str) -> None:
+    world = World(tmp_path / "home", "1xT4", options=("--console", listen))
+    try:
+        with pytest.raises(AssertionError, match=said):
+            world.up()
+    finally:
+        world.close()
+
+
+def test_without_a_console_there_is_neither_a_socket_for_it_nor_a_gateway(tmp_path: Path) -> None:
+    world = World(tmp_path / "home", "1xT4")
+    try:
+        status = world.up()
+        assert (status["console"], status["console_failure"]) == ("", "")
+        assert not (world.home / "gateway.sock").exists()
+    finally:
+        world.close()
+
+
+def test_a_program_cannot_be_entered_from_the_network(world: World) -> None:
+    bearer = f"Bearer {_token(world)}"
+    body = json.dumps({"command": ["true"], "enter": True})
+    status, _, content = _ask(_address(world), "POST", "/v1/allocations", body, authorization=bearer)
+    assert status >= 400, content
+    assert status < 500, content
+    with pytest.raises(CalabashError):
+        world.client.get("/v1/allocations/none/why")

@@ -1,0 +1,149 @@
+"""A gateway with a pool that stands in, asked in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from calabash.api.gateway import ConsoleSettings, GatewayLimits
+from calabash.api.replies import Status
+from calabash.api.tenancy import IssuedTokenReply, Me
+from calabash.seams.pool.streams import PoolAnswer, PoolStreams
+from calabash.server.application import gateway_application
+from calabash.server.settings import Gateway
+
+SESSION = "cal_abcdefghjk_session"
+GATEWAY = "cal_gatewaygat_credential"
+CODE = "cal_codecodeco_code"
+HOST = "localhost:7432"
+STATUS = {f.name: 0 if f.type in {int, float} else "" for f in msgspec.structs.fields(Status)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What came to the pool."""
+
+    method: str
+    path: str
+    token: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """An answer of the gateway."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.content)
+
+
+class PoolStandIn(PoolStreams):
+    """Answers by path; a token that it does not know is refused."""
+
+    def __init__(self) -> None:
+        super().__init__("/nowhere")
+        self.asked: list[Asked] = []
+        empty = {"items": [], "next": ""}
+        self.answers: dict[str, Any] = {"/v1/queues": {"items": []}, "/v1/allocations": empty, "/v1/status": STATUS}
+        self.tokens = {SESSION, GATEWAY}
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        token: str = "",
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> PoolAnswer:
+        self.asked.append(Asked(method=method, path=path, token=token, body=body))
+        if token not in self.tokens:
+            return _answer(401, {"reason": "not_authenticated", "message": "the token is not known", "hint": ""})
+        if (method, path) == ("POST", "/v1/sessions"):
+            if msgspec.json.decode(body).get("code") != CODE:
+                return _answer(401, {"reason": "not_authenticated", "message": "the token is not known", "hint": ""})
+            issued = IssuedTokenReply(id="x", user="ann", kind="session", scopes=[], expires_at=9.0, secret=SESSION)
+            return _answer(201, issued)
+        if path == "/v1/me":
+            me = Me(user="ann", uid=-1, token="x", kind="session", scopes=[], own="", roles=[], may=[], tenants=[])
+            return _answer(200, me)
+        if path in self.answers:
+            return _answer(200, self.answers[path])
+        return _answer(404, {"reason": "not_found", "message": f"no {path}", "hint": ""})
+
+
+def _answer(status: int, content: Any) -> PoolAnswer:
+    return PoolAnswer(status=status, content=msgspec.json.encode(content), headers={"content-type": "application/json"})
+
+
+@dataclass(slots=True)
+class GatewayWorld:
+    """One gateway."""
+
+    settings: ConsoleSettings = field(default_factory=ConsoleSettings)
+    pool: PoolStandIn = field(default_factory=PoolStandIn)
+    application: Any = None
+
+    def __post_init__(self) -> None:
+        self.application = gateway_application(Gateway.of(self.settings, self.pool, credential=GATEWAY))
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        address: str = "127.0.0.1",
+        scheme: str = "http",
+        given: Mapping[str, str] | None = None,
+        **headers: str,
+    ) -> Shown:
+        every = {**(given or {}), **headers}
+        named = {"host": HOST, **{name.replace("_", "-"): value for name, value in every.items()}}
+        return asyncio.run(self._asked(method, path, body, (address, scheme), named))
+
+    async def _asked(
+        self, method: str, target: str, body: bytes, way: tuple[str, str], headers: Mapping[str, str]
+    ) -> Shown:
+        path, _, query = target.partition("?")
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "scheme": way[1],
+            "server": ("127.0.0.1", 7432),
+            "client": (way[0], 1),
+            "state": {},
+        }
+        sent: list[Any] = []
+        given = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Any:
+            return given.pop() if given else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.application(scope, receive, send)
+        start = sent[0]
+        shown = {name.decode().lower(): value.decode() for name, value in start["headers"]}
+        return Shown(status=start["status"], headers=shown, content=b"".join(m.get("body", b"") for m in sent[1:]))
+
+
+def strict(**bounds: int) -> GatewayWorld:
+    """A gateway with small bounds."""
+    return GatewayWorld(settings=ConsoleSettings(limits=GatewayLimits(**bounds)))

@@ -1,0 +1,138 @@
+"""Brings what the console's pages need and nobody here wrote: htmx and uPlot, from npm's registry into src/calabash/_web.
+
+    python -m tools.web
+
+Packages are pinned by the hash of their content, fetched by npm's client, and kept in ~/.cache/calabash/web. Nothing of them is
+in the repository; a wheel has the files. Nothing else is run of npm: pages need no build.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "src" / "calabash" / "_web"
+FETCH_S = 120
+COMPLETE = ".complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package of the registry: SHA-512 of its tarball in base64, and which of its files are wanted."""
+
+    name: str
+    version: str
+    sha512: str
+    files: tuple[str, ...]
+
+    @property
+    def archive(self) -> str:
+        return f"{self.name}-{self.version}.tgz"
+
+
+PACKAGES = (
+    Package(
+        name="htmx.org",
+        version="2.0.11",
+        sha512="Thx/WtpeOQqSrqBCw/A1cwGJGg4UrVa3+sW0GmrM3p4gJgO89ecH4qtbnyzDDWFvBTqjnIMCgELTNt636dtamA==",
+        files=("dist/htmx.min.js",),
+    ),
+    Package(
+        name="uplot",
+        version="1.6.32",
+        sha512="KIMVnG68zvu5XXUbC4LQEPnhwOxBuLyW1AHtpm6IKTXImkbLgkMy+jabjLgSLMasNuGGzQm/ep3tOkyTxpiQIw==",
+        files=("dist/uPlot.iife.min.js", "dist/uPlot.min.css"),
+    ),
+)
+
+
+class AbsentError(Exception):
+    """It cannot be had here; the text says why."""
+
+
+def cache() -> Path:
+    """Where packages are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "web"
+
+
+def checked(package: Package, content: bytes) -> bytes:
+    """The content, if it is what was pinned. Raises AbsentError."""
+    found = base64.b64encode(hashlib.sha512(content).digest()).decode()
+    if found != package.sha512:
+        raise AbsentError(f"{package.archive} is not what was pinned: its SHA-512 is {found}")
+    return content
+
+
+def fetched(package: Package, directory: Path) -> bytes:
+    """The package, from the cache or the registry. Raises AbsentError."""
+    kept = directory / package.archive
+    if kept.is_file():
+        return checked(package, kept.read_bytes())
+    npm = shutil.which("npm")
+    if npm is None:
+        raise AbsentError(f"{package.archive} is fetched by npm, which is not here")
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        words = [npm, "pack", "--silent", f"{package.name}@{package.version}"]
+        try:
+            subprocess.run(words, cwd=scratch, check=True, capture_output=True, timeout=FETCH_S)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise AbsentError(f"{package.archive} cannot be fetched: {error}") from None
+        found = Path(scratch) / package.archive
+        content = checked(package, found.read_bytes())
+        found.replace(kept)
+    return content
+
+
+def unpacked(package: Package, content: bytes) -> dict[str, bytes]:
+    """The wanted files by their last names, and the license as ``NAME.LICENSE``. Raises AbsentError for one that is missing."""
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+        for name in (*package.files, "LICENSE"):
+            try:
+                part = archive.extractfile(f"package/{name}")
+            except KeyError:
+                part = None
+            if part is None:
+                raise AbsentError(f"{package.archive} has no {name}")
+            found[f"{package.name}.LICENSE" if name == "LICENSE" else Path(name).name] = part.read()
+    return found
+
+
+def bring(target: Path, packages: tuple[Package, ...] = PACKAGES, directory: Path | None = None) -> list[Path]:
+    """Write the files; those that were written."""
+    written = []
+    target.mkdir(parents=True, exist_ok=True)
+    for package in packages:
+        for name, content in unpacked(package, fetched(package, directory or cache())).items():
+            path = target / name
+            if not path.is_file() or path.read_bytes() != content:
+                path.write_bytes(content)
+                written.append(path)
+    (target / COMPLETE).touch()
+    return written
+
+
+def main() -> int:
+    try:
+        bring(TARGET)
+    except AbsentError as error:
+        print(
+            f"error: {error}\nhint: npm and a network are needed once; without, pages do not refresh", file=sys.stderr
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
