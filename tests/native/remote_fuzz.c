@@ -1,29 +1,56 @@
 /*
- * Feeds the worker with what a program has said, changed: remote_fuzz RECORDING SEED SESSIONS
+ * Feeds the worker with what programs have said, changed: remote_fuzz RECORDINGS SEED SESSIONS
  *
- * Each session is a process, whose way to the program is memory: the frames of a recording, of which some are changed,
- * dropped, said twice or exchanged. It may end as it likes, but not by a signal and not by a sanitizer. Prints how many
- * frames were said; ends with 1 at the first session that did not end well, with its number.
+ * Each session is a process, whose way to the program is memory: the beginning of a recording, then what this and other
+ * recordings say after it, of which some frames are changed, dropped, said twice or exchanged. A malformed frame, which ends
+ * a worker, is left out here and the session goes on. It may end as it likes, but not by a signal and not by a sanitizer. Beside all of them one process holds memory full of a secret; sessions are told
+ * its addresses and handles and try them, and must neither be given the secret nor change it.
+ *
+ * Prints how many frames were read by workers and how many of them were changed; ends with 1 at the first session that did not end well,
+ * with its number, which as SEED repeats it.
  */
+#define _GNU_SOURCE
 #include "remote/wire/frame.h"
 #include "remote/worker/channel.h"
 #include "remote/worker/driver.h"
 #include "remote/worker/request.h"
-#include "remote/worker/session.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FRAMES_MAX   4096
-#define SECONDS_MAX  20
+#define FRAMES_MAX   1536
+#define SAID_MAX     (24u << 20)
+#define BEGINNING    2 /* frames of a recording that begin a session */
+#define STILL_US     250000 /* without reading a frame, then a session is stopped: a kernel may run for ever */
 #define SANITIZER    99
+#define LEAKED       98
+#define SECRETS      16 /* pieces of memory that another session has */
+#define SECRET_BYTES (64u << 10)
+#define LOOK_EVERY   64 /* sessions, then it is seen whether the secret is as it was */
+#define WORKED(call) ((call) == CUDA_SUCCESS)
 
 static uint8_t *said;
-static size_t said_bytes, said_room, taken;
+static size_t said_bytes, taken;
 static uint64_t state;
+static struct {
+    size_t end;
+    bool changed;
+} frame[2 * FRAMES_MAX]; /* what is said, one by one */
+static size_t frame_count, next;
+static struct { /* in memory that sessions share with who starts them */
+    uint64_t frames, changed;
+} * read_by;
+static uint8_t secret[16];
+static struct {
+    uint64_t handle[SECRETS + 3]; /* addresses; then a context, a stream and an event */
+    int ask, told;                /* pipes */
+    pid_t pid;
+} other;
 
 static uint64_t any(void)
 {
@@ -42,19 +69,126 @@ static uint64_t word_of_note(void)
 {
     static const uint64_t words[] = {0, 1, 2, 7, 8, 255, 4096, 1u << 20, 0x7fffffff, 0x80000000, 0xffffffff,
                                      1ull << 32, 1ull << 47, 1ull << 63, UINT64_MAX, UINT64_MAX - 7};
-    return below(3) ? words[below(sizeof words / sizeof *words)] : any();
+    switch (below(6)) {
+    case 0:
+        return any();
+    case 1:
+        return other.handle[below(SECRETS + 3)] + below(2) * below(SECRET_BYTES);
+    case 2:
+        return below(2) ? 1 + below(64) : below(1u << 20);
+    default:
+        return words[below(sizeof words / sizeof *words)];
+    }
+}
+
+/* ---- the one whose secret it is ---- */
+
+static bool hold(void)
+{
+    CUcontext context;
+    CUstream stream;
+    CUevent event;
+    static uint8_t filled[SECRET_BYTES];
+    for (size_t i = 0; i < sizeof filled; i++)
+        filled[i] = secret[i % sizeof secret];
+    bool good = WORKED(CB_CALL(cuInit)(0)) && WORKED(CB_CALL(cuCtxCreate_v2)(&context, 0, 0)) &&
+                WORKED(CB_CALL(cuStreamCreate)(&stream, 0)) && WORKED(CB_CALL(cuEventCreate)(&event, 0));
+    for (size_t i = 0; i < SECRETS && good; i++) {
+        CUdeviceptr at;
+        good = WORKED(CB_CALL(cuMemAlloc_v2)(&at, sizeof filled)) &&
+               WORKED(CB_CALL(cuMemcpyHtoD_v2)(at, filled, sizeof filled));
+        other.handle[i] = at;
+    }
+    other.handle[SECRETS] = (uintptr_t)context;
+    other.handle[SECRETS + 1] = (uintptr_t)stream;
+    other.handle[SECRETS + 2] = (uintptr_t)event;
+    return good;
+}
+
+static bool is_untouched(void)
+{
+    static uint8_t found[SECRET_BYTES];
+    for (size_t i = 0; i < SECRETS; i++) {
+        if (!WORKED(CB_CALL(cuMemcpyDtoH_v2)(found, other.handle[i], sizeof found))) return false;
+        for (size_t at = 0; at < sizeof found; at++) {
+            if (found[at] != secret[at % sizeof secret]) return false;
+        }
+    }
+    return true;
+}
+
+/* Started by main, and asked by main. */
+static bool start_other(void)
+{
+    int ask[2], told[2];
+    if (pipe(ask) < 0 || pipe(told) < 0) return false;
+    other.pid = fork();
+    if (other.pid == 0) {
+        char word;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (!hold() || write(told[1], other.handle, sizeof other.handle) != sizeof other.handle) _exit(2);
+        while (read(ask[0], &word, 1) == 1) {
+            word = is_untouched();
+            if (write(told[1], &word, 1) != 1) break;
+        }
+        _exit(0);
+    }
+    close(ask[0]);
+    close(told[1]);
+    other.ask = ask[1];
+    other.told = told[0];
+    return other.pid > 0 && read(other.told, other.handle, sizeof other.handle) == sizeof other.handle;
+}
+
+static bool other_is_well(void)
+{
+    char word = 0;
+    return write(other.ask, "?", 1) == 1 && read(other.told, &word, 1) == 1 && word;
+}
+
+/* ---- what a session is told, and tells ---- */
+
+/* A worker ends at a malformed frame; here it goes on with the next one, unless another thread already has. */
+static void go_on(const struct cb_request *of, int code);
+static void read_commands(struct cb_request *q);
+
+#define _Noreturn
+#define exit(code)  go_on(_Generic(q, struct cb_request *: q, default: NULL), code)
+#define _exit(code) return exit(code)
+#include "remote/worker/session.c"
+#undef _Noreturn
+#undef exit
+#undef _exit
+
+static void go_on(const struct cb_request *of, int code)
+{
+    struct cb_request q = {0};
+    if (of && of->released) return;
+    if (next == frame_count) _exit(code);
+    line.from = line.to = 0;
+    taken = frame[next - 1].end;
+    read_commands(&q);
+    free(q.answer);
 }
 
 static bool send_nowhere(struct cb_stream *s, struct iovec *parts, int count)
 {
-    (void)s, (void)parts, (void)count;
+    (void)s;
+    for (int i = 0; i < count; i++) {
+        if (memmem(parts[i].iov_base, parts[i].iov_len, secret, sizeof secret)) _exit(LEAKED);
+    }
     return true;
 }
 
 static size_t receive_said(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
 {
     (void)s, (void)wait;
-    size_t here = said_bytes - taken < room ? said_bytes - taken : room;
+    if (next < frame_count && taken == (next ? frame[next - 1].end : 0)) { /* one at a time, so that we know which */
+        read_by->frames++;
+        read_by->changed += frame[next].changed;
+        next++;
+    }
+    size_t there = (next ? frame[next - 1].end : said_bytes) - taken, here = there < room ? there : room;
     memcpy(into, said + taken, here);
     taken += here;
     *gone = !here;
@@ -66,18 +200,20 @@ static void close_nothing(struct cb_stream *s)
     (void)s;
 }
 
-static void say(const struct cb_frame *f, const uint8_t *payload, size_t bytes)
+static void say(const struct cb_frame *f, const uint8_t *payload, size_t bytes, bool changed)
 {
-    if (said_bytes + sizeof *f + bytes > said_room) return;
+    if (said_bytes + sizeof *f + bytes > SAID_MAX || frame_count == 2 * FRAMES_MAX) return;
     memcpy(said + said_bytes, f, sizeof *f);
     memcpy(said + said_bytes + sizeof *f, payload, bytes);
     said_bytes += sizeof *f + bytes;
+    frame[frame_count].changed = changed;
+    frame[frame_count++].end = said_bytes;
 }
 
 /* Change a copy of it, and say that. */
 static void say_changed(struct cb_frame f, const uint8_t *payload, size_t bytes)
 {
-    if (said_bytes + sizeof f + bytes > said_room) return;
+    if (said_bytes + sizeof f + bytes > SAID_MAX) return;
     switch (below(12)) {
     case 0:
         f.op = (uint16_t)below(CB_OP_COUNT + 2);
@@ -86,92 +222,152 @@ static void say_changed(struct cb_frame f, const uint8_t *payload, size_t bytes)
         f.context = (uint16_t)below(4);
         break;
     case 2:
-        f.thread = (uint16_t)any();
+        f.thread = (uint16_t)below(8);
         break;
     case 3:
         f.flags = (uint16_t)below(8);
         break;
     case 4:
-        if (below(8) == 0) f.bytes = (uint32_t)word_of_note();
+        if (below(32) == 0) f.bytes = (uint32_t)word_of_note();
         break;
     case 5:
         return;
     case 6:
-        say(&f, payload, bytes);
+        say(&f, payload, bytes, true);
         break;
     default:
         break;
     }
     uint8_t *changed = said + said_bytes + sizeof f;
-    say(&f, payload, bytes);
-    for (uint64_t n = below(3); n && bytes >= 8; n--) {
+    say(&f, payload, bytes, true);
+    for (uint64_t n = 1 + below(2); n && bytes >= 8; n--) {
         uint64_t word = word_of_note();
         size_t place = below(bytes < 256 ? bytes / 8 : 32) * 8;
         memcpy(changed + place, &word, below(4) ? 8 : 4);
     }
 }
 
-static uint64_t compose(const uint8_t *recording, size_t bytes)
+struct recording {
+    const uint8_t *data;
+    uint64_t bytes;
+};
+
+static struct recording recordings[1024];
+static size_t recording_count;
+
+/* Say `most` frames of it, from the one after `skipped` on, and change one in `often`; how many there were. */
+static uint64_t say_some(const struct recording *r, uint64_t skipped, uint64_t most, uint64_t often)
 {
-    uint64_t frames = 0, often = 2 + below(40);
-    said_bytes = taken = 0;
-    for (size_t at = 0; at + sizeof(struct cb_frame) <= bytes && frames < FRAMES_MAX; frames++) {
+    uint64_t frames = 0;
+    for (size_t at = 0; at + sizeof(struct cb_frame) <= r->bytes && frames < skipped + most; frames++) {
         struct cb_frame f;
-        memcpy(&f, recording + at, sizeof f);
-        const uint8_t *payload = recording + at + sizeof f;
+        memcpy(&f, r->data + at, sizeof f);
+        const uint8_t *payload = r->data + at + sizeof f;
         at += sizeof f + f.bytes;
-        if (at > bytes) break;
-        if (frames > 1 && below(often) == 0)
+        if (at > r->bytes) break;
+        if (frames < skipped) continue;
+        if (often && below(often) == 0)
             say_changed(f, payload, f.bytes);
         else
-            say(&f, payload, f.bytes);
+            say(&f, payload, f.bytes, false);
     }
-    if (below(16) == 0) said_bytes -= below(said_bytes / 8 + 1);
-    return frames;
+    return frames < skipped ? 0 : frames - skipped;
 }
 
-static _Noreturn void serve(void)
+/* The more is changed, the sooner a session is over: some are changed much, some little. */
+static void compose(void)
+{
+    uint64_t often = 1 + below(below(4) ? 3 : 60), alone = below(2);
+    const struct recording *r = &recordings[below(recording_count)];
+    said_bytes = taken = frame_count = 0;
+    uint64_t frames = say_some(r, 0, BEGINNING, 0), most = FRAMES_MAX / 8 + below(FRAMES_MAX);
+    for (unsigned tries = 0; frames < most && tries < 256; tries++) {
+        frames += say_some(r, BEGINNING, most - frames, often);
+        if (alone && tries > 4) break;
+        if (!alone) r = &recordings[below(recording_count)];
+    }
+    if (below(16) == 0) frame[frame_count - 1].end -= 8; /* and nothing more comes */
+}
+
+void __asan_on_error(void); /* called by the sanitizer, which is to say all of it */
+void __asan_on_error(void)
+{
+    struct itimerval never = {0};
+    setitimer(ITIMER_REAL, &never, NULL);
+}
+
+static void look_whether_still(int number)
+{
+    static uint64_t before;
+    if (read_by->frames == before) {
+        signal(number, SIG_DFL);
+        kill(getpid(), number);
+    }
+    before = read_by->frames;
+}
+
+static _Noreturn void be_worker(void)
 {
     static const struct cb_stream_kind memory = {send_nowhere, receive_said, close_nothing};
-    alarm(SECONDS_MAX); /* a kernel may be told to run for ever */
+    struct itimerval still = {{0, STILL_US}, {0, STILL_US}};
+    signal(SIGALRM, look_whether_still);
+    setitimer(ITIMER_REAL, &still, NULL);
     cb_channel_use((struct cb_stream){&memory, -1, NULL});
     cb_serve();
+    _exit(0); /* not reached */
+}
+
+static size_t read_recordings(const char *path)
+{
+    static uint8_t text[64 << 20];
+    FILE *file = fopen(path, "rb");
+    size_t all = file ? fread(text, 1, sizeof text, file) : 0;
+    for (size_t at = 0; at + 8 <= all && recording_count < sizeof recordings / sizeof *recordings;) {
+        struct recording *r = &recordings[recording_count];
+        memcpy(&r->bytes, text + at, 8);
+        if (r->bytes > all - at - 8) break;
+        r->data = text + at + 8;
+        at += 8 + r->bytes;
+        recording_count++;
+    }
+    if (file) fclose(file);
+    return recording_count;
+}
+
+/* How it ended; a kernel that was told to run for ever is stopped, which is no fault. */
+static bool ended_well(int status, uint64_t *stopped)
+{
+    bool late = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
+    *stopped += late;
+    return late || (WIFEXITED(status) && WEXITSTATUS(status) != SANITIZER && WEXITSTATUS(status) != LEAKED);
 }
 
 int main(int argc, char **argv)
 {
     if (argc != 4) return 2;
-    FILE *file = fopen(argv[1], "rb");
-    static uint8_t recordings[64 << 20];
-    size_t all = file ? fread(recordings, 1, sizeof recordings, file) : 0, starts[1024], count = 0;
-    for (size_t at = 0; at + 8 <= all && count < 1024;) {
-        uint64_t bytes;
-        memcpy(&bytes, recordings + at, 8);
-        starts[count++] = at;
-        at += 8 + bytes;
-    }
-    said_room = 256u << 20;
-    said = mmap(NULL, said_room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!count || said == MAP_FAILED || !cb_driver_open()) return 2;
-    uint64_t frames = 0, slow = 0, seed = strtoull(argv[2], NULL, 10), sessions = strtoull(argv[3], NULL, 10);
+    said = mmap(NULL, SAID_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    read_by = mmap(NULL, sizeof *read_by, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!read_recordings(argv[1]) || read_by == MAP_FAILED || said == MAP_FAILED || !cb_driver_open()) return 2;
+    state = 0x9e3779b97f4a7c15ull;
+    for (size_t i = 0; i < sizeof secret; i++)
+        secret[i] = (uint8_t)any();
+    if (!start_other()) return 2;
+    uint64_t stopped = 0, seed = strtoull(argv[2], NULL, 10), sessions = strtoull(argv[3], NULL, 10);
     for (uint64_t i = 0; i < sessions; i++) {
-        uint64_t bytes;
         int status;
         state = (seed + i + 1) * 0x9e3779b97f4a7c15ull;
-        const uint8_t *recording = recordings + starts[below(count)];
-        memcpy(&bytes, recording, 8);
-        frames += compose(recording + 8, bytes);
+        compose();
         pid_t child = fork();
-        if (child == 0) serve();
+        if (child == 0) be_worker();
         if (child < 0 || waitpid(child, &status, 0) != child) return 2;
-        bool late = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
-        slow += late;
-        if (!late && (!WIFEXITED(status) || WEXITSTATUS(status) == SANITIZER)) {
+        bool look = i % LOOK_EVERY == LOOK_EVERY - 1 || i + 1 == sessions;
+        if (!ended_well(status, &stopped) || (look && !other_is_well())) {
             printf("session %llu ended with status %x\n", (unsigned long long)(seed + i), status);
             return 1;
         }
     }
-    printf("%llu frames in %llu sessions, %llu of them stopped\n", (unsigned long long)frames,
-           (unsigned long long)sessions, (unsigned long long)slow);
+    printf("%llu frames, %llu of them changed, in %llu sessions, %llu of them stopped\n",
+           (unsigned long long)read_by->frames, (unsigned long long)read_by->changed, (unsigned long long)sessions,
+           (unsigned long long)stopped);
     return 0;
 }

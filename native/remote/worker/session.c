@@ -129,9 +129,9 @@ static bool answer(struct cb_request *q, const struct cb_served *s, CUresult res
 static bool serve_one(struct cb_request *q)
 {
     const struct cb_served *s = served(q->frame.op);
-    if (!take_command(q, s)) return false;
     q->bad = q->answered = q->released = false;
     q->offer = 0;
+    if (!take_command(q, s)) return false;
     cb_role_command(q->frame.thread);
     q->failed = CUDA_SUCCESS;
     q->given = 0;
