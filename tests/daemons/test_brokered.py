@@ -361,6 +361,31 @@ def test_one_that_stands_outlives_its_asker_until_it_is_given_back(world: World)
     nothing_is_left(world, kept["pids"])
 
 
+def test_one_that_stands_ends_when_nobody_has_said_for_long_enough_that_it_is_needed(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    world.up()
+    stands = BROKERED | {"standing": True, "keep_s": 4.0}
+    forever = world.client.post("/v1/allocations", BROKERED | {"standing": True})
+    kept, left = (world.client.post("/v1/allocations", stands) for _ in range(2))
+
+    def there() -> set[str]:
+        found = world.client.post(f"/v1/allocations/{kept['id']}/keep", {})
+        assert found["keep_s"] == 4.0
+        return {a["id"] for a in world.allocations()}
+
+    until(lambda: there() == {forever["id"], kept["id"]}, what="the one that is left to end")
+    (ended,) = [e for e in world.events("released") if e["allocation"] == left["id"]]
+    assert ended["reason"] == "not_kept"
+    world.kill()
+    world.up()
+    until(
+        lambda: {a["id"] for a in world.allocations()} == {forever["id"]}, what="a pool after a restart to end it too"
+    )
+    assert world.client.post(f"/v1/allocations/{forever['id']}/keep", {})["keep_s"] == 0
+
+
 # -- who means harm ------------------------------------------------------------------------------------------------------
 
 

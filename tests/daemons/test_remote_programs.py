@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ import pytest
 from tests.daemons.remote import RemoteSite
 from tests.daemons.terminal import Job, Terminal
 from tests.daemons.world import World, until
+
+from calabash.seams.host.processes import identify
 
 STEPS = (sys.executable, str(Path(__file__).parent / "programs" / "remote_steps.py"))
 
@@ -119,6 +122,42 @@ def test_the_end_of_a_worker_is_that_programs_and_nobody_elses(site: RemoteSite,
     assert does(first, "write") != "write 0"
     assert does(second, "write") == "write 0"
     assert second.finish() == 0
+
+
+def keepers(client: Terminal) -> list[int]:
+    """The processes that keep leases of this client."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"CALABASH_HOME={client.home}\0".encode() in (entry / "environ").read_bytes():
+                words = (entry / "cmdline").read_bytes()
+                if b"--remote" in words and b"remote_steps" in words and os.readlink(entry / "cwd") == "/":
+                    found.append(int(entry.name))
+    return found
+
+
+def test_a_program_that_is_killed_is_not_waited_for_until_its_grace_is_over(site: RemoteSite, client: Terminal) -> None:
+    job = begun(client, "--memory", "1GiB")
+    assert does(job, "alloc 64") == "alloc 0"
+    (lease,) = site.leases()
+    os.kill(job.pid, signal.SIGKILL)
+    until(lambda: not site.leases(), what="the lease to end")
+    until(lambda: not [pid for pid in lease["pids"] if identify(pid)], what="its worker to end")
+    assert "given back" in (site.world.home / "server" / "audit.log").read_text()
+
+
+def test_a_keeper_that_is_killed_costs_its_own_lease_after_the_grace_and_nobody_elses(
+    site: RemoteSite, client: Terminal
+) -> None:
+    job = begun(client, "--memory", "1GiB")
+    other = begun(site.client(), "--memory", "1GiB")
+    (keeper,) = keepers(client)
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: len(site.leases()) == 1, what="the lease that nobody keeps to end")
+    assert does(job, "write") not in {"write 0", ""}
+    assert does(other, "alloc 64") == "alloc 0"
+    assert other.finish() == 0
+    assert "not renewed" in (site.world.home / "server" / "audit.log").read_text()
 
 
 def test_a_program_of_a_lease_that_has_ended_has_no_device(site: RemoteSite, client: Terminal) -> None:

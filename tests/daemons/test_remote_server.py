@@ -295,6 +295,30 @@ def test_a_server_that_is_killed_and_starts_again_has_its_leases_and_programs_go
     until(lambda: not site.leases(), what="the lease to end")
 
 
+def test_a_server_that_never_comes_back_leaves_no_card_taken_also_over_a_restart_of_the_pool(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    world = World(tmp_path / "home")
+    world.up()
+    (tmp_path / "s").mkdir()
+    site = RemoteSite(world, tmp_path / "s", "--grace", "1s")
+    site.up()
+    client = site.client()
+    client.start("run", "--remote", *SMALL, "--", *HELD).says("holding")
+    client("remote", "reserve", *SMALL, "--idle", "1h")
+    waiting = client.start("run", "--remote", "--gpus", "2", "--wait", "60s", "--", "true")
+    until(lambda: [a for a in world.allocations() if a["state"] == "pending"], what="one to wait in the queue")
+    site.kill()
+    until(lambda: len(world.allocations()) == 2, what="the one that waits to be withdrawn")
+    assert waiting.code() == 1
+    world.kill()
+    world.up()
+    assert len(world.allocations()) == 2
+    until(lambda: not world.allocations(), what="what nobody keeps to end")
+    assert all(d["memory_used_mib"] == 0 for d in world.devices())
+    site.close()
+    world.close()
+
+
 def test_a_server_that_is_drained_takes_no_leases(site: RemoteSite, client: Terminal) -> None:
     site.owner("server", "drain")
     assert "being drained" in client.refused(1, "run", "--remote", *SMALL, "--", "true")
@@ -368,6 +392,23 @@ def _https(site: RemoteSite, question: bytes) -> bytes:
 )
 def test_who_has_no_token_gets_nothing(site: RemoteSite, question: bytes, status: bytes) -> None:
     assert _https(site, question).split()[1] == status
+
+
+def test_a_thousand_connections_in_a_burst_leave_the_port_open_to_those_who_have_a_token(
+    site: RemoteSite, client: Terminal
+) -> None:
+    client("remote", "reserve", *SMALL, "--idle", "1h")
+    lease = client.items("remote", "sessions")[0]["id"]
+    silent = [site.connect() for _ in range(400)]
+    for number in range(600):
+        with site.connect() as one:
+            one.sendall(hello(f"{lease if number % 2 else '0' * 32}.{number:032x}".encode()))
+    assert len(client.items("remote", "list")) == 2
+    client("run", "--remote", *SMALL, "--", "true")
+    for connection in silent:
+        connection.close()
+    (session,) = client.items("remote", "sessions")
+    assert session["id"] == lease
 
 
 def test_what_is_no_tls_is_hung_up_on_and_others_are_served(site: RemoteSite, client: Terminal) -> None:

@@ -15,17 +15,19 @@ LEASE, KEY = "0123456789abcdef", bytes(range(1, 33))
 IDENTITY = re.compile(rb"([0-9a-f]{1,64})\.([0-9a-f]{32})")
 
 
-def lease_file(path: Path, port: int, *, lease: str = LEASE, key: bytes = KEY, grace_s: int = 60) -> Path:
-    path.write_text(f"server=127.0.0.1:{port}\nlease={lease}\nkey={key.hex()}\ngrace_s={grace_s}\n")
+def lease_file(
+    path: Path, port: int, *, host: str = "127.0.0.1", lease: str = LEASE, key: bytes = KEY, grace_s: int = 60
+) -> Path:
+    path.write_text(f"server={host}:{port}\nlease={lease}\nkey={key.hex()}\ngrace_s={grace_s}\n")
     return path
 
 
 class Door:
     """Takes TCP connections, looks at the identity and hands them to the host: as the broker does, and no more."""
 
-    def __init__(self, host: Path) -> None:
-        self._host = host
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    def __init__(self, workers: Path, *, host: str = "127.0.0.1") -> None:
+        self._host = workers
+        self._listener = socket.create_server((host, 0), backlog=64)
         self.port: int = self._listener.getsockname()[1]
         self.handed: list[str] = []  # sessions, in order
         self._thread = threading.Thread(target=self._run, daemon=True)

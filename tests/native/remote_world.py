@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -55,10 +56,12 @@ class RemoteNode(CudaNode):
     def command(self, name: str, *arguments: object) -> list[str]:
         return [str(program(name)), *map(str, arguments)]
 
-    def start_with(self, name: str, *arguments: object, stderr: IO[str], **extra: str) -> subprocess.Popen[str]:
-        """A program that has said ``ready``, and says the rest where one wants it."""
+    def start_with(
+        self, name: str, *arguments: object, stderr: IO[str], prefix: Sequence[str] = (), **extra: str
+    ) -> subprocess.Popen[str]:
+        """A program that has said ``ready``, and says the rest where one wants it. ``prefix`` is a command that starts it."""
         process = subprocess.Popen(
-            self.command(name, *arguments),
+            [*prefix, *self.command(name, *arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -193,6 +193,7 @@ static void context_end(void)
     CUdeviceptr p;
     CUmodule m;
     CUarray a;
+    CUmipmappedArray levels;
     CUDA_ARRAY3D_DESCRIPTOR d = {64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 0};
     size_t base = used_bytes(), bytes;
     OK(cuCtxCreate_v2(&c, 0, 0));
@@ -201,6 +202,7 @@ static void context_end(void)
     OK(cuMemAlloc_v2(&p, 100));
     OK(cuMemAllocAsync(&p, 100, NULL));
     OK(cuArray3DCreate_v2(&a, &d));
+    OK(cuMipmappedArrayCreate(&levels, &d, 7));
     OK(cuModuleLoadData(&m, image));
     OK(cuModuleGetGlobal_v2(&p, &bytes, m, "table"));
     EQUAL(bytes, 64);
@@ -208,6 +210,8 @@ static void context_end(void)
     OK(cuCtxDestroy_v2(c));
     OK(cuCtxSetCurrent(context));
     EQUAL(used_bytes(), base);
+    EXPECT(cuMipmappedArrayGetLevel(&a, levels, 0), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT(cuMipmappedArrayDestroy(levels), CUDA_ERROR_INVALID_HANDLE);
 }
 
 static void box(void)

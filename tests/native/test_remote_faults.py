@@ -9,27 +9,30 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.native.remote_door import KEY, Door, Line, lease_file
-from tests.native.remote_world import REMOTE_DIR, WORKER, RemoteNode
+from tests.native.remote_world import REMOTE_DIR, WORKER, OpenDoor, RemoteNode
 from tests.native.simnode import until
 
 UNAVAILABLE, ILLEGAL = "46", "700"
 SECRET = 0x485553485F5F5F21
+SLOW_S = 15  # of this machine; without our bounds the kernel takes a quarter of an hour
+ATTEMPT_S = 5  # to connect again, which may begin just before the grace is over
 LOST = "calabash: the connection to the GPU is lost"
 
 
 class Program:
     """`sim_cuda_faults`, and what it says."""
 
-    def __init__(self, node: RemoteNode, remote: str) -> None:
+    def __init__(self, node: RemoteNode, remote: str, *, prefix: Sequence[str] = ()) -> None:
         self.told = node.state.with_name(f"told-{len(list(node.state.parent.glob('told-*')))}")
         with self.told.open("w") as told:
-            self._process = node.start_with("sim_cuda_faults", stderr=told, CALABASH_REMOTE=remote)
+            self._process = node.start_with("sim_cuda_faults", stderr=told, prefix=prefix, CALABASH_REMOTE=remote)
 
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -235,6 +238,95 @@ def test_a_server_that_is_not_there_is_told_at_once(node: RemoteNode, tmp_path: 
             timeout=60,
         )
         assert f"calabash: {why}" in done.stderr
+
+
+class OtherVersions(Line):
+    """Both ends are told by the other that it speaks a protocol of another version."""
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        version = 7 if other.getpeername()[1] == self._to else 9
+        seen = b""
+        try:
+            while len(seen) < 32 and (data := one.recv(1 << 16)):
+                seen += data
+            other.sendall(seen[:24] + version.to_bytes(8, "little") + seen[32:])
+        except OSError:
+            return
+        super()._carry(one, other)
+
+
+def test_a_server_of_another_version_is_refused_with_both_versions(node: RemoteNode) -> None:
+    door = OpenDoor(node)
+    line = OtherVersions(door.port)
+    done = subprocess.run(
+        node.command("sim_cuda_faults"),
+        env=node.environment(CALABASH_REMOTE=f"tcp:127.0.0.1:{line.port}"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "calabash: this client (protocol 1, table " in done.stderr
+    assert "and the server (protocol 9, table " in done.stderr
+    assert "hint: install the same version on both" in done.stderr
+    line.close()
+    door.close()
+
+
+@dataclass
+class FarMachine:
+    """A network of its own, joined to this one by a line; ``host`` is our end of it."""
+
+    name: str
+    host: str
+
+    def fall_silent(self) -> None:
+        """Neither end is told."""
+        subprocess.run(["ip", "link", "set", self.name, "down"], check=True)
+
+
+@pytest.fixture
+def far_machine() -> Iterator[FarMachine]:
+    number = os.getpid() % 0x4000
+    name, net = f"cb{os.getpid()}", f"10.213.{number >> 6}.{{}}".format
+    here, there = (net((number & 63) * 4 + end) for end in (1, 2))
+    for command in (
+        f"ip netns add {name}",
+        f"ip link add {name} type veth peer name line netns {name}",
+        f"ip address add {here}/30 dev {name}",
+        f"ip link set {name} up",
+        f"ip -n {name} address add {there}/30 dev line",
+        f"ip -n {name} link set line up",
+    ):
+        subprocess.run(command.split(), check=True)
+    yield FarMachine(name, here)
+    for command in (f"ip link del {name}", f"ip netns del {name}"):
+        subprocess.run(command.split(), check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network of its own")
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_peer_that_falls_silent_is_noticed_within_ten_seconds(
+    node: RemoteNode, far_machine: FarMachine, tmp_path: Path, busy: bool
+) -> None:
+    door = Door(node.socket, host=far_machine.host)
+    lease = lease_file(tmp_path / "lease", door.port, host=far_machine.host, grace_s=1)
+    prefix = ("ip", "netns", "exec", far_machine.name)
+    program = Program(node, f"file:{lease}", prefix=prefix)
+    assert program.ask("copies 1") == "same"
+    far_machine.fall_silent()
+    silent_at = time.monotonic()
+    if busy:
+        assert program.ask("sync") == UNAVAILABLE
+        assert time.monotonic() - silent_at < 10 + ATTEMPT_S + SLOW_S
+        assert program.said() == f"{LOST}\n"
+    until(lambda: not node.workers(), "the worker waits longer than it should")
+    assert time.monotonic() - silent_at < 10 + 1 + SLOW_S
+    assert node.device()["used_bytes"] == 0
+    program.kill()
+    door.close()
 
 
 @pytest.mark.parametrize(

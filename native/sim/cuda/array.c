@@ -157,6 +157,15 @@ static void drop_levels(struct mipmap *m)
     object_free(m);
 }
 
+void array_forget(struct array *a)
+{
+    struct mipmap *m = a->mipmap;
+    for (uint32_t i = 0; m && i < m->levels; i++)
+        m->level[i]->mipmap = NULL;
+    if (m) object_free(m);
+    object_free(a);
+}
+
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
                                        const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
                                        unsigned int numMipmapLevels)

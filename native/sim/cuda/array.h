@@ -16,5 +16,7 @@ struct array {
 };
 
 size_t format_bytes(CUarray_format f);
+/* Its memory ends with its context: from here on neither it nor the mipmapped array that it is of is one. */
+void array_forget(struct array *a);
 
 #endif

@@ -3,6 +3,7 @@
  */
 #include "sim/cuda/memory_end.h"
 
+#include "sim/cuda/array.h"
 #include "sim/cuda/memory.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/pool.h"
@@ -39,7 +40,7 @@ void memory_drop_context(struct context *c)
     ranges_visit(collect, &o);
     memory_unlock();
     for (size_t i = 0; i < o.count; i++) {
-        if (o.found[i]->owner) object_free(o.found[i]->owner);
+        if (o.found[i]->owner) array_forget(o.found[i]->owner);
         if (o.found[i]->pool)
             pool_drop(o.found[i]);
         else

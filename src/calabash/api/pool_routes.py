@@ -101,6 +101,13 @@ POOL = (
         body=requests.StartedReport,
     ),
     Route(
+        method="POST",
+        path="/v1/allocations/{id}/keep",
+        summary="one that stands is still needed",
+        reply=replies.KeptReply,
+        body=requests.Nothing,
+    ),
+    Route(
         method="DELETE",
         path="/v1/allocations/{id}",
         summary="gives it back, or withdraws the request",

@@ -287,6 +287,13 @@ class StateReply(Reply, kw_only=True, frozen=True):
     state: str
 
 
+class KeptReply(Reply, kw_only=True, frozen=True):
+    """For how many seconds it is kept without another word; 0: until it is given back."""
+
+    id: str
+    keep_s: float
+
+
 class WhyReply(Reply, kw_only=True, frozen=True):
     """Why a request waits, where and why there something runs, or what became of it."""
 

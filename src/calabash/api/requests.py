@@ -11,7 +11,7 @@ from msgspec import Meta
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
-from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
+from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
 WAIT_S_MAX = 7 * 86_400.0
@@ -72,6 +72,14 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             " `passthrough`, and for workers that outlive who asked, in mode `brokered`; administrators"
         ),
     ] = False
+    keep_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=KEEP_S_MAX,
+            description="of one that stands: it ends when nobody has said for so long that it is needed; 0: never by itself",
+        ),
+    ] = 0.0
     uuids: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=128)]],
         Meta(max_length=64, description="acceptable devices; empty: any"),
@@ -130,6 +138,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             mig=self.mig,
             vf=self.vf,
             standing=self.standing,
+            keep_s=self.keep_s,
             isolation=_isolation(self.isolation),
             policy=self.policy,
             priority=self.priority,

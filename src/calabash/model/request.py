@@ -19,6 +19,7 @@ MPS_MODE = ModeName("mps")
 CUT_MODES = frozenset({MIG_MODE, MPS_MODE})  # those that serve a card as MIG has cut it
 VF_MODE = ModeName("passthrough")  # likewise for a virtual function
 DEFAULT_TENANT = "default"
+KEEP_S_MAX = 30 * 86_400.0
 DEFAULT_QUEUE = "default"
 FAULT_SIGNALS = ("SIGTERM", "SIGUSR1")
 
@@ -71,6 +72,7 @@ class GpuRequest:
         vf: name of a part of a card for a virtual machine; implies mode passthrough.
         standing: it is kept until it is given back, whether or not a program of it runs: for virtual machines that others
             run. Only modes whose tenants are not programs of this host take such requests.
+        keep_s: how long one that stands is kept without a word from its owner; 0: until it is given back.
         isolation: least acceptable level.
         priority: larger goes first; 0 is normal.
         gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
@@ -88,6 +90,7 @@ class GpuRequest:
     mig: str = ""
     vf: str = ""
     standing: bool = False
+    keep_s: float = 0.0
     isolation: Isolation = Isolation.COOPERATIVE
     policy: ComputePolicy = ComputePolicy.FIXED
     priority: int = 0
@@ -123,6 +126,10 @@ class GpuRequest:
             raise CalabashError(f"signal {self.on_fault[:64]!r} is not one", hint=f"one of: {', '.join(FAULT_SIGNALS)}")
         if not 0 <= self.run_time_s < float("inf"):
             raise CalabashError(f"run time {self.run_time_s} is out of range", hint="seconds, 0 when unknown")
+        if not 0 <= self.keep_s <= KEEP_S_MAX or (self.keep_s and not self.standing):
+            raise CalabashError(
+                f"keeping for {self.keep_s} s is out of range", hint="only what stands; at most 30 days"
+            )
         if not 1 <= self.gang_size <= 100_000:
             raise CalabashError(f"gang size {self.gang_size} is out of range", hint="1 to 100000 members")
 

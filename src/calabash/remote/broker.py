@@ -22,6 +22,8 @@ from calabash.remote.shapes import LeaseGrant, LeaseOrder, RemoteCard, ServerVie
 from calabash.remote.tokens import TokenClaims
 from calabash.seams.pool.doors import items
 
+KEEP_GRACES = 10  # so many grace periods the pool keeps what no broker speaks of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
@@ -69,7 +71,8 @@ class Broker:
         held: HeldLease | None = None
         granted: dict[str, Any] | None = None
         try:
-            body = _request(claims, order, lease_id, [c.uuid for c in chosen] if wanted.terms else [])
+            uuids = [c.uuid for c in chosen] if wanted.terms else []
+            body = _request(claims, order, lease_id, uuids, keep_s=holdings.keep_s)
             granted = await holdings.pool.call("POST", "/v1/allocations", body, timeout_s=order.wait_s + ANSWER_S)
             held = _lease(claims, order, lease_id, granted, now=holdings.now(), grace_s=self.settings.grace_s)
         except BaseException:
@@ -142,7 +145,9 @@ class Broker:
         )
 
 
-def _request(claims: TokenClaims, order: LeaseOrder, lease_id: str, uuids: list[str]) -> dict[str, Any]:
+def _request(
+    claims: TokenClaims, order: LeaseOrder, lease_id: str, uuids: list[str], *, keep_s: float
+) -> dict[str, Any]:
     """What the pool is asked."""
     return {
         "gpus": order.gpus,
@@ -150,6 +155,7 @@ def _request(claims: TokenClaims, order: LeaseOrder, lease_id: str, uuids: list[
         "cores": order.cores,
         "mode": "brokered",
         "standing": True,
+        "keep_s": keep_s,
         "tenant": claims.name,
         "models": order.models,
         "uuids": uuids[:UUIDS_MAX],

@@ -40,6 +40,7 @@ class Holdings:
     """All leases of a server. Everything runs in one event loop.
 
     Args:
+        keep_s: how long the pool keeps a lease of which it hears nothing: when a server is gone for good, its cards come back.
         clock: for deadlines; ``now`` is the time of day.
     """
 
@@ -51,12 +52,14 @@ class Holdings:
         journal: LeaseJournal,
         audit: AuditLog,
         tallies: Tallies,
+        keep_s: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.pool = pool
         self.audit = audit
         self.tallies = tallies
+        self.keep_s = keep_s
         self.clock = clock
         self.now = now
         self.book = LeaseBook()
@@ -66,6 +69,7 @@ class Holdings:
         self._journal = journal
         self._met: dict[str, _Met] = {}
         self._owing = False  # something could not be given back yet
+        self._kept_s: dict[str, float] = {}  # when the pool was told last, by allocation
 
     def __iter__(self) -> Iterator[HeldLease]:
         return iter(self.book)
@@ -100,6 +104,7 @@ class Holdings:
         for lease in self.book:
             if lease.allocation in there:
                 self._seen(lease.id).processes = len(there[lease.allocation]["pids"])
+                await self._keep_in_pool(lease)
             elif lease.id not in self.asking:
                 await self._forget(lease, why="taken back by the pool")
 
@@ -179,6 +184,15 @@ class Holdings:
             if error.reason is not Reason.NOT_FOUND:
                 self.audit.write("not given back", allocation=allocation, why=error.message)
                 self._owing = True
+
+    async def _keep_in_pool(self, lease: HeldLease) -> None:
+        if self.clock() - self._kept_s.get(lease.id, -self.keep_s) < self.keep_s / 4:
+            return
+        try:
+            await self.pool.call("POST", f"/v1/allocations/{lease.allocation}/keep", {}, timeout_s=ANSWER_S)
+        except CalabashError:
+            return  # it is told by the next look, or has ended
+        self._kept_s = {**{k: v for k, v in self._kept_s.items() if self.book.get(k)}, lease.id: self.clock()}
 
     async def _allocations(self) -> dict[str, dict[str, Any]]:
         return {a["id"]: a for a in await items(self.pool, "/v1/allocations")}

@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 from calabash.model.errors import CalabashError, Reason
 from calabash.remote.addresses import ServerAddress
 from calabash.remote.audit import AuditLog
-from calabash.remote.broker import Broker, ServerSettings
+from calabash.remote.broker import KEEP_GRACES, Broker, ServerSettings
 from calabash.remote.directory import (
     ADDRESS_FILE,
     CERTIFICATE_FILE,
@@ -192,6 +192,7 @@ def run_server(directory: Path, settings: ServerSettings, address: ServerAddress
                 journal=LeaseJournal(directory),
                 audit=AuditLog(directory),
                 tallies=Tallies(),
+                keep_s=KEEP_GRACES * settings.grace_s,
             )
             await RemoteServer(directory, Broker(settings, holdings), gatekeeper).serve(listener, context)
 

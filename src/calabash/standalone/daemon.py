@@ -161,7 +161,13 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         listening(Path(token_socket), listeners[1], mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         door.serve(token_socket, credential=pool.tokens.gateway().secret)
-    keeper = Housekeeper(store=store, clock=SystemClock(), kept=settings.journal.retention(), log_file=home / LOG_FILE)
+    keeper = Housekeeper(
+        store=store,
+        clock=SystemClock(),
+        kept=settings.journal.retention(),
+        log_file=home / LOG_FILE,
+        look=pool.keeps.end_overdue,
+    )
     keeper.start()
     stack.callback(keeper.stop)
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)

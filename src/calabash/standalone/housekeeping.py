@@ -1,9 +1,11 @@
-"""A thread that keeps the pool's own files small: the past in the journal, the log."""
+"""A thread that keeps the pool's own files small: the past in the journal, the log. It also ends what nobody keeps."""
 
 from __future__ import annotations
 
 import importlib
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -14,6 +16,7 @@ from calabash.seams.store import Retention, Store
 from calabash.standalone.logs import keep_small
 
 PERIOD_S = 30.0
+LOOK_S = 1.0
 PAUSE_S = 0.1  # between two batches, so that grants come first
 SETTLED_S = 5.0
 
@@ -21,9 +24,12 @@ log = structlog.get_logger(__name__)
 
 
 class Housekeeper:
-    """Trims what is beyond the bounds, a batch at a time."""
+    """Trims what is beyond the bounds, a batch at a time. ``look`` is called every second or so."""
 
-    def __init__(self, *, store: Store, clock: Clock, kept: Retention, log_file: Path) -> None:
+    def __init__(
+        self, *, store: Store, clock: Clock, kept: Retention, log_file: Path, look: Callable[[], None]
+    ) -> None:
+        self._look = look
         self._store = store
         self._clock = clock
         self._kept = kept
@@ -38,13 +44,25 @@ class Housekeeper:
         self._stop.set()
         self._thread.join(timeout=5)
 
+    def _waited(self, period_s: float) -> bool:
+        """Whether it goes on after that time."""
+        end_s = time.monotonic() + period_s
+        while time.monotonic() < end_s:
+            if self._stop.wait(LOOK_S):
+                return False
+            try:
+                self._look()
+            except Exception:
+                log.exception("a look at what is kept failed once and goes on")
+        return True
+
     def _run(self) -> None:
         # The scheduler's tables are learned with it after some hundred requests: importing it must not fall into a request,
         # and not into the start either.
         if self._stop.wait(SETTLED_S):
             return
         importlib.import_module("scipy.optimize")
-        while not self._stop.wait(PERIOD_S):
+        while self._waited(PERIOD_S):
             keep_small(self._log_file)
             try:
                 while self._store.trim(self._kept, now_s=self._clock.now_s()) and not self._stop.wait(PAUSE_S):

@@ -24,6 +24,7 @@ from calabash.seams.host.processes import Peer, Process, identify, owner, user_n
 from calabash.seams.store import Store
 from calabash.standalone.billing import Billing
 from calabash.standalone.explanations import Explanations
+from calabash.standalone.keeping import Keeps
 from calabash.standalone.permission import Permission, not_found
 from calabash.standalone.queues import Queues
 from calabash.standalone.settings import Limits
@@ -66,6 +67,7 @@ class Pool:
         self.billing = Billing(store, clock)
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
+        self.keeps = Keeps(agent, clock)
         self._waiting = WaitingLimit((limits or Limits()).waiting)
         agent.subscribe(self.binder.room_may_have_appeared)
 
@@ -157,6 +159,11 @@ class Pool:
             raise CalabashError(f"process {pid} does not belong to {name}", reason=Reason.NOT_PERMITTED)
         return self.agent.enter(allocation, program)
 
+    def keep(self, allocation: AllocationId, *, caller: Caller) -> float:
+        """One that stands is still needed: for how many seconds it is kept now; 0: until it is given back."""
+        self._require_owner(caller, record := self._held(allocation))
+        return self.keeps.renew(record)
+
     def release(self, allocation: AllocationId, *, caller: Caller, force: bool) -> str:
         """Give it back, or withdraw the request; the state that it is in then: ``ending`` or ``released``.
 
@@ -191,11 +198,9 @@ class Pool:
     def what_holds(self, allocation: AllocationId) -> CalabashError:
         """Why an allocation that was to end is still there: who holds it."""
         found = self._processes(allocation)
-        holders = (
-            f"is still held by {_named(found)}" if found else "is still held, by nobody that can be seen from here"
-        )
+        holders = f" by {_named(found)}" if found else ", by nobody that can be seen from here"
         return CalabashError(
-            f"{allocation} {holders}",
+            f"{allocation} is still held{holders}",
             reason=Reason.CONFLICT,
             hint="it is freed as soon as they are gone: end them, or ask root to",
         )

@@ -29,6 +29,7 @@ class MemoryPool:
         self.cards = cards
         self.allocations: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
+        self.kept: list[str] = []
         self.away = False
         self.grants = asyncio.Event()
         self.grants.set()
@@ -42,6 +43,9 @@ class MemoryPool:
             return {"items": [self._device(number) for number in range(self.cards)]}
         if (method, path) == ("POST", "/v1/allocations"):
             return await self._grant(body)
+        if method == "POST" and path.endswith("/keep"):
+            self.kept.append(path.split("/")[3])
+            return {}
         if method == "DELETE":
             name = path.removeprefix("/v1/allocations/").partition("?")[0]
             if self.allocations.pop(name, None) is None:

@@ -139,6 +139,24 @@ def test_a_lease_that_nobody_renews_ends_after_the_grace_period(tmp_path: Path) 
     assert '"why": "not renewed"' in play(tmp_path, story).audited()
 
 
+def test_the_pool_hears_that_leases_are_needed_before_it_gives_them_up(tmp_path: Path) -> None:
+    async def story(world: BrokerWorld) -> None:
+        await lease(world, world.claims(), idle_s=86_400)
+        assert world.pool.asked[0]["keep_s"] == world.holdings.keep_s
+        silent_s, heard = 0.0, 0
+        for _ in range(100):
+            world.clock.s += world.holdings.keep_s / 20
+            silent_s += world.holdings.keep_s / 20
+            await world.broker.sweep()
+            if len(world.pool.kept) > heard:
+                silent_s, heard = 0.0, len(world.pool.kept)
+            assert silent_s <= world.holdings.keep_s / 2
+        assert set(world.pool.kept) == {"a1"}
+        assert heard <= 25  # and not at every look
+
+    play(tmp_path, story)
+
+
 def test_a_reservation_lives_through_programs_until_it_is_idle(tmp_path: Path) -> None:
     async def story(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims(), idle_s=600)

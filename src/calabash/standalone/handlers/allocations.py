@@ -110,6 +110,13 @@ async def started(request: Asked, allocation: str) -> replies.StateReply:
     return replies.StateReply(id=record.id, state=record.state)
 
 
+@post("/v1/allocations/{allocation:str}/keep", status_code=200)
+async def keep(request: Asked, allocation: str) -> replies.KeptReply:
+    caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
+    requests.decode(await body_of(request), requests.Nothing)
+    return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).keep, name, caller=caller))
+
+
 @delete("/v1/allocations/{allocation:str}", status_code=200)
 async def release(request: Asked, allocation: str) -> replies.StateReply:
     """Forced, it answers when the devices are free again."""
@@ -150,4 +157,4 @@ async def why(request: Asked, allocation: str) -> replies.WhyReply:
     return await work(request, pool_of(request).explanations.why, AllocationId(requests.checked_id(allocation)))
 
 
-ALLOCATIONS = (list_allocations, allocate, started, release, environment, why)
+ALLOCATIONS = (list_allocations, allocate, started, keep, release, environment, why)
