@@ -20,7 +20,7 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.clock import VirtualClock
-from calabash.seams.store import Store, open_store
+from calabash.seams.store import Retention, Store, open_store
 from calabash.seams.store.billing import BillFilter, note_guarantee
 from calabash.seams.store.database import Database
 from calabash.standalone.billing import Billing
@@ -251,9 +251,20 @@ def test_what_was_spent_is_counted_in_a_process_of_its_own(store: Store) -> None
         running.result(timeout=120)
     found = books.spent("vision")
     assert found is not None
-    assert (found.amount, found.currency) == (Decimal("10.00"), "EUR")
+    assert str(found) == "10.00EUR"
     assert books.spent("speech") is None
     books.close()
+
+
+def test_usage_is_not_counted_away_before_its_month_can_be_invoiced(store: Store) -> None:
+    store.add_usage([used(f"a{i}", "vision", i, i + 1) for i in range(5)])
+    kept = Retention(usage=2)
+    while store.trim(kept, now_s=END_S + 20 * 86_400):
+        pass
+    assert len(store.usage()) == 5
+    while store.trim(kept, now_s=END_S + 80 * 86_400):
+        pass
+    assert len(store.usage()) == 2
 
 
 def test_a_draft_of_a_pool_is_made_by_a_process_that_is_told_the_database_on_its_input(

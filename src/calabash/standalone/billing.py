@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 
@@ -21,6 +21,7 @@ from calabash.api import billing
 from calabash.ledger import reverse
 from calabash.ledger.calendar import SECOND_US, month_at, zone_of
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.money import Money
 from calabash.seams.clock import Clock
 from calabash.seams.store import Store
 from calabash.seams.store.billing import BillFilter, BillRecord
@@ -45,15 +46,6 @@ _HOUR_S = 3600.0
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What a tenant's use of a month costs so far, without tax, as of a moment."""
-
-    amount: Decimal
-    currency: str
-    at_s: float
-
-
 class Billing:
     """Safe for threads. Every method may raise CalabashError."""
 
@@ -62,7 +54,7 @@ class Billing:
         self._clock = clock
         self._runs = ThreadPoolExecutor(1, thread_name_prefix="billing")
         self._lock = threading.Lock()
-        self._spent: dict[str, tuple[float, dict[str, Spent]]] = {}
+        self._spent: dict[str, tuple[float, dict[str, Money]]] = {}
         self._counting: dict[str, Future[None]] = {}
 
     def close(self) -> None:
@@ -186,8 +178,9 @@ class Billing:
 
     # -- budgets -----------------------------------------------------------------------------------------------
 
-    def spent(self, tenant: str, month: str = "") -> Spent | None:
-        """What the tenant's use of the month, usually the present one, costs as of the last count; None before the first.
+    def spent(self, tenant: str, month: str = "") -> Money | None:
+        """What the tenant's use of the month, usually the present one, costs without tax as of the last count; None before the
+        first, and without a tariff.
 
         It never waits: a count that is older than ten minutes starts another, in a process of its own.
         """
@@ -207,7 +200,7 @@ class Billing:
         except CalabashError as error:
             log.warning("what was spent cannot be counted now", month=month, error=error.message)
             found = []
-        known = {r.tenant: Spent(amount=Decimal(r.net), currency=r.currency, at_s=at_s) for r in found}
+        known = {r.tenant: Money(amount=Decimal(r.net), currency=r.currency) for r in found if r.currency}
         with self._lock:
             self._spent = {month: (at_s, known)}
 

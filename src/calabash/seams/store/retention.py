@@ -6,6 +6,7 @@ What is held is never touched.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,11 +19,13 @@ from calabash.seams.store.database import Database
 
 BATCH_ROWS = 200
 DAY_S = 86_400.0
+INVOICED_DAYS = 70.0  # a whole month, and time to send its invoices
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Bounds: at most so many rows, and none older than so many days."""
+    """Bounds: at most so many rows, and none older than so many days. Usage that may not be invoiced yet is not counted away,
+    however much it is."""
 
     allocations: int = 100_000
     allocation_days: float = 90.0
@@ -38,12 +41,14 @@ def trim(database: Database, kept: Retention, *, now_s: float) -> int:
     """Remove at most one batch per table of what is beyond the bounds; how many rows went."""
     gone = AuditTable(database).trim(kept=kept.audit, before_s=now_s - kept.audit_days * DAY_S, batch=BATCH_ROWS)
     for table, age, where, count, days in _rules(kept):
+        youngest_s = now_s - INVOICED_DAYS * DAY_S if table is tables.usage else math.inf
         with database.transaction() as connection:
             rows = sa.select(table.c.id).where(where)
             total = connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
             oldest = rows.order_by(age, table.c.id)
             beyond = max(0, min(BATCH_ROWS, total - count))
-            names = list(connection.execute(oldest.limit(beyond)).scalars()) if beyond else []
+            surplus = oldest.where(age < youngest_s) if youngest_s < math.inf else oldest
+            names = list(connection.execute(surplus.limit(beyond)).scalars()) if beyond else []
             if len(names) < BATCH_ROWS:
                 old = oldest.where(age < now_s - days * DAY_S).limit(BATCH_ROWS)
                 names = list({*names, *connection.execute(old).scalars()})[:BATCH_ROWS]

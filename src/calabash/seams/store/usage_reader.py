@@ -32,20 +32,20 @@ class UsageReader:
 
     def pages(self, *, from_s: float, to_s: float, tenant: str = "") -> Iterator[Sequence[Any]]:
         """All intervals that reach into that time, page by page in the order of writing: columns BILLED and MEASURED."""
-        last = 0
         columns = [usage.c[name] for name in (*BILLED, *MEASURED)]
-        query = sa.select(*columns, usage.c.id).where(usage.c.to_s > from_s, usage.c.from_s < to_s)
+        wanted = [usage.c.to_s > from_s, usage.c.from_s < to_s]
         if tenant:
-            query = query.where(usage.c.tenant == tenant)
-        query = query.order_by(usage.c.id).limit(PAGE_ROWS)
-        while True:
+            wanted.append(usage.c.tenant == tenant)
+        with self._database.reading() as connection:
+            ends = sa.select(sa.func.min(usage.c.id), sa.func.max(usage.c.id)).where(*wanted)
+            first, last = connection.execute(ends).one()
+        # Ranges of ids, not limits: each page is one walk along the table, whatever other index there is.
+        for begin in range(first or 0, (last or -1) + 1, PAGE_ROWS):
+            page = sa.select(*columns).where(usage.c.id >= begin, usage.c.id < begin + PAGE_ROWS, *wanted)
             with self._database.reading() as connection:
-                rows = connection.execute(query.where(usage.c.id > last)).all()
+                rows = connection.execute(page).all()
             if rows:
                 yield rows
-            if len(rows) < PAGE_ROWS:
-                return
-            last = rows[-1].id
 
     def sums(
         self,

@@ -1,0 +1,123 @@
+"""Who sees which usage, tariffs and invoices of a real pool, and who may make them."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.daemons.test_pool_users import refusal_of
+from tests.daemons.users import ANN, BOB, EVE, User, as_user, open_way
+from tests.daemons.world import World
+
+from calabash.model.allocation import UsageRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.store import open_store
+from calabash.standalone.home import DATABASE_FILE
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+
+LAST = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0) - timedelta(days=15)
+MONTH = f"{LAST:%Y-%m}"
+TARIFF: dict[str, Any] = {
+    "name": "standard",
+    "currency": "EUR",
+    "valid_from": "2026-01-01",
+    "prices": [{"name": "gpu", "measure": "borrowed", "price": "2.00"}],
+}
+
+
+def used(allocation: str, tenant: str, user: User, hours: float) -> UsageRecord:
+    return UsageRecord(
+        allocation=AllocationId(allocation),
+        device=DeviceUuid("GPU-1"),
+        tenant=tenant,
+        queue=tenant,
+        from_s=LAST.timestamp(),
+        to_s=LAST.timestamp() + hours * 3600,
+        memory_mib=0,
+        core_percent=100,
+        allocated_gpu_s=hours * 3600,
+        used_gpu_s=0.0,
+        memory_mib_s=0.0,
+        user=user.name,
+    )
+
+
+@pytest.fixture
+def world_of_teams(make_world: Any) -> World:
+    """Tenant vision with ann and eve, who administers it, and tenant speech with bob; last month is rated."""
+    world: World = make_world("1xT4")
+    world.up()
+    open_way(world.home)
+    root = world.client
+    for name, users in (("vision", [ANN.name]), ("speech", [BOB.name])):
+        root.put(f"/v1/tenants/{name}", {"guarantee": 0, "users": users})
+    root.put("/v1/members", {"user": EVE.name, "role": "tenant-admin", "tenant": "vision"})
+    store = open_store(f"sqlite:///{world.home / DATABASE_FILE}")
+    store.add_usage([used("a", "vision", ANN, 3), used("b", "vision", EVE, 2), used("c", "speech", BOB, 4)])
+    store.close()
+    root.put("/v1/tariffs", TARIFF)
+    root.put(
+        "/v1/tariffs",
+        TARIFF | {"name": "own", "tenants": ["vision", "speech"], "prices": []} | {"valid_from": "2099-01-01"},
+    )
+    root.put("/v1/tariffs", TARIFF | {"name": "secret", "tenants": ["speech"], "valid_from": "2099-01-01"})
+    return world
+
+
+def test_tenants_see_what_was_issued_to_them_and_members_what_they_used(world_of_teams: World) -> None:
+    world, root = world_of_teams, world_of_teams.client
+    drafts = root.post("/v1/invoices", {"month": MONTH}, timeout_s=120)["items"]
+    assert {(d["tenant"], d["net"], d["state"]) for d in drafts} == {
+        ("vision", "10.00", "draft"),
+        ("speech", "8.00", "draft"),
+    }
+    assert as_user(EVE, lambda: world.client.get("/v1/invoices")["items"]) == [], "a draft is not for tenants"
+    issued = {t: root.post(f"/v1/invoices/draft-{MONTH}-{t}/issue", {})["number"] for t in ("speech", "vision")}
+    seen = as_user(EVE, lambda: world.client.get("/v1/invoices")["items"])
+    assert [(i["number"], i["total"]) for i in seen] == [(issued["vision"], "10.00")]
+    assert as_user(EVE, lambda: world.client.get(f"/v1/invoices/{issued['vision']}"))["lines"][0]["amount"] == "10.00"
+    assert as_user(ANN, lambda: world.client.get("/v1/invoices")["items"]) == [], "a member sees no bills"
+
+    window = f"from={LAST.timestamp() - 10}&to={LAST.timestamp() + 86_400}"
+
+    def hours(user: User) -> dict[str, float]:
+        found = as_user(user, lambda: world.client.get(f"/v1/usage?by=tenant,user&{window}"))["items"]
+        return {f"{i['tenant']}/{i['user']}": i["gpu_hours"] for i in found}
+
+    assert hours(EVE) == {f"vision/{ANN.name}": 3, f"vision/{EVE.name}": 2}
+    assert hours(ANN) == {f"vision/{ANN.name}": 3}
+    tariffs = {t["name"]: t["tenants"] for t in as_user(ANN, lambda: world.client.get("/v1/tariffs"))["items"]}
+    assert tariffs == {"standard": [], "own": ["vision"]}
+
+
+def test_what_belongs_to_others_does_not_exist_and_what_changes_bills_is_refused(world_of_teams: World) -> None:
+    world, root = world_of_teams, world_of_teams.client
+    root.post("/v1/invoices", {"month": MONTH}, timeout_s=120)
+    number = root.post(f"/v1/invoices/draft-{MONTH}-speech/issue", {})["number"]
+    draft = f"draft-{MONTH}-vision"
+
+    def refused(user: User, method: str, path: str, body: Any = None) -> Reason:
+        return as_user(user, lambda: refusal_of(lambda: world.client.call(method, path, body)).reason)
+
+    for name in (number, draft, "draft-2020-01-nobody", "2026-999999"):
+        assert refused(EVE, "GET", f"/v1/invoices/{name}") is Reason.NOT_FOUND
+    for user in (ANN, EVE):
+        for method, path, body in (
+            ("PUT", "/v1/tariffs", TARIFF),
+            ("POST", "/v1/invoices", {"month": MONTH}),
+            ("POST", f"/v1/invoices/{draft}/issue", {}),
+            ("POST", f"/v1/invoices/{number}/void", {}),
+            ("POST", f"/v1/invoices/{draft}/void", {}),
+        ):
+            assert refused(user, method, path, body) is Reason.NOT_PERMITTED
+    for path in ("/v1/usage?from=5&to=1", "/v1/usage?from=1&to=2&by=colour", "/v1/usage", "/v1/invoices?month=2026-13"):
+        assert refused(ANN, "GET", path) is Reason.BAD_REQUEST
+    with pytest.raises(CalabashError, match="currency 'eur'"):
+        root.put("/v1/tariffs", TARIFF | {"currency": "eur"})
+    assert root.get(f"/v1/invoices/{draft}")["state"] == "draft"
+    assert root.get(f"/v1/invoices/{number}")["state"] == "issued"
