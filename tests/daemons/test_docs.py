@@ -25,6 +25,7 @@ PAGES: dict[str, dict[str, int]] = {
     "docs/how-to/send-invoices.md": {"calabash invoice issue $(date +%Y-%m) --tenant $(id -un)": 1},
     "docs/how-to/spill.md": {},
     "docs/how-to/time-slices.md": {},
+    "docs/how-to/tenants.md": {},
 }
 
 

@@ -153,13 +153,23 @@ def test_every_reply_is_of_the_shape_that_is_described(world: World) -> None:
 
     from calabash.api.routes import ROUTES
 
+    world.client.put("/v1/tenants/shape", {})
+    world.client.put("/v1/tenants/shape/projects/part", {})
+    world.client.put("/v1/users/far", {})
+    there = {"{tenant}": "shape", "{project}": "part", "{user}": "far"}
     granted = world.client.post("/v1/allocations", {"memory_mib": 500})
     shapes = {r.name: r.reply for r in ROUTES}
     msgspec.convert(granted, shapes["POST /v1/allocations"], strict=True)
     for name, shape in shapes.items():
         method, path = name.split()
         if method == "GET":
+            for word, found in there.items():
+                path = path.replace(word, found)
+            if "{number}" in path or "simulator" in path:
+                continue  # an invoice that has to be drafted, a node that has to be there: they have tests of their own
             answer = world.client.get(path.replace("{id}", "0" if "/devices/" in path else granted["id"]))
             assert set(answer) == set(shape.__struct_fields__), name
             msgspec.convert(answer, shape)
+    world.client.delete("/v1/tenants/shape")
+    world.client.delete("/v1/users/far")
     world.client.delete(f"/v1/allocations/{granted['id']}")

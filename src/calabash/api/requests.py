@@ -90,7 +90,12 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ] = ""
     policy: Annotated[ComputePolicy, Meta(description="what the compute share means")] = ComputePolicy.FIXED
     tenant: Annotated[OptionalName, Meta(description="on whose account; empty or `default`: the user's own")] = ""
-    queue: Annotated[Name, Meta(description="the queue it waits in")] = DEFAULT_QUEUE
+    project: Annotated[
+        OptionalName, Meta(description="the part of the tenant; empty: the queue says, or `default`")
+    ] = ""
+    queue: Annotated[
+        OptionalName, Meta(description="the queue it waits in; empty or `default`: the tenant's, where it has one")
+    ] = DEFAULT_QUEUE
     priority: Annotated[int, Meta(ge=-1000, le=1000, description="larger goes first in its queue")] = 0
     gang: Annotated[OptionalName, Meta(description="members of a gang start together or not at all")] = ""
     gang_size: Annotated[int, Meta(ge=1, le=100_000, description="members that the gang needs to start")] = 1
@@ -125,8 +130,8 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         ),
     ] = False
 
-    def request(self, *, tenant: str) -> GpuRequest:
-        """As the core knows it, on that tenant's account."""
+    def request(self, *, tenant: str, queue: str) -> GpuRequest:
+        """As the core knows it, on that tenant's account, in that queue."""
         if self.gang_size > 1 and not self.gang:
             raise CalabashError(f"gang size {self.gang_size} without a gang", hint="name the gang with --gang")
         return GpuRequest(
@@ -143,7 +148,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             policy=self.policy,
             priority=self.priority,
             tenant=tenant,
-            queue=self.queue,
+            queue=queue,
             gang=self.gang,
             gang_size=self.gang_size,
             selector=Selector(models=tuple(self.models), uuids=tuple(DeviceUuid(uuid) for uuid in self.uuids)),

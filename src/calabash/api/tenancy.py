@@ -215,8 +215,8 @@ class Me(Reply, kw_only=True, frozen=True):
 
 
 class QuotaView(Reply, kw_only=True, frozen=True):
-    """What a tenant, or a project of it, is promised and has, in devices. ``borrowed`` is what it holds above its
-    guarantee; ``spent`` null is not known."""
+    """What a tenant, or a part of it (``project``), is promised and has, in devices. ``borrowed`` is what it holds above
+    its guarantee."""
 
     tenant: str
     project: str
@@ -227,7 +227,6 @@ class QuotaView(Reply, kw_only=True, frozen=True):
     borrowed: float
     pending: float
     budget: str
-    spent: str | None
 
 
 class QuotaList(Reply, kw_only=True, frozen=True):

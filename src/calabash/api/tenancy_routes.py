@@ -10,10 +10,10 @@ _SEEN = "only what whoever asks may see"
 
 TENANCY = (
     Route(method="GET", path="/v1/tenants", summary="tenants", reply=shapes.TenantList, note=_SEEN),
-    Route(method="GET", path="/v1/tenants/{name}", summary="a tenant", reply=shapes.TenantView),
+    Route(method="GET", path="/v1/tenants/{tenant}", summary="a tenant", reply=shapes.TenantView),
     Route(
         method="PUT",
-        path="/v1/tenants/{name}",
+        path="/v1/tenants/{tenant}",
         summary="creates a tenant, or changes what is said",
         reply=replies.Named,
         body=shapes.TenantSettings,
@@ -21,7 +21,7 @@ TENANCY = (
     ),
     Route(
         method="DELETE",
-        path="/v1/tenants/{name}",
+        path="/v1/tenants/{tenant}",
         summary="deletes a tenant, its projects and memberships",
         reply=replies.Named,
         administrators=True,
@@ -33,10 +33,10 @@ TENANCY = (
         summary="projects of a tenant",
         reply=shapes.ProjectList,
     ),
-    Route(method="GET", path="/v1/tenants/{tenant}/projects/{name}", summary="a project", reply=shapes.ProjectView),
+    Route(method="GET", path="/v1/tenants/{tenant}/projects/{project}", summary="a project", reply=shapes.ProjectView),
     Route(
         method="PUT",
-        path="/v1/tenants/{tenant}/projects/{name}",
+        path="/v1/tenants/{tenant}/projects/{project}",
         summary="creates a project, or changes what is said",
         reply=replies.Named,
         body=shapes.ProjectSettings,
@@ -44,16 +44,16 @@ TENANCY = (
     ),
     Route(
         method="DELETE",
-        path="/v1/tenants/{tenant}/projects/{name}",
+        path="/v1/tenants/{tenant}/projects/{project}",
         summary="deletes a project",
         reply=replies.Named,
         note="administrators of the tenant; 409 while it has requests",
     ),
     Route(method="GET", path="/v1/users", summary="users and their roles", reply=shapes.UserList, note=_SEEN),
-    Route(method="GET", path="/v1/users/{name}", summary="a user", reply=shapes.UserView),
+    Route(method="GET", path="/v1/users/{user}", summary="a user", reply=shapes.UserView),
     Route(
         method="PUT",
-        path="/v1/users/{name}",
+        path="/v1/users/{user}",
         summary="creates a user, or changes what is said",
         reply=replies.Named,
         body=shapes.UserSettings,
@@ -61,7 +61,7 @@ TENANCY = (
     ),
     Route(
         method="DELETE",
-        path="/v1/users/{name}",
+        path="/v1/users/{user}",
         summary="deletes a user, its roles and tokens",
         reply=replies.Named,
         administrators=True,
@@ -109,6 +109,13 @@ TENANCY = (
     ),
     Route(
         method="DELETE", path="/v1/sessions/current", summary="revokes the token that it came with", reply=replies.Named
+    ),
+    Route(
+        method="GET",
+        path="/v1/quota",
+        summary="what tenants and their projects are promised and have",
+        reply=shapes.QuotaList,
+        note=_SEEN,
     ),
     Route(method="GET", path="/v1/me", summary="who asks, and what it may", reply=shapes.Me),
 )

@@ -162,7 +162,15 @@ OPTIONS = (
         _name("--tenant"),
         default="",
         metavar="NAME",
-        text="Who the slice is accounted to. Default: your user name.",
+        text="Who the slice is accounted to. Default: your tenant, or your user name.",
+    ),
+    Option(
+        "--project",
+        "project",
+        _name("--project"),
+        default="",
+        metavar="NAME",
+        text="Part of the tenant that it is for. Default: none in particular.",
     ),
     Option(
         "--queue",
@@ -170,7 +178,7 @@ OPTIONS = (
         _name("--queue"),
         default="default",
         metavar="NAME",
-        text="Queue to wait in. Default: default.",
+        text="Queue to wait in. Default: the tenant's, else default.",
     ),
     Option(
         "--priority",

@@ -1,4 +1,4 @@
-"""``calabash queue`` and ``calabash tenant``: who deserves how many devices, who may borrow, on whose account."""
+"""``calabash queue``: who deserves how many devices, and who may borrow."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ COLUMNS = (
     Column(title="USERS", text=lambda r: dash(",".join(r["users"]))),
     Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
 )
-TENANT_COLUMNS = (COLUMNS[0], *COLUMNS[-2:])
 
 _users = click.option("--users", default="", metavar="NAMES", help="Users that may use it, separated by commas.")
 _groups = click.option("--groups", default="", metavar="NAMES", help="Groups whose members may use it.")
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
+    """Words between commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -68,7 +68,7 @@ def set_queue(name: str, users: str, groups: str, **amounts: Any) -> None:
 
     The queue `default` is everybody's. Another is for administrators and for those named here.
     """
-    body = amounts | {"users": _names(users), "groups": _names(groups)}
+    body = amounts | {"users": names(users), "groups": names(groups)}
     client().put(f"/v1/queues/{quoted(name)}", body)
     click.echo(name)
 
@@ -78,35 +78,4 @@ def set_queue(name: str, users: str, groups: str, **amounts: Any) -> None:
 def delete_queue(name: str) -> None:
     """Delete an empty queue."""
     client().delete(f"/v1/queues/{quoted(name)}")
-    click.echo(name)
-
-
-@click.group()
-def tenant() -> None:
-    """Say who may ask on a tenant's account besides the user of that name."""
-
-
-@tenant.command("list")
-@output.option
-def list_tenants(fmt: str) -> None:
-    """List tenants that have an access list."""
-    output.emit("TenantList", client().get("/v1/tenants")["items"], TENANT_COLUMNS, fmt, name="name")
-
-
-@tenant.command("set")
-@click.argument("name")
-@_users
-@_groups
-def set_tenant(name: str, users: str, groups: str) -> None:
-    """Create or change a tenant's access list."""
-    body = {"users": _names(users), "groups": _names(groups)}
-    client().put(f"/v1/tenants/{quoted(name)}", body)
-    click.echo(name)
-
-
-@tenant.command("delete")
-@click.argument("name")
-def delete_tenant(name: str) -> None:
-    """Delete a tenant's access list."""
-    client().delete(f"/v1/tenants/{quoted(name)}")
     click.echo(name)

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     MOVED = "moved"
     OVER_USE = "over_use"
     DRAINED = "drained"
+    RUN_TIME = "run_time"
     # what drivers saw and nobody was given
     STRANGER = "stranger"
     UNDER_REPORTED = "under_reported"

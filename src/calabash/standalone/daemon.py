@@ -40,6 +40,7 @@ from calabash.standalone.housekeeping import Housekeeper
 from calabash.standalone.logs import LOG_FILE, configure
 from calabash.standalone.permission import Permission
 from calabash.standalone.pool import Pool
+from calabash.standalone.run_times import RunTimes
 from calabash.standalone.serving import Listener, Server
 from calabash.standalone.settings import Limits, read_settings
 from calabash.standalone.tenancy import TenancyBook
@@ -170,6 +171,9 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     )
     keeper.start()
     stack.callback(keeper.stop)
+    run_times = RunTimes(agent=agent, tenancy=tenancy, clock=SystemClock())
+    run_times.start()
+    stack.callback(run_times.stop)
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,6 @@ from calabash.agent.node import NodeAgent
 from calabash.api import requests
 from calabash.binder.binder import Binder
 from calabash.binder.requests import Requester, WaitingRequest
-from calabash.model.access import Action
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -23,15 +22,16 @@ from calabash.seams.clock import Clock
 from calabash.seams.host.processes import Peer, Process, identify, owner, user_name
 from calabash.seams.store import Store
 from calabash.standalone.billing import Billing
+from calabash.standalone.entry import EntryBounds
 from calabash.standalone.explanations import Explanations
 from calabash.standalone.keeping import Keeps
 from calabash.standalone.permission import Permission, not_found
 from calabash.standalone.queues import Queues
 from calabash.standalone.settings import Limits
+from calabash.standalone.sight import Held, Sight
 from calabash.standalone.tenancy import TenancyBook
 from calabash.standalone.tenancy_changes import TenancyChanges
 from calabash.standalone.tokens import Tokens
-from calabash.standalone.waiting_limit import WaitingLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,20 @@ class Pool:
         self.tenancy = tenancy
         self.tokens = Tokens(store.tokens, clock)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
-        self.queues = Queues(store)
+        self.queues = Queues(store, tenancy.people)
         self.billing = Billing(store, clock)
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
         self.keeps = Keeps(agent, clock)
-        self._waiting = WaitingLimit((limits or Limits()).waiting)
+        self.entry = EntryBounds(
+            permission=permission,
+            tenancy=tenancy,
+            queues=self.queues,
+            agent=agent,
+            binder=self.binder,
+            limits=limits or Limits(),
+        )
+        tenancy.prepare = lambda people: self.queues.reformed(self.binder, people)
         agent.subscribe(self.binder.room_may_have_appeared)
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -80,27 +88,13 @@ class Pool:
         and does not want to wait. While somebody is just leaving, the answer to such a one is left open: see ``refuse``.
         """
         who = caller.principal
-        queue = self.queues.queue(wanted.queue)
-        request = wanted.request(tenant=self.permission.tenant(who, wanted.tenant))
-        if wanted.standing:
-            self.permission.require(who, Action.OPERATE, "keep devices for virtual machines")
-        self.permission.require_queue(who, wanted.queue, queue.users, queue.groups)
-        if who.uid < 0:
-            raise CalabashError(
-                f"user {who.user} has no account on this machine that programs could run as",
-                reason=Reason.NOT_PERMITTED,
-                hint=f"ask an administrator for: calabash user set {who.user} --login NAME",
-            )
+        request = self.entry.judged(wanted, who)
         requester = Requester(uid=who.uid, user=who.user, process=caller.process)
-        self._waiting.join(who.uid, exempt=self.permission.administrator(who))
-        try:
+        with self.entry.joining(request, who):
             waiting = self.binder.submit(
                 request, requester=requester, command=tuple(wanted.command), wait=wanted.wait_s > 0
             )
-        except BaseException:
-            self._waiting.leave(who.uid)
-            raise
-        waiting.answer.add_done_callback(lambda _: self._waiting.leave(who.uid))
+        waiting.answer.add_done_callback(lambda _: self.entry.left(request, who))
         if waiting.answer.done() or self.binder.bound(waiting):
             return waiting
         try:
@@ -238,11 +232,29 @@ class Pool:
 
     # -- looking -----------------------------------------------------------------------------------------------
 
+    def sight(self, who: Principal) -> Sight:
+        """What that principal is shown."""
+        return Sight(
+            who,
+            people=self.tenancy.people(),
+            live=lambda: _live(self.agent, self.binder),
+            queues=self.queues.records(),
+            recorded=self.store.allocation,
+            listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
+        )
+
     def scenario(self) -> str:
         """What the scheduler knows now as a scenario file, to be replayed elsewhere."""
         with self.binder.reading() as scheduler:
             snapshot = scheduler.scheduler.snapshot()
         return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
+
+
+def _live(agent: NodeAgent, binder: Binder) -> list[Held]:
+    """Everything that is held or waits."""
+    held: list[Held] = [(r.id, r.request, r.uid, r.user) for r in agent.records()]
+    held += [(w.id, w.request, w.requester.uid, w.requester.user) for w in binder.waiting()]
+    return held
 
 
 def _named(processes: list[Process]) -> str:

@@ -6,7 +6,8 @@ Kept in memory as stored, so that a request asks no database. The queue ``defaul
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from calabash.api import replies
 from calabash.binder.binder import Binder
@@ -15,27 +16,43 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.sched import UNLIMITED, Amount, QueueSpec
 from calabash.seams.store import Store
+from calabash.standalone.people import People
+from calabash.standalone.tenant_queues import tenant_queues
 
 
 class Queues:
     """The queues of the pool. Safe for threads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, people: Callable[[], People] = People) -> None:
         self._stored = store.administration
+        self._people = people
         self._lock = threading.Lock()
         self._queues = {q.name: q for q in self._stored.queues()}
 
     def specs(self) -> list[QueueSpec]:
         """As the scheduler knows them."""
-        return _specs(self._queues.values())
+        return _specs(self._all(self._people()).values())
+
+    def records(self) -> list[QueueRecord]:
+        """Those that an administrator has made."""
+        return list(self._queues.values())
+
+    def explicit(self) -> Collection[str]:
+        """Names of those that an administrator has made."""
+        return self._queues.keys()
+
+    def require_explicit(self, name: str) -> None:
+        """Raises NOT_FOUND for what is neither made by an administrator nor ``default``; names no other."""
+        if name != DEFAULT_QUEUE and name not in self._queues:
+            raise _unknown("queue", name, "see `calabash queue list`")
 
     def queue(self, name: str) -> QueueRecord:
         """One queue; an unknown name has an empty access list."""
         return self._queues.get(name) or QueueRecord(name=name)
 
-    def shown(self, binder: Binder) -> list[replies.QueueView]:
-        """All queues with what they hold and what waits in them, in devices."""
-        known = {DEFAULT_QUEUE: QueueRecord(name=DEFAULT_QUEUE), **self._queues}
+    def shown(self, binder: Binder, seen: Callable[[QueueRecord], bool]) -> list[replies.QueueView]:
+        """The queues that are seen with what they hold and what waits in them, in devices."""
+        known = {DEFAULT_QUEUE: QueueRecord(name=DEFAULT_QUEUE), **self._all(self._people())}
         with binder.reading() as scheduler:
             tree = scheduler.scheduler.tree
             amounts = {name: (tree.used(name).gpu_milli, tree.waiting(name).gpu_milli) for name in known}
@@ -52,10 +69,18 @@ class Queues:
                 groups=list(q.groups),
             )
             for _, q in sorted(known.items())
+            if seen(q)
         ]
 
     def put_queue(self, record: QueueRecord, binder: Binder) -> None:
         """Create or change. Raises CalabashError; then nothing changes."""
+        tenant = record.name.partition("/")[0]
+        if record.name not in self._queues and tenant in self._people().tenants:
+            raise CalabashError(
+                f"queue {record.name} would be of tenant {tenant}",
+                reason=Reason.CONFLICT,
+                hint=f"change the tenant, or its projects: calabash tenant set {tenant}",
+            )
         self._change(binder, {**self._queues, record.name: record}, lambda: self._stored.put_queue(record))
 
     def delete_queue(self, name: str, binder: Binder) -> None:
@@ -67,15 +92,38 @@ class Queues:
 
     def _change(self, binder: Binder, wanted: dict[str, QueueRecord], write: Callable[[], object]) -> None:
         """The scheduler's tree, the stored one and this one stay equal whatever fails."""
-        with self._lock, binder.reading() as scheduler:
+        with self._lock, self._formed(binder, self._all(self._people(), wanted)):
+            write()
+            self._queues = wanted
+
+    @contextmanager
+    def reformed(self, binder: Binder, people: People) -> Iterator[None]:
+        """While a change of tenants is written: the scheduler has their queues, and again the old ones when that fails."""
+        taken = (people.tenants.keys() - self._people().tenants.keys()) & self._queues.keys()
+        if taken:
+            name = min(taken)
+            raise CalabashError(
+                f"tenant {name} would have a queue that is there already",
+                reason=Reason.CONFLICT,
+                hint=f"delete it with `calabash queue delete {name}`, or choose another name",
+            )
+        with self._lock, self._formed(binder, self._all(people)):
+            yield
+
+    @contextmanager
+    def _formed(self, binder: Binder, wanted: dict[str, QueueRecord]) -> Iterator[None]:
+        with binder.reading() as scheduler:
             before = self.specs()
             scheduler.set_queues(_specs(wanted.values()))
             try:
-                write()
-            except CalabashError:
+                yield
+            except BaseException:
                 scheduler.set_queues(before)
                 raise
-            self._queues = wanted
+
+    def _all(self, people: People, explicit: dict[str, QueueRecord] | None = None) -> dict[str, QueueRecord]:
+        explicit = self._queues if explicit is None else explicit
+        return {**tenant_queues(people, explicit), **explicit}
 
 
 def _specs(records: Iterable[QueueRecord]) -> list[QueueSpec]:

@@ -150,7 +150,7 @@ class TenancyBook:
     def _reform(self, after: People, write: Callable[[], object]) -> None:
         with self.prepare(after):
             write()
-        self._people = after
+            self._people = after
 
 
 def missing(what: str, name: str) -> CalabashError:

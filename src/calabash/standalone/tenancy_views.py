@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from calabash.api import tenancy as shapes
+from calabash.api.replies import QueueView
 from calabash.model import access
 from calabash.model.access import Action
-from calabash.model.tenancy import Member, Principal, Project, Role, Tenant, TokenRecord, User
+from calabash.model.tenancy import Member, Principal, Project, Role, Tenant, TokenRecord, User, project_of
 from calabash.standalone.people import People
 from calabash.standalone.tenancy import missing
 
@@ -95,6 +96,34 @@ def shown_token(record: TokenRecord, now_s: float) -> shapes.TokenView:
         created_at=record.created_at,
         expires_at=record.expires_at,
         revoked_at=record.revoked_at or None,
+    )
+
+
+def quota(people: People, who: Principal, queues: Iterable[QueueView]) -> list[shapes.QuotaView]:
+    """Of every tenant that it may see, the tenant first and then its parts."""
+    found = {q.name: q for q in queues}
+    shown = []
+    for one in tenants(people, who):
+        whole = found.get(one.name)
+        if whole is None:
+            continue
+        shown.append(_quota(one, "", whole))
+        parts = [q for q in found.values() if q.parent == one.name and project_of(one.name, q.name)]
+        shown += [_quota(one, project_of(one.name, q.name), q) for q in parts]
+    return shown
+
+
+def _quota(tenant: Tenant, project: str, queue: QueueView) -> shapes.QuotaView:
+    return shapes.QuotaView(
+        tenant=tenant.name,
+        project=project,
+        queue=queue.name,
+        guarantee=queue.deserved,
+        limit=queue.limit,
+        allocated=queue.allocated,
+        borrowed=max(0.0, queue.allocated - queue.deserved),
+        pending=queue.pending,
+        budget="" if project else str(tenant.budget or ""),
     )
 
 

@@ -12,7 +12,7 @@ from calabash.agent.slot_names import LEASE_FILE
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
 from calabash.api import replies, requests
 from calabash.binder.requests import WaitingRequest
-from calabash.model.allocation import AllocationRecord
+from calabash.model.allocation import AllocationRecord, EventRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -20,24 +20,26 @@ from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
 from calabash.sharing.registry import SHARING_MODES
 from calabash.standalone.pool import Pool
+from calabash.standalone.sight import Sight
 
 EXPLAINED_MAX = 20  # waiting requests whose reason is worked out in a listing; `why` answers for any
 PAGE_BYTES_MAX = 512 * 1024
+ENDED_AT_ONCE = 200
 
 
-def devices(agent: NodeAgent) -> replies.DeviceList:
+def devices(agent: NodeAgent, sight: Sight) -> replies.DeviceList:
     """Every device with its reading and its division."""
-    return replies.DeviceList(items=[_device(state) for state in agent.snapshot().devices])
+    return replies.DeviceList(items=[sight.shown_device(_device(state)) for state in agent.snapshot().devices])
 
 
-def device(agent: NodeAgent, name: str) -> replies.DeviceDetail:
+def device(agent: NodeAgent, name: str, sight: Sight) -> replies.DeviceDetail:
     """One device, by index or UUID, and its health. Raises NOT_FOUND."""
     found = agent.care.find(name)
     state = agent.snapshot().device(found.uuid)
     assert state is not None, found.uuid
     entry = agent.care.entry(found)
     condition = entry.condition
-    return replies.DeviceDetail(
+    detail = replies.DeviceDetail(
         device=_device(state),
         since=entry.since_s or None,
         needs=condition.need.name.lower() if condition.need else "",
@@ -49,6 +51,7 @@ def device(agent: NodeAgent, name: str) -> replies.DeviceDetail:
         parts=[replies.PartView(name=part, health=c.health) for part, c in sorted(entry.parts.items())],
         history=[replies.HappeningView(at=h.at, health=h.health, cause=h.cause) for h in entry.history],
     )
+    return sight.shown_detail(detail)
 
 
 def _device(state: DeviceSnapshot) -> replies.DeviceView:
@@ -86,27 +89,46 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
     )
 
 
-def allocations(pool: Pool, page: requests.AllocationPage) -> replies.AllocationList:
+def allocations(pool: Pool, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
     """One page of what is held and what waits; with ``all`` also what was, with ``ended`` only that."""
     if page.ended:
-        return _ended_page(pool, page)
+        return _ended_page(pool, page, sight)
     snapshot = pool.agent.snapshot(processes=True)
     index = {d.device.uuid: d.device.index for d in snapshot.devices}
     shown: list[replies.AllocationView] = []
     if page.all and not page.after:
         held = {a.record.id for a in snapshot.allocations}
         over = pool.store.allocations(ended=True, limit=page.limit)
-        shown = [_allocation(r, (), index, ()) for r in over if r.id not in held]
+        shown = [
+            sight.shown_allocation(_allocation(r, (), index, ())) for r in over if r.id not in held and sight.record(r)
+        ]
     # One that is just being granted is held already, and still waits for its answer.
     live = list(dict.fromkeys([*(a.record.id for a in snapshot.allocations), *(w.id for w in pool.binder.waiting())]))
+    live = [name for name in live if sight.allocation(name)]
     begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
-    return _page(_live(pool, snapshot, index, live[begin:]), page.limit, shown)
+    found = map(sight.shown_allocation, _live(pool, snapshot, index, live[begin:]))
+    return _page(found, page.limit, shown)
 
 
-def _ended_page(pool: Pool, page: requests.AllocationPage) -> replies.AllocationList:
+def _ended_page(pool: Pool, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
     index = {d.device.uuid: d.device.index for d in pool.agent.snapshot().devices}
-    found = pool.store.ended_before(AllocationId(page.after), limit=page.limit + 1)
-    return _page((_allocation(r, (), index, ()) for r in found), page.limit, [])
+    found = _ended(pool, AllocationId(page.after), page.limit + 1, sight)
+    return _page((sight.shown_allocation(_allocation(r, (), index, ())) for r in found), page.limit, [])
+
+
+def _ended(pool: Pool, after: AllocationId, wanted: int, sight: Sight) -> Iterator[AllocationRecord]:
+    """What is seen of what ended, newest first, at most so many."""
+    while True:
+        batch = pool.store.ended_before(after, limit=max(wanted, ENDED_AT_ONCE))
+        for record in batch:
+            if sight.record(record):
+                yield record
+                wanted -= 1
+                if not wanted:
+                    return
+        if len(batch) < max(wanted, ENDED_AT_ONCE):
+            return
+        after = batch[-1].id
 
 
 def _page(
@@ -147,23 +169,36 @@ def _live(
         yield _waiting(waiting, why)
 
 
-def events(store: Store, page: requests.EventPage) -> replies.EventList:
+def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.EventList:
     """One page of what happened."""
-    found = store.events(after=page.after, limit=page.limit)
+    found = _happened(store, page, sight)
     return replies.EventList(
         items=[
-            replies.EventView(
-                id=e.id,
-                at=e.at,
-                kind=e.kind,
-                reason=e.reason,
-                allocation=e.allocation,
-                device=e.device,
-                message=e.message,
+            sight.shown_event(
+                replies.EventView(
+                    id=e.id,
+                    at=e.at,
+                    kind=e.kind,
+                    reason=e.reason,
+                    allocation=e.allocation,
+                    device=e.device,
+                    message=e.message,
+                )
             )
             for e in found
         ]
     )
+
+
+def _happened(store: Store, page: requests.EventPage, sight: Sight) -> list[EventRecord]:
+    """What is seen of the events, so many of them that an empty page means that there are no more."""
+    after, found = page.after, list[EventRecord]()
+    while True:
+        batch = store.events(after=after, limit=page.limit)
+        found += [e for e in batch if sight.event(e)]
+        if found or len(batch) < page.limit:
+            return found
+        after = batch[-1].id
 
 
 def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies.GrantReply:

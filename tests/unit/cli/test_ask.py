@@ -28,6 +28,7 @@ _VALUES = {
     "--policy": "burst",
     "--model": "A100",
     "--tenant": "vision",
+    "--project": "train",
     "--queue": "prod/serve",
     "--priority": "-3",
     "--gang": "train",

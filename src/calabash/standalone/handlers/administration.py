@@ -7,14 +7,14 @@ from litestar import delete, get, put
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.model.allocation import QueueRecord
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
 
 
 @get("/v1/queues")
 async def list_queues(request: Asked) -> replies.QueueList:
-    caller_of(request)
-    pool = pool_of(request)
-    return replies.QueueList(items=await work(request, pool.queues.shown, pool.binder))
+    pool, sight = pool_of(request), sight_of(request)
+    found = await work(request, pool.queues.shown, pool.binder, sight.queue)
+    return replies.QueueList(items=[sight.shown_queue(q) for q in found])
 
 
 @put("/v1/queues/{name:path}")

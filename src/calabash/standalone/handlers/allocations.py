@@ -15,7 +15,7 @@ from calabash.binder.requests import WaitingRequest
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.standalone import views
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
 from calabash.standalone.permission import not_found
 from calabash.standalone.pool import Caller, Pool
 
@@ -27,9 +27,9 @@ POLL_S = 0.02
 
 @get("/v1/allocations")
 async def list_allocations(request: Asked) -> replies.AllocationList:
-    caller_of(request)
+    sight = sight_of(request)
     page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
-    return await work(request, views.allocations, pool_of(request), page)
+    return await work(request, views.allocations, pool_of(request), page, sight)
 
 
 @post("/v1/allocations", status_code=201)
@@ -153,8 +153,10 @@ def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Gra
 
 @get("/v1/allocations/{allocation:str}/why")
 async def why(request: Asked, allocation: str) -> replies.WhyReply:
-    caller_of(request)
-    return await work(request, pool_of(request).explanations.why, AllocationId(requests.checked_id(allocation)))
+    sight, name = sight_of(request), AllocationId(requests.checked_id(allocation))
+    if not await work(request, sight.allocation, name):
+        raise not_found(name)
+    return await work(request, lambda: sight.shown_why(pool_of(request).explanations.why(name)))
 
 
 ALLOCATIONS = (list_allocations, allocate, started, keep, release, environment, why)

@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.standalone.auditing import AuditTrail
 from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
-from calabash.standalone.handlers.asked import Asked, Context, caller_of
+from calabash.standalone.handlers.asked import Asked, Context, caller_of, shown_to
 from calabash.standalone.handlers.audit import AUDIT
 from calabash.standalone.handlers.audited import audited
 from calabash.standalone.handlers.billing import BILLING
@@ -47,10 +47,16 @@ _STATUS = {
 }
 
 
-def _failure(_: Asked, error: Exception) -> Response[replies.Failure]:
+# These repeat what was asked for and know of nothing else. Were names of others replaced in them, whoever guesses such a
+# name would learn from the replacement that there is one.
+_SAID_BY_THE_ASKER = {Reason.BAD_REQUEST, Reason.NOT_PERMITTED, Reason.NOT_AUTHENTICATED, Reason.NOT_FOUND}
+
+
+def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
     if isinstance(error, CalabashError):
         status_code = _STATUS.get(error.reason, 409)
-        content = replies.Failure(reason=str(error.reason), message=error.message, hint=error.hint)
+        seen = str if error.reason in _SAID_BY_THE_ASKER else shown_to(request)
+        content = replies.Failure(reason=str(error.reason), message=seen(error.message), hint=seen(error.hint))
     elif isinstance(error, HTTPException):
         status_code = error.status_code
         reason = {404: Reason.NOT_FOUND, 405: Reason.BAD_REQUEST}.get(status_code, Reason.BAD_REQUEST)

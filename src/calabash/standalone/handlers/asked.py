@@ -20,6 +20,7 @@ from calabash.model.tenancy import Principal
 from calabash.standalone.fairness import Fairness
 from calabash.standalone.pool import Caller, Pool
 from calabash.standalone.serving import connection_of
+from calabash.standalone.sight import Sight
 
 BODY_S = 10.0
 
@@ -93,6 +94,17 @@ def pool_of(request: Asked) -> Pool:
     """The pool that serves."""
     pool: Pool = request.app.state.pool
     return pool
+
+
+def sight_of(request: Asked) -> Sight:
+    """What whoever asks is shown. Raises as ``caller_of``."""
+    return pool_of(request).sight(caller_of(request).principal)
+
+
+def shown_to(request: Asked) -> Callable[[str], str]:
+    """How a text is told to whoever asks: without names of others. Whoever is not known yet is told only of itself."""
+    caller: Caller | None = request.scope["state"].get(_CALLER)
+    return str if caller is None else pool_of(request).sight(caller.principal).text
 
 
 async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:

@@ -11,14 +11,13 @@ from calabash.agent.card_settings import Wanted
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.standalone import views
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
 from calabash.standalone.pool import Pool
 
 
 @get("/v1/devices/{name:str}")
 async def show_device(request: Asked, name: str) -> replies.DeviceDetail:
-    caller_of(request)
-    return await work(request, views.device, pool_of(request).agent, name)
+    return await work(request, views.device, pool_of(request).agent, name, sight_of(request))
 
 
 async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> Any:
@@ -35,7 +34,7 @@ async def drain(request: Asked, name: str) -> replies.DeviceDetail:
     def change(pool: Pool) -> replies.DeviceDetail:
         care = pool.agent.care
         care.drain(care.find(name), why=body.reason, evict_after_s=body.grace_s if body.evict else None)
-        return views.device(pool.agent, name)
+        return views.device(pool.agent, name, sight_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "drain devices", change)
     return detail
@@ -47,7 +46,7 @@ async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.care.undrain(pool.agent.care.find(name))
-        return views.device(pool.agent, name)
+        return views.device(pool.agent, name, sight_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "put devices back", change)
     return detail
@@ -60,7 +59,7 @@ async def set_device(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.care.set(pool.agent.care.find(name), wanted)
-        return views.device(pool.agent, name)
+        return views.device(pool.agent, name, sight_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "set devices", change)
     return detail
@@ -73,7 +72,10 @@ async def test(request: Asked, name: str) -> replies.TestReply:
     def change(pool: Pool) -> replies.TestReply:
         probed = pool.agent.care.test(pool.agent.care.find(name))
         return replies.TestReply(
-            passed=probed.passed, why=probed.why, figures=dict(probed.figures), device=views.device(pool.agent, name)
+            passed=probed.passed,
+            why=probed.why,
+            figures=dict(probed.figures),
+            device=views.device(pool.agent, name, sight_of(request)),
         )
 
     answer: replies.TestReply = await _changed(request, "test devices", change)
@@ -86,7 +88,7 @@ async def reset(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.care.reset(pool.agent.care.find(name))
-        return views.device(pool.agent, name)
+        return views.device(pool.agent, name, sight_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "reset devices", change)
     return detail

@@ -15,28 +15,32 @@ from calabash.model.allocation import AllocationState
 from calabash.seams.store import public_url
 from calabash.standalone import views
 from calabash.standalone.handlers.allocations import POLL_S, RELEASE_S
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, principal_of, sight_of, work
 from calabash.standalone.pool import Pool
+from calabash.standalone.sight import Sight
 
 SETTLE_S = 2.0
 
 
 @get("/v1/status")
-async def status(state: State) -> replies.Status:
+async def status(state: State, request: Asked) -> replies.Status:
+    """Whom it serves is said to everybody of the machine, also to those whom it does not."""
     pool, context = state.pool, state.context
+    sight = pool.sight(principal_of(request))
     snapshot = pool.agent.snapshot()
+    held, waiting = await work(request, _counts, pool, sight)
     return replies.Status(
         version=calabash.__version__,
         pid=state.pid,
         home=str(context.home),
         node=snapshot.node,
         sim=context.sim,
-        db=public_url(pool.store.url),
+        db=public_url(pool.store.url) if sight.all else "",
         started_at=state.started_at,
         uptime_s=round(time.time() - state.started_at, 3),
         devices=len(snapshot.devices),
-        allocations=len(snapshot.allocations),
-        pending=len(pool.binder.waiting()),
+        allocations=held,
+        pending=waiting,
         driver=context.driver,
         arbiter_pid=context.arbiter_pid(),
         membership=snapshot.membership,
@@ -46,23 +50,29 @@ async def status(state: State) -> replies.Status:
     )
 
 
+def _counts(pool: Pool, sight: Sight) -> tuple[int, int]:
+    """What is held and what waits, as far as it is seen."""
+    held = sum(sight.allocation(a.record.id) for a in pool.agent.snapshot().allocations)
+    return held, sum(sight.allocation(w.id) for w in pool.binder.waiting())
+
+
 @get("/v1/devices")
 async def list_devices(request: Asked) -> replies.DeviceList:
-    caller_of(request)
-    return await work(request, views.devices, pool_of(request).agent)
+    return await work(request, views.devices, pool_of(request).agent, sight_of(request))
 
 
 @get("/v1/scenario")
 async def scenario(request: Asked) -> replies.ScenarioText:
-    caller_of(request)
-    return replies.ScenarioText(scenario=await work(request, pool_of(request).scenario))
+    pool, caller = pool_of(request), caller_of(request)
+    pool.permission.require(caller.principal, Action.SEE_PLATFORM, "see what the scheduler knows of everybody")
+    return replies.ScenarioText(scenario=await work(request, pool.scenario))
 
 
 @get("/v1/events")
 async def list_events(request: Asked) -> replies.EventList:
-    caller_of(request)
+    sight = sight_of(request)
     page = requests.decode_query(dict(request.query_params), requests.EventPage)
-    return await work(request, views.events, pool_of(request).store, page)
+    return await work(request, views.events, pool_of(request).store, page, sight)
 
 
 @post("/v1/shutdown", status_code=200)

@@ -7,14 +7,19 @@ from litestar import get, post
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.standalone import mig_views, views
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
 from calabash.standalone.pool import Pool
 
 
 @get("/v1/mig")
 async def list_cards(request: Asked) -> replies.MigCards:
-    caller_of(request)
-    return await work(request, lambda pool: mig_views.mig_cards(pool.agent.cutting.cards()), pool_of(request))
+    sight = sight_of(request)
+
+    def shown(pool: Pool) -> replies.MigCards:
+        cards = mig_views.mig_cards(pool.agent.cutting.cards())
+        return replies.MigCards(items=[sight.shown_card(card) for card in cards.items])
+
+    return await work(request, shown, pool_of(request))
 
 
 @post("/v1/mig/plan", status_code=200)
@@ -53,7 +58,7 @@ async def keep_mode(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.cutting.keep(pool.agent.care.find(name), asked.mode)
-        return views.device(pool.agent, name)
+        return views.device(pool.agent, name, sight_of(request))
 
     return await work(request, change, pool)
 

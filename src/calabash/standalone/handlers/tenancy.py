@@ -10,7 +10,7 @@ from calabash.api.replies import Named
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.standalone import tenancy_views as views
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
 from calabash.standalone.tenancy import missing
 from calabash.standalone.tokens import IssuedSecret
 
@@ -21,25 +21,26 @@ async def list_tenants(request: Asked) -> shapes.TenantList:
     return shapes.TenantList(items=[views.shown_tenant(people, t) for t in views.tenants(people, who)])
 
 
-@get("/v1/tenants/{name:str}")
-async def show_tenant(request: Asked, name: str) -> shapes.TenantView:
+@get("/v1/tenants/{tenant:str}")
+async def show_tenant(request: Asked, tenant: str) -> shapes.TenantView:
     who, people = caller_of(request).principal, pool_of(request).tenancy.people()
-    return views.shown_tenant(people, views.tenant(people, who, name))
+    return views.shown_tenant(people, views.tenant(people, who, tenant))
 
 
-@put("/v1/tenants/{name:str}")
-async def put_tenant(request: Asked, name: str) -> Named:
-    who, name = caller_of(request).principal, requests.checked_name(name, what="tenant")
+@put("/v1/tenants/{tenant:str}")
+async def put_tenant(request: Asked, tenant: str) -> Named:
+    who, tenant = caller_of(request).principal, requests.checked_name(tenant, what="tenant")
     body = requests.decode(await body_of(request), shapes.TenantSettings)
-    await work(request, pool_of(request).changes.put_tenant, who, name, body)
-    return Named(name=name)
+    await work(request, pool_of(request).changes.put_tenant, who, tenant, body)
+    return Named(name=tenant)
 
 
-@delete("/v1/tenants/{name:str}", status_code=200)
-async def delete_tenant(request: Asked, name: str) -> Named:
+@delete("/v1/tenants/{tenant:str}", status_code=200)
+async def delete_tenant(request: Asked, tenant: str) -> Named:
     who = caller_of(request).principal
-    await work(request, pool_of(request).changes.delete_tenant, who, name)
-    return Named(name=name)
+    await work(request, pool_of(request).binder.schedule)  # what has just ended is in the way no more
+    await work(request, pool_of(request).changes.delete_tenant, who, tenant)
+    return Named(name=tenant)
 
 
 @get("/v1/tenants/{tenant:str}/projects")
@@ -49,28 +50,29 @@ async def list_projects(request: Asked, tenant: str) -> shapes.ProjectList:
     return shapes.ProjectList(items=[views.shown_project(p) for p in sorted(found, key=lambda p: p.name)])
 
 
-@get("/v1/tenants/{tenant:str}/projects/{name:str}")
-async def show_project(request: Asked, tenant: str, name: str) -> shapes.ProjectView:
+@get("/v1/tenants/{tenant:str}/projects/{project:str}")
+async def show_project(request: Asked, tenant: str, project: str) -> shapes.ProjectView:
     who, people = caller_of(request).principal, pool_of(request).tenancy.people()
-    found = people.projects.get((views.tenant(people, who, tenant).name, name))
+    found = people.projects.get((views.tenant(people, who, tenant).name, project))
     if found is None:
-        raise missing("project", f"{tenant}/{name}")
+        raise missing("project", f"{tenant}/{project}")
     return views.shown_project(found)
 
 
-@put("/v1/tenants/{tenant:str}/projects/{name:str}")
-async def put_project(request: Asked, tenant: str, name: str) -> Named:
-    who, name = caller_of(request).principal, requests.checked_part(name, what="project")
+@put("/v1/tenants/{tenant:str}/projects/{project:str}")
+async def put_project(request: Asked, tenant: str, project: str) -> Named:
+    who, project = caller_of(request).principal, requests.checked_part(project, what="project")
     body = requests.decode(await body_of(request), shapes.ProjectSettings)
-    await work(request, pool_of(request).changes.put_project, who, tenant, name, body)
-    return Named(name=f"{tenant}/{name}")
+    await work(request, pool_of(request).changes.put_project, who, tenant, project, body)
+    return Named(name=f"{tenant}/{project}")
 
 
-@delete("/v1/tenants/{tenant:str}/projects/{name:str}", status_code=200)
-async def delete_project(request: Asked, tenant: str, name: str) -> Named:
+@delete("/v1/tenants/{tenant:str}/projects/{project:str}", status_code=200)
+async def delete_project(request: Asked, tenant: str, project: str) -> Named:
     who = caller_of(request).principal
-    await work(request, pool_of(request).changes.delete_project, who, tenant, name)
-    return Named(name=f"{tenant}/{name}")
+    await work(request, pool_of(request).binder.schedule)
+    await work(request, pool_of(request).changes.delete_project, who, tenant, project)
+    return Named(name=f"{tenant}/{project}")
 
 
 @get("/v1/users")
@@ -79,28 +81,28 @@ async def list_users(request: Asked) -> shapes.UserList:
     return shapes.UserList(items=views.users(people, who))
 
 
-@get("/v1/users/{name:str}")
-async def show_user(request: Asked, name: str) -> shapes.UserView:
+@get("/v1/users/{user:str}")
+async def show_user(request: Asked, user: str) -> shapes.UserView:
     who, people = caller_of(request).principal, pool_of(request).tenancy.people()
-    found = views.user(people, who, name)
+    found = views.user(people, who, user)
     if found is None:
-        raise missing("user", name[:128])
+        raise missing("user", user[:128])
     return found
 
 
-@put("/v1/users/{name:str}")
-async def put_user(request: Asked, name: str) -> Named:
-    who, name = caller_of(request).principal, requests.checked_login(name)
+@put("/v1/users/{user:str}")
+async def put_user(request: Asked, user: str) -> Named:
+    who, user = caller_of(request).principal, requests.checked_login(user)
     body = requests.decode(await body_of(request), shapes.UserSettings)
-    await work(request, pool_of(request).changes.put_user, who, name, body)
-    return Named(name=name)
+    await work(request, pool_of(request).changes.put_user, who, user, body)
+    return Named(name=user)
 
 
-@delete("/v1/users/{name:str}", status_code=200)
-async def delete_user(request: Asked, name: str) -> Named:
+@delete("/v1/users/{user:str}", status_code=200)
+async def delete_user(request: Asked, user: str) -> Named:
     who = caller_of(request).principal
-    await work(request, pool_of(request).changes.delete_user, who, name)
-    return Named(name=name)
+    await work(request, pool_of(request).changes.delete_user, who, user)
+    return Named(name=user)
 
 
 @put("/v1/members")
@@ -155,6 +157,13 @@ async def end_session(request: Asked) -> Named:
     return Named(name=who.token)
 
 
+@get("/v1/quota")
+async def list_quota(request: Asked) -> shapes.QuotaList:
+    pool, sight = pool_of(request), sight_of(request)
+    queues = await work(request, pool.queues.shown, pool.binder, sight.queue)
+    return shapes.QuotaList(items=views.quota(pool.tenancy.people(), sight.who, queues))
+
+
 @get("/v1/me")
 async def me(request: Asked) -> shapes.Me:
     return views.me(caller_of(request).principal)
@@ -192,5 +201,6 @@ TENANCY = (
     revoke_token,
     begin_session,
     end_session,
+    list_quota,
     me,
 )
