@@ -165,8 +165,10 @@ def test_every_reply_is_of_the_shape_that_is_described(world: World) -> None:
         if method == "GET":
             for word, found in there.items():
                 path = path.replace(word, found)
-            if "{number}" in path or "simulator" in path:
-                continue  # an invoice that has to be drafted, a node that has to be there: they have tests of their own
+            if "{number}" in path:
+                continue  # an invoice that has to be drafted first has tests of its own
+            if path == "/v1/usage":
+                path += "?from=0&to=1"
             answer = world.client.get(path.replace("{id}", "0" if "/devices/" in path else granted["id"]))
             assert set(answer) == set(shape.__struct_fields__), name
             msgspec.convert(answer, shape)

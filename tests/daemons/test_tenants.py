@@ -125,6 +125,8 @@ def _paths(teams: Teams) -> list[str]:
             while "{" in path:
                 begin, _, rest = path.partition("{")
                 path = begin + name + rest.partition("}")[2]
+            if path == "/v1/usage":
+                path += "?from=0&to=9e9&by=tenant,project,user"
             found += [path, f"{path}?all=1", f"{path}?ended=1"] if path == "/v1/allocations" else [path]
     return list(dict.fromkeys(found))
 

@@ -171,9 +171,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     )
     keeper.start()
     stack.callback(keeper.stop)
-    run_times = RunTimes(agent=agent, tenancy=tenancy, clock=SystemClock())
-    run_times.start()
-    stack.callback(run_times.stop)
+    _keep_run_times(agent, tenancy, stack)
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -188,6 +186,12 @@ def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> Consol
     listen = settings.listen if arguments.console == "default" else arguments.console
     wanted = msgspec.structs.replace(settings, listen=listen, insecure=settings.insecure or arguments.insecure)
     return ConsoleDoor(wanted)
+
+
+def _keep_run_times(agent: NodeAgent, tenancy: TenancyBook, stack: ExitStack) -> None:
+    run_times = RunTimes(agent=agent, tenancy=tenancy, clock=SystemClock())
+    run_times.start()
+    stack.callback(run_times.stop)
 
 
 def _possible(limits: Limits) -> Limits:
