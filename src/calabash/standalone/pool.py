@@ -177,7 +177,7 @@ class Pool:
         record = self._held(allocation)
         self._require_owner(caller, record)
         itself = caller.peer.pid if who.local else 0
-        others = [p for p in self._processes(allocation) if p.pid != itself]
+        others = [p for p in _processes(self.agent, allocation) if p.pid != itself]
         if others and not force:
             raise CalabashError(
                 f"{allocation} is used by {_named(others)}",
@@ -191,7 +191,7 @@ class Pool:
 
     def what_holds(self, allocation: AllocationId) -> CalabashError:
         """Why an allocation that was to end is still there: who holds it."""
-        found = self._processes(allocation)
+        found = _processes(self.agent, allocation)
         holders = f" by {_named(found)}" if found else ", by nobody that can be seen from here"
         return CalabashError(
             f"{allocation} is still held{holders}",
@@ -226,10 +226,6 @@ class Pool:
             raise not_found(allocation)
         return record
 
-    def _processes(self, allocation: AllocationId) -> list[Process]:
-        found = self.agent.snapshot(processes=True).allocations
-        return next((list(a.processes) for a in found if a.record.id == allocation), [])
-
     # -- looking -----------------------------------------------------------------------------------------------
 
     def sight(self, who: Principal) -> Sight:
@@ -248,6 +244,11 @@ class Pool:
         with self.binder.reading() as scheduler:
             snapshot = scheduler.scheduler.snapshot()
         return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
+
+
+def _processes(agent: NodeAgent, allocation: AllocationId) -> list[Process]:
+    found = agent.snapshot(processes=True).allocations
+    return next((list(a.processes) for a in found if a.record.id == allocation), [])
 
 
 def _live(agent: NodeAgent, binder: Binder) -> list[Held]:
