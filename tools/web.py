@@ -55,6 +55,14 @@ PACKAGES = (
     ),
 )
 
+# What only tests of the console use: it looks at pages as people do who do not see them.
+AXE = Package(
+    name="axe-core",
+    version="4.14.1",
+    sha512="FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+    files=("axe.min.js",),
+)
+
 
 class AbsentError(Exception):
     """It cannot be had here; the text says why."""

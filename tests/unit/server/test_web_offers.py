@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -75,9 +76,12 @@ def filled(shape: type[Any]) -> Any:
 def _plain(info: Any) -> Any:
     kinds = msgspec.inspect
     simple: dict[Any, Any] = {
-        kinds.StrType: "x", kinds.IntType: 1, kinds.FloatType: 1.0, kinds.BoolType: True, kinds.NoneType: None,
+        kinds.IntType: 1, kinds.FloatType: 1.0, kinds.BoolType: True, kinds.NoneType: None,
         kinds.DecimalType: "1.50",
     }  # fmt: skip
+    if isinstance(info, kinds.StrType):
+        texts = ("x", "2026-11-01", "2026-11", "guaranteed", "mon")
+        return next(text for text in texts if re.search(info.pattern or "", text))
     if type(info) in simple:
         return simple[type(info)]
     if isinstance(info, kinds.StructType):

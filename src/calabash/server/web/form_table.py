@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.server.web.form_bills import BILLS
 from calabash.server.web.form_teams import TEAMS
 from calabash.server.web.forms import DURATION, Form, decimal, flag, text, whole, words
 
@@ -116,4 +117,4 @@ SIMULATOR = (
     ),
 )
 
-FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES, *TEAMS, *SIMULATOR)}
+FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES, *TEAMS, *BILLS, *SIMULATOR)}

@@ -17,6 +17,7 @@ class NavigationLink:
     simulated: bool = False
 
 
+_BILLS = ("see-bills", "manage-bills")
 _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
     (
         "",
@@ -35,11 +36,15 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
             NavigationLink(
                 section="users", title="Users", path="/users", key="u", needs=("manage-users", "manage-members")
             ),
+            NavigationLink(section="usage", title="Usage", path="/usage", key="e"),
+            NavigationLink(section="invoices", title="Invoices", path="/invoices", key="i", needs=_BILLS),
+            NavigationLink(section="tariffs", title="Tariffs", path="/tariffs", key="f", needs=_BILLS),
         ),
     ),
     (
         "Platform",
         (
+            NavigationLink(section="audit", title="Audit", path="/audit", key="a", needs=("see-audit",)),
             NavigationLink(section="tokens", title="Tokens", path="/tokens", key="k"),
             NavigationLink(
                 section="simulator",

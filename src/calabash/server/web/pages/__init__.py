@@ -5,6 +5,8 @@ here: rights (the pool has them), HTML, sessions.
 """
 
 from calabash.server.web.acting import ACTIONS
+from calabash.server.web.pages.audit import AUDIT_PAGES
+from calabash.server.web.pages.billing import BILLING_PAGES
 from calabash.server.web.pages.devices import DEVICE_PAGES
 from calabash.server.web.pages.overview import OVERVIEW_PAGES
 from calabash.server.web.pages.page import ConsolePage
@@ -22,6 +24,8 @@ PAGES: tuple[ConsolePage, ...] = (
     *WORKLOAD_PAGES,
     *QUEUE_PAGES,
     *TENANT_PAGES,
+    *BILLING_PAGES,
+    *AUDIT_PAGES,
     *TOKEN_PAGES,
     *SIMULATOR_PAGES,
 )

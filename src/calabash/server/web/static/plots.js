@@ -3,10 +3,17 @@
 (function () {
   "use strict";
   function colours(count) {
-    var style = getComputedStyle(document.documentElement);
+    // A canvas does not know light-dark(): an element does, and tells the colour that came of it.
+    var probe = document.body.appendChild(document.createElement("i"));
+    function resolved(name) {
+      probe.style.color = "var(" + name + ")";
+      return getComputedStyle(probe).color;
+    }
     var found = [];
-    for (var i = 0; i < count; i++) found.push(style.getPropertyValue("--hue-" + ((i % 8) + 1)).trim());
-    return { series: found, text: style.getPropertyValue("--muted").trim(), grid: style.getPropertyValue("--line").trim() };
+    for (var i = 0; i < count; i++) found.push(resolved("--hue-" + ((i % 8) + 1)));
+    var answer = { series: found, text: resolved("--muted"), grid: resolved("--line") };
+    probe.remove();
+    return answer;
   }
   function draw(figure, answer) {
     var old = figure.querySelector(".uplot");
@@ -19,7 +26,7 @@
       axes: [axis, axis],
       scales: { y: { range: function (_, low, high) { return [Math.min(0, low), high > 0 ? high * 1.05 : 1]; } } },
       series: [{}].concat(answer.series.map(function (line, i) {
-        return { label: line.name, stroke: colour.series[i], width: 2, points: { show: answer.times.length < 3 } };
+        return { label: line.name || "-", stroke: colour.series[i], width: 2, points: { show: answer.times.length < 3 } };
       }))
     }, [answer.times].concat(answer.series.map(function (line) { return line.values; })), figure);
   }

@@ -1,0 +1,96 @@
+"""A real pool with its console, and a browser in front of it. Without the browser the tests stand aside, visibly."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.console.people import ROLES
+from tests.daemons.world import World
+from tools import web
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+REQUIRED = "CALABASH_CONSOLE_TESTS"
+PATIENCE_MS = 30_000  # whatever is not there by then never will be
+
+
+def _chromium() -> str:
+    """Debian's browser; without it the tests stand aside, or fail where they may not."""
+    found = shutil.which("chromium")
+    if found is None or find_spec("playwright") is None:
+        missing = "no chromium, or no playwright: tools/bootstrap --tests brings both"
+        if os.environ.get(REQUIRED) == "required":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    executable = _chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A pool with two cards, a tenant and one user of each role; the browser comes first, since without it there is no test."""
+    made = World(tmp_path_factory.mktemp("pool") / "home", "1xA100-40GB,1xT4", options=("--console", "127.0.0.1:0"))
+    made.up()
+    made.client.put("/v1/tenants/vision", {"guarantee": 1.0, "limit": 2.0})
+    for user, (role, tenant) in ROLES.items():
+        made.client.put(f"/v1/users/{user}", {})
+        made.client.put("/v1/members", {"user": user, "role": role, "tenant": tenant})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def console(world: World, browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens the console as somebody, with a login link as ``calabash up`` prints it. What the browser complains of fails the
+    test: a refused script, a style in a line, a page that is not there."""
+    contexts: list[Any] = []
+    complaints: list[str] = []
+
+    def open_(user: str = "", **options: Any) -> Page:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: dialog.accept())
+        address = world.client.get("/v1/status")["console"]
+        code = world.client.post("/v1/tokens", {"login": True, "user": user})["secret"]
+        page.goto(f"{address}/login#{code}")
+        page.wait_for_url(f"{address}/")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert [c for c in complaints if "status of 4" not in c] == []
+
+
+@pytest.fixture(scope="session")
+def axe(browser: Browser) -> str:
+    """The checker of accessibility, from its package; it is used here and nowhere in the product."""
+    target = Path(__file__).resolve().parents[2] / "build" / "console-tests"
+    try:
+        web.bring(target, (web.AXE,))
+    except web.AbsentError as error:
+        if os.environ.get(REQUIRED) == "required":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    return (target / "axe.min.js").read_text()
