@@ -251,7 +251,7 @@ def test_what_was_spent_is_counted_in_a_process_of_its_own(store: Store) -> None
         running.result(timeout=120)
     found = books.spent("vision")
     assert found is not None
-    assert str(found) == "10.00EUR"
+    assert (found.amount, found.currency) == (Decimal("10.00"), "EUR")
     assert books.spent("speech") is None
     books.close()
 

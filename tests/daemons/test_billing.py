@@ -104,7 +104,7 @@ def test_what_belongs_to_others_does_not_exist_and_what_changes_bills_is_refused
     def refused(user: User, method: str, path: str, body: Any = None) -> Reason:
         return as_user(user, lambda: refusal_of(lambda: world.client.call(method, path, body)).reason)
 
-    for name in (number, draft, "draft-2020-01-nobody", "2026-999999"):
+    for name in (number, draft, "draft-2020-01-nobody", "2026-999999", "%00", "a%20b", "x" * 500):
         assert refused(EVE, "GET", f"/v1/invoices/{name}") is Reason.NOT_FOUND
     for user in (ANN, EVE):
         for method, path, body in (

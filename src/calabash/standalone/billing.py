@@ -6,11 +6,12 @@ before an invoice is issued.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
@@ -21,7 +22,6 @@ from calabash.api import billing
 from calabash.ledger import reverse
 from calabash.ledger.calendar import SECOND_US, month_at, zone_of
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.money import Money
 from calabash.seams.clock import Clock
 from calabash.seams.store import Store
 from calabash.seams.store.billing import BillFilter, BillRecord
@@ -43,7 +43,18 @@ SPAN_S_MAX = 400 * 86_400.0
 _MIB_PER_GIB = 1024
 _HOUR_S = 3600.0
 
+_NUMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~@-]{0,159}")
+
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a tenant's use of a month costs so far, without tax, as of a moment."""
+
+    amount: Decimal
+    currency: str
+    at_s: float
 
 
 class Billing:
@@ -54,7 +65,7 @@ class Billing:
         self._clock = clock
         self._runs = ThreadPoolExecutor(1, thread_name_prefix="billing")
         self._lock = threading.Lock()
-        self._spent: dict[str, tuple[float, dict[str, Money]]] = {}
+        self._spent: dict[str, tuple[float, dict[str, Spent]]] = {}
         self._counting: dict[str, Future[None]] = {}
 
     def close(self) -> None:
@@ -132,7 +143,10 @@ class Billing:
     def invoice(self, number: str) -> BillRecord:
         """An invoice or a draft, with its lines. Raises NOT_FOUND."""
         draft = read_draft_number(number)
-        if draft is not None:
+        record: BillRecord | None = None
+        if _NUMBER.fullmatch(number) is None:
+            pass  # no invoice is called so, and no database has to be asked
+        elif draft is not None:
             tenant, month = draft
             found = self._store.billing.drafts(BillFilter(tenant=tenant, month=month, limit=1))
             record = found[0] if found else None
@@ -178,7 +192,7 @@ class Billing:
 
     # -- budgets -----------------------------------------------------------------------------------------------
 
-    def spent(self, tenant: str, month: str = "") -> Money | None:
+    def spent(self, tenant: str, month: str = "") -> Spent | None:
         """What the tenant's use of the month, usually the present one, costs without tax as of the last count; None before the
         first, and without a tariff.
 
@@ -200,7 +214,7 @@ class Billing:
         except CalabashError as error:
             log.warning("what was spent cannot be counted now", month=month, error=error.message)
             found = []
-        known = {r.tenant: Money(amount=Decimal(r.net), currency=r.currency) for r in found if r.currency}
+        known = {r.tenant: Spent(amount=Decimal(r.net), currency=r.currency, at_s=at_s) for r in found if r.currency}
         with self._lock:
             self._spent = {month: (at_s, known)}
 
