@@ -63,6 +63,15 @@ static void exact_time_of_long_ago(void)
     TRUE(fabsf(between(begin, end) - 3.0f) < 0.0005f);
 }
 
+/* Where a copy may come later: a copy to pageable memory is waited for by its call. */
+static int *landing(void)
+{
+    void *p;
+    OK(cuMemAllocHost_v2(&p, sizeof(int)));
+    *(int *)p = -1;
+    return p;
+}
+
 static volatile int told;
 
 static void CUDA_CB tell(void *value)
@@ -78,14 +87,14 @@ static void host_function_holds_back(void)
              other = stream(CU_STREAM_NON_BLOCKING);
     CUevent e = event();
     CUdeviceptr p;
-    int value = -1;
+    int *value = landing();
     OK(cuMemAlloc_v2(&p, 4000));
     OK(cuMemsetD32_v2(p, 0, 1000));
     OK(cuLaunchHostFunc(s, tell, (void *)42));
     count_up(s, p, 1000);
     OK(cuEventRecord(e, s));
     OK(cuStreamWaitEvent(t, e, 0));
-    OK(cuMemcpyDtoHAsync_v2(&value, p + 999 * 4, 4, t));
+    OK(cuMemcpyDtoHAsync_v2(value, p + 999 * 4, 4, t));
     spin(other, 1000);
     OK(cuStreamSynchronize(other)); /* not held back by it */
     EQUAL(told, 0);
@@ -93,7 +102,7 @@ static void host_function_holds_back(void)
     EXPECT(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
     OK(cuStreamSynchronize(t));
     EQUAL(told, 42);
-    EQUAL(value, 999);
+    EQUAL(*value, 999);
 }
 
 /* The legacy stream waits for blocking streams and they for it; a non-blocking stream does neither. */
@@ -101,18 +110,18 @@ static void default_streams(void)
 {
     CUstream s = stream(CU_STREAM_DEFAULT), free_stream = stream(CU_STREAM_NON_BLOCKING);
     CUdeviceptr p;
-    int value = -1;
+    int *value = landing();
     OK(cuMemAlloc_v2(&p, 4000));
     OK(cuMemsetD32_v2(p, 0, 1000));
     OK(cuLaunchHostFunc(s, tell, (void *)1));
     count_up(s, p, 1000);
-    OK(cuMemcpyDtoHAsync_v2(&value, p + 8, 4, free_stream));
+    OK(cuMemcpyDtoHAsync_v2(value, p + 8, 4, free_stream));
     OK(cuStreamSynchronize(free_stream));
-    EQUAL(value, 0);
-    OK(cuMemcpyDtoHAsync_v2(&value, p + 8, 4, CU_STREAM_LEGACY));
+    EQUAL(*value, 0);
+    OK(cuMemcpyDtoHAsync_v2(value, p + 8, 4, CU_STREAM_LEGACY));
     EXPECT(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
     OK(cuStreamSynchronize(NULL));
-    EQUAL(value, 2);
+    EQUAL(*value, 2);
     OK(cuLaunchHostFunc(CU_STREAM_PER_THREAD, tell, (void *)2));
     unsigned long long mine, legacy;
     OK(cuStreamGetId(CU_STREAM_PER_THREAD, &mine));
@@ -129,7 +138,7 @@ static void destroyed_early(void)
     CUstream s = stream(CU_STREAM_NON_BLOCKING), t = stream(CU_STREAM_NON_BLOCKING);
     CUevent e = event(), later = event();
     CUdeviceptr p;
-    int value = -1;
+    int *value = landing();
     OK(cuMemAlloc_v2(&p, 400));
     OK(cuMemsetD32_v2(p, 0, 100));
     OK(cuLaunchHostFunc(s, tell, (void *)3));
@@ -141,9 +150,9 @@ static void destroyed_early(void)
     for (int i = 0; i < 600; i++) /* cells are used again */
         OK(cuEventDestroy_v2(event()));
     EXPECT(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
-    OK(cuMemcpyDtoHAsync_v2(&value, p + 396, 4, t));
+    OK(cuMemcpyDtoHAsync_v2(value, p + 396, 4, t));
     OK(cuStreamSynchronize(t));
-    EQUAL(value, 99);
+    EQUAL(*value, 99);
     spin(t, 60000000);
     OK(cuEventRecord(later, t));
     count_up(t, 4096, 1);
@@ -158,17 +167,30 @@ static void values(void)
 {
     CUstream s = stream(CU_STREAM_NON_BLOCKING), t = stream(CU_STREAM_NON_BLOCKING);
     CUdeviceptr flag, p;
-    int value = 0;
+    int *value = landing();
     OK(cuMemAlloc_v2(&flag, 8));
     OK(cuMemAlloc_v2(&p, 400));
     OK(cuMemsetD32_v2(flag, 0, 2));
     OK(cuStreamWaitValue32_v2(s, flag, 5, CU_STREAM_WAIT_VALUE_GEQ));
     count_up(s, p, 100);
-    OK(cuMemcpyDtoHAsync_v2(&value, p + 396, 4, s));
+    OK(cuMemcpyDtoHAsync_v2(value, p + 396, 4, s));
     usleep(3000);
     EXPECT(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
     OK(cuStreamWriteValue32_v2(t, flag, 6, 0));
     OK(cuStreamSynchronize(s));
+    EQUAL(*value, 99);
+}
+
+/* A driver gives a copy to pageable memory back when it has come. */
+static void pageable(void)
+{
+    CUstream s = stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr p;
+    int value = -1;
+    OK(cuMemAlloc_v2(&p, 400));
+    spin(s, 20000000);
+    count_up(s, p, 100);
+    OK(cuMemcpyDtoHAsync_v2(&value, p + 396, 4, s));
     EQUAL(value, 99);
 }
 
@@ -555,6 +577,7 @@ int main(int argc, char **argv)
         {"default_streams", default_streams},
         {"values", values},
         {"destroyed_early", destroyed_early},
+        {"pageable", pageable},
         {"kept", kept},
         {"two_cards", two_cards},
         {"descriptors_closed", descriptors_closed},

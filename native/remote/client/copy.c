@@ -92,6 +92,14 @@ CUresult cb_copy_in(CUdeviceptr dst, const void *src, size_t bytes, CUstream str
     return CUDA_SUCCESS;
 }
 
+/* What is copied to pageable memory is there when the call returns, as with a driver. */
+static bool may_come_later(const void *dst, size_t bytes, CUstream stream)
+{
+    struct cb_range r;
+    bool pinned = cb_range_of((uintptr_t)dst, &r) && cb_memory_is_host(r.memory);
+    return cb_fetch_fits(bytes) && (pinned || cb_is_captured(stream));
+}
+
 CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
 {
     struct cb_call call;
@@ -104,7 +112,7 @@ CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, 
         CB_OK(captured_in(dst, stream, &captured));
         if (captured) return copy_within((uintptr_t)dst, src, bytes, stream, true);
     }
-    if (async && cb_fetch_fits(bytes))
+    if (async && may_come_later(dst, bytes, stream))
         return cb_fetch(dst, src, bytes, stream, cb_range_is_device(src, bytes));
     CB_OK(begin(&call, CB_OP_COPY_OUT, src, bytes, stream, async));
     return cb_call_exchange(&call, NULL, 0, dst, bytes);
