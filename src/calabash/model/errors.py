@@ -53,6 +53,8 @@ class Reason(StrEnum):
     PREEMPT = "preempt"
     MOVED = "moved"
     OVER_USE = "over_use"
+    BUDGET_SPENT = "budget_spent"
+    IDLE = "idle"
     DRAINED = "drained"
     RUN_TIME = "run_time"
     # what drivers saw and nobody was given

@@ -38,11 +38,12 @@ from calabash.standalone.handlers.asked import Context
 from calabash.standalone.home import DATABASE_FILE, listening, own_home
 from calabash.standalone.housekeeping import Housekeeper
 from calabash.standalone.logs import LOG_FILE, configure
+from calabash.standalone.overuse_watch import OverUseWatch
 from calabash.standalone.permission import Permission
 from calabash.standalone.pool import Pool
 from calabash.standalone.run_times import RunTimes
 from calabash.standalone.serving import Listener, Server
-from calabash.standalone.settings import Limits, read_settings
+from calabash.standalone.settings import Limits, Settings, read_settings
 from calabash.standalone.tenancy import TenancyBook
 
 SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
@@ -162,6 +163,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         listening(Path(token_socket), listeners[1], mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         door.serve(token_socket, credential=pool.tokens.gateway().secret)
+    _watch_over_use(pool, settings, audit, stack)
     keeper = Housekeeper(
         store=store,
         clock=SystemClock(),
@@ -192,6 +194,21 @@ def _keep_run_times(agent: NodeAgent, tenancy: TenancyBook, stack: ExitStack) ->
     run_times = RunTimes(agent=agent, tenancy=tenancy, clock=SystemClock())
     run_times.start()
     stack.callback(run_times.stop)
+
+
+def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> None:
+    watch = OverUseWatch(
+        agent=pool.agent,
+        binder=pool.binder,
+        people=pool.tenancy.people,
+        policy_of=settings.over_use_policy,
+        spent=pool.billing.spent,
+        audit=audit,
+        clock=SystemClock(),
+    )
+    pool.require_within = watch.require_within
+    watch.start()
+    stack.callback(watch.stop)
 
 
 def _possible(limits: Limits) -> Limits:

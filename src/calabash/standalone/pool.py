@@ -7,6 +7,7 @@ calls it from worker threads and awaits the future of a waiting request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from calabash.agent.node import NodeAgent
@@ -57,10 +58,8 @@ class Pool:
         tenancy: TenancyBook,
         limits: Limits | None = None,
     ) -> None:
-        self.agent = agent
-        self.store = store
-        self.permission = permission
-        self.tenancy = tenancy
+        self.agent, self.store = agent, store
+        self.permission, self.tenancy = permission, tenancy
         self.tokens = Tokens(store.tokens, clock)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues = Queues(store, tenancy.people)
@@ -77,6 +76,7 @@ class Pool:
             limits=limits or Limits(),
         )
         tenancy.prepare = lambda people: self.queues.reformed(self.binder, people)
+        self.require_within: Callable[[str], None] = lambda _: None  # whether a tenant gets new slices
         agent.subscribe(self.binder.room_may_have_appeared)
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -89,6 +89,7 @@ class Pool:
         """
         who = caller.principal
         request = self.entry.judged(wanted, who)
+        self.require_within(request.tenant)
         requester = Requester(uid=who.uid, user=who.user, process=caller.process)
         with self.entry.joining(request, who):
             waiting = self.binder.submit(

@@ -15,6 +15,7 @@ from calabash.model.device import REPLICAS, REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.memory import memory_mib
 from calabash.seams.store import Retention
+from calabash.standalone.overuse import OverUseAnswer, OverUsePolicy
 
 SETTINGS_FILE = "pool.toml"
 
@@ -88,14 +89,48 @@ class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
         return WorkerUsers(first=self.first_user, last=max(self.first_user, self.last_user))
 
 
+class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What follows when a tenant uses more than was agreed: ``off``, ``tell``, ``hold`` (no new slices) or ``return``
+    (slices are taken back after ``notice_minutes``).
+
+    ``budget``: when the tenant's budget of the month is spent; from ``budget_warn_percent`` of it on it is told.
+    ``limit``: when more is held than the tenant's limit, which was lowered meanwhile; the newest slices go back.
+    ``idle``: when a slice has had no GPU time for ``idle_minutes``.
+    """
+
+    budget: Literal["off", "tell", "hold", "return"] = "hold"
+    budget_warn_percent: Annotated[float, Meta(gt=0, le=100)] = 80
+    limit: Literal["off", "tell", "hold", "return"] = "tell"
+    idle: Literal["off", "tell", "return"] = "off"
+    idle_minutes: Annotated[float, Meta(gt=0, le=525_600)] = 30
+    notice_minutes: Annotated[float, Meta(ge=0, le=10_080)] = 5
+
+    def policy(self) -> OverUsePolicy:
+        return OverUsePolicy(
+            budget=OverUseAnswer(self.budget),
+            budget_warn_ratio=self.budget_warn_percent / 100,
+            limit=OverUseAnswer(self.limit),
+            idle=OverUseAnswer(self.idle),
+            idle_s=self.idle_minutes * 60,
+            notice_s=self.notice_minutes * 60,
+        )
+
+
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]`` and ``[console]``."""
+    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]`` and ``[over_use]``;
+    ``[tenants.NAME]`` instead of the last for one tenant."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
     devices: Devices = Devices()
     workers: Workers = Workers()
     console: ConsoleSettings = ConsoleSettings()
+    over_use: OverUseSettings = OverUseSettings()
+    tenants: dict[str, OverUseSettings] = {}
+
+    def over_use_policy(self, tenant: str) -> OverUsePolicy:
+        """One tenant's."""
+        return self.tenants.get(tenant, self.over_use).policy()
 
 
 def read_settings(home: Path) -> Settings:

@@ -1,0 +1,174 @@
+"""Who uses more than was agreed, and what follows (pure).
+
+Theory of operation. A round is given what every tenant holds and has spent, and every slice with the time it has been idle.
+Each case of over-use is a *finding* with a key that stays the same as long as the case lasts: it is told when the key is new
+and forgotten when it is gone. What follows is the tenant's policy: nothing, to be told, to be given no new slices, or to have
+slices taken back when the time of notice since the finding is over. For a limit these are the newest slices, no more than are
+too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from calabash.model.errors import Reason
+from calabash.model.money import Money
+from calabash.model.request import AllocationId
+
+
+class OverUseAnswer(StrEnum):
+    """What follows; each includes those before it."""
+
+    OFF = "off"
+    TELL = "tell"
+    HOLD = "hold"
+    RETURN = "return"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverUsePolicy:
+    """One tenant's. ``budget_warn_ratio``: the part of a budget from which on it is told. An ``idle`` slice is one without GPU
+    time for ``idle_s``; holding back is not a thing for idle slices, and means telling."""
+
+    budget: OverUseAnswer = OverUseAnswer.HOLD
+    budget_warn_ratio: float = 0.8
+    limit: OverUseAnswer = OverUseAnswer.TELL
+    idle: OverUseAnswer = OverUseAnswer.OFF
+    idle_s: float = 1800.0
+    notice_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantUse:
+    """What a tenant may hold and spend, and does. ``spent`` None: not known."""
+
+    name: str
+    limit: float | None = None
+    budget: Money | None = None
+    spent: Money | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUse:
+    """One allocation: how many devices it takes, and for how long it has had no GPU time."""
+
+    allocation: AllocationId
+    tenant: str
+    devices: float
+    idle_s: float
+    granted_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverUseFinding:
+    """One case. ``allocation`` "": the tenant's as a whole."""
+
+    key: str
+    tenant: str
+    reason: Reason
+    message: str
+    allocation: str = ""
+    answer: OverUseAnswer = OverUseAnswer.TELL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverUseState:
+    """When each case that lasts was found."""
+
+    since_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverUseVerdict:
+    """What to do now: whom to tell of what, which tenants get no new slices and why, which slices are taken back."""
+
+    tell: tuple[OverUseFinding, ...] = ()
+    held_back: Mapping[str, OverUseFinding] = field(default_factory=dict)
+    take_back: tuple[OverUseFinding, ...] = ()
+
+
+PolicyOf = Callable[[str], OverUsePolicy]
+
+
+def judge_use(
+    state: OverUseState, policy_of: PolicyOf, tenants: Iterable[TenantUse], held: Sequence[HeldUse], *, now_s: float
+) -> tuple[OverUseState, OverUseVerdict]:
+    """One round. What is taken back stays in ``take_back`` until it is gone."""
+    known = list(tenants)
+    found = [f for tenant in known for f in _of_tenant(tenant, policy_of(tenant.name), held)]
+    found += [f for one in held for f in _idle(one, policy_of(one.tenant))]
+    since_s = {f.key: state.since_s.get(f.key, now_s) for f in found}
+    held_back: dict[str, OverUseFinding] = {}
+    take_back: dict[str, OverUseFinding] = {}
+    limits = {tenant.name: tenant.limit for tenant in known}
+    for finding in found:
+        policy = policy_of(finding.tenant)
+        if not finding.allocation and finding.answer in {OverUseAnswer.HOLD, OverUseAnswer.RETURN}:
+            held_back.setdefault(finding.tenant, finding)
+        if finding.answer is OverUseAnswer.RETURN and now_s - since_s[finding.key] >= policy.notice_s:
+            for allocation in _to_take(finding, limits.get(finding.tenant), held):
+                take_back.setdefault(allocation, finding)
+    return OverUseState(since_s=since_s), OverUseVerdict(
+        tell=tuple(f for f in found if f.key not in state.since_s),
+        held_back=held_back,
+        take_back=tuple(replace(finding, allocation=allocation) for allocation, finding in take_back.items()),
+    )
+
+
+def _of_tenant(tenant: TenantUse, policy: OverUsePolicy, held: Sequence[HeldUse]) -> Iterator[OverUseFinding]:
+    devices = sum(one.devices for one in held if one.tenant == tenant.name)
+    if tenant.limit is not None and devices > tenant.limit + 1e-9 and policy.limit is not OverUseAnswer.OFF:
+        yield OverUseFinding(
+            key=f"limit {tenant.name}",
+            tenant=tenant.name,
+            reason=Reason.QUEUE_OVER_LIMIT,
+            message=f"tenant {tenant.name} holds {devices:g} devices, its limit is {tenant.limit:g}",
+            answer=policy.limit,
+        )
+    if tenant.budget is None or tenant.spent is None or policy.budget is OverUseAnswer.OFF:
+        return
+    if tenant.spent.currency != tenant.budget.currency:
+        return
+    said = f"tenant {tenant.name} has spent {tenant.spent} of its budget of {tenant.budget} for this month"
+    if tenant.spent.amount >= tenant.budget.amount:
+        yield OverUseFinding(
+            key=f"budget {tenant.name}",
+            tenant=tenant.name,
+            reason=Reason.BUDGET_SPENT,
+            message=said,
+            answer=policy.budget,
+        )
+    elif float(tenant.spent.amount) >= policy.budget_warn_ratio * float(tenant.budget.amount):
+        yield OverUseFinding(key=f"warning {tenant.name}", tenant=tenant.name, reason=Reason.BUDGET_SPENT, message=said)
+
+
+def _idle(one: HeldUse, policy: OverUsePolicy) -> Iterator[OverUseFinding]:
+    if policy.idle is OverUseAnswer.OFF or one.idle_s < policy.idle_s:
+        return
+    answer = policy.idle if policy.idle is OverUseAnswer.RETURN else OverUseAnswer.TELL
+    after = f"; it is taken back in {policy.notice_s:g}s unless it works" if answer is OverUseAnswer.RETURN else ""
+    yield OverUseFinding(
+        key=f"idle {one.allocation}",
+        tenant=one.tenant,
+        reason=Reason.IDLE,
+        message=f"{one.allocation} holds {one.devices:g} devices and has had no GPU time for {one.idle_s:.0f}s{after}",
+        allocation=one.allocation,
+        answer=answer,
+    )
+
+
+def _to_take(finding: OverUseFinding, limit: float | None, held: Sequence[HeldUse]) -> list[AllocationId]:
+    if finding.allocation:
+        return [AllocationId(finding.allocation)]
+    own = sorted((one for one in held if one.tenant == finding.tenant), key=lambda one: -one.granted_at)
+    if finding.reason is not Reason.QUEUE_OVER_LIMIT or limit is None:
+        return [one.allocation for one in own]
+    beyond, taken = sum(one.devices for one in own) - limit, []
+    for one in own:
+        if beyond <= 1e-9:
+            break
+        taken.append(one.allocation)
+        beyond -= one.devices
+    return taken
