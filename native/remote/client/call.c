@@ -9,6 +9,8 @@ void (*cb_before_command)(enum cb_op op);
 void (*cb_after_wait)(enum cb_op op);
 __thread uint32_t cb_asked_seq;
 
+#define KNOWN_MAX (1u << 30) /* commands */
+
 bool cb_session_ready(void)
 {
     return cb_line.state == CB_OPEN;
@@ -28,6 +30,8 @@ CUresult cb_call_begin_as(struct cb_call *c, enum cb_op op, uint16_t context)
     c->failed = CUDA_SUCCESS;
     c->taken = 0;
     c->answer.seq = ++cb_line.seq;
+    if (c->answer.seq % KNOWN_MAX == 0)
+        cb_progress_doubt(); /* numbers that are compared lie near each other */
     struct cb_frame f = {
         .op = (uint16_t)op, .context = context, .seq = c->answer.seq, .thread = cb_thread_number()};
     memcpy(c->frame, &f, sizeof f);
@@ -188,7 +192,6 @@ static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void
     struct cb_answer *a = &c->answer;
     uint16_t asked = CB_FRAME_ASKED;
     enum cb_op op = op_of(c);
-    cb_asked_seq = a->seq;
     memcpy(c->frame + offsetof(struct cb_frame, flags), &asked, sizeof asked);
     a->bulk = bulk;
     a->bulk_left = bulk_bytes;
@@ -204,6 +207,7 @@ static CUresult exchange(struct cb_call *c, const void *data, size_t bytes, void
     CUresult result = cb_answer_await(a);
     if (result == CUDA_SUCCESS && cb_after_wait) cb_after_wait(op);
     if (is_doubtful(op, result)) cb_progress_doubt();
+    cb_asked_seq = a->seq; /* what follows a wait has asked as well */
     return result;
 }
 

@@ -4,7 +4,7 @@
 
 #include "remote/worker/request.h"
 
-#define CB_STAGE_BYTES (256u << 10)
+#define CB_STAGE_BYTES (512u << 10)
 
 struct cb_stage {
     uint8_t *data;
