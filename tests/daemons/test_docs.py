@@ -17,6 +17,7 @@ _ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |kubectl |calabash simula
 PAGES: dict[str, dict[str, int]] = {
     "README.md": {},
     "docs/tutorial/first-slice.md": {"calabash run --memory 200GiB -- true": 5},
+    "docs/tutorial/three-teams.md": {},
     "docs/how-to/test-your-platform-without-gpus.md": {},
     "docs/how-to/failed-cards.md": {},
     "docs/how-to/mig-layouts.md": {},
