@@ -95,6 +95,22 @@ def _plain(info: Any) -> Any:
 
 
 SHOWN = {
+    "QuotaList": tenancy.QuotaList(
+        items=[
+            tenancy.QuotaView(
+                tenant="x",
+                project=project,
+                queue="x",
+                guarantee=1.0,
+                limit=None,
+                allocated=2.0,
+                borrowed=1.0,
+                pending=1.0,
+                budget="5EUR",
+            )
+            for project in ("", "x")
+        ]
+    ),
     "AllocationList": replies.AllocationList(
         items=[made.allocation("x", slices=[made.part()]), made.allocation("w", state="pending")]
     ),
