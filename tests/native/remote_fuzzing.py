@@ -1,7 +1,7 @@
-"""The worker under address and undefined-behaviour sanitizers, told what programs say, changed in many ways.
+"""The worker under sanitizers of addresses and undefined behaviour, told what programs say, changed in many ways.
 
 As a module it goes on for as many frames as are asked for: ``python -m tests.native.remote_fuzzing --frames 100000``. A session
-that does not end well is told with its number and ends it.
+that does not end well is told with its number and ends it. The simulated driver behind the worker is under sanitizers then too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.native.remote_door import Line
 from tests.native.remote_world import REMOTE_DIR, OpenDoor
 from tests.native.sim_cuda_programs import STRICT, CudaNode, program
 from tests.native.test_sim_cuda import MEMORY, ORDER
+from tests.native.test_sim_cuda_sanitized import sanitized
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("remote_fuzz.c")
@@ -28,7 +29,7 @@ FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-
 NOT_HERE = {"session", "main", "host", "children", "control", "greeting", "remote"}
 GENERATED = ("remote/remote_worker.o", "remote/remote_nvml_worker.o", "api/cuda_resolve.o", "image/bytes.o")
 RECORDING_MAX = 1 << 20
-BATCH_SESSIONS = 512
+BATCH_SESSIONS = 128
 
 
 class Recorder(Line):
@@ -108,13 +109,15 @@ class SessionFailedError(Exception):
     """A session that did not end well, and what was said of it."""
 
 
-def feed(fuzzer: Path, recording: Path, node: CudaNode, *, seed: int, sessions: int) -> tuple[int, int]:
-    """How many frames were said, and how many of them were changed. Raises SessionFailedError."""
+def feed(
+    fuzzer: Path, recording: Path, node: CudaNode, *, seed: int, sessions: int, **environment: str
+) -> tuple[int, int]:
+    """How many frames were read, and how many of them were changed. Raises SessionFailedError."""
     options = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=99", "UBSAN_OPTIONS": "exitcode=99:print_stacktrace=1"}
     with tempfile.TemporaryFile("w+") as told:
         done = subprocess.run(
             [str(fuzzer), str(recording), str(seed), str(sessions)],
-            env=node.environment(**options),
+            env=node.environment(**options, **environment),
             stdout=subprocess.PIPE,
             stderr=told,
             text=True,
@@ -122,7 +125,9 @@ def feed(fuzzer: Path, recording: Path, node: CudaNode, *, seed: int, sessions: 
         )
         if done.returncode:
             told.seek(0)
-            raise SessionFailedError(done.stdout + told.read()[-8000:])
+            lines = told.read().splitlines()
+            begin = next((i for i, line in enumerate(lines) if "ERROR: " in line or "runtime error" in line), -200)
+            raise SessionFailedError("\n".join([done.stdout, *lines[begin:][:200]]))
     numbers = [int(word) for word in done.stdout.replace(",", " ").split() if word.isdigit()]
     return numbers[0], numbers[1]
 
@@ -140,7 +145,12 @@ def main() -> None:
         built_fuzzer = fuzzer()
         while changed < asked.frames:
             more = feed(
-                built_fuzzer, Path(scratch) / "recording", node, seed=asked.seed + sessions, sessions=BATCH_SESSIONS
+                built_fuzzer,
+                Path(scratch) / "recording",
+                node,
+                seed=asked.seed + sessions,
+                sessions=BATCH_SESSIONS,
+                LD_LIBRARY_PATH=str(sanitized()),
             )
             said, changed, sessions = said + more[0], changed + more[1], sessions + BATCH_SESSIONS
             print(f"seed {asked.seed}: {said} frames, {changed} of them changed, in {sessions} sessions", flush=True)

@@ -29,6 +29,7 @@ static void collect(struct range *r, void *argument)
         o->found = more;
         o->room = room;
     }
+    r->pending_free = true; /* another thread that frees it now loses */
     o->found[o->count++] = r;
 }
 

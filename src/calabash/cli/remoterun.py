@@ -51,7 +51,7 @@ def start_remote(
     """Become ``command`` on cards of another machine. Raises CalabashError when there are none."""
     if span:
         raise CalabashError(
-            "cards of several servers cannot be joined in one run yet",
+            "cards of several servers cannot be joined in one run: a program has one session, with one server",
             reason=Reason.UNSUPPORTED,
             hint="leave --span out: all cards of a run come from one server",
         )

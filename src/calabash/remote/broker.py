@@ -22,6 +22,7 @@ from calabash.remote.shapes import LeaseGrant, LeaseOrder, RemoteCard, ServerVie
 from calabash.remote.tokens import TokenClaims
 from calabash.seams.pool.doors import items
 
+HOLD_GRACES = 1.5  # a break of one may begin just before a renewal, of which there are four in one
 KEEP_GRACES = 10  # so many grace periods the pool keeps what no broker speaks of
 
 
@@ -187,7 +188,7 @@ def _lease(
         devices=[part["device"] for part in granted["slices"]],
         command=[word[:200] for word in order.command[:16]],
         made_at=now,
-        hold_s=order.idle_s or grace_s,
+        hold_s=order.idle_s or HOLD_GRACES * grace_s,
         expires=float(claims.expires),
         reserved=order.idle_s > 0,
     )
