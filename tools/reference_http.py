@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from calabash.api import replies, requests
-from calabash.api.route import Route
+from calabash.api.openapi import REF, openapi
 from calabash.api.routes import ROUTES
 from calabash.model.request import ComputePolicy
 
-_REF = "#/components/schemas/{name}"
 _SETTINGS = """\
 [user]
 waiting = 1000
@@ -136,61 +135,6 @@ def http_api_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def openapi() -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
-    shapes = [*_asked(), requests.AllocationRequest, *_answered()]
-    _, components = msgspec.json.schema_components(shapes, ref_template=_REF)
-    paths: dict[str, Any] = {}
-    for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-    document = {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Calabash pool",
-            "version": "v1",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": "http://pool", "description": "over the Unix socket $CALABASH_HOME/pool.sock"}],
-        "paths": paths,
-        "components": {"schemas": dict(sorted(components.items()))},
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(document).replace("\\\\Z", "$"))  # ECMA's regular expressions
-    return plain
-
-
-def _operation(route: Route) -> dict[str, Any]:
-    words = [route.method.lower(), *(w.strip("{}") for w in route.path.split("/")[2:])]
-    operation: dict[str, Any] = {
-        "operationId": "_".join(words),
-        "summary": route.summary + ("; administrators only" if route.administrators else ""),
-        "parameters": [
-            {"name": w.strip("{}"), "in": "path", "required": True, "schema": {"type": "string"}}
-            for w in route.path.split("/")
-            if w.startswith("{")
-        ],
-    }
-    if route.query:
-        (schema,), components = msgspec.json.schema_components([route.query], ref_template=_REF)
-        del schema
-        for name, field in components[route.query.__name__]["properties"].items():
-            operation["parameters"].append({"name": name, "in": "query", "schema": field})
-    if route.body:
-        operation["requestBody"] = {"content": {"application/json": {"schema": _reference(route.body)}}}
-    operation["responses"] = {
-        str(route.status): {"description": route.note or route.summary, "content": _content(route.reply)},
-        "default": {"description": "it failed", "content": _content(replies.Failure)},
-    }
-    return operation
-
-
-def _content(shape: type) -> dict[str, Any]:
-    return {"application/json": {"schema": _reference(shape)}}
-
-
-def _reference(shape: type) -> dict[str, str]:
-    return {"$ref": _REF.format(name=shape.__name__)}
-
-
 def _asked() -> list[type[msgspec.Struct]]:
     shapes = [s for route in ROUTES for s in (route.body, route.query) if s and s is not requests.AllocationRequest]
     return list(dict.fromkeys(shapes))
@@ -220,7 +164,7 @@ def _summary(shape: type) -> str:
 
 
 def _fields(shape: type[msgspec.Struct]) -> list[str]:
-    _, components = msgspec.json.schema_components([shape], ref_template=_REF)
+    _, components = msgspec.json.schema_components([shape], ref_template=REF)
     properties: dict[str, Any] = components[shape.__name__]["properties"]
     lines = ["| field | type | meaning | default |", "|---|---|---|---|"]
     for name, field in properties.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
 
 from calabash.model.errors import CalabashError
@@ -179,3 +180,36 @@ def test_a_program_cannot_be_entered_from_the_network(world: World) -> None:
     assert status < 500, content
     with pytest.raises(CalabashError):
         world.client.get("/v1/allocations/none/why")
+
+
+def test_who_watches_hears_of_a_change_as_it_happens(world: World) -> None:
+    connection = http.client.HTTPConnection(*_address(world), timeout=60)
+    connection.request("GET", "/v1/watch?kinds=queues", headers={"Authorization": f"Bearer {_token(world)}"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("content-type")) == (200, "text/event-stream")
+    while b"nothing new" not in answer.readline():
+        pass
+    world.client.put("/v1/queues/seen", {"deserved": 1})
+    while (line := answer.readline()) and not line.startswith(b"data: "):
+        pass
+    assert json.loads(line.removeprefix(b"data: ")) == {"kind": "queues", "name": "seen", "change": "added"}
+    connection.close()
+
+
+def test_the_command_line_works_from_elsewhere_with_a_token_and_says_what_does_not(
+    world: World, tmp_path: Path
+) -> None:
+    url = world.client.get("/v1/status")["console"]
+    far = Terminal(tmp_path / "nowhere", tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert f"calabash login {url}" in far.refused(4, "--server", url, "ps")
+    link = f"{url}/login#{_token(world, login=True)}"
+    assert "logged in" in far("login", url, stdin=f"{link}\n").stdout
+    assert "Tesla T4" in far("--server", url, "smi").stdout
+    far("--server", url, "queue", "set", "far", "--deserved", "1")
+    assert "far" in [q["name"] for q in world.client.get("/v1/queues")["items"]]
+    there = Terminal(tmp_path / "nowhere", tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"), CALABASH_SERVER=url)
+    assert str(world.home) in there("status").stdout
+    for words in (("run", "--", "true"), ("up",), ("down",)):
+        assert "on the pool's machine only" in there.refused(2, *words)
+    far("login", url, "--forget")
+    far.refused(4, "--server", url, "ps")

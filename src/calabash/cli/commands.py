@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 
 import click
 
 import calabash
+from calabash.cli.home import SERVER_VARIABLE
+from calabash.model.errors import CalabashError
 
 # name -> (module:attribute, one-line help). The help stands here so that listing imports nothing.
 _COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("pool:up", "Start the pool of this machine."),
     "down": ("pool:down", "Stop the pool; running programs stay unless --force."),
     "status": ("pool:status", "Show the pool: devices, allocations, store."),
+    "login": ("login:login", "Keep a token for a pool on another machine."),
     "login-link": ("pool:login_link", "Print a link that logs you in to the console, once."),
     "doctor": ("doctor:doctor", "Check what the pool needs and name what is missing."),
     "run": ("runhelp:run", "Run a program on a slice of a GPU."),
@@ -50,6 +54,16 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+# What needs to be a process of the pool's machine, and what to do instead.
+_HERE_ONLY = {
+    "run": "log in there, or use its cards from here: calabash run --remote",
+    "up": "start the pool on its machine",
+    "down": "stop the pool on its machine",
+    "login-link": "make one on the pool's machine, or use `calabash login` here",
+    "vm": "machines that get cards run on the pool's machine",
+}
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
@@ -70,8 +84,23 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(calabash.__version__, prog_name="calabash")
-def cli() -> None:
+@click.option(
+    "--server",
+    metavar="URL",
+    envvar=SERVER_VARIABLE,
+    help="Ask the pool behind that address instead of this machine's; see `calabash login`.",
+)
+@click.pass_context
+def cli(context: click.Context, server: str | None) -> None:
     """Calabash pools the GPUs of a machine and cuts them to size."""
+    if not server:
+        return
+    if context.invoked_subcommand in _HERE_ONLY:
+        raise CalabashError(
+            f"`calabash {context.invoked_subcommand}` works on the pool's machine only, not with --server",
+            hint=_HERE_ONLY[context.invoked_subcommand],
+        )
+    os.environ[SERVER_VARIABLE] = server
 
 
 def invoke(words: list[str], tree: click.Command = cli, name: str = "calabash") -> None:

@@ -10,7 +10,10 @@ TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from calabash.seams.pool.client import PoolClient
+    from calabash.seams.pool.client import ApiClient
+    from calabash.seams.pool.far import TokenStore
+
+SERVER_VARIABLE = "CALABASH_SERVER"
 
 
 def directory() -> str:
@@ -38,8 +41,27 @@ def home() -> Path:
     return Path(directory())
 
 
-def client() -> PoolClient:
-    """The pool of this home; calls raise CalabashError(POOL_DOWN) when nobody answers."""
+def client() -> ApiClient:
+    """The pool of ``--server``, else that of this home; calls raise CalabashError(POOL_DOWN) when nobody answers."""
+    url = server_url()
+    if url:
+        from calabash.seams.pool.far import ServerClient, checked_url  # noqa: PLC0415
+
+        place = checked_url(url)
+        return ServerClient(place, token_store().token(place))
     from calabash.seams.pool.client import PoolClient  # noqa: PLC0415
 
     return PoolClient(directory())
+
+
+def server_url() -> str:
+    """The pool elsewhere that is meant, empty for that of this machine."""
+    return os.environ.get(SERVER_VARIABLE, "")
+
+
+def token_store() -> TokenStore:
+    """Where this user's tokens for pools elsewhere are kept."""
+    from calabash.seams.pool.far import TokenStore  # noqa: PLC0415
+
+    configuration = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return TokenStore(os.path.join(configuration, "calabash", "token"))

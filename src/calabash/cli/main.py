@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None, dispatch: Callable[[list[str]], object] 
 
 
 def _dispatch(words: list[str]) -> None:
-    if words[:1] == ["run"] and "_CALABASH_COMPLETE" not in os.environ:
+    if words[:1] == ["run"] and "_CALABASH_COMPLETE" not in os.environ and not os.environ.get("CALABASH_SERVER"):
         from calabash.cli import run  # noqa: PLC0415
 
         read = run.read_words(words[1:])

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from calabash.api.openapi import openapi
 from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
 from calabash.model.errors import CalabashError, Reason
@@ -21,13 +22,21 @@ from calabash.server.credentials import (
     require_own_page,
     session_cookie,
 )
-from calabash.server.guard import Receive, Send, headers_of, refuse
+from calabash.server.guard import Receive, Send, answer, headers_of, refuse
 from calabash.server.routing import RouteTable
 from calabash.server.settings import Gateway
+from calabash.server.watching import Watchers
 
 WAIT_S = 3700.0  # a request for a slice may wait for an hour
 _EXCHANGE = ("POST", "/v1/sessions")  # here a login code is what is shown
-_STATUS = {Reason.NOT_AUTHENTICATED: 401, Reason.NOT_PERMITTED: 403, Reason.TIMEOUT: 504, Reason.BAD_REQUEST: 400}
+_STATUS = {
+    Reason.NOT_AUTHENTICATED: 401,
+    Reason.NOT_PERMITTED: 403,
+    Reason.TIMEOUT: 504,
+    Reason.BAD_REQUEST: 400,
+    Reason.USER_LIMIT: 429,
+}
+DOCUMENT, WATCHED, CHANGED = "/v1/openapi.json", "/v1/watch", "/v1/changes"
 CHALLENGE = (b"www-authenticate", b'Bearer realm="calabash"')
 
 
@@ -37,6 +46,8 @@ class Forwarder:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._table = RouteTable(ROUTES)
+        self._document = openapi()
+        self._watch = Watchers(gateway)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         try:
@@ -48,7 +59,10 @@ class Forwarder:
     async def _passed_on(self, scope: Any, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
-        found = self._table.find(method, path)
+        if path == DOCUMENT and method == "GET":
+            await answer(send, 200, self._document, (b"cache-control", b"public, max-age=300"))
+            return
+        found = self._table.find(method, CHANGED if path == WATCHED else path)
         if found.route is None:
             await _unknown(send, method, path, found.allowed)
             return
@@ -65,20 +79,23 @@ class Forwarder:
         if credential.cookie and method not in SAFE_METHODS:
             require_own_page(headers, scheme=scope["scheme"])
             require_csrf(credential, headers.get(CSRF_HEADER, ""))
+        if path == WATCHED:
+            await self._watch.serve(scope, receive, send, credential.token, headers)
+            return
         query = scope.get("query_string", b"").decode("latin-1")
         body = await _body(receive)
         if exchange:
             _require_code(body)
         token = self._gateway.credential if exchange else credential.token
         target = f"{path}?{query}" if query else path
-        answer = await self._gateway.pool.ask(method, target, body, token=token, timeout_s=WAIT_S)
-        given = [(b"content-type", answer.headers.get("content-type", "application/json").encode("latin-1"))]
-        if answer.status == 401:
+        replied = await self._gateway.pool.ask(method, target, body, token=token, timeout_s=WAIT_S)
+        given = [(b"content-type", replied.headers.get("content-type", "application/json").encode("latin-1"))]
+        if replied.status == 401:
             given.append(CHALLENGE)
             if credential.cookie:  # the session has ended: the browser need not show it again
                 given.append((b"set-cookie", session_cookie("", secure=secure).encode()))
-        content = answer.content
-        status = answer.status
+        content = replied.content
+        status = replied.status
         if method == "GET" and status == 200:
             tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
             given += [(b"etag", tag.encode()), (b"cache-control", b"private, no-cache")]

@@ -20,6 +20,7 @@ from calabash.standalone.handlers.asked import Asked, Context, caller_of, shown_
 from calabash.standalone.handlers.audit import AUDIT
 from calabash.standalone.handlers.audited import audited
 from calabash.standalone.handlers.billing import BILLING
+from calabash.standalone.handlers.changes import CHANGES
 from calabash.standalone.handlers.devices import DEVICES
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
@@ -31,7 +32,19 @@ from calabash.standalone.serving import Application, connection_of
 
 log = structlog.get_logger(__name__)
 
-HANDLERS = (*AUDIT, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *TENANCY, *BILLING)
+HANDLERS = (
+    *AUDIT,
+    *MACHINE,
+    *DEVICES,
+    *ALLOCATIONS,
+    *ADMINISTRATION,
+    *MIG,
+    *OVERVIEW,
+    *SIMULATOR,
+    *TENANCY,
+    *BILLING,
+    *CHANGES,
+)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,

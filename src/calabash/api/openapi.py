@@ -1,0 +1,97 @@
+"""The OpenAPI 3.1 document of the pool's API, made from the routes and shapes; served by the gateway, kept in the reference."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from calabash.api import replies
+from calabash.api.route import Route
+from calabash.api.routes import ROUTES
+
+REF = "#/components/schemas/{name}"
+# What every route may answer beside its own reply.
+_FAILURES = {
+    "401": "no token, or one that is not known, has expired or was revoked",
+    "403": "whoever asks may not do that",
+    "429": "too many requests; `Retry-After` says for how many seconds to wait",
+    "default": "it failed",
+}
+
+
+def openapi() -> dict[str, Any]:
+    """The document."""
+    shapes = [s for route in ROUTES for s in (route.body, route.query, route.reply) if s]
+    _, components = msgspec.json.schema_components([*dict.fromkeys(shapes), replies.Failure], ref_template=REF)
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Calabash pool",
+            "version": "v1",
+            "description": "The pool's API. Over its Unix socket the kernel says who asks; over TCP a token does.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [
+            {"url": "/", "description": "where the gateway serves it"},
+            {"url": "http://pool", "description": "over the Unix socket $CALABASH_HOME/pool.sock, without a token"},
+        ],
+        "security": [{"token": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "`calabash token create` makes one"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "calabash_session",
+                    "description": "of the console; what changes something needs the header X-CSRF-Token as well",
+                },
+            },
+        },
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(document).replace("\\\\Z", "$"))  # ECMA's regular expressions
+    return plain
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    words = [route.method.lower(), *(w.strip("{}") for w in route.path.split("/")[2:])]
+    operation: dict[str, Any] = {
+        "operationId": "_".join(words),
+        "summary": route.summary + ("; administrators only" if route.administrators else ""),
+        "parameters": [
+            {"name": w.strip("{}"), "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for w in route.path.split("/")
+            if w.startswith("{")
+        ],
+    }
+    if route.query:
+        _, components = msgspec.json.schema_components([route.query], ref_template=REF)
+        shown = components[route.query.__name__]
+        for name, field in shown["properties"].items():
+            required = name in shown.get("required", [])
+            operation["parameters"].append({"name": name, "in": "query", "required": required, "schema": field})
+    if route.body:
+        content = {"application/json": {"schema": _reference(route.body)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    operation["responses"] = {
+        str(route.status): {"description": route.note or route.summary, "content": _content(route.reply)},
+        **({"304": {"description": "what If-None-Match names has not changed"}} if route.method == "GET" else {}),
+        **{status: {"description": text, "content": _content(replies.Failure)} for status, text in _FAILURES.items()},
+    }
+    if route.name == "POST /v1/sessions":
+        operation["security"] = [{}, {"token": []}]
+    return operation
+
+
+def _content(shape: type) -> dict[str, Any]:
+    return {"application/json": {"schema": _reference(shape)}}
+
+
+def _reference(shape: type) -> dict[str, str]:
+    return {"$ref": REF.format(name=shape.__name__)}

@@ -1,0 +1,111 @@
+"""What watchers are told: each change once, in order, to those who may see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from calabash.standalone import changes as module
+from calabash.standalone.changes import KEPT_MAX, Key, PoolChanges, Trace
+
+
+class Pool:
+    """Things with marks, and how often they were looked at; its clock is moved on by each look."""
+
+    def __init__(self) -> None:
+        self.things: dict[Key, Trace] = {}
+        self.looks = 0
+        self.now_s = 0.0
+
+    def look(self) -> dict[Key, Trace]:
+        self.looks += 1
+        return dict(self.things)
+
+    def put(self, name: str, mark: object, *, tenant: str = "") -> None:
+        self.things["allocations", name] = Trace(mark=mark, tenant=tenant)
+        self.now_s += module.LOOK_S
+
+    def changes(self) -> PoolChanges:
+        return PoolChanges(self.look, first=100, clock=lambda: self.now_s)
+
+
+def _everything(kind: str, trace: Trace) -> bool:
+    return True
+
+
+def _run(test: Callable[[Pool, PoolChanges], Awaitable[None]]) -> None:
+    async def main() -> None:
+        pool = Pool()
+        await test(pool, pool.changes())
+
+    asyncio.run(main())
+
+
+def test_what_was_there_before_is_not_told_and_what_changes_is_told_once_in_order() -> None:
+    async def test(pool: Pool, changes: PoolChanges) -> None:
+        pool.put("old", "running")
+        begun = await changes.after(-1, wait_s=0, visible=_everything)
+        pool.put("old", "ended")
+        pool.put("new", "pending")
+        told = await changes.after(begun.next, wait_s=0, visible=_everything)
+        assert [(c.name, c.change) for c in told.items] == [("old", "changed"), ("new", "added")]
+        del pool.things["allocations", "old"]
+        pool.now_s += module.LOOK_S
+        more = await changes.after(told.next, wait_s=0, visible=_everything)
+        assert [(c.name, c.change) for c in more.items] == [("old", "removed")]
+        assert (await changes.after(more.next, wait_s=0, visible=_everything)).items == []
+
+    _run(test)
+
+
+def test_nobody_hears_of_what_it_may_not_see_and_does_not_hear_it_later_either() -> None:
+    async def test(pool: Pool, changes: PoolChanges) -> None:
+        begun = await changes.after(-1, wait_s=0, visible=_everything)
+        pool.put("secret", "running", tenant="red")
+        pool.put("mine", "running", tenant="blue")
+
+        def blue(kind: str, trace: Trace) -> bool:
+            return trace.tenant == "blue"
+
+        told = await changes.after(begun.next, wait_s=0, visible=blue)
+        assert [c.name for c in told.items] == ["mine"]
+        assert (await changes.after(told.next, wait_s=0, visible=blue)).items == []
+
+    _run(test)
+
+
+def test_the_pool_is_looked_at_once_for_all_who_ask_at_the_same_time() -> None:
+    async def test(pool: Pool, changes: PoolChanges) -> None:
+        await changes.after(-1, wait_s=0, visible=_everything)
+        pool.put("new", "running")
+        before = pool.looks
+        told = await asyncio.gather(*(changes.after(100, wait_s=0, visible=_everything) for _ in range(20)))
+        assert pool.looks == before + 1
+        assert {t.next for t in told} == {101}
+
+    _run(test)
+
+
+def test_who_waits_is_told_when_something_happens() -> None:
+    async def test(pool: Pool, changes: PoolChanges) -> None:
+        begun = await changes.after(-1, wait_s=0, visible=_everything)
+        waiting = asyncio.ensure_future(changes.after(begun.next, wait_s=1e6, visible=_everything))
+        await asyncio.sleep(0)
+        pool.put("new", "running")
+        assert [c.name for c in (await waiting).items] == ["new"]
+
+    _run(test)
+
+
+def test_whoever_is_too_far_behind_or_comes_from_an_earlier_pool_reads_everything_again() -> None:
+    async def test(pool: Pool, changes: PoolChanges) -> None:
+        begun = await changes.after(-1, wait_s=0, visible=_everything)
+        for number in range(KEPT_MAX + 1):
+            pool.things["allocations", f"a{number}"] = Trace(mark=1)
+        pool.now_s += module.LOOK_S
+        told = await changes.after(begun.next, wait_s=0, visible=_everything)
+        assert (told.reset, told.items, told.next) == (True, [], 100 + KEPT_MAX + 1)
+        for foreign in (5, told.next + 1):
+            assert (await changes.after(foreign, wait_s=0, visible=_everything)).reset
+
+    _run(test)
