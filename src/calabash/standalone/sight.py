@@ -59,15 +59,14 @@ class Sight:
         self._recorded = recorded
         self._listed = listed
         self._remembered: dict[str, bool] = {}
+        self._tenants = access.tenants_seen(who) or frozenset()
 
     def sees(self, *, tenant: str, uid: int, user: str) -> bool:
         """Whether what that user has on that tenant's account is shown."""
+        if self.all or tenant in self._tenants:
+            return True
         own = uid == self.who.uid if uid >= 0 else user == self.who.user
-        return (
-            self.all
-            or access.may(self.who, Action.SEE, tenant=tenant, owner=self.who.key if own else "")
-            or (tenant in (access.tenants_seen(self.who) or ()))
-        )
+        return own and access.in_scope(self.who, Action.SEE)
 
     def record(self, record: AllocationRecord) -> bool:
         return self.sees(tenant=record.request.tenant, uid=record.uid, user=record.user)
@@ -86,7 +85,7 @@ class Sight:
     def queue(self, queue: QueueRecord) -> bool:
         tenant = queue.name.partition("/")[0]
         if queue.name not in self._queues and tenant in self._people.tenants:
-            return self.all or tenant in (access.tenants_seen(self.who) or ())
+            return self.all or tenant in self._tenants
         return self.all or queue.name == DEFAULT_QUEUE or self._listed(queue)
 
     # -- texts -------------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ class Sight:
         for queue in self._queues.values():
             (shown if self.queue(queue) else hidden).update({queue.name})
             hidden.update((*queue.users, *queue.groups))
-        seen = access.tenants_seen(self.who) or frozenset()
+        seen = self._tenants
         for tenant in self._people.tenants.values():
             parts = {p.name for p in self._people.projects_of(tenant.name)} | {tenant.name, *tenant.groups}
             (shown if tenant.name in seen else hidden).update(parts)
