@@ -45,6 +45,7 @@ CAUSES: tuple[tuple[str, str], ...] = (
     ("test_efficient_launch_configuration", "another warning than the expected one: nvJitLink is not installed"),
     ("test_cpu_and_cuda_(reuse|targets)", "about numba's cache of functions for the CPU, which asks no driver"),
     ("graph_builder_launch_user_facing", "reads the result without waiting for the stream; a real card is faster"),
+    ("test_many_args", "the simulated card takes kernels of up to 64 parameters, a card those of 32,764 bytes"),
     ("test_pinned_memory", "with a worker, no card is given pages of the program's own"),
     (r"Timeout \(>|TimeoutExpired", "deadline: the kernel or the compiler takes long, or the machine is busy"),
 )

@@ -217,6 +217,15 @@ static HANDLER(do_grid_handle)
     return o + 1;
 }
 
+/* Lanes of the same warp that have not come to the grid's barrier must run, or nobody gets on. */
+static bool others_run(const struct warp *w)
+{
+    for (const struct fragment *f = w->fragments; f; f = f->next) {
+        if (f->state == FRAGMENT_RUNS && !f->grid_phase) return true;
+    }
+    return false;
+}
+
 /*
  * cudaCGSynchronize(handle, flags): until all threads of the grid have come or ended. Who has come takes turns with those who have
  * not, which may be in blocks that have yet to begin.
@@ -239,9 +248,9 @@ static HANDLER(do_grid_synchronize)
         __atomic_compare_exchange_n(&r->grid_arrived, &come, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         __atomic_add_fetch(&r->grid_phase, 1, __ATOMIC_RELEASE);
     if (__atomic_load_n(&r->grid_phase, __ATOMIC_ACQUIRE) < f->grid_phase) {
-        w->turn = 0;
         f->at = o;
         warp_release_waiting(w, f);
+        if (!others_run(w)) w->turn = 0;
         return NULL;
     }
     f->grid_phase = 0;
