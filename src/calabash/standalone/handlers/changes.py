@@ -47,7 +47,7 @@ def _traces(pool: Pool) -> dict[Key, Trace]:
         record = held.record
         trace = Trace(mark=record.state, tenant=record.request.tenant, uid=record.uid, user=record.user)
         found["allocations", record.id] = trace
-    for queue in pool.queues.shown(pool.binder):
+    for queue in pool.queues.shown(pool.binder, lambda _: True):
         found["queues", queue.name] = Trace(mark=queue, tenant=queue.name.partition("/")[0])
     return found
 
