@@ -3,8 +3,8 @@
 #
 #   tests/gpu/run.sh
 #
-# Builds, then checks memory caps, the tenant's view and compute shares with the C programs of bench/programs (their PTX
-# is compiled by the driver), and with PyTorch or CuPy where Python finds one. Results go to $OUT (default: build/gpu) as
+# Builds, then checks memory caps, the tenant's view, compute shares and remote cards with the C programs of bench/programs
+# (their PTX is compiled by the driver), and with PyTorch or CuPy where Python finds one. Results go to $OUT (default: build/gpu) as
 # JSON; a table comes last. Without a card it says so and ends with 0. With a card it ends with 1 when a check failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -46,6 +46,14 @@ within 60 shim "${python[@]}" -m bench.shim --quick --json "$OUT/shim.json"
 
 log "compute shares"
 within 240 shares "${python[@]}" -m bench.shares --quick --json "$OUT/shares.json"
+
+log "remote cards, over loopback"
+torch=()
+for candidate in "${FRAMEWORK_PYTHON:-}" python3 /usr/bin/python3; do
+    [[ -n $candidate ]] && command -v "$candidate" >/dev/null || continue
+    "$candidate" -c "import torch" 2>/dev/null && torch=(--torch "$candidate") && break
+done
+within 180 remote "${python[@]}" tests/gpu/remote.py "${torch[@]}" --json "$OUT/remote.json"
 
 # The frameworks live in the system's or the caller's Python, not in ours; it only needs to find them.
 log "frameworks"

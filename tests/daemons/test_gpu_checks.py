@@ -1,0 +1,44 @@
+"""The checks for a machine with a real card, tried on a simulated one: they run unattended and say what they measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_remote_cards_are_checked_by_the_product_s_own_commands(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "tests/gpu/remote.py", "--quick", "--json", str(tmp_path / "remote.json")],
+        cwd=ROOT,
+        env={**os.environ, "BENCH_CARD": "sim", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = {f["name"]: f["value"] for f in json.loads((tmp_path / "remote.json").read_text())["figures"]}
+    assert all(figures[f"{way}: launches done"] > 0 for way in ("slice", "brokered", "remote"))
+    assert figures["brokered: memory over the cap"] == figures["remote: memory over the cap"] == 0
+    assert figures["remote: refusals at the cap"] >= 1
+
+
+def test_without_a_card_the_script_says_so_and_ends_well(tmp_path: Path) -> None:
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    for name in ("bash", "dirname", "mkdir", "tee", "grep"):
+        (empty / name).symlink_to(next(p for d in ("/bin", "/usr/bin") if (p := Path(d) / name).exists()))
+    done = subprocess.run(
+        [str(ROOT / "tests" / "gpu" / "run.sh")],
+        env={"PATH": str(empty), "OUT": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "nothing was checked" in done.stdout) == (0, True), done.stderr
