@@ -98,7 +98,9 @@ class Watching:
         parts.last_round.write(began)
         self._arbiter.keep()
         records = parts.allocations.records()
-        for allocation, how in parts.ledgers.tick(records).items():
+        # What is just being made has no slot yet; it could get one between a look that fails and the judgement of it.
+        made = [record for record in records if not parts.allocations.making(record.id)]
+        for allocation, how in parts.ledgers.tick(made).items():
             self._end_spoilt(allocation, how)
         parts.ledgers.checkpoint(records, parts.store)
         parts.events.flush()

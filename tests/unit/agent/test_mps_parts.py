@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -264,6 +266,13 @@ def test_what_runs_is_written_when_it_changes_and_gone_when_nothing_runs(tmp_pat
     assert list(DaemonBook(file).read()) == running[:1]
     book.write(list)
     assert not file.exists()
+
+
+def test_a_daemon_that_ended_while_no_pool_ran_is_forgotten_when_the_next_takes_over(tmp_path: Path) -> None:
+    gone = RunningDaemon(device=CARD, pid=os.getpid(), start_time=1)  # another process has that number now
+    DaemonBook(tmp_path / "mps.json").write(lambda: [gone])
+    Services(cast("NodeTools", SimpleNamespace(home=tmp_path))).adopt()
+    assert not (tmp_path / "mps.json").exists()
 
 
 def test_several_threads_write_one_after_the_other_and_the_last_word_is_what_runs(tmp_path: Path) -> None:

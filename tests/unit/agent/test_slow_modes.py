@@ -169,6 +169,24 @@ def test_whose_end_is_asked_for_meanwhile_gets_nothing(node: Node) -> None:
     assert node.mode.left == ["slow"]
 
 
+def test_what_gets_its_slot_while_it_is_looked_at_has_not_spoilt_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, slots = node.agent._parts.slots.pages, node.agent._parts.slots
+
+    def not_there_yet(allocation: AllocationId) -> Any:
+        monkeypatch.setattr(slots, "pages", pages)
+        node.end()
+        raise CalabashError(f"cannot open the limits of {allocation}", reason=Reason.BAD_FILE)
+
+    monkeypatch.setattr(slots, "pages", not_there_yet)
+    node.agent._watching._watch()
+    monkeypatch.setattr(slots, "pages", pages)
+    assert isinstance(node.end(), Grant)
+    assert [r.reason for r in node.agent.records()] == [""]
+    assert [e.kind for e in node.store.events() if e.kind == "hostile"] == []
+
+
 def test_what_was_being_made_when_the_pool_died_is_closed_by_the_next(node: Node) -> None:
     again = NodeAgent(
         home=Path(node.agent._parts.slots.root).parent,

@@ -69,7 +69,8 @@ class Services:
             return service
 
     def adopt(self) -> None:
-        """Take over what an earlier pool has left; what nobody needs is ended at the next look."""
+        """Take over what an earlier pool has left; what nobody needs is ended at the next look, what has ended is forgotten."""
+        left = False
         for running in self._book.read():
             process = Process(pid=running.pid, start_time=running.start_time)
             place = (DeviceUuid(running.device), running.profile, running.start)
@@ -77,9 +78,13 @@ class Services:
                 continue
             with self._lock:
                 service = self._services.get(place) or self._maybe(place)
-            if service is not None:
+            if service is None:
+                left = True
+            else:
                 self._tools.own.add(process)
                 service.adopt(process)
+        if not left:
+            self.remember()
 
     def stop(self, service: CardService) -> bool:
         """End one that is idle; False when somebody has come for it meanwhile."""
