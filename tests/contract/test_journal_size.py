@@ -14,7 +14,9 @@ from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.seams.store import Retention, Store, open_store
 
 CARD = DeviceUuid("GPU-1")
-KEPT = Retention(allocations=200, allocation_days=1, usage=200, usage_days=1, events=400, event_days=1)
+AGES = 100_000.0  # days: only counts bound what is kept
+KEPT = Retention(allocations=200, allocation_days=AGES, usage=200, usage_days=AGES, events=400, event_days=AGES)
+APART_S = 43_200.0  # so that what may not be invoiced yet is less than is kept
 LIVES, TRIM_EVERY, SETTLED = 2000, 100, 800
 HELD = AllocationId("held")
 
@@ -74,9 +76,9 @@ def test_the_journal_does_not_grow_with_the_number_of_short_allocations(director
     store.grant(_record(HELD, 0.0))
     sizes: dict[int, int] = {}
     for number in range(LIVES):
-        _live(store, AllocationId(f"a{number}"), float(number))
+        _live(store, AllocationId(f"a{number}"), number * APART_S)
         if number % TRIM_EVERY == TRIM_EVERY - 1:
-            while store.trim(KEPT, now_s=float(number)):
+            while store.trim(KEPT, now_s=number * APART_S):
                 pass
             sizes[number + 1] = _bytes(directory)
     assert max(sizes.values()) <= 1.1 * max(size for number, size in sizes.items() if number <= SETTLED)

@@ -346,10 +346,11 @@ def test_ctrl_c_ends_the_program_as_without_a_worker(terminal: Any, world: World
 
 
 def test_one_that_stands_outlives_its_asker_until_it_is_given_back(world: World) -> None:
-    if os.fork() == 0:
+    asker = os.fork()
+    if asker == 0:
         world.client.post("/v1/allocations", BROKERED | {"standing": True})
         os._exit(0)
-    os.wait()
+    os.waitpid(asker, 0)
 
     def running() -> list[dict[str, Any]]:
         return [a for a in world.allocations() if a["state"] == "running"]

@@ -134,6 +134,8 @@ def test_a_slice_is_on_the_account_of_its_user_unless_another_tenant_lists_him(p
     listed = as_user(ANN, lambda: ask(tenant="vision"))
     assert {a["id"]: a["tenant"] for a in pool.allocations(ended=True)}[listed["id"]] == "vision"
     assert as_user(BOB, lambda: refusal_of(lambda: ask(tenant="vision"))).reason is Reason.NOT_PERMITTED
+    assert refusal_of(lambda: pool.client.delete("/v1/tenants/vision")).reason is Reason.CONFLICT
+    pool.client.delete(f"/v1/allocations/{listed['id']}?force=1")
     pool.client.delete("/v1/tenants/vision")
 
 

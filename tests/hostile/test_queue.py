@@ -22,7 +22,7 @@ def _refusal(home: str) -> list[str]:
     return ["granted", ""]
 
 
-def test_a_refusal_for_a_reservation_names_the_request_that_it_is_for(
+def test_a_refusal_for_a_reservation_says_until_when_and_not_whose_it_is(
     world: HostileWorld, mallory: User, eve: User
 ) -> None:
     # The neighbour's program has no known end, so a start on both cards has none either.
@@ -32,5 +32,5 @@ def test_a_refusal_for_a_reservation_names_the_request_that_it_is_for(
     with world.unharmed():
         reason, message = eve.does(_refusal, str(world.home))
         assert reason == "reserved"
-        assert waiting["id"] in message
+        assert waiting["id"] not in message
         assert "for at most" in message or "which starts in" in message, message
