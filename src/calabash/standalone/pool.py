@@ -26,6 +26,7 @@ from calabash.standalone.billing import Billing
 from calabash.standalone.entry import EntryBounds
 from calabash.standalone.explanations import Explanations
 from calabash.standalone.keeping import Keeps
+from calabash.standalone.owners import AllocationOwners
 from calabash.standalone.permission import Permission, not_found
 from calabash.standalone.queues import Queues
 from calabash.standalone.settings import Limits
@@ -60,7 +61,7 @@ class Pool:
     ) -> None:
         self.agent, self.store = agent, store
         self.permission, self.tenancy = permission, tenancy
-        self.tokens = Tokens(store.tokens, clock)
+        self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues = Queues(store, tenancy.people)
         self.billing = Billing(store, clock)
@@ -236,7 +237,7 @@ class Pool:
             people=self.tenancy.people(),
             live=lambda: _live(self.agent, self.binder),
             queues=self.queues.records(),
-            recorded=self.store.allocation,
+            owner=self._owners.of,
             listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
         )
 

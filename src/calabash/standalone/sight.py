@@ -22,6 +22,7 @@ from calabash.model.access import Action
 from calabash.model.allocation import AllocationRecord, EventRecord, QueueRecord
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.model.tenancy import Principal, project_of
+from calabash.standalone.owners import AllocationOwner
 from calabash.standalone.people import People
 
 ANOTHERS = "(another's)"
@@ -37,7 +38,7 @@ class Sight:
 
     Args:
         people: who there is. live: everything that is held or waits, asked for once and only where it matters.
-        queues: those that an administrator has made. recorded: the journal's entry of an allocation.
+        queues: those that an administrator has made. owner: whose an allocation is, also one that has ended.
         listed: whether a queue's access list names it.
     """
 
@@ -48,7 +49,7 @@ class Sight:
         people: People,
         live: Callable[[], Iterable[Held]],
         queues: Iterable[QueueRecord],
-        recorded: Callable[[AllocationId], AllocationRecord | None],
+        owner: Callable[[AllocationId], AllocationOwner | None],
         listed: Callable[[QueueRecord], bool],
     ) -> None:
         self.who = who
@@ -56,7 +57,7 @@ class Sight:
         self._people = people
         self._live = live
         self._queues = {q.name: q for q in queues}
-        self._recorded = recorded
+        self._owner = owner
         self._listed = listed
         self._remembered: dict[str, bool] = {}
         self._tenants = access.tenants_seen(who) or frozenset()
@@ -78,8 +79,10 @@ class Sight:
         if name not in self._remembered:
             if name in self._seen:
                 return self._seen[name]
-            record = self._recorded(AllocationId(name))
-            self._remembered[name] = record is not None and self.record(record)
+            owner = self._owner(AllocationId(name))
+            self._remembered[name] = owner is not None and self.sees(
+                tenant=owner.tenant, uid=owner.uid, user=owner.user
+            )
         return self._remembered[name]
 
     def queue(self, queue: QueueRecord) -> bool:
