@@ -11,7 +11,7 @@ from calabash.agent.membership import group_name
 from calabash.seams.host.cgroups import find_hierarchy
 
 _GROWS = re.compile(r"pool\.(log.*|db.*|lock|sock)|sim/.*")  # bounded elsewhere, never gone
-_DESCRIPTORS_SPARE = 8
+_DESCRIPTORS_SPARE = 12
 _THREADS_SPARE = 40  # the worker threads of the API come when they are first needed, and stay
 
 

@@ -12,12 +12,14 @@ import itertools
 import math
 import mmap
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sysconfig
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -343,7 +345,10 @@ class HostileWorld(World):
         """With what the pool and the probe have to say to it."""
         held = [(a["id"], a["uid"], a["state"], a["reason"], a["pids"]) for a in self.allocations()]
         said = self.probe.refusals()[-2000:] if self.probe else ""
-        return f"{what}\nheld: {held}\nthe probe: {said}\nthe log: {(self.home / 'pool.log').read_text()[-3000:]}"
+        open_now = Path(f"/proc/{self.daemon.pid}/fd").iterdir() if self.daemon else ()
+        kinds = dict(Counter(_kind(path) for path in open_now))
+        log = (self.home / "pool.log").read_text()[-3000:]
+        return f"{what}\nheld: {held}\ndescriptors: {kinds}\nthe probe: {said}\nthe log: {log}"
 
     def close(self) -> None:
         if self.probe is not None:
@@ -352,3 +357,11 @@ class HostileWorld(World):
             user.vanish()
         super().close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _kind(descriptor: Path) -> str:
+    """What a descriptor is of, without numbers."""
+    try:
+        return re.sub(r"[0-9]+", "N", os.readlink(descriptor))
+    except OSError:
+        return "closed just now"

@@ -130,7 +130,8 @@ def _engine(url: str) -> sa.Engine:
     backend = parsed.get_backend_name()
     if backend == "sqlite":
         _keep_private(parsed.database or "")
-        engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
+        # Few are kept: each has two descriptors, and a crowd that asks at once would leave more of them open for good.
+        engine = sa.create_engine(parsed, pool_size=3, connect_args={"timeout": BUSY_TIMEOUT_S})
         sa.event.listen(engine, "connect", _prepare_sqlite)
         # The driver's own BEGIN comes late and would let DDL escape the transaction.
         sa.event.listen(engine, "begin", _begin)
