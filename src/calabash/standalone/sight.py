@@ -22,6 +22,7 @@ from calabash.model.access import Action
 from calabash.model.allocation import AllocationRecord, EventRecord, QueueRecord
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.model.tenancy import Principal, project_of
+from calabash.seams.store.event_filter import EventsSeen
 from calabash.standalone.owners import AllocationOwner
 from calabash.standalone.people import People
 
@@ -202,6 +203,19 @@ class Sight:
         if self.all:
             return True
         return self.allocation(event.allocation) if event.allocation else event.kind in PUBLIC_EVENTS
+
+    def events_seen(self) -> EventsSeen | None:
+        """As ``event`` says it, for the journal; None: all."""
+        if self.all:
+            return None
+        return EventsSeen(
+            tenants=self._tenants,
+            uid=self.who.uid,
+            user=self.who.user,
+            own=access.in_scope(self.who, Action.SEE),
+            waiting=frozenset(name for name, seen in self._seen.items() if seen),
+            kinds=PUBLIC_EVENTS,
+        )
 
     def shown_event(self, view: replies.EventView) -> replies.EventView:
         return self._told(view, "message")

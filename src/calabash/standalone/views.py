@@ -12,7 +12,7 @@ from calabash.agent.slot_names import LEASE_FILE
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
 from calabash.api import replies, requests
 from calabash.binder.requests import WaitingRequest
-from calabash.model.allocation import AllocationRecord, EventRecord
+from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -171,7 +171,7 @@ def _live(
 
 def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.EventList:
     """One page of what happened."""
-    found = _happened(store, page, sight)
+    found = store.events(after=page.after, limit=page.limit, seen=sight.events_seen())
     return replies.EventList(
         items=[
             sight.shown_event(
@@ -188,17 +188,6 @@ def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.Even
             for e in found
         ]
     )
-
-
-def _happened(store: Store, page: requests.EventPage, sight: Sight) -> list[EventRecord]:
-    """What is seen of the events, so many of them that an empty page means that there are no more."""
-    after, found = page.after, list[EventRecord]()
-    while True:
-        batch = store.events(after=after, limit=page.limit)
-        found += [e for e in batch if sight.event(e)]
-        if found or len(batch) < page.limit:
-            return found
-        after = batch[-1].id
 
 
 def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies.GrantReply:

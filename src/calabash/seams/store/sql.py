@@ -20,6 +20,7 @@ from calabash.seams.store.administration import Administration
 from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.billing import BillingTables
 from calabash.seams.store.database import Database
+from calabash.seams.store.event_filter import EventsSeen, seen_by
 from calabash.seams.store.retention import Retention, trim
 from calabash.seams.store.tenancy import TenancyTables, TokenTable
 from calabash.seams.store.usage import UsageBook
@@ -176,10 +177,12 @@ class Store:
             with self._database.transaction() as connection:
                 connection.execute(sa.insert(tables.events), rows)
 
-    def events(self, *, after: int = 0, limit: int = 1000) -> list[EventRecord]:
-        """Events younger than ``after``, oldest first."""
+    def events(self, *, after: int = 0, limit: int = 1000, seen: EventsSeen | None = None) -> list[EventRecord]:
+        """Events younger than ``after``, oldest first; with ``seen`` those that may be."""
         table = tables.events
         query = sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit)
+        if seen is not None:
+            query = query.where(seen_by(seen))
         with self._database.transaction() as connection:
             return [EventRecord(**row) for row in connection.execute(query).mappings()]
 

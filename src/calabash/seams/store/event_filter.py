@@ -1,0 +1,37 @@
+"""Which events somebody may see, as a condition of the database: whoever sees few of them costs no look at each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from calabash.seams.store import tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSeen:
+    """Those of allocations of these tenants, of this user (by ``uid``, or by name where an allocation has none), of these
+    requests that wait; and of no allocation those of these kinds."""
+
+    tenants: frozenset[str]
+    uid: int
+    user: str
+    own: bool  # whether what is the user's own is seen
+    waiting: frozenset[str]
+    kinds: frozenset[str]
+
+
+def seen_by(seen: EventsSeen) -> sa.ColumnElement[bool]:
+    """The condition on the table of events."""
+    events, held = tables.events.c, tables.allocations.c
+    whose: sa.ColumnElement[bool] = held.tenant.in_(sorted(seen.tenants))
+    if seen.own:
+        named = sa.and_(held.uid < 0, held.user == seen.user)
+        whose = sa.or_(whose, named, sa.and_(held.uid >= 0, held.uid == seen.uid))
+    journalled = sa.select(held.id).where(held.id == events.allocation, whose).exists()
+    return sa.or_(
+        sa.and_(events.allocation == "", events.kind.in_(sorted(seen.kinds))),
+        events.allocation.in_(sorted(seen.waiting)),
+        sa.and_(events.allocation != "", journalled),
+    )
