@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import select
 import signal
 import time
 import traceback
@@ -20,6 +19,7 @@ from typing import Any
 from tests.daemons.world import HANG_S, until
 
 from calabash.model.errors import CalabashError
+from calabash.seams.host.readable import readable
 from calabash.seams.pool.client import PoolClient
 
 _PR_SET_PDEATHSIG = 1
@@ -99,7 +99,7 @@ class Child:
         while self._read():
             left = deadline - time.monotonic()
             assert left > 0, f"child {self.pid} was not done within {within_s} s: {self.output!r}"
-            select.select([self._from_child], [], [], left)
+            readable(self._from_child, left)
         return self.output.decode(errors="replace")
 
     def alive(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import http.client
 import json
-import select
 import socket
 import ssl
 import threading
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from calabash.seams.host.readable import readable
 
 Json = dict[str, Any]
 _PATCHES = {
@@ -106,7 +107,7 @@ def _closed(connection: http.client.HTTPSConnection | None) -> bool:
     if connection is None:
         return True
     kept: socket.socket | None = connection.sock
-    if kept is None or (kept.fileno() >= 0 and not select.select([kept], [], [], 0)[0]):
+    if kept is None or (kept.fileno() >= 0 and not readable(kept.fileno(), 0)):
         return False
     connection.close()
     return True

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calabash.model.errors import Reason
 from calabash.seams.host.processes import identify, peer_of
+from calabash.seams.host.readable import readable
 from calabash.standalone.fairness import REPLY_S, Fairness
 from calabash.standalone.pool import Caller
 from calabash.standalone.turns import Turns
@@ -179,15 +180,9 @@ def asker_of(connection: socket.socket) -> Caller:
         return Caller(peer=peer, process=process)
     (descriptor,) = struct.unpack("i", raw)
     try:
-        return Caller(peer=peer, process=None if _ended(descriptor) else process)
+        return Caller(peer=peer, process=None if readable(descriptor, 0) else process)  # readable: it has ended
     finally:
         os.close(descriptor)
-
-
-def _ended(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 class Fair:

@@ -45,7 +45,7 @@ class Program:
     began_s: float
     until_s: float
     share: float
-    page: pages.UsagePage
+    page: pages.UsagePage | None  # until it ends: a day has more programs than a process may have open files
     used_s: float = 0.0
     ended_s: float | None = None
 
@@ -198,7 +198,7 @@ class MeteredDay:
         self._clock.set_calendar(self._random.choice((-3600.0, 3600.0, 86_400.0)))
 
     def _end(self, program: Program) -> None:
-        program.ended_s = self._now_s()
+        program.ended_s, program.page = self._now_s(), None
         self._day.held_s += (program.ended_s - program.began_s) * program.record.placement.slices[0].core_percent / 100
         self._day.used_s += program.used_s
 
@@ -309,6 +309,7 @@ class MeteredDay:
         self._clock.advance(passed_s)
         for program in self._alive():
             program.used_s += passed_s * program.share
+            assert program.page is not None
             device = program.page._page.device[0]
             device.charged_ns = int(program.used_s * 1e9)
             if program.share:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from calabash.agent.membership_lease import LeaseMembership
 from calabash.model.request import AllocationId
 from calabash.seams.host.endings import Endings
 from calabash.seams.host.processes import Process, children_of, identify
+from calabash.seams.host.readable import readable
 
 ALLOCATION = AllocationId("a1")
 PARENT = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); print(c.pid, flush=True); sys.stdin.read(); c.kill()"
@@ -56,7 +56,7 @@ def test_endings_are_seen_at_the_next_look_and_of_nobody_else(family: tuple[Proc
     assert not endings.ended(child)
     descriptor = os.pidfd_open(child.pid)
     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    assert select.select([descriptor], [], [], 60)[0]
+    assert readable(descriptor, 60)
     os.close(descriptor)
     endings.look()
     assert endings.ended(child)

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.readable import readable
 
 _HELPER = Path(__file__).with_name("sysfs_helper.py")
 _START_S = 30.0  # for an interpreter to start on a busy machine
@@ -123,7 +123,7 @@ class HelperWriter:
         answer = b""
         while not answer.endswith(b"\n"):
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([helper.stdout], [], [], left_s)[0]:
+            if left_s <= 0 or not readable(helper.stdout.fileno(), left_s):
                 return None
             more = os.read(helper.stdout.fileno(), 4096)
             if not more:
