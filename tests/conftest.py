@@ -6,7 +6,9 @@ else on all cores first. Single tests say so themselves with ``@pytest.mark.alon
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ __all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "r
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("CALABASH_EXAMPLES", "same"))
+
+_LEFT_OPEN_MAX = 64
 
 _HERE = Path(__file__).resolve().parent
 _CLUSTERS = frozenset({"control_plane", "own_control_plane", "real_node"})
@@ -43,6 +47,16 @@ def way_for_other_users(tmp_path_factory: pytest.TempPathFactory) -> None:
         if not directory.name.startswith(("pytest-", "popen-")):
             break
         directory.chmod(0o711)
+
+
+@pytest.fixture(autouse=True)
+def descriptors_are_closed() -> Iterator[None]:
+    """What one test leaves open is missing in those after it, thousands of them in one process."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    if len(os.listdir("/proc/self/fd")) - before > _LEFT_OPEN_MAX:
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) - before <= _LEFT_OPEN_MAX, "the test leaves descriptors open"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
