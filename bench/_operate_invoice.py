@@ -18,10 +18,10 @@ from bench._report import Report
 from calabash.api import billing
 from calabash.ledger import GuaranteeChange, Usage, UsageInterval, invoice, month_period, rate
 from calabash.ledger.calendar import SECOND_US, zone_of
+from calabash.operations.billing_documents import tariff_of
+from calabash.operations.billing_rating import RatingOrder, rate_month
 from calabash.seams.store import open_store, tables
 from calabash.seams.store.database import Database
-from calabash.standalone.billing_documents import tariff_of
-from calabash.standalone.billing_rating import RatingOrder, rate_month
 
 GOAL_S = 30.0
 MONTH, ZONE = "2026-10", "Europe/Berlin"

@@ -19,13 +19,13 @@ from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.operations.billing import Billing
+from calabash.operations.billing_documents import draft_number
+from calabash.operations.billing_rating import RatingOrder, rate_month
 from calabash.seams.clock import VirtualClock
 from calabash.seams.store import Retention, Store, open_store
 from calabash.seams.store.billing import BillFilter, note_guarantee
 from calabash.seams.store.database import Database
-from calabash.standalone.billing import Billing
-from calabash.standalone.billing_documents import draft_number
-from calabash.standalone.billing_rating import RatingOrder, rate_month
 
 BEGIN_S = datetime(2026, 11, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
 END_S = datetime(2026, 12, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "calabash"
 PAGE = (ROOT / "docs" / "concepts" / "threads.md").read_text()
-DAEMON = ("agent", "binder", "kubernetes", "seams", "standalone")
+DAEMON = ("agent", "binder", "kubernetes", "operations", "seams", "standalone")
 THREADS = {"Thread": "name", "DeadlineThread": "", "add": ""}  # who starts one, and the argument that names it
 
 

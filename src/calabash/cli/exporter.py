@@ -46,8 +46,8 @@ def exporter(
     from calabash.exporter.page import MetricsPage  # noqa: PLC0415
     from calabash.exporter.reading import Reader  # noqa: PLC0415
     from calabash.exporter.serving import Listening, serve_until_told  # noqa: PLC0415
+    from calabash.operations.logs import configure  # noqa: PLC0415
     from calabash.remote.addresses import parse_address  # noqa: PLC0415
-    from calabash.standalone.logs import configure  # noqa: PLC0415
 
     if token_file is None and not open_:
         raise CalabashError(

@@ -15,7 +15,7 @@ import yaml
 
 from calabash.api.billing import TariffSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.standalone.billing_documents import tariff_of
+from calabash.operations.billing_documents import tariff_of
 
 FILE_BYTES_MAX = 60_000
 _PATH = re.compile(r" - at `\$(.*?)`$")

@@ -23,6 +23,16 @@ from calabash.agent.node import NodeAgent
 from calabash.agent.strangers import StrangerPolicy
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.auditing import AuditTrail
+from calabash.operations.fairness import Fairness
+from calabash.operations.gateway import OFF, ConsoleDoor, gateway_socket
+from calabash.operations.housekeeping import Housekeeper
+from calabash.operations.limits import Limits
+from calabash.operations.logs import LOG_FILE, configure
+from calabash.operations.permission import Permission
+from calabash.operations.serving import Listener, Server
+from calabash.operations.sockets import listening
+from calabash.operations.tenancy import TenancyBook
 from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.library import shim_library, simulated_environment
 from calabash.seams.gpu.protocol import DriverOptions
@@ -30,21 +40,13 @@ from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.files import free_bytes
 from calabash.seams.pool.client import socket_path
 from calabash.seams.store import open_store
-from calabash.standalone.auditing import AuditTrail
-from calabash.standalone.fairness import Fairness
-from calabash.standalone.gateway import OFF, ConsoleDoor, gateway_socket
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
-from calabash.standalone.home import DATABASE_FILE, listening, own_home
-from calabash.standalone.housekeeping import Housekeeper
-from calabash.standalone.logs import LOG_FILE, configure
+from calabash.standalone.home import DATABASE_FILE, own_home
 from calabash.standalone.overuse_watch import OverUseWatch
-from calabash.standalone.permission import Permission
 from calabash.standalone.pool import Pool
 from calabash.standalone.run_times import RunTimes
-from calabash.standalone.serving import Listener, Server
-from calabash.standalone.settings import Limits, Settings, read_settings
-from calabash.standalone.tenancy import TenancyBook
+from calabash.standalone.settings import Settings, read_settings
 
 SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
 FREE_BYTES_MIN = 16 << 20
@@ -146,7 +148,6 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         simulation=simulation,
         driver=", ".join(f"{d.vendor} {d.driver_version()}" for d in drivers),
         arbiter_pid=agent.arbiter_pid,
-        fairness=fairness,
         console=door.url,
         console_failure=door.failure,
     )
@@ -179,7 +180,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     server = Server(listeners, fairness, token_socket=token_socket)
-    server.run(application(pool, context, audit=audit, stop=server.stop))
+    server.run(application(pool, context, audit=audit, fairness=fairness, stop=server.stop))
     log.info("pool is down")
 
 

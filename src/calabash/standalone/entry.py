@@ -12,11 +12,11 @@ from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 from calabash.model.tenancy import Principal, Tenant
-from calabash.standalone.permission import Permission
+from calabash.operations.limits import Limits
+from calabash.operations.permission import Permission
+from calabash.operations.tenancy import TenancyBook
+from calabash.operations.tenant_queues import queue_of, within
 from calabash.standalone.queues import Queues
-from calabash.standalone.settings import Limits
-from calabash.standalone.tenancy import TenancyBook
-from calabash.standalone.tenant_queues import queue_of, within
 from calabash.standalone.waiting_limit import OneByOne, WaitingLimit
 
 

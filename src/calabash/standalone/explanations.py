@@ -12,8 +12,8 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, Slice
+from calabash.operations.permission import not_found
 from calabash.seams.store import Store
-from calabash.standalone.permission import not_found
 from calabash.standalone.refusals import Refusal, refusal
 
 HAPPENINGS_SHOWN = 5

@@ -7,15 +7,14 @@ be locked, and a lock on the journal would stop every grant.
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.logs import LOG_FILE
 from calabash.seams.host.files import disk_full_is_a_reason, lock_exclusive
-from calabash.standalone.logs import LOG_FILE
 from calabash.standalone.settings import SETTINGS_FILE
 
 LOCK_FILE = "pool.lock"
@@ -63,16 +62,3 @@ def tighten(home: Path) -> None:
             path = home / name
             if stat.S_ISREG(path.lstat().st_mode):
                 path.chmod(0o600)
-
-
-def listening(path: Path, listener: socket.socket, *, mode: int = 0o666) -> None:
-    """Bind a socket of the pool's; everybody may ask it unless ``mode`` says otherwise.
-
-    We hold the lock, so a socket that is there belongs to a dead pool.
-    """
-    if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-        raise CalabashError(f"{path} is not a socket", reason=Reason.BAD_FILE, hint="move it away")
-    path.unlink(missing_ok=True)
-    listener.bind(str(path))
-    path.chmod(mode)  # what they may do is decided by who they are
-    listener.listen(1024)

@@ -16,11 +16,11 @@ from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.money import Money
 from calabash.model.request import AllocationId
+from calabash.operations.auditing import AuditTrail
+from calabash.operations.billing import Spent
+from calabash.operations.people import People
 from calabash.seams.clock import Clock
-from calabash.standalone.auditing import AuditTrail
-from calabash.standalone.billing import Spent
 from calabash.standalone.overuse import HeldUse, OverUseFinding, OverUseState, PolicyOf, TenantUse, judge_use
-from calabash.standalone.people import People
 
 PERIOD_S = 1.0
 

@@ -8,7 +8,6 @@ calls it from worker threads and awaits the future of a waiting request.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from calabash.agent.node import NodeAgent
 from calabash.api import requests
@@ -17,33 +16,24 @@ from calabash.binder.requests import Requester, WaitingRequest
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.model.tenancy import NOBODY, Principal
+from calabash.model.tenancy import Principal
+from calabash.operations.billing import Billing
+from calabash.operations.caller import Caller
+from calabash.operations.limits import Limits
+from calabash.operations.owners import AllocationOwners
+from calabash.operations.permission import Permission, not_found
+from calabash.operations.sight import Held, Sight
+from calabash.operations.tenancy import TenancyBook
+from calabash.operations.tenancy_changes import TenancyChanges
+from calabash.operations.tokens import Tokens
 from calabash.scenario import dump_scenario
 from calabash.seams.clock import Clock
-from calabash.seams.host.processes import Peer, Process, identify, owner, user_name
+from calabash.seams.host.processes import Process, identify, owner, user_name
 from calabash.seams.store import Store
-from calabash.standalone.billing import Billing
 from calabash.standalone.entry import EntryBounds
 from calabash.standalone.explanations import Explanations
 from calabash.standalone.keeping import Keeps
-from calabash.standalone.owners import AllocationOwners
-from calabash.standalone.permission import Permission, not_found
 from calabash.standalone.queues import Queues
-from calabash.standalone.settings import Limits
-from calabash.standalone.sight import Held, Sight
-from calabash.standalone.tenancy import TenancyBook
-from calabash.standalone.tenancy_changes import TenancyChanges
-from calabash.standalone.tokens import Tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks: ``peer`` is the other end of the connection, ``process`` that very process, None when it cannot be known.
-    Rights are the ``principal``'s alone; the two are one user only where that is ``local``."""
-
-    peer: Peer
-    process: Process | None = None
-    principal: Principal = NOBODY
 
 
 class Pool:

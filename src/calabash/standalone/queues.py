@@ -14,10 +14,10 @@ from calabash.binder.binder import Binder
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
+from calabash.operations.people import People
+from calabash.operations.tenant_queues import tenant_queues
 from calabash.sched import UNLIMITED, Amount, QueueSpec
 from calabash.seams.store import Store
-from calabash.standalone.people import People
-from calabash.standalone.tenant_queues import tenant_queues
 
 
 class Queues:

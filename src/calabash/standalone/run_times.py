@@ -14,8 +14,8 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Tenant
 from calabash.model.units import format_duration
+from calabash.operations.tenancy import TenancyBook
 from calabash.seams.clock import Clock
-from calabash.standalone.tenancy import TenancyBook
 
 PERIOD_S = 1.0
 NOTICE_S = 60.0  # before the end, and never more than a tenth of the time that there is

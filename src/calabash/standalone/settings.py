@@ -13,24 +13,14 @@ from calabash.agent.modes.protocol import WorkerUsers
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.device import REPLICAS, REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.limits import Count, Limits
 from calabash.seams.host.memory import memory_mib
 from calabash.seams.store import Retention
 from calabash.standalone.overuse import OverUseAnswer, OverUsePolicy
 
 SETTINGS_FILE = "pool.toml"
 
-Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Days = Annotated[float, Meta(gt=0, le=36_500)]
-
-
-class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What one user, or all of one tenant, may take of the pool's attention. Administrators are bound by connections only."""
-
-    waiting: Count = 1000
-    waiting_of_tenant: Count = 5000
-    connections: Count = 1200
-    requests_per_second: Count = 50
-    requests_at_once: Count = 200
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

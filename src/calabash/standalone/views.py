@@ -16,11 +16,11 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
+from calabash.operations.sight import Sight
 from calabash.seams.host.processes import Process
 from calabash.seams.store import Store
 from calabash.sharing.registry import SHARING_MODES
 from calabash.standalone.pool import Pool
-from calabash.standalone.sight import Sight
 
 EXPLAINED_MAX = 20  # waiting requests whose reason is worked out in a listing; `why` answers for any
 PAGE_BYTES_MAX = 512 * 1024

@@ -9,7 +9,7 @@ from calabash.agent.node import NodeAgent
 
 SOURCES = Path(__file__).resolve().parents[3] / "src" / "calabash"
 BEHIND = {"allocations", "inventory", "ledgers", "lifecycle", "loops", "parts", "reap", "slots", "watching"}
-FRONT = ("binder", "standalone", "cli")
+FRONT = ("binder", "operations", "standalone", "cli")
 
 
 def test_the_agent_has_a_narrow_face() -> None:

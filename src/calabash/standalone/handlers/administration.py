@@ -7,7 +7,8 @@ from litestar import delete, get, put
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.model.allocation import QueueRecord
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
+from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_of, work
+from calabash.standalone.handlers.asked import pool_of
 
 
 @get("/v1/queues")

@@ -14,10 +14,12 @@ from calabash.api import replies, requests
 from calabash.binder.requests import WaitingRequest
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.operations.caller import Caller
+from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_of, work
+from calabash.operations.permission import not_found
 from calabash.standalone import views
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
-from calabash.standalone.permission import not_found
-from calabash.standalone.pool import Caller, Pool
+from calabash.standalone.handlers.asked import pool_of
+from calabash.standalone.pool import Pool
 
 EVICTION_WAIT_S = 10.0
 LEAVING_WAIT_S = 1.0  # a program has ended, and the driver is asked whether it has let go of everything

@@ -12,12 +12,13 @@ import calabash
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.model.allocation import AllocationState
+from calabash.operations.handlers.asked import Asked, body_of, caller_of, principal_of, sight_of, work
+from calabash.operations.sight import Sight
 from calabash.seams.store import public_url
 from calabash.standalone import views
 from calabash.standalone.handlers.allocations import POLL_S, RELEASE_S
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, principal_of, sight_of, work
+from calabash.standalone.handlers.asked import pool_of
 from calabash.standalone.pool import Pool
-from calabash.standalone.sight import Sight
 
 SETTLE_S = 2.0
 

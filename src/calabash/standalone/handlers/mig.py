@@ -6,8 +6,9 @@ from litestar import get, post
 
 from calabash.api import replies, requests
 from calabash.model.access import Action
+from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_of, work
 from calabash.standalone import mig_views, views
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, sight_of, work
+from calabash.standalone.handlers.asked import pool_of
 from calabash.standalone.pool import Pool
 
 

@@ -10,11 +10,12 @@ from calabash.api import replies
 from calabash.api.overview import OverviewReply
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
+from calabash.operations.handlers.asked import Asked, sight_of, work
+from calabash.operations.sight import Sight
 from calabash.standalone import views
-from calabash.standalone.handlers.asked import Asked, pool_of, sight_of, work
+from calabash.standalone.handlers.asked import pool_of
 from calabash.standalone.overview import overview
 from calabash.standalone.pool import Pool
-from calabash.standalone.sight import Sight
 
 UNKNOWN = "unknown"
 

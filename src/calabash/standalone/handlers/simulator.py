@@ -8,8 +8,9 @@ from calabash.api import requests
 from calabash.api import simulator as shapes
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.handlers.asked import Asked, body_of, caller_of, work
 from calabash.seams.gpu import sim
-from calabash.standalone.handlers.asked import Asked, Context, body_of, caller_of, pool_of, work
+from calabash.standalone.handlers.asked import Context, pool_of
 
 XIDS_SHOWN = 16
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Project, Role, Tenant, User
+from calabash.operations.people import People, by_user
 from calabash.seams.store.tenancy import TenancyTables
-from calabash.standalone.people import People, by_user
 
 Prepared = Callable[[People], AbstractContextManager[None]]
 

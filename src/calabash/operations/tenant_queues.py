@@ -15,8 +15,8 @@ from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, GpuRequest
 from calabash.model.tenancy import DEFAULT_PROJECT, Principal, Tenant, project_of, project_queue
+from calabash.operations.people import People
 from calabash.sharing.registry import mode_for
-from calabash.standalone.people import People
 
 SHOWN_MAX = 8
 

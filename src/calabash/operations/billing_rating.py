@@ -1,4 +1,4 @@
-"""``python -m calabash.standalone.billing_rating``: rates a month in a process of its own, so that a million intervals hold
+"""``python -m calabash.operations.billing_rating``: rates a month in a process of its own, so that a million intervals hold
 up no grant. The order comes on standard input, because the URL of a database may have a password; the answer is JSON.
 """
 
@@ -19,8 +19,8 @@ from calabash.ledger.calendar import HOUR_US, SECOND_US, zone_of
 from calabash.ledger.intervals import Column, LineKey
 from calabash.ledger.tariffs import in_force
 from calabash.model.errors import CalabashError
+from calabash.operations.billing_documents import draft_number, record_of, settings_of, tariff_of
 from calabash.seams.store import Store, open_store
-from calabash.standalone.billing_documents import draft_number, record_of, settings_of, tariff_of
 
 NICENESS = 10
 ZONE_US = 15 * HOUR_US  # how far a month of any time zone is from that of UTC

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from calabash.standalone.fairness import Fairness
-from calabash.standalone.settings import Limits
+from calabash.operations.fairness import Fairness
+from calabash.operations.limits import Limits
 
 ANN, EVE = 1, 2
 

@@ -22,9 +22,9 @@ from calabash.model.access import Action
 from calabash.model.allocation import AllocationRecord, EventRecord, QueueRecord
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.model.tenancy import Principal, project_of
+from calabash.operations.owners import AllocationOwner
+from calabash.operations.people import People
 from calabash.seams.store.event_filter import EventsSeen
-from calabash.standalone.owners import AllocationOwner
-from calabash.standalone.people import People
 
 ANOTHERS = "(another's)"
 PUBLIC_EVENTS = frozenset({"health", "mode", "layout"})

@@ -11,9 +11,9 @@ from pathlib import Path
 import structlog
 
 from calabash.model.errors import CalabashError
+from calabash.operations.logs import keep_small
 from calabash.seams.clock import Clock
 from calabash.seams.store import Retention, Store
-from calabash.standalone.logs import keep_small
 
 PERIOD_S = 30.0
 LOOK_S = 1.0

@@ -9,8 +9,8 @@ from calabash.api.replies import QueueView
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.tenancy import Member, Principal, Project, Role, Tenant, TokenRecord, User, project_of
-from calabash.standalone.people import People
-from calabash.standalone.tenancy import missing
+from calabash.operations.people import People
+from calabash.operations.tenancy import missing
 
 
 def tenants(people: People, who: Principal) -> list[Tenant]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from calabash.standalone import changes as module
-from calabash.standalone.changes import KEPT_MAX, Key, PoolChanges, Trace
+from calabash.operations import changes as module
+from calabash.operations.changes import KEPT_MAX, Key, PoolChanges, Trace
 
 
 class Pool:

@@ -17,9 +17,9 @@ from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT
 from calabash.model.tenancy import Member, Principal, Role, TokenKind, TokenRecord
+from calabash.operations.people import People
 from calabash.seams.host.processes import Peer, user_name
 from calabash.seams.host.users import user_groups
-from calabash.standalone.people import People
 
 GROUPS_KEPT_S = 30.0
 

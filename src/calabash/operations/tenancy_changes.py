@@ -22,9 +22,9 @@ from calabash.model.tenancy import (
     TokenScope,
     User,
 )
-from calabash.standalone.permission import Permission, account
-from calabash.standalone.tenancy import TenancyBook, missing
-from calabash.standalone.tokens import IssuedSecret, Tokens
+from calabash.operations.permission import Permission, account
+from calabash.operations.tenancy import TenancyBook, missing
+from calabash.operations.tokens import IssuedSecret, Tokens
 
 TENANT_CHARACTERS_MAX = 63
 

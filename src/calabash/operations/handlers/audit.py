@@ -11,7 +11,7 @@ from calabash.api import requests
 from calabash.model.access import Action, may
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError, Reason
-from calabash.standalone.handlers.asked import Asked, caller_of, pool_of, work
+from calabash.operations.handlers.asked import Asked, caller_of, operations_of, work
 
 
 @get("/v1/audit")
@@ -29,7 +29,7 @@ async def list_audit(request: Asked) -> shapes.AuditList:
             )
     lines = await work(
         request,
-        pool_of(request).store.audit.lines,
+        operations_of(request).store.audit.lines,
         after=page.after or 0,
         limit=page.limit,
         tenants=tenants,
@@ -40,9 +40,9 @@ async def list_audit(request: Asked) -> shapes.AuditList:
 
 @get("/v1/audit/verify")
 async def verify_audit(request: Asked) -> shapes.AuditVerdict:
-    who, pool = caller_of(request).principal, pool_of(request)
-    pool.permission.require(who, Action.SEE_AUDIT, "verify the audit log")
-    last, wrong = await work(request, request.app.state.audit.verify)
+    who, operations = caller_of(request).principal, operations_of(request)
+    operations.permission.require(who, Action.SEE_AUDIT, "verify the audit log")
+    last, wrong = await work(request, operations.audit.verify)
     return shapes.AuditVerdict(whole=not wrong, last=last.id, wrong=wrong)
 
 

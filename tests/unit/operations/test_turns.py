@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from calabash.standalone.turns import Turns
+from calabash.operations.turns import Turns
 
 CROWD, HONEST = 1001, 1002
 

@@ -18,11 +18,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calabash.model.errors import Reason
+from calabash.operations.caller import Caller
+from calabash.operations.fairness import REPLY_S, Fairness
+from calabash.operations.turns import Turns
 from calabash.seams.host.processes import identify, peer_of
 from calabash.seams.host.readable import readable
-from calabash.standalone.fairness import REPLY_S, Fairness
-from calabash.standalone.pool import Caller
-from calabash.standalone.turns import Turns
 
 HEADER_S = 10.0
 ACCEPTED_AT_ONCE = 16

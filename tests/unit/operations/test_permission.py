@@ -10,9 +10,9 @@ import pytest
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenRecord, User
+from calabash.operations.people import People, by_user
+from calabash.operations.permission import GROUPS_KEPT_S, Permission
 from calabash.seams.host.processes import Peer
-from calabash.standalone.people import People, by_user
-from calabash.standalone.permission import GROUPS_KEPT_S, Permission
 
 OWNER, ANN = 1 << 20, pwd.getpwnam("games").pw_uid
 VISION = {"vision": Tenant(name="vision", groups=("lab",)), "speech": Tenant(name="speech")}

@@ -11,8 +11,8 @@ from calabash.api import billing, requests
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
-from calabash.standalone.billing_documents import view_of
-from calabash.standalone.handlers.asked import Asked, body_of, caller_of, pool_of, work
+from calabash.operations.billing_documents import view_of
+from calabash.operations.handlers.asked import Asked, body_of, caller_of, operations_of, work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def _sight(request: Asked) -> _Sight:
 def _manager(request: Asked, what: str) -> str:
     """Who asks, if that one may. Raises NOT_PERMITTED."""
     who = caller_of(request).principal
-    pool_of(request).permission.require(who, Action.MANAGE_BILLS, what)
+    operations_of(request).permission.require(who, Action.MANAGE_BILLS, what)
     return who.user
 
 
@@ -54,21 +54,21 @@ def _manager(request: Asked, what: str) -> str:
 async def usage(request: Asked) -> billing.UsageSums:
     sight = _sight(request)
     asked = requests.decode_query(dict(request.query_params), billing.UsageQuestion)
-    return await work(request, pool_of(request).billing.usage, asked, tenants=sight.tenants, user=sight.user)
+    return await work(request, operations_of(request).billing.usage, asked, tenants=sight.tenants, user=sight.user)
 
 
 @get("/v1/tariffs")
 async def list_tariffs(request: Asked) -> billing.TariffList:
     who, sight = caller_of(request).principal, _sight(request)
     mine = sight.tenants if sight.tenants is None else sight.tenants | set(access.memberships(who))
-    return billing.TariffList(items=await work(request, pool_of(request).billing.tariffs, tenants=mine))
+    return billing.TariffList(items=await work(request, operations_of(request).billing.tariffs, tenants=mine))
 
 
 @put("/v1/tariffs")
 async def put_tariff(request: Asked) -> billing.TariffSettings:
     _manager(request, "change tariffs")
     settings = requests.decode(await body_of(request), billing.TariffSettings)
-    await work(request, pool_of(request).billing.put_tariff, settings)
+    await work(request, operations_of(request).billing.put_tariff, settings)
     return settings
 
 
@@ -76,7 +76,7 @@ async def put_tariff(request: Asked) -> billing.TariffSettings:
 async def list_invoices(request: Asked) -> billing.InvoiceList:
     sight = _sight(request)
     page = requests.decode_query(dict(request.query_params), billing.InvoicePage)
-    books = pool_of(request).billing
+    books = operations_of(request).billing
     return await work(request, books.invoices, page, tenants=sight.tenants, drafts=sight.drafts)
 
 
@@ -85,14 +85,14 @@ async def draft_invoices(request: Asked) -> billing.InvoiceList:
     _manager(request, "draft invoices")
     order = requests.decode(await body_of(request), billing.InvoiceOrder)
     # A process of its own does the work: no thread of the pool waits for it.
-    drafted = await asyncio.wrap_future(pool_of(request).billing.draft(order))
+    drafted = await asyncio.wrap_future(operations_of(request).billing.draft(order))
     return billing.InvoiceList(items=drafted)
 
 
 @get("/v1/invoices/{number:str}")
 async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
     sight = _sight(request)
-    found = await work(request, pool_of(request).billing.invoice, number)
+    found = await work(request, operations_of(request).billing.invoice, number)
     sight.require(found.tenant, number, draft=not found.number)
     return view_of(found)
 
@@ -101,14 +101,14 @@ async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
 async def issue_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "issue invoices")
     requests.decode(await body_of(request), requests.Nothing)
-    return await work(request, pool_of(request).billing.issue, number, by=by)
+    return await work(request, operations_of(request).billing.issue, number, by=by)
 
 
 @post("/v1/invoices/{number:str}/void", status_code=200)
 async def void_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "take invoices back")
     requests.decode(await body_of(request), requests.Nothing)
-    return await work(request, pool_of(request).billing.void, number, by=by)
+    return await work(request, operations_of(request).billing.void, number, by=by)
 
 
 BILLING = (

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from calabash.model.audit import AuditLine
+from calabash.operations import auditing
+from calabash.operations.auditing import AuditTrail
 from calabash.seams.clock import VirtualClock
 from calabash.seams.store import Store, open_store
-from calabash.standalone import auditing
-from calabash.standalone.auditing import AuditTrail
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from calabash.model.access import memberships
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError
 from calabash.model.tenancy import Principal
-from calabash.standalone.auditing import AuditTrail
-from calabash.standalone.handlers.asked import known_caller
-from calabash.standalone.serving import Application, Message, Receive, Send, connection_of
+from calabash.operations.auditing import AuditTrail
+from calabash.operations.handlers.asked import known_caller
+from calabash.operations.serving import Application, Message, Receive, Send, connection_of
 
 WORDS_MAX = 200
 _LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from calabash.standalone.settings import Limits
+from calabash.operations.limits import Limits
 
 WORK_AT_ONCE = 2
 REPLIES_AT_ONCE = 8

@@ -22,11 +22,7 @@ from calabash.api import billing
 from calabash.ledger import reverse
 from calabash.ledger.calendar import SECOND_US, month_at, zone_of
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.clock import Clock
-from calabash.seams.store import Store
-from calabash.seams.store.billing import BillFilter, BillRecord
-from calabash.seams.store.usage_reader import DIMENSIONS
-from calabash.standalone.billing_documents import (
+from calabash.operations.billing_documents import (
     invoice_of,
     read_draft_number,
     record_of,
@@ -34,7 +30,11 @@ from calabash.standalone.billing_documents import (
     tariff_of,
     view_of,
 )
-from calabash.standalone.billing_rating import Rated, RatingAnswer, RatingOrder
+from calabash.operations.billing_rating import Rated, RatingAnswer, RatingOrder
+from calabash.seams.clock import Clock
+from calabash.seams.store import Store
+from calabash.seams.store.billing import BillFilter, BillRecord
+from calabash.seams.store.usage_reader import DIMENSIONS
 
 RATING_S = 900.0
 SPENT_KEPT_S = 600.0
@@ -223,7 +223,7 @@ class Billing:
         return [view_of(replace(self.invoice(r.number), lines=())) for r in self._run(wanted)]
 
     def _run(self, order: RatingOrder) -> list[Rated]:
-        command = [sys.executable, "-m", "calabash.standalone.billing_rating"]
+        command = [sys.executable, "-m", "calabash.operations.billing_rating"]
         try:
             done = subprocess.run(
                 command, input=msgspec.json.encode(order), capture_output=True, timeout=RATING_S, check=False

@@ -1,0 +1,44 @@
+"""What the routes of operating need of the pool that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from calabash.api.replies import QueueView
+from calabash.model.tenancy import Principal
+from calabash.operations.auditing import AuditTrail
+from calabash.operations.billing import Billing
+from calabash.operations.changes import Key, Trace
+from calabash.operations.fairness import Fairness
+from calabash.operations.permission import Permission
+from calabash.operations.sight import Sight
+from calabash.operations.tenancy import TenancyBook
+from calabash.operations.tenancy_changes import TenancyChanges
+from calabash.operations.tokens import Tokens
+from calabash.seams.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """A pool, of whatever kind, as those who operate it ask it.
+
+    Args:
+        sight: what a principal is shown.
+        queues: the queues that are seen, with what they hold and what waits in them.
+        settle: look once more at what has ended; called before something is judged by what runs.
+        traces: all that there is now, to be compared with what was.
+    """
+
+    permission: Permission
+    tokens: Tokens
+    tenancy: TenancyBook
+    changes: TenancyChanges
+    billing: Billing
+    store: Store
+    audit: AuditTrail
+    fairness: Fairness
+    sight: Callable[[Principal], Sight]
+    queues: Callable[[Sight], list[QueueView]]
+    settle: Callable[[], None]
+    traces: Callable[[], Mapping[Key, Trace]]

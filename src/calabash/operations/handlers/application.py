@@ -1,0 +1,81 @@
+"""The ASGI application of a pool, whatever kind it is: its routes, and what an error is answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from litestar import Litestar, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
+
+from calabash.api import replies
+from calabash.model.errors import CalabashError, Reason
+from calabash.operations.context import Operations
+from calabash.operations.handlers.asked import Asked, caller_of, shown_to
+from calabash.operations.handlers.audit import AUDIT
+from calabash.operations.handlers.audited import audited
+from calabash.operations.handlers.billing import BILLING
+from calabash.operations.handlers.changes import CHANGES
+from calabash.operations.handlers.tenancy import TENANCY
+from calabash.operations.serving import Application, connection_of
+
+log = structlog.get_logger(__name__)
+
+OPERATING: tuple[HTTPRouteHandler, ...] = (*AUDIT, *TENANCY, *BILLING, *CHANGES)
+
+_STATUS = {
+    Reason.BAD_REQUEST: 400,
+    Reason.UNKNOWN_MODE: 400,
+    Reason.NOT_AUTHENTICATED: 401,
+    Reason.NOT_PERMITTED: 403,
+    Reason.NOT_FOUND: 404,
+    Reason.USER_LIMIT: 429,
+    Reason.POOL_DOWN: 503,
+    Reason.STORE_UNAVAILABLE: 503,
+    Reason.STORE_NEWER: 503,
+    Reason.DISK_FULL: 507,
+}
+
+
+# These repeat what was asked for and know of nothing else. Were names of others replaced in them, whoever guesses such a
+# name would learn from the replacement that there is one.
+_SAID_BY_THE_ASKER = {Reason.BAD_REQUEST, Reason.NOT_PERMITTED, Reason.NOT_AUTHENTICATED, Reason.NOT_FOUND}
+
+
+def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
+    if isinstance(error, CalabashError):
+        status_code = _STATUS.get(error.reason, 409)
+        seen = str if error.reason in _SAID_BY_THE_ASKER else shown_to(request)
+        content = replies.Failure(reason=str(error.reason), message=seen(error.message), hint=seen(error.hint))
+    elif isinstance(error, HTTPException):
+        status_code = error.status_code
+        reason = {404: Reason.NOT_FOUND, 405: Reason.BAD_REQUEST}.get(status_code, Reason.BAD_REQUEST)
+        content = replies.Failure(reason=str(reason), message=error.detail, hint="see the API reference")
+    else:
+        log.error("a request failed unexpectedly", exc_info=error)
+        status_code = 500
+        content = replies.Failure(reason="internal", message="the pool failed unexpectedly", hint="see pool.log")
+    return Response(content=content, status_code=status_code, media_type="application/json")
+
+
+async def _known_where_it_must_be(request: Asked) -> None:
+    """What comes over the network shows a token that is good, whatever the route makes of it."""
+    if connection_of(request.scope).token_required:
+        caller_of(request)
+
+
+def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: dict[str, Any]) -> Application:
+    """The application with those routes, ``OPERATING`` among them; ``state`` is what they find in the application's."""
+    routes = Litestar(
+        route_handlers=list(handlers),
+        state=State({**state, "operations": operations}),
+        before_request=_known_where_it_must_be,
+        exception_handlers={Exception: _failure},
+        openapi_config=None,
+        request_max_body_size=None,  # bounded where it is read
+        logging_config=None,
+    )
+    return audited(operations.audit, routes)
