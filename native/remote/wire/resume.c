@@ -292,14 +292,15 @@ static bool send_part(struct resumed *r, const uint8_t *data, size_t bytes)
         if (room > CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES)
             room = CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES;
         if (!room) { /* until something has arrived; whoever receives learns it, and that may be us */
+            uint64_t arrived = r->arrived;
             push(r);
-            if (read_aside(r) || r->state != UP) continue;
-            if (r->reading) {
-                wait_for_change(r, 1000);
-            } else {
+            if (read_aside(r) || r->state != UP || r->arrived != arrived) continue;
+            if (r->reading || r->aside_to == ASIDE_BYTES) {
+                wait_for_change(r, 100);
+            } else { /* all that has come is read: more makes room, or a break ends the wait */
                 r->reading = true;
                 pthread_mutex_unlock(&r->lock);
-                cb_tls_wait(r->tls, POLLIN, 100);
+                cb_tls_wait(r->tls, POLLIN, -1);
                 pthread_mutex_lock(&r->lock);
                 r->reading = false;
                 pthread_cond_broadcast(&r->changed);
