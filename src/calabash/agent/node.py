@@ -156,9 +156,9 @@ class NodeAgent:
         self._watching.wake()
         return known
 
-    def snapshot(self, *, processes: bool = False) -> NodeSnapshot:
-        """Everything about the node now. ``processes``: with the processes of each allocation, which takes longer."""
-        return view.snapshot(self._parts, self.node, processes=processes)
+    def snapshot(self, *, processes: bool = False, only: Collection[AllocationId] | None = None) -> NodeSnapshot:
+        """Everything about the node now, or ``only`` those of what is held. ``processes``: of each too, which takes longer."""
+        return view.snapshot(self._parts, self.node, processes=processes, only=only)
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Its devices and what is on them, without a look at anybody's pages: for whoever asks often."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from calabash.agent.allocations import slices_on
 from calabash.agent.parts import NodeParts
 from calabash.agent.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
@@ -32,10 +34,14 @@ def ill_parts(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
     return found
 
 
-def snapshot(parts: NodeParts, node: NodeName, *, processes: bool) -> NodeSnapshot:
-    """The whole node. What is held is of one moment; figures and processes are looked up after it."""
+def snapshot(
+    parts: NodeParts, node: NodeName, *, processes: bool, only: Collection[AllocationId] | None = None
+) -> NodeSnapshot:
+    """The whole node. What is held is of one moment; figures and processes are looked up after it, of ``only`` those."""
     with parts.lock:
         found, records = devices(parts), parts.allocations.records()
+    if only is not None:
+        records = [record for record in records if record.id in only]
     return NodeSnapshot(
         node=node,
         devices=found,

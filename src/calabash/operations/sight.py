@@ -19,12 +19,13 @@ import msgspec
 from calabash.api import replies
 from calabash.model import access
 from calabash.model.access import Action
-from calabash.model.allocation import AllocationRecord, EventRecord, QueueRecord
+from calabash.model.allocation import AllocationRecord, QueueRecord
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.model.tenancy import Principal, project_of
+from calabash.operations.hidden import HiddenNames
 from calabash.operations.owners import AllocationOwner
 from calabash.operations.people import People
-from calabash.seams.store.event_filter import EventsSeen
+from calabash.seams.store.event_filter import AllocationsSeen, EventsSeen
 
 ANOTHERS = "(another's)"
 PUBLIC_EVENTS = frozenset({"health", "mode", "layout"})
@@ -40,7 +41,7 @@ class Sight:
     Args:
         people: who there is. live: everything that is held or waits, asked for once and only where it matters.
         queues: those that an administrator has made. owner: whose an allocation is, also one that has ended.
-        listed: whether a queue's access list names it.
+        listed: whether a queue's access list names it. kept: the names that are not shown, as they were found before.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Sight:
         queues: Iterable[QueueRecord],
         owner: Callable[[AllocationId], AllocationOwner | None],
         listed: Callable[[QueueRecord], bool],
+        kept: HiddenNames | None = None,
     ) -> None:
         self.who = who
         self.all = access.may(who, Action.SEE_PLATFORM)
@@ -60,6 +62,7 @@ class Sight:
         self._queues = {q.name: q for q in queues}
         self._owner = owner
         self._listed = listed
+        self._kept = kept or HiddenNames()
         self._remembered: dict[str, bool] = {}
         self._tenants = access.tenants_seen(who) or frozenset()
 
@@ -120,6 +123,11 @@ class Sight:
 
     @cached_property
     def _hidden(self) -> frozenset[str]:
+        queues = tuple((queue, self.queue(queue)) for queue in self._queues.values())
+        mark = (queues, tuple(name for name, *_ in self._everything))
+        return self._kept.of(self.who, self._people, mark, self._found)
+
+    def _found(self) -> frozenset[str]:
         """Names of what is not shown, unless something that is shown has the same."""
         hidden: set[str] = set()
         shown: set[str] = {self.who.user, str(self.who.uid), self.who.own, DEFAULT_QUEUE}
@@ -198,21 +206,20 @@ class Sight:
         mine = [user for user in view.users if user == self.who.user]
         return msgspec.structs.replace(view, users=mine, groups=[])
 
-    def event(self, event: EventRecord) -> bool:
-        """Whether it is shown: one of an allocation that is seen, or of a device's health."""
-        if self.all:
-            return True
-        return self.allocation(event.allocation) if event.allocation else event.kind in PUBLIC_EVENTS
-
-    def events_seen(self) -> EventsSeen | None:
-        """As ``event`` says it, for the journal; None: all."""
+    def allocations_seen(self) -> AllocationsSeen | None:
+        """As ``record`` says it, for the journal; None: all."""
         if self.all:
             return None
+        own = access.in_scope(self.who, Action.SEE)
+        return AllocationsSeen(tenants=self._tenants, uid=self.who.uid, user=self.who.user, own=own)
+
+    def events_seen(self) -> EventsSeen | None:
+        """Those of an allocation that is seen, and of a device's health; None: all."""
+        allocations = self.allocations_seen()
+        if allocations is None:
+            return None
         return EventsSeen(
-            tenants=self._tenants,
-            uid=self.who.uid,
-            user=self.who.user,
-            own=access.in_scope(self.who, Action.SEE),
+            allocations=allocations,
             waiting=frozenset(name for name, seen in self._seen.items() if seen),
             kinds=PUBLIC_EVENTS,
         )

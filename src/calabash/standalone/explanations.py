@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from calabash.agent.node import NodeAgent
+from calabash.agent.snapshot import DeviceSnapshot
 from calabash.api import replies
 from calabash.binder.binder import Binder
 from calabash.binder.requests import WaitingRequest
@@ -28,16 +30,17 @@ class Explanations:
         self._agent = agent
         self._store = store
 
-    def refusal(self, waiting: WaitingRequest) -> Refusal:
-        """Why it waits. Raises CalabashError when it does not."""
-        return refusal(self._binder.why(waiting), self._agent.devices(), waiting.request)
+    def refusal(self, waiting: WaitingRequest, devices: Sequence[DeviceSnapshot] | None = None) -> Refusal:
+        """Why it waits, beside what is on the ``devices``: those of now. Raises CalabashError when it does not."""
+        told = self._binder.why(waiting)
+        return refusal(told, self._agent.devices() if devices is None else devices, waiting.request)
 
-    def why(self, allocation: AllocationId) -> replies.WhyReply:
-        """Why a request waits, where it was placed and why there, or what became of it."""
+    def why(self, allocation: AllocationId, devices: Sequence[DeviceSnapshot] | None = None) -> replies.WhyReply:
+        """Why a request waits, where it was placed and why there, or what became of it. ``devices``: as ``refusal`` has it."""
         waiting = self._binder.find(allocation)
         if waiting is not None:
             try:
-                told = self.refusal(waiting)
+                told = self.refusal(waiting, devices)
             except CalabashError:  # answered in this moment
                 pass
             else:

@@ -19,6 +19,7 @@ from calabash.model.request import AllocationId
 from calabash.model.tenancy import Principal
 from calabash.operations.billing import Billing
 from calabash.operations.caller import Caller
+from calabash.operations.hidden import HiddenNames
 from calabash.operations.limits import Limits
 from calabash.operations.owners import AllocationOwners
 from calabash.operations.permission import Permission, not_found
@@ -52,6 +53,7 @@ class Pool:
         self.agent, self.store = agent, store
         self.permission, self.tenancy = permission, tenancy
         self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
+        self._hidden = HiddenNames()
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
         self.queues = Queues(store, tenancy.people)
         self.billing = Billing(store, clock)
@@ -135,8 +137,7 @@ class Pool:
     def started(self, allocation: AllocationId, *, pid: int, caller: Caller) -> AllocationRecord:
         """The program of an allocation is about to run; only one of the caller's own processes can be it."""
         self.permission.require_process(caller.principal, "start the program of an allocation")
-        record = self._held(allocation)
-        self._require_owner(caller, record)
+        self._require_owner(caller, self._held(allocation))
         program = identify(pid)
         if program is None:
             raise CalabashError(f"process {pid} has ended", reason=Reason.NOT_FOUND)
@@ -166,8 +167,7 @@ class Pool:
             error = CalabashError(message, reason=Reason.CONFLICT, hint="ask again")
             if self.binder.withdraw(waiting, why=message, error=error):
                 return "released"
-        record = self._held(allocation)
-        self._require_owner(caller, record)
+        self._require_owner(caller, self._held(allocation))
         itself = caller.peer.pid if who.local else 0
         others = [p for p in _processes(self.agent, allocation) if p.pid != itself]
         if others and not force:
@@ -229,6 +229,7 @@ class Pool:
             queues=self.queues.records(),
             owner=self._owners.of,
             listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
+            kept=self._hidden,
         )
 
     def scenario(self) -> str:

@@ -8,17 +8,15 @@ from calabash.standalone.pool import Pool
 
 def traces(pool: Pool) -> dict[Key, Trace]:
     """Everything that is watched, each with what is compared."""
-    snapshot = pool.agent.snapshot()
     found: dict[Key, Trace] = {}
-    for state in snapshot.devices:
+    for state in pool.agent.devices():
         mark = (state.device.health, state.cause, state.mode, state.device.pinned, tuple(state.allocations))
         found["devices", str(state.device.index)] = Trace(mark=mark)
     for waiting in pool.binder.waiting():
         asker = waiting.requester
         trace = Trace(mark="pending", tenant=waiting.request.tenant, uid=asker.uid, user=asker.user)
         found["allocations", waiting.id] = trace
-    for held in snapshot.allocations:
-        record = held.record
+    for record in pool.agent.records():
         trace = Trace(mark=record.state, tenant=record.request.tenant, uid=record.uid, user=record.user)
         found["allocations", record.id] = trace
     for queue in pool.queues.shown(pool.binder, lambda _: True):

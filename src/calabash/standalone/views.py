@@ -24,19 +24,23 @@ from calabash.standalone.pool import Pool
 
 EXPLAINED_MAX = 20  # waiting requests whose reason is worked out in a listing; `why` answers for any
 PAGE_BYTES_MAX = 512 * 1024
-ENDED_AT_ONCE = 200
+LOOKED_AT_ONCE = 256  # of what is held: its processes are looked up
 
 
 def devices(agent: NodeAgent, sight: Sight) -> replies.DeviceList:
     """Every device with its reading and its division."""
-    return replies.DeviceList(items=[sight.shown_device(_device(state)) for state in agent.snapshot().devices])
+    return replies.DeviceList(items=shown_devices(agent.devices(), sight))
+
+
+def shown_devices(states: Iterable[DeviceSnapshot], sight: Sight) -> list[replies.DeviceView]:
+    """Those devices, as far as whoever asks may know."""
+    return [sight.shown_device(_device(state)) for state in states]
 
 
 def device(agent: NodeAgent, name: str, sight: Sight) -> replies.DeviceDetail:
     """One device, by index or UUID, and its health. Raises NOT_FOUND."""
     found = agent.care.find(name)
-    state = agent.snapshot().device(found.uuid)
-    assert state is not None, found.uuid
+    state = next(state for state in agent.devices() if state.device.uuid == found.uuid)
     entry = agent.care.entry(found)
     condition = entry.condition
     detail = replies.DeviceDetail(
@@ -93,42 +97,32 @@ def allocations(pool: Pool, page: requests.AllocationPage, sight: Sight) -> repl
     """One page of what is held and what waits; with ``all`` also what was, with ``ended`` only that."""
     if page.ended:
         return _ended_page(pool, page, sight)
-    snapshot = pool.agent.snapshot(processes=True)
-    index = {d.device.uuid: d.device.index for d in snapshot.devices}
+    devices = pool.agent.devices()
+    index = {d.device.uuid: d.device.index for d in devices}
+    records = [record for record in pool.agent.records() if sight.record(record)]
     shown: list[replies.AllocationView] = []
     if page.all and not page.after:
-        held = {a.record.id for a in snapshot.allocations}
-        over = pool.store.allocations(ended=True, limit=page.limit)
-        shown = [
-            sight.shown_allocation(_allocation(r, (), index, ())) for r in over if r.id not in held and sight.record(r)
-        ]
+        held = {record.id for record in records}
+        over = pool.store.allocations(ended=True, limit=page.limit, seen=sight.allocations_seen())
+        shown = [sight.shown_allocation(_allocation(r, (), index, ())) for r in over if r.id not in held]
     # One that is just being granted is held already, and still waits for its answer.
-    live = list(dict.fromkeys([*(a.record.id for a in snapshot.allocations), *(w.id for w in pool.binder.waiting())]))
-    live = [name for name in live if sight.allocation(name)]
+    waiting = (w for w in pool.binder.waiting() if seen(w, sight))
+    live = list(dict.fromkeys([*(record.id for record in records), *(w.id for w in waiting)]))
     begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
-    found = map(sight.shown_allocation, _live(pool, snapshot, index, live[begin:]))
+    found = map(sight.shown_allocation, _live(pool, devices, index, live[begin:]))
     return _page(found, page.limit, shown)
 
 
 def _ended_page(pool: Pool, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
-    index = {d.device.uuid: d.device.index for d in pool.agent.snapshot().devices}
-    found = _ended(pool, AllocationId(page.after), page.limit + 1, sight)
+    index = {d.device.uuid: d.device.index for d in pool.agent.devices()}
+    found = pool.store.ended_before(AllocationId(page.after), limit=page.limit + 1, seen=sight.allocations_seen())
     return _page((sight.shown_allocation(_allocation(r, (), index, ())) for r in found), page.limit, [])
 
 
-def _ended(pool: Pool, after: AllocationId, wanted: int, sight: Sight) -> Iterator[AllocationRecord]:
-    """What is seen of what ended, newest first, at most so many."""
-    while True:
-        batch = pool.store.ended_before(after, limit=max(wanted, ENDED_AT_ONCE))
-        for record in batch:
-            if sight.record(record):
-                yield record
-                wanted -= 1
-                if not wanted:
-                    return
-        if len(batch) < max(wanted, ENDED_AT_ONCE):
-            return
-        after = batch[-1].id
+def seen(waiting: WaitingRequest, sight: Sight) -> bool:
+    """Whether that request is shown."""
+    asker = waiting.requester
+    return sight.sees(tenant=waiting.request.tenant, uid=asker.uid, user=asker.user)
 
 
 def _page(
@@ -146,27 +140,30 @@ def _page(
 
 
 def _live(
-    pool: Pool, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int], wanted: Sequence[AllocationId]
+    pool: Pool, devices: Sequence[DeviceSnapshot], index: Mapping[DeviceUuid, int], wanted: Sequence[AllocationId]
 ) -> Iterator[replies.AllocationView]:
-    held = {a.record.id: a for a in snapshot.allocations}
     explained = 0
-    for name in wanted:
-        if name in held:
-            yield _held(held[name], snapshot, index)
-            continue
-        waiting = pool.binder.find(name)
-        if waiting is None:
-            continue  # answered in the meantime
-        why = replies.WhyReply(id=name, state="pending", reason="", explanation="")
-        if explained < EXPLAINED_MAX:
-            explained += 1
-            try:
-                why = pool.explanations.why(name)
-            except CalabashError:
+    for begin in range(0, len(wanted), LOOKED_AT_ONCE):
+        names = wanted[begin : begin + LOOKED_AT_ONCE]
+        snapshot = pool.agent.snapshot(processes=True, only=frozenset(names))
+        held = {a.record.id: a for a in snapshot.allocations}
+        for name in names:
+            if name in held:
+                yield _held(held[name], snapshot, index)
                 continue
-            if why.state != "pending":
-                continue
-        yield _waiting(waiting, why)
+            waiting = pool.binder.find(name)
+            if waiting is None:
+                continue  # answered in the meantime
+            why = replies.WhyReply(id=name, state="pending", reason="", explanation="")
+            if explained < EXPLAINED_MAX:
+                explained += 1
+                try:
+                    why = pool.explanations.why(name, devices)
+                except CalabashError:
+                    continue
+                if why.state != "pending":
+                    continue
+            yield _waiting(waiting, why)
 
 
 def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.EventList:

@@ -35,7 +35,7 @@ class AuditTable:
         if tenants is not None:
             query = query.where(table.c.tenant.in_(sorted(tenants)))
         query = query.order_by(table.c.id.desc() if newest else table.c.id).limit(limit)
-        with self._database.transaction() as connection:
+        with self._database.reading() as connection:
             found = [AuditLine(**row) for row in connection.execute(query).mappings()]
         return found[::-1] if newest else found
 
@@ -46,7 +46,7 @@ class AuditTable:
 
     def beginning(self) -> AuditHead:
         """The last line that retention has removed."""
-        with self._database.transaction() as connection:
+        with self._database.reading() as connection:
             query = sa.select(tables.meta.c.value).where(tables.meta.c.key == _BEGINNING)
             value = connection.execute(query).scalar_one_or_none()
         number, _, seal = (value or "").partition(" ")

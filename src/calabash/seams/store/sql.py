@@ -20,7 +20,7 @@ from calabash.seams.store.administration import Administration
 from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.billing import BillingTables
 from calabash.seams.store.database import Database
-from calabash.seams.store.event_filter import EventsSeen, seen_by
+from calabash.seams.store.event_filter import AllocationsSeen, EventsSeen, held_by, seen_by
 from calabash.seams.store.retention import Retention, trim
 from calabash.seams.store.tenancy import TenancyTables, TokenTable
 from calabash.seams.store.usage import UsageBook
@@ -108,22 +108,32 @@ class Store:
                 )
             )
 
-    def allocations(self, *, ended: bool = False, limit: int = 10_000) -> list[AllocationRecord]:
-        """Held allocations in order of creation; with ``ended`` the released ones as well, newest ``limit``."""
+    def allocations(
+        self, *, ended: bool = False, limit: int = 10_000, seen: AllocationsSeen | None = None
+    ) -> list[AllocationRecord]:
+        """Held allocations in order of creation; with ``ended`` the released ones as well, newest ``limit``; with ``seen`` of
+        those that may be."""
         table = tables.allocations
         query = sa.select(table).order_by(table.c.created_at.desc(), table.c.id).limit(limit)
         if not ended:
             query = query.where(table.c.state != AllocationState.RELEASED.value)
-        with self._database.transaction() as connection:
+        if seen is not None:
+            query = query.where(held_by(seen))
+        with self._database.reading() as connection:
             rows = connection.execute(query).mappings().all()
         return [_allocation_record(dict(row)) for row in reversed(rows)]
 
-    def ended_before(self, allocation: AllocationId, *, limit: int) -> list[AllocationRecord]:
-        """Released ones, newest first: those that ended before that one, or the newest when it is not known."""
+    def ended_before(
+        self, allocation: AllocationId, *, limit: int, seen: AllocationsSeen | None = None
+    ) -> list[AllocationRecord]:
+        """Released ones, newest first: those that ended before that one, or the newest when it is not known; with ``seen``
+        of those that may be."""
         table = tables.allocations
         query = sa.select(table).where(table.c.state == AllocationState.RELEASED.value)
+        if seen is not None:
+            query = query.where(held_by(seen))
         query = query.order_by(table.c.ended_at.desc(), table.c.id.desc()).limit(limit)
-        with self._database.transaction() as connection:
+        with self._database.reading() as connection:
             mark = connection.execute(sa.select(table.c.ended_at).where(table.c.id == allocation)).scalar_one_or_none()
             if mark is not None:
                 query = query.where(sa.tuple_(table.c.ended_at, table.c.id) < sa.tuple_(sa.literal(mark), allocation))
@@ -132,7 +142,7 @@ class Store:
     def allocation(self, allocation: AllocationId) -> AllocationRecord | None:
         """One entry of the journal."""
         table = tables.allocations
-        with self._database.transaction() as connection:
+        with self._database.reading() as connection:
             row = connection.execute(sa.select(table).where(table.c.id == allocation)).mappings().one_or_none()
         return None if row is None else _allocation_record(dict(row))
 
@@ -183,7 +193,7 @@ class Store:
         query = sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit)
         if seen is not None:
             query = query.where(seen_by(seen))
-        with self._database.transaction() as connection:
+        with self._database.reading() as connection:
             return [EventRecord(**row) for row in connection.execute(query).mappings()]
 
 

@@ -28,23 +28,22 @@ async def status(state: State, request: Asked) -> replies.Status:
     """Whom it serves is said to everybody of the machine, also to those whom it does not."""
     pool, context = state.pool, state.context
     sight = pool.sight(principal_of(request))
-    snapshot = pool.agent.snapshot()
     held, waiting = await work(request, _counts, pool, sight)
     return replies.Status(
         version=calabash.__version__,
         pid=state.pid,
         home=str(context.home),
-        node=snapshot.node,
+        node=pool.agent.node,
         sim=context.sim,
         db=public_url(pool.store.url) if sight.all else "",
         started_at=state.started_at,
         uptime_s=round(time.time() - state.started_at, 3),
-        devices=len(snapshot.devices),
+        devices=len(pool.agent.devices()),
         allocations=held,
         pending=waiting,
         driver=context.driver,
         arbiter_pid=context.arbiter_pid(),
-        membership=snapshot.membership,
+        membership=state.membership,
         serves=pool.permission.serves(),
         console=context.console,
         console_failure=context.console_failure,
@@ -53,8 +52,8 @@ async def status(state: State, request: Asked) -> replies.Status:
 
 def _counts(pool: Pool, sight: Sight) -> tuple[int, int]:
     """What is held and what waits, as far as it is seen."""
-    held = sum(sight.allocation(a.record.id) for a in pool.agent.snapshot().allocations)
-    return held, sum(sight.allocation(w.id) for w in pool.binder.waiting())
+    held = sum(sight.record(record) for record in pool.agent.records())
+    return held, sum(views.seen(w, sight) for w in pool.binder.waiting())
 
 
 @get("/v1/devices")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from litestar import get
 
+from calabash.agent.snapshot import DeviceSnapshot
 from calabash.api import replies
 from calabash.api.overview import OverviewReply
 from calabash.model.errors import CalabashError
@@ -26,19 +28,20 @@ async def show_overview(request: Asked) -> OverviewReply:
 
 
 def _overview(pool: Pool, sight: Sight) -> OverviewReply:
-    waiting = [w for w in pool.binder.waiting() if sight.allocation(w.id)]
+    waiting = [w for w in pool.binder.waiting() if views.seen(w, sight)]
+    states = pool.agent.devices()
     return overview(
-        views.devices(pool.agent, sight).items,
-        [a for a in pool.agent.snapshot().allocations if sight.allocation(a.record.id)],
+        views.shown_devices(states, sight),
+        pool.agent.snapshot(only={r.id for r in pool.agent.records() if sight.record(r)}).allocations,
         pending=len(waiting),
-        reasons=[reason for w in waiting[: views.EXPLAINED_MAX] if (reason := _reason(pool, w.id))],
+        reasons=[reason for w in waiting[: views.EXPLAINED_MAX] if (reason := _reason(pool, w.id, states))],
         at_s=time.time(),
     )
 
 
-def _reason(pool: Pool, name: AllocationId) -> str:
+def _reason(pool: Pool, name: AllocationId, states: Sequence[DeviceSnapshot]) -> str:
     try:
-        why: replies.WhyReply = pool.explanations.why(name)
+        why: replies.WhyReply = pool.explanations.why(name, states)
     except CalabashError:
         return ""  # answered in the meantime
     return why.reason or UNKNOWN if why.state == "pending" else ""
