@@ -284,3 +284,25 @@ def test_a_slice_past_the_longest_run_time_of_its_tenant_is_ended_with_a_notice(
     )
     assert ended["reason"] == "run_time"
     assert "tenant vision runs at most" in ended["explanation"]
+
+
+def test_a_request_that_waits_is_moved_by_those_who_may_use_both_queues(busy: Teams) -> None:
+    root, name = busy.world.client, busy.waiting
+    root.put("/v1/queues/night", {"users": ["somebody"]})
+    path = f"/v1/allocations/{name}/queue"
+    assert busy.ask("PUT", f"{path}/speech%2Fasr-whisper", token=busy.ann)[0] == 404, "another tenant's is not there"
+    status, text = busy.ask("PUT", f"{path}/night", token=busy.bob)
+    assert (status, "may not use queue night" in text) == (403, True)
+    assert busy.ask("PUT", f"{path}/vision%2Fdefault", token=busy.bob)[0] == 404, "the other tenant's queue neither"
+    assert busy.ask("PUT", f"{path}/speech%2Fnone", token=busy.bob)[0] == 404
+    status, text = busy.ask("PUT", f"{path}/speech%2Fasr-whisper", token=busy.bob)
+    assert (status, json.loads(text)) == (200, {"id": name, "queue": "speech/asr-whisper"})
+    assert root.put(f"{path}/night", {})["queue"] == "night"
+    (shown,) = [a for a in busy.world.allocations() if a["id"] == name]
+    assert (shown["queue"], shown["tenant"], shown["state"]) == ("night", "speech", "pending")
+    until(lambda: [e["allocation"] for e in busy.world.events("moved")] == [name, name], what="both moves to be told")
+    lines = root.get("/v1/audit?limit=1000")["items"]
+    assert {line["outcome"] for line in lines if line["target"] == f"{path}/night"} >= {200, 403}
+    with pytest.raises(CalabashError) as refused:
+        root.put(f"/v1/allocations/{busy.running}/queue/night", {})
+    assert refused.value.reason is Reason.CONFLICT

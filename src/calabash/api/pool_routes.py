@@ -108,6 +108,13 @@ POOL = (
         body=requests.Nothing,
     ),
     Route(
+        method="PUT",
+        path="/v1/allocations/{id}/queue/{name}",
+        summary="moves a request that waits to another queue, its gang with it",
+        reply=replies.MovedReply,
+        note="it keeps its age and its tenant; whoever asks may use that queue. 409 when it waits no more",
+    ),
+    Route(
         method="DELETE",
         path="/v1/allocations/{id}",
         summary="gives it back, or withdraws the request",

@@ -287,6 +287,13 @@ class StateReply(Reply, kw_only=True, frozen=True):
     state: str
 
 
+class MovedReply(Reply, kw_only=True, frozen=True):
+    """The queue that a request waits in now."""
+
+    id: str
+    queue: str
+
+
 class KeptReply(Reply, kw_only=True, frozen=True):
     """For how many seconds it is kept without another word; 0: until it is given back."""
 

@@ -216,7 +216,8 @@ class Me(Reply, kw_only=True, frozen=True):
 
 class QuotaView(Reply, kw_only=True, frozen=True):
     """What a tenant, or a part of it (``project``), is promised and has, in devices. ``borrowed`` is what it holds above
-    its guarantee."""
+    its guarantee; ``spent`` what its use of this month costs without tax as of the last count, where there is a budget and
+    the right to see bills."""
 
     tenant: str
     project: str
@@ -227,6 +228,7 @@ class QuotaView(Reply, kw_only=True, frozen=True):
     borrowed: float
     pending: float
     budget: str
+    spent: str = ""
 
 
 class QuotaList(Reply, kw_only=True, frozen=True):

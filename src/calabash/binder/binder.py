@@ -33,7 +33,7 @@ from calabash.binder.requests import (
 from calabash.binder.starts import Starts
 from calabash.binder.survey import surveyed
 from calabash.binder.tracking import Tracker
-from calabash.model.allocation import AllocationState
+from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.sched import Explanation, Options, QueueSpec
@@ -102,6 +102,11 @@ class Binder:
                 self._forget(waiting)
         self._passes.due()
         return True
+
+    def move(self, waiting: WaitingRequest, queue: str) -> list[WaitingRequest]:
+        """To another queue, as ``WaitingRequests.move`` does and raises; the next pass decides."""
+        with self._lock:
+            return self._waiting.move(waiting, queue, decided=self._starts.__contains__)
 
     def room_may_have_appeared(self) -> None:
         """Have a pass made soon; returns at once."""
@@ -172,18 +177,15 @@ class Binder:
                 self._starts.decide(decision)
             elif isinstance(decision, Stop):
                 self._evict(decision)
-        return [
-            (self._waiting[start.id], start)
-            for start in self._starts.take_ready(lambda other: self._agent.record(other) is None)
-        ]
+        ready = self._starts.take_ready(lambda other: self._agent.record(other) is None)
+        return [(self._waiting[start.id], start) for start in ready]
 
     def _evict(self, stop: Stop) -> None:
         """What runs is ended, whoever started it decides what then; what has not begun waits again where it stood."""
         if self._starts.drop(stop.id) or self._starts.overtake(stop):
             return
         self._tracker.gone(stop.id)
-        record = self._agent.record(stop.id)
-        with bound_contextvars(uid=record.uid if record is not None else ""):
+        with bound_contextvars(uid=getattr(self._agent.record(stop.id), "uid", "")):
             self._agent.end(stop.id, reason=stop.reason, explanation=f"its devices were needed for {stop.by}")
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
@@ -231,9 +233,8 @@ class Binder:
 
     def _abandon(self, key: GangKey, failed: AllocationId) -> None:
         """One member could not be granted, so none of its gang starts."""
-        for record in self._agent.records():
-            if gang_key(record.uid, record.request) == key and record.state is AllocationState.GRANTED:
-                self._agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed} was not granted")
+        for record in _granted_of(key, self._agent.records()):
+            self._agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed} was not granted")
         for other in self._waiting.of_gang(key):
             if self._starts.drop(other.id):
                 self._forget(other)
@@ -245,3 +246,8 @@ class Binder:
         self._starts.drop(waiting.id)
         self._tracker.gone(waiting.id)
         self._waiting.leave(waiting)
+
+
+def _granted_of(key: GangKey, records: Sequence[AllocationRecord]) -> list[AllocationRecord]:
+    """The members of a gang that have been granted and do not run yet."""
+    return [r for r in records if r.state is AllocationState.GRANTED and gang_key(r.uid, r.request) == key]

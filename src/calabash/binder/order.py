@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from calabash.binder.admission import Admission
 from calabash.binder.requests import GangKey, WaitingRequest
 from calabash.binder.tracking import Tracker
@@ -58,7 +61,9 @@ class WaitingRequests:
     def leave(self, waiting: WaitingRequest) -> bool:
         """It is answered; those that join the order for it do so, and whether there are any."""
         self._waiting.pop(waiting.id, None)
-        joined = self._admission.leave(waiting)
+        return self._joined(self._admission.leave(waiting))
+
+    def _joined(self, joined: list[WaitingRequest]) -> bool:
         for other in joined:  # grows while it is walked
             try:
                 self._tracker.submit(other)
@@ -67,6 +72,44 @@ class WaitingRequests:
                 other.resolve(error)
                 joined += self._admission.leave(other)
         return bool(joined)
+
+    def move(
+        self, waiting: WaitingRequest, queue: str, *, decided: Callable[[AllocationId], bool]
+    ) -> list[WaitingRequest]:
+        """To another queue, and its gang with it, each with the age that it has; those that were moved.
+
+        Raises CONFLICT when one of them has been answered or is ``decided``, and whatever the queue has against them; then all
+        stand where they stood.
+        """
+        moved = self.of_gang(waiting.gang_key) if waiting.gang_key is not None else [waiting]
+        placed = [w.id for w in moved if decided(w.id) or w.answer.done()]
+        if waiting.id not in self._waiting or placed:
+            name = placed[0] if placed else waiting.id
+            raise CalabashError(
+                f"{name} has its place already", reason=Reason.CONFLICT, hint="only what waits can be moved"
+            )
+        before = [(w, w.request, self._tracker.submitted_at_s(w.id)) for w in moved]
+        for member in moved:
+            self._out(member)
+        try:
+            for member, request, since_s in before:
+                member.request = replace(request, queue=queue)
+                self._in(member, since_s)
+        except CalabashError:
+            for member, request, since_s in before:
+                self._out(member)
+                member.request = request
+                self._in(member, since_s, at_once=since_s is not None)
+            raise
+        return moved
+
+    def _out(self, waiting: WaitingRequest) -> None:
+        self._tracker.gone(waiting.id)
+        self._joined(self._admission.leave(waiting))
+
+    def _in(self, waiting: WaitingRequest, since_s: float | None, *, at_once: bool = False) -> None:
+        if self._admission.admit(waiting, at_once=at_once):
+            self._tracker.submit(waiting, since_s=since_s)
 
     def clear(self) -> list[WaitingRequest]:
         """Those that waited; nobody does any more."""

@@ -58,12 +58,17 @@ class Tracker:
     def now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
 
-    def submit(self, waiting: WaitingRequest) -> None:
-        """It joins the queue order. Raises CalabashError when it can never be granted."""
-        now_s = self.now_s()
-        self._submit(self.scheduler, waiting, now_s)
-        self._submitted[waiting.id] = (waiting, now_s)
+    def submit(self, waiting: WaitingRequest, *, since_s: float | None = None) -> None:
+        """It joins the queue order, now or as if it had then. Raises CalabashError when it can never be granted."""
+        since_s = self.now_s() if since_s is None else since_s
+        self._submit(self.scheduler, waiting, since_s)
+        self._submitted[waiting.id] = (waiting, since_s)
         self._newcomers[waiting.id] = None
+
+    def submitted_at_s(self, allocation: AllocationId) -> float | None:
+        """When it joined the queue order; None where it does not stand there."""
+        found = self._submitted.get(allocation)
+        return None if found is None else found[1]
 
     def gone(self, allocation: AllocationId) -> None:
         """It leaves the queue order, or its place."""

@@ -30,7 +30,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "why": ("view:why", "Explain why a request waits, or where it was placed."),
     "mig": ("mig:mig", "Show how MIG cuts the cards, and cut them to stay so."),
     "vm": ("vm:vm", "Give cards to virtual machines and take them back."),
-    "queue": ("queue:queue", "Create, change and list queues."),
+    "queue": ("queue:queue", "Create, change and list queues, and move what waits."),
     "tenant": ("tenant:tenant", "Create, change and list tenants: teams with bounds and members."),
     "project": ("tenant:project", "Create, change and list the projects of a tenant."),
     "user": ("user:user", "Create users and give them roles."),

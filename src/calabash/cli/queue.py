@@ -45,7 +45,7 @@ def names(text: str) -> list[str]:
 
 @click.group()
 def queue() -> None:
-    """Create, change and list queues (amounts in devices)."""
+    """Create, change and list queues (amounts in devices), and move what waits."""
 
 
 @queue.command("list")
@@ -79,3 +79,15 @@ def delete_queue(name: str) -> None:
     """Delete an empty queue."""
     client().delete(f"/v1/queues/{quoted(name)}")
     click.echo(name)
+
+
+@queue.command("move")
+@click.argument("allocation")
+@click.argument("name")
+def move(allocation: str, name: str) -> None:
+    """Move a request that waits to another queue, its gang with it.
+
+    It keeps its age and its tenant.
+    """
+    moved = client().put(f"/v1/allocations/{quoted(allocation)}/queue/{quoted(name)}", {})
+    click.echo(f"{moved['id']} waits in {moved['queue']}")

@@ -45,6 +45,7 @@ QUOTA_COLUMNS = (
     gpus("borrowed"),
     gpus("pending"),
     BUDGET,
+    Column(title="SPENT", text=lambda r: dash(r.get("spent")), right=True),
 )
 _NO_LIMIT = "none"
 

@@ -22,6 +22,7 @@ from calabash.api import billing
 from calabash.ledger import reverse
 from calabash.ledger.calendar import SECOND_US, month_at, zone_of
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.money import Money
 from calabash.operations.billing_documents import (
     invoice_of,
     read_draft_number,
@@ -55,6 +56,10 @@ class Spent:
     amount: Decimal
     currency: str
     at_s: float
+
+    @property
+    def money(self) -> Money:
+        return Money(amount=self.amount, currency=self.currency)
 
 
 class Billing:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from calabash.api import tenancy as shapes
 from calabash.api.replies import QueueView
 from calabash.model import access
 from calabash.model.access import Action
+from calabash.model.money import Money
 from calabash.model.tenancy import Member, Principal, Project, Role, Tenant, TokenRecord, User, project_of
 from calabash.operations.people import People
 from calabash.operations.tenancy import missing
@@ -99,21 +100,28 @@ def shown_token(record: TokenRecord, now_s: float) -> shapes.TokenView:
     )
 
 
-def quota(people: People, who: Principal, queues: Iterable[QueueView]) -> list[shapes.QuotaView]:
-    """Of every tenant that it may see, the tenant first and then its parts."""
+def quota(
+    people: People, who: Principal, queues: Iterable[QueueView], spent: Callable[[str], Money | None]
+) -> list[shapes.QuotaView]:
+    """Of every tenant that it may see, the tenant first and then its parts.
+
+    Args:
+        spent: what a tenant's use of this month costs; None: not known.
+    """
     found = {q.name: q for q in queues}
     shown = []
     for one in tenants(people, who):
         whole = found.get(one.name)
         if whole is None:
             continue
-        shown.append(_quota(one, "", whole))
+        billed = one.budget is not None and access.may(who, Action.SEE_BILLS, tenant=one.name)
+        shown.append(_quota(one, "", whole, spent=str((billed and spent(one.name)) or "")))
         parts = [q for q in found.values() if q.parent == one.name and project_of(one.name, q.name)]
         shown += [_quota(one, project_of(one.name, q.name), q) for q in parts]
     return shown
 
 
-def _quota(tenant: Tenant, project: str, queue: QueueView) -> shapes.QuotaView:
+def _quota(tenant: Tenant, project: str, queue: QueueView, *, spent: str = "") -> shapes.QuotaView:
     return shapes.QuotaView(
         tenant=tenant.name,
         project=project,
@@ -124,6 +132,7 @@ def _quota(tenant: Tenant, project: str, queue: QueueView) -> shapes.QuotaView:
         borrowed=max(0.0, queue.allocated - queue.deserved),
         pending=queue.pending,
         budget="" if project else str(tenant.budget or ""),
+        spent=spent,
     )
 
 

@@ -98,7 +98,7 @@ class OverUseWatch:
 
     def _spent_by(self, tenant: str) -> Money | None:
         found = self._spent(tenant)
-        return None if found is None else Money(amount=found.amount, currency=found.currency)
+        return None if found is None else found.money
 
     def _tell(self, kind: str, finding: OverUseFinding) -> None:
         self._agent.event(kind, reason=finding.reason, allocation=finding.allocation, message=finding.message)

@@ -107,6 +107,7 @@ SHOWN = {
                 borrowed=1.0,
                 pending=1.0,
                 budget="5EUR",
+                spent="1.25EUR",
             )
             for project in ("", "x")
         ]

@@ -9,6 +9,7 @@ from calabash.api import tenancy as shapes
 from calabash.api.replies import Named
 from calabash.model import access
 from calabash.model.access import Action
+from calabash.model.money import Money
 from calabash.operations import tenancy_views as views
 from calabash.operations.handlers.asked import Asked, body_of, caller_of, operations_of, sight_of, work
 from calabash.operations.tenancy import missing
@@ -161,7 +162,12 @@ async def end_session(request: Asked) -> Named:
 async def list_quota(request: Asked) -> shapes.QuotaList:
     operations, sight = operations_of(request), sight_of(request)
     queues = await work(request, operations.queues, sight)
-    return shapes.QuotaList(items=views.quota(operations.tenancy.people(), sight.who, queues))
+
+    def spent(tenant: str) -> Money | None:
+        found = operations.billing.spent(tenant)
+        return found.money if found is not None else None
+
+    return shapes.QuotaList(items=views.quota(operations.tenancy.people(), sight.who, queues, spent))
 
 
 @get("/v1/me")

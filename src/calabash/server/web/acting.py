@@ -18,6 +18,7 @@ class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
     id: str | int = ""
     name: str = ""
     number: str | int = ""
+    queue: str = ""
     secret: str = ""
     passed: bool | None = None
     why: str = ""

@@ -77,6 +77,14 @@ WORKLOADS = (
         back="/waiting",
         said="{id} waits no more.",
     ),
+    Form(
+        name="move",
+        needs="stop",
+        method="PUT",
+        path="/v1/allocations/{id}/queue/{queue}",
+        back="/workloads/{id}",
+        said="{id} waits in {queue} now.",
+    ),
 )
 QUEUES = (
     Form(

@@ -89,9 +89,8 @@ class Form:
         if "//" in path or path.endswith("/"):
             raise CalabashError("the form does not say what it is about", hint="name it")
         asked = {name: str(value) for name, value in _read(self.query, form).items()}
-        return path + (f"?{urlencode(asked)}" if asked else ""), None if self.method == "DELETE" else _read(
-            self.fields, form
-        )
+        body = None if self.method == "DELETE" else self.shaped(_read(self.fields, form))
+        return path + (f"?{urlencode(asked)}" if asked else ""), body
 
     def page(self, form: Given, reply: Any) -> str:
         """The page that is shown when it is done; always one of the console's own."""

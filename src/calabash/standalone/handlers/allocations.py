@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from litestar import delete, get, post
+from litestar import delete, get, post, put
 from litestar.datastructures import State
 
 from calabash.agent.node import Grant
@@ -19,6 +19,7 @@ from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_
 from calabash.operations.permission import not_found
 from calabash.standalone import views
 from calabash.standalone.handlers.asked import pool_of
+from calabash.standalone.moving import move
 from calabash.standalone.pool import Pool
 
 EVICTION_WAIT_S = 10.0
@@ -119,6 +120,13 @@ async def keep(request: Asked, allocation: str) -> replies.KeptReply:
     return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).keep, name, caller=caller))
 
 
+@put("/v1/allocations/{allocation:str}/queue/{name:path}")
+async def change_queue(request: Asked, allocation: str, name: str) -> replies.MovedReply:
+    pool, caller, moved = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
+    wanted = requests.checked_name(name.removeprefix("/"), what="queue")
+    return replies.MovedReply(id=moved, queue=await work(request, move, pool, moved, wanted, caller))
+
+
 @delete("/v1/allocations/{allocation:str}", status_code=200)
 async def release(request: Asked, allocation: str) -> replies.StateReply:
     """Forced, it answers when the devices are free again."""
@@ -161,4 +169,4 @@ async def why(request: Asked, allocation: str) -> replies.WhyReply:
     return await work(request, lambda: sight.shown_why(pool_of(request).explanations.why(name)))
 
 
-ALLOCATIONS = (list_allocations, allocate, started, keep, release, environment, why)
+ALLOCATIONS = (list_allocations, allocate, started, keep, change_queue, release, environment, why)

@@ -9,6 +9,7 @@ from typing import Any
 
 from calabash.api import tenancy
 from calabash.model.errors import CalabashError
+from calabash.model.money import parse_money
 from calabash.server.web.lists import matching, part_of
 from calabash.server.web.pages.page import ConsolePage, Shown, Visit
 from calabash.server.web.words import share
@@ -22,6 +23,7 @@ class QuotaRow:
     own: float
     borrowed: float
     guarantee_at: float
+    spent_percent: float = 0.0
 
 
 def quota_rows(quotas: Sequence[tenancy.QuotaView]) -> list[QuotaRow]:
@@ -35,9 +37,18 @@ def quota_rows(quotas: Sequence[tenancy.QuotaView]) -> list[QuotaRow]:
             own=share(q.allocated - q.borrowed, scale),
             borrowed=share(q.borrowed, scale),
             guarantee_at=share(q.guarantee, scale),
+            spent_percent=spent_share(q),
         )
         for q in quotas
     ]
+
+
+def spent_share(quota: tenancy.QuotaView) -> float:
+    """How much of the budget of this month is spent, in percent; 0 where either is not known or they are of two currencies."""
+    if not quota.budget or not quota.spent:
+        return 0.0
+    budget, spent = parse_money(quota.budget), parse_money(quota.spent)
+    return share(float(spent.amount), float(budget.amount)) if spent.currency == budget.currency else 0.0
 
 
 def listed(

@@ -59,12 +59,21 @@ def line(
     }
 
 
-def single(allocation: replies.AllocationView, why: replies.WhyReply, events: Sequence[replies.EventView]) -> Shown:
-    """The page of one workload: where it is, why there, what it uses and what has happened to it."""
+def queues_for(tenant: str, queues: Sequence[replies.QueueView]) -> list[str]:
+    """Where a request on that tenant's account can wait: queues without others below them, but those of other tenants."""
+    parents = {q.parent for q in queues}
+    plain = [q.name for q in queues if q.name not in parents]
+    return sorted(name for name in plain if "/" not in name or name.startswith(f"{tenant}/"))
+
+
+def single(
+    allocation: replies.AllocationView, why: replies.WhyReply, queues: Sequence[replies.QueueView] = ()
+) -> Shown:
+    """The page of one workload: where it is, why there, what it uses and, while it waits, where else it could wait."""
     return {
         "allocation": allocation,
         "why": why,
-        "events": [e for e in reversed(events) if e.allocation == allocation.id],
+        "queues": queues_for(allocation.tenant, queues),
         "waiting": allocation.state == WAITING,
         "over": allocation.ended_at is not None,
     }
@@ -106,7 +115,8 @@ async def _single(visit: Visit) -> Shown:
         raise CalabashError(
             f"there is no workload {name[:80]!r}", reason=Reason.NOT_FOUND, hint="it may have ended long ago"
         )
-    return single(found, why, [])
+    queues = (await visit.pool.get("/v1/queues", replies.QueueList)).items if found.state == WAITING else ()
+    return single(found, why, queues)
 
 
 WORKLOAD_PAGES = (
