@@ -85,6 +85,7 @@ class Meters:
 
     def _of(self, record: AllocationRecord) -> Meter:
         meter = self._meters.get(record.id)
-        if meter is None:
+        again = meter is not None and meter.closed and meter.record.granted_ns != record.granted_ns
+        if meter is None or again:  # a container that is made anew is granted under the same name
             meter = self._meters[record.id] = open_meter(record, self.now())
         return meter

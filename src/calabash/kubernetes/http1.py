@@ -7,7 +7,7 @@ much, is answered once and hung up on; whoever is too slow is hung up on. How se
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 _LENGTH_DIGITS_MAX = 12
@@ -33,12 +33,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpQuestion:
-    """A request with its whole body; ``path`` without the query."""
+    """A request with its whole body; ``path`` without the query, ``authorization`` what it shows of who asks."""
 
     method: str
     path: str
     body: bytes = b""
     query: str = ""
+    authorization: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,8 @@ async def read_question(head: bytes, reader: asyncio.StreamReader, bounds: Bound
             body = await reader.readexactly(length)
     keep = words[2] == "HTTP/1.1" and fields.get("connection", "").lower() != "close"
     path, _, query = words[1].partition("?")
-    return HttpQuestion(method=words[0], path=path, body=body, query=query), keep
+    shown = fields.get("authorization", "")
+    return HttpQuestion(method=words[0], path=path, body=body, query=query, authorization=shown), keep
 
 
 def _fields(lines: list[str]) -> dict[str, str]:

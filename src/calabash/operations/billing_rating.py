@@ -78,7 +78,7 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
     sellers = {tariff.name: one.seller for tariff, one in zip(tariffs, settings, strict=True)}
     used = month_usage(store, order.month, tenant=order.tenant)
     committed = {t for tariff in tariffs if tariff.commitments for t in tariff.tenants}
-    names = {order.tenant} if order.tenant else set(used) | committed
+    names = {order.tenant} if order.tenant else {name for name in used if name} | committed  # "" is on nobody's account
     guarantees = store.billing.guarantees()
     bills = [
         month_invoice(used.get(name, Usage.of(())), name, order.month, tariffs, guarantees.get(name, ()))

@@ -15,11 +15,15 @@ from pathlib import Path
 
 from calabash.agent.strangers import StrangerPolicy
 from calabash.kubernetes.node.memory import keep_small
+from calabash.kubernetes.node.sending import SEND_EVERY_S, UsageServer
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.plan import MEMORY_MIB_MAX
 from calabash.model.device import REPLICAS_MAX, Interval
 from calabash.model.errors import CalabashError
 from calabash.seams.host.memory import memory_mib
+
+USAGE_AUTHORITY = Path("/etc/calabash/usage/ca.crt")
+USAGE_TOKEN = Path("/var/run/secrets/calabash/usage/token")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,6 +54,14 @@ def parser() -> argparse.ArgumentParser:
         default=usual.use_every_s,
         metavar="SECONDS",
         help="how often at most the API server is told what is used; 0: never",
+    )
+    made.add_argument("--usage", default="", metavar="URL", help="where usage is collected; default: nowhere")
+    made.add_argument(
+        "--usage-authority", type=Path, default=USAGE_AUTHORITY, metavar="FILE", help="who signs its certificate"
+    )
+    made.add_argument("--usage-token", type=Path, default=USAGE_TOKEN, metavar="FILE", help="what it is shown")
+    made.add_argument(
+        "--usage-every", type=_seconds, default=SEND_EVERY_S, metavar="SECONDS", help="how often usage is sent"
     )
     made.add_argument(
         "--spill",
@@ -116,6 +128,11 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         replicas=read.replicas,
         interval=read.interval,
         use_every_s=read.use_every,
+        usage=UsageServer(
+            url=read.usage, authority=read.usage_authority, token=read.usage_token, every_s=read.usage_every
+        )
+        if read.usage
+        else None,
         serve_nvidia_names=read.serve_nvidia_names,
     )
 

@@ -25,6 +25,7 @@ class Giving:
         checkpoint: who holds which tokens, by the kubelet.
         record: what the agent has granted.
         ill_parts: parts of cards that are ill, which the cards need not be.
+        full: why nothing could be metered of what is given; None when it is.
     """
 
     def __init__(
@@ -33,17 +34,19 @@ class Giving:
         checkpoint: Callable[[], Iterable[CheckpointEntry]],
         record: Callable[[AllocationId], AllocationRecord | None],
         ill_parts: Callable[[], Parts] = dict,
+        full: Callable[[], CalabashError | None] = lambda: None,
     ) -> None:
         self._foreign = foreign
         self._checkpoint = checkpoint
         self._record = record
         self._ill_parts = ill_parts
+        self._full = full
         self._refusal: CalabashError | None = None
         self._told = 0  # devices whose tokens were all told to be well
 
     def look(self, now_s: float) -> CalabashError | None:
         """Why nothing is given out now; None when it is. ``now_s``: monotonic time."""
-        before, self._refusal = self._refusal, self._foreign.look(now_s)
+        before, self._refusal = self._refusal, self._foreign.look(now_s) or self._full()
         if self._refusal is not None and before is None:
             log.error("nothing is given out", error=self._refusal.message, hint=self._refusal.hint)
         elif self._refusal is None and before is not None:

@@ -37,6 +37,7 @@ class Plugins:
     Args:
         edits: what a container needs to use a grant.
         closed: why no whole card is given under NVIDIA's name; "" when they are.
+        full: why nothing could be metered of what is given; None when it is.
         granted: called when something was given that the planner does not know of.
     """
 
@@ -49,6 +50,7 @@ class Plugins:
         *,
         edits: Callable[[Grant], ContainerEdits],
         closed: Callable[[], str],
+        full: Callable[[], CalabashError | None],
         granted: Callable[[], None],
     ) -> None:
         self._directory = settings.kubelet / "device-plugins"
@@ -63,7 +65,9 @@ class Plugins:
             settings.specs, lambda: [e for e in self._checkpoint.read(*served) if pods.may_start(e.pod_uid)]
         )
         self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
-        self._giving = Giving(self._foreign, lambda: self._checkpoint.read(GPUS), agent.record, agent.care.ill_parts)
+        self._giving = Giving(
+            self._foreign, lambda: self._checkpoint.read(GPUS), agent.record, agent.care.ill_parts, full
+        )
         by_plan = ByPlan(pods, agent.node)
         self._plugin = self._server(GPUS, by_plan)
         self._nvidia: NvidiaNames | None = None

@@ -9,9 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from calabash.agent.membership_container import container_allocation
 from calabash.agent.node import Grant, NodeAgent
+from calabash.kubernetes.asked import read_request
+from calabash.kubernetes.names import REQUEST
 from calabash.kubernetes.node.owners import Claimant, Owners
 from calabash.kubernetes.node.placing import Placing
 from calabash.kubernetes.node.pods import done, init_names, never_together, start_order
@@ -20,7 +24,7 @@ from calabash.kubernetes.node.tokens import new_name, qualified
 from calabash.kubernetes.plan import PlannedContainer
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import MIG_MODE, AllocationId, GpuRequest, ModeName
+from calabash.model.request import DEFAULT_QUEUE, MIG_MODE, AllocationId, GpuRequest, ModeName
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import Clock
 from calabash.seams.kube.objects import Pod
@@ -155,17 +159,28 @@ class Preparer:
         if self._agent.record(container_allocation(uid, container)) is None:
             self._refuse()
         planned = self._placing.of(pod, container, tokens, others)
-        placement = planned.placement(self._agent.node)
+        placement, now_s = planned.placement(self._agent.node), self._clock.now_s()
         record = AllocationRecord(
             id=container_allocation(uid, container),
             state=AllocationState.GRANTED,
-            request=request_of(planned, pod.metadata.namespace),
+            request=replace(request_of(planned, pod.metadata.namespace), **account_of(pod)),
             placement=placement,
             user=f"{pod.metadata.namespace}/{pod.metadata.name}"[:128],
             command=(container,),
-            created_at=self._clock.now_s(),
+            created_at=now_s,
+            granted_at=now_s,
         )
         return self._agent.grant(record, instead_of=others)
+
+
+def account_of(pod: Pod) -> dict[str, Any]:
+    """On whose account it is, as far as the pod itself says: its queue, and how important it is."""
+    text = pod.metadata.annotations.get(REQUEST)
+    try:
+        queue = read_request(text).queue if text is not None else ""
+    except CalabashError:
+        queue = ""
+    return {"queue": queue or DEFAULT_QUEUE, "priority": pod.spec.priority or 0}
 
 
 def request_of(planned: PlannedContainer, namespace: str) -> GpuRequest:

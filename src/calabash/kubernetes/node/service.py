@@ -35,6 +35,7 @@ from calabash.kubernetes.node.memory import give_back
 from calabash.kubernetes.node.plugins import Plugins
 from calabash.kubernetes.node.pods import NodePods
 from calabash.kubernetes.node.publish import NodeFacts, Publisher
+from calabash.kubernetes.node.sending import UsageSending
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.taint import StartupTaint
 from calabash.kubernetes.node.tenure import PodTenure
@@ -132,6 +133,9 @@ class AgentService:
         )
         agent.start()
         stack.callback(agent.stop)
+        usage = UsageSending.to(settings.usage, store.outbox)
+        stack.callback(usage.stop)
+        usage.start()
         cards = CardCare(
             agent.care,
             lambda: [state.device for state in agent.devices()],
@@ -146,6 +150,7 @@ class AgentService:
             membership,
             edits=self._edits(agent, host_driver),
             closed=cordon.why,
+            full=usage.full,
             granted=self._news.set,
         )
         stack.callback(plugins.stop)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.agent.strangers import StrangerPolicy
+from calabash.kubernetes.node.sending import UsageServer
 from calabash.kubernetes.node.usage import EVERY_S
 from calabash.model.device import REPLICAS
 
@@ -28,6 +29,7 @@ class AgentSettings:
         spill_mib: host memory that the node gives for what does not fit on its cards; 0: nothing may be spilled.
         replicas: how many containers use a card in turns. interval: how long these turns are; "": the driver's own.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
+        usage: where intervals of usage are sent; None: nowhere, and they are not kept.
     """
 
     node: str
@@ -44,3 +46,4 @@ class AgentSettings:
     replicas: int = REPLICAS
     interval: str = ""
     use_every_s: float = EVERY_S
+    usage: UsageServer | None = None

@@ -17,10 +17,13 @@ from calabash.model.allocation import AllocationRecord, AllocationState, EventRe
 from calabash.model.request import AllocationId, GpuRequest, Placement
 from calabash.seams.store import tables
 from calabash.seams.store.administration import Administration
+from calabash.seams.store.again import make_way
 from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.billing import BillingTables
+from calabash.seams.store.collected import CollectedUsage
 from calabash.seams.store.database import Database
 from calabash.seams.store.event_filter import AllocationsSeen, EventsSeen, held_by, seen_by
+from calabash.seams.store.outbox import UsageOutbox
 from calabash.seams.store.retention import Retention, trim
 from calabash.seams.store.tenancy import TenancyTables, TokenTable
 from calabash.seams.store.usage import UsageBook
@@ -60,6 +63,8 @@ class Store:
         self.audit = AuditTable(database)
         self.billing = BillingTables(database)
         self.usage_reader = UsageReader(database)
+        self.outbox = UsageOutbox(database)
+        self.collected = CollectedUsage(database)
 
     @property
     def url(self) -> str:
@@ -79,9 +84,11 @@ class Store:
     # -- allocations -------------------------------------------------------------------------------------------
 
     def grant(self, record: AllocationRecord) -> None:
-        """Journal a grant; repeating it changes nothing."""
+        """Journal a grant; repeating it changes nothing. A later grant of the same name (a container that is made anew) takes
+        the place of one that was released."""
         values = _allocation_values(record)
         with self._database.transaction() as connection:
+            make_way(connection, record)
             connection.execute(self._database.insert_or_ignore(tables.allocations, ["id"]).values(values))
 
     def start(self, allocation: AllocationId, *, at: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -67,6 +67,17 @@ usage = sa.Table(
     sa.Column("idle_s", sa.Float(53), nullable=False, server_default="0"),
     # One record per number: writing again after a crash must not bill it twice.
     sa.UniqueConstraint("allocation", "device", "sequence", name="uq_usage_sequence"),
+)
+
+usage_sources = sa.Table(
+    "usage_sources",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("node", sa.String(253), nullable=False),
+    sa.Column("epoch", sa.String(64), nullable=False),
+    sa.Column("last", sa.BigInteger, nullable=False),
+    sa.Column("at_s", sa.Float(53), nullable=False),
+    sa.UniqueConstraint("node", "epoch", name="uq_usage_sources"),
 )
 
 queues = sa.Table(

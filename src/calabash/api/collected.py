@@ -1,0 +1,69 @@
+"""What the agent of a node sends to the server of its cluster, and what it is answered.
+
+A batch goes on where the one before it ended: ``after`` is the number before its first interval. Numbers of a node's database,
+which ``epoch`` names, only grow; they have gaps where neighbours were joined.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+USAGE_PATH = "/v1/nodes/usage"
+AUDIENCE = "calabash-usage"
+ENTRIES_MAX = 500
+BATCH_BYTES_MAX = 1 << 20
+VERSION = 1
+
+_Number = Annotated[int, Meta(ge=0, lt=2**32)]
+_Word = Annotated[str, Meta(max_length=128)]
+_Moment = Annotated[float, Meta(ge=0, le=1e11)]
+_Amount = Annotated[float, Meta(ge=0, le=1e18)]
+
+
+class UsageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One interval of one slice. ``namespace`` and ``pod`` are whose container had it, ``queue`` what the pod itself named, or
+    "default"; times are seconds since 1970 by the node's calendar."""
+
+    number: Annotated[int, Meta(ge=1, lt=2**32)]
+    allocation: Annotated[str, Meta(min_length=1, max_length=64)]
+    namespace: Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")]
+    pod: _Word
+    queue: _Word
+    device: Annotated[str, Meta(min_length=1, max_length=64)]
+    device_model: _Word
+    mode: Annotated[str, Meta(max_length=32)]
+    preemptible: bool
+    from_s: _Moment
+    to_s: _Moment
+    memory_mib: Annotated[int, Meta(ge=0, le=2**31)]
+    core_percent: Annotated[int, Meta(ge=0, le=100)]
+    allocated_gpu_s: _Amount
+    used_gpu_s: _Amount
+    idle_s: _Amount
+    memory_mib_s: _Amount
+
+
+class UsageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Intervals in the order of their numbers. ``lost``: what lies between ``after`` and what the server has is gone."""
+
+    version: int = VERSION
+    epoch: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    after: _Number
+    lost: bool = False
+    entries: Annotated[tuple[UsageEntry, ...], Meta(max_length=ENTRIES_MAX)]
+
+
+class UsageTaken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Up to which number everything is committed. Below the ``after`` of the batch: send what lies between first."""
+
+    last: _Number
+
+
+class UsageRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nothing was taken."""
+
+    error: _Word
+    message: Annotated[str, Meta(max_length=1024)]

@@ -1,0 +1,135 @@
+"""On whose account an interval goes: the pod that the node names is looked up, and what the API server says of it counts.
+
+Theory of operation. A pod that is there and runs on another node was not the sender's to speak of: its time goes on nobody's
+account, where the platform sees it. A pod that is gone cannot be asked; what its node says of it is believed, and told. The
+queue is what the pod was let in with, else its namespace's; a tenant is the topmost of the queues above it, a project the next
+one below.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from calabash.agent.membership_container import pod_digits
+from calabash.api.collected import UsageEntry
+from calabash.kubernetes.asked import read_request
+from calabash.kubernetes.names import QUEUE, QUEUES, REQUEST
+from calabash.model.errors import CalabashError
+from calabash.model.request import DEFAULT_QUEUE
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.objects import NAMESPACE, POD, Namespace, Pod
+from calabash.seams.kube.resources import QUEUE as QUEUE_KIND
+
+TREE_S = 10.0
+OWN_PROJECT = "default"
+_REMEMBERED_MAX = 50_000
+_DEPTH_MAX = 64
+
+TenantOfQueue = Callable[[str], tuple[str, str]]
+"""Tenant and project of a queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageAccount:
+    """Who pays; ``tenant`` "" is nobody. ``doubt``: why it is not what the API server says, "" when it is."""
+
+    tenant: str
+    project: str
+    queue: str
+    user: str
+    doubt: str = ""
+
+
+def tenant_of(queue: str, parents: Mapping[str, str]) -> tuple[str, str]:
+    """By the tree of queues: ``parents`` has the one above each."""
+    way = [queue]
+    while (above := parents.get(way[-1], "")) and above not in way and len(way) < _DEPTH_MAX:
+        way.append(above)
+    return way[-1], way[-2] if len(way) > 1 else OWN_PROJECT
+
+
+class TenantTree:
+    """The queues as the API server has them, read again after ``TREE_S``."""
+
+    def __init__(self, client: KubeClient, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._now_s = now_s
+        self._read_s = float("-inf")
+        self._parents: dict[str, str] = {}
+
+    def __call__(self, queue: str) -> tuple[str, str]:
+        """Tenant and project. Raises CalabashError where the API server cannot be asked."""
+        if self._now_s() - self._read_s >= TREE_S:
+            found = self._client.list(QUEUE_KIND).items
+            self._parents = {one.metadata.name: one.spec.parent for one in found}
+            self._read_s = self._now_s()
+        return tenant_of(queue, self._parents)
+
+
+class Attribution:
+    """Asked by one thread at a time."""
+
+    def __init__(self, client: KubeClient, tenant_of_queue: TenantOfQueue) -> None:
+        self._client = client
+        self._tenant_of_queue = tenant_of_queue
+        self._queues: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+
+    def of(self, node: str, entry: UsageEntry) -> UsageAccount:
+        """The account of an interval that this node sends. Raises CalabashError where the API server cannot be asked."""
+        key = (node, entry.allocation)
+        known = self._queues.get(key)
+        if known is None:
+            known = self._queue(node, entry)
+            if not known[1]:  # a doubt may be settled
+                self._queues[key] = known
+                while len(self._queues) > _REMEMBERED_MAX:
+                    self._queues.popitem(last=False)
+        queue, doubt = known
+        if not queue:
+            return UsageAccount(tenant="", project="", queue="", user=f"node {node}"[:128], doubt=doubt)
+        tenant, project = self._tenant_of_queue(queue)
+        return UsageAccount(tenant=tenant, project=project, queue=queue, user=entry.namespace, doubt=doubt)
+
+    def _queue(self, node: str, entry: UsageEntry) -> tuple[str, str]:
+        """Of the interval, and a doubt; "" is nobody's."""
+        pod = self._pod(entry)
+        if pod is not None and pod.spec.node_name != node:
+            where = pod.spec.node_name or "no node"
+            return "", f"pod {entry.namespace}/{entry.pod} is on {where}, not on {node}, which sends usage of it"
+        namespace = self._client.get(NAMESPACE, entry.namespace)
+        if pod is not None:
+            return _own_queue(pod) or _given_queue(namespace), ""
+        doubt = f"pod {entry.namespace}/{entry.pod} is gone: what node {node} says of it is believed"
+        given = _given_queue(namespace)
+        return (entry.queue if entry.queue != DEFAULT_QUEUE and _may_use(namespace, entry.queue) else given), doubt
+
+    def _pod(self, entry: UsageEntry) -> Pod | None:
+        try:
+            found = self._client.get(POD, entry.pod, entry.namespace)
+        except ValueError:  # not a name that a pod can have
+            return None
+        if found is None or pod_digits(found.metadata.uid) != entry.allocation.partition("-")[0]:
+            return None
+        return found
+
+
+def _own_queue(pod: Pod) -> str:
+    text = pod.metadata.annotations.get(REQUEST)
+    try:
+        return read_request(text).queue if text is not None else ""
+    except CalabashError:
+        return ""
+
+
+def _given_queue(namespace: Namespace | None) -> str:
+    return (namespace.metadata.labels.get(QUEUE, "") if namespace is not None else "") or DEFAULT_QUEUE
+
+
+def _may_use(namespace: Namespace | None, queue: str) -> bool:
+    if namespace is None:
+        return False
+    allowed = {word.strip() for word in namespace.metadata.annotations.get(QUEUES, "").split(",")}
+    return not allowed.isdisjoint((queue, "*"))

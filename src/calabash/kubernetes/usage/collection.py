@@ -1,0 +1,203 @@
+"""The receiving end: intervals that agents send are checked, attributed and committed, and only then acknowledged.
+
+Theory of operation. A node sends from where the last answer said that it is. What comes twice is seen by its number; what would
+leave a gap is not taken, and the node is told where to go on. Nothing is kept between two requests but what the database has,
+so it may be killed at any step: the node sends the same again. A node speaks for itself: its name is what the API server says
+of its token. How long and how much is held to what is possible; the products of time and amount are computed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from socket import socket
+
+import msgspec
+import structlog
+
+from calabash.api.collected import (
+    BATCH_BYTES_MAX,
+    USAGE_PATH,
+    VERSION,
+    UsageBatch,
+    UsageEntry,
+    UsageRefusal,
+    UsageTaken,
+)
+from calabash.kubernetes.admission.https import HttpsServer
+from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.kubernetes.usage.attribution import Attribution, TenantOfQueue, TenantTree, UsageAccount
+from calabash.kubernetes.usage.identity import NodeIdentity
+from calabash.model.allocation import UsageRecord
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.seams.kube import KubeClient
+from calabash.seams.store import Store
+from calabash.seams.store.outbox import NumberedUsage
+
+AHEAD_S = 300.0  # so far a node's calendar may be ahead of ours
+TOLD_AGAIN_S = 3600.0
+_TOLD_MAX = 1000
+_STATUS = {
+    Reason.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
+    Reason.NOT_AUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    Reason.CONFLICT: HTTPStatus.CONFLICT,
+    Reason.NOT_FOUND: HTTPStatus.NOT_FOUND,
+}
+
+log = structlog.get_logger(__name__)
+
+
+class UsageCollection:
+    """Collects into ``store`` what nodes send to ``listener``.
+
+    Args:
+        client: the API server; it may create TokenReviews and read pods, namespaces and queues.
+        namespace: where agents run. account: their service account there.
+        listener: bound and listening. context: the certificate; None speaks plain HTTP, for tests.
+        attribute: tenant and project of a queue; by default by the tree of queues.
+        now_s: the calendar, seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        client: KubeClient,
+        *,
+        namespace: str,
+        listener: socket,
+        context: ssl.SSLContext | None,
+        account: str = "calabash-agent",
+        attribute: TenantOfQueue | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._now_s = now_s
+        self._identity = NodeIdentity(client, f"system:serviceaccount:{namespace}:{account}")
+        self._attribution = Attribution(client, attribute or TenantTree(client))
+        self._told: dict[str, float] = {}
+        # One at a time: the database takes one writer, and a crowd of nodes must not take all of the process.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="usage")
+        self.server = HttpsServer(
+            listener,
+            context,
+            self.handle,
+            report=lambda error: log.error("usage could not be taken", error=repr(error)),
+            bounds=Bounds(body_bytes=BATCH_BYTES_MAX, connections=2048),
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Take what comes until ``stop``; what is being committed is finished."""
+        self.server.start()
+        stop.wait()
+        self.server.stop()
+        self._worker.shutdown()
+
+    async def handle(self, question: HttpQuestion) -> HttpReply:
+        """One request."""
+        loop = asyncio.get_running_loop()
+        try:
+            taken = await loop.run_in_executor(self._worker, self.take, question)
+        except CalabashError as error:
+            status = _STATUS.get(error.reason, HTTPStatus.SERVICE_UNAVAILABLE)
+            refusal = UsageRefusal(error=error.reason, message=str(error)[:1024])
+            return HttpReply(status=status, body=msgspec.json.encode(refusal))
+        return HttpReply(body=msgspec.json.encode(taken))
+
+    def take(self, question: HttpQuestion) -> UsageTaken:
+        """Commit what is new of a batch. Raises CalabashError, and then took nothing."""
+        if (question.method, question.path) != ("POST", USAGE_PATH):
+            raise CalabashError(f"{question.path[:128]} is not served here", reason=Reason.NOT_FOUND)
+        node = self._identity.node_of(question.authorization)
+        batch = read_batch(question.body)
+        last = self._store.collected.last(node, batch.epoch)
+        if batch.after > last:
+            if not batch.lost:
+                return UsageTaken(last=last)
+            self._tell(node, "usage_lost", f"node {node} has let go of its usage from {last + 1} to {batch.after}")
+        accounts = {e.number: self._attribution.of(node, e) for e in batch.entries if e.number > last}
+        for account in accounts.values():
+            if account.doubt:
+                self._tell(account.doubt, "usage_doubtful", account.doubt)
+        now_s = self._now_s()
+        new = [_interval(e, accounts[e.number], now_s=now_s) for e in batch.entries if e.number > last]
+        last = self._store.collected.commit(node, batch.epoch, new, after=batch.after, lost=batch.lost, at_s=now_s)
+        return UsageTaken(last=last)
+
+    def _tell(self, about: str, kind: str, message: str) -> None:
+        """An event, not more often than once an hour for the same."""
+        now_s = self._now_s()
+        if abs(now_s - self._told.get(about, float("-inf"))) < TOLD_AGAIN_S:
+            return
+        if len(self._told) >= _TOLD_MAX:
+            self._told.clear()
+        self._told[about] = now_s
+        self._store.add_events([{"at": now_s, "kind": kind, "message": message}])
+
+
+def read_batch(body: bytes) -> UsageBatch:
+    """Strictly. Raises CalabashError(BAD_REQUEST)."""
+    try:
+        batch = msgspec.json.decode(body, type=UsageBatch)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _bad(str(error)) from error
+    if batch.version != VERSION:
+        raise _bad(f"version {batch.version}, this program reads {VERSION}")
+    _check_order(batch.after, batch.entries)
+    return batch
+
+
+def _check_order(after: int, entries: Sequence[UsageEntry]) -> None:
+    for entry in entries:
+        if entry.number <= after:
+            raise _bad(f"number {entry.number} comes after {after}")
+        if entry.to_s < entry.from_s:
+            raise _bad(f"interval {entry.number} ends before it begins")
+        after = entry.number
+
+
+def _interval(entry: UsageEntry, account: UsageAccount, *, now_s: float) -> NumberedUsage:
+    """As it is written: amounts are of its length, and it is not of a time to come."""
+    length_s = entry.to_s - entry.from_s
+    back_s = entry.to_s - now_s if entry.to_s > now_s + AHEAD_S else 0.0
+    used_s = min(entry.used_gpu_s, length_s)
+    record = UsageRecord(
+        allocation=AllocationId(entry.allocation),
+        device=DeviceUuid(entry.device),
+        device_model=entry.device_model,
+        mode=entry.mode,
+        tenant=account.tenant,
+        project=account.project,
+        queue=account.queue,
+        user=account.user,
+        preemptible=entry.preemptible,
+        from_s=max(0.0, entry.from_s - back_s),
+        to_s=max(0.0, entry.from_s - back_s) + length_s,
+        memory_mib=entry.memory_mib,
+        core_percent=entry.core_percent,
+        allocated_gpu_s=_product(entry.allocated_gpu_s, length_s, entry.core_percent / 100),
+        used_gpu_s=used_s,
+        idle_s=min(entry.idle_s, length_s - used_s),
+        memory_mib_s=_product(entry.memory_mib_s, length_s, entry.memory_mib),
+    )
+    return NumberedUsage(number=entry.number, record=record)
+
+
+def _product(said: float, length_s: float, amount: float) -> float:
+    """What the node says where it is the product but for rounding of its calendar's times, else the product."""
+    product = length_s * amount
+    return said if abs(said - product) <= 1e-3 * max(1.0, amount) else product
+
+
+def _bad(what: str) -> CalabashError:
+    return CalabashError(
+        f"the batch cannot be read: {what}"[:512],
+        reason=Reason.BAD_REQUEST,
+        hint="agents of this version of calabash write it; upgrade the server before the agents",
+    )

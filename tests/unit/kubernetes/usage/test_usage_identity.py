@@ -1,0 +1,141 @@
+"""Who may send usage: the agent of a node, as the API server says, over TLS that the node trusts; and on whose account."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.kubernetes.usage.usage_world import AGENT, NOW_S, ReviewingKube, cluster, granted, interval, reviewed
+
+from calabash.api.collected import UsageBatch
+from calabash.kubernetes.admission.certificates import make_authority, make_serving
+from calabash.kubernetes.admission.run import load, server_context
+from calabash.kubernetes.node.sending import UsageSending, UsageServer
+from calabash.kubernetes.usage.attribution import tenant_of
+from calabash.kubernetes.usage.collection import UsageCollection
+from calabash.kubernetes.usage.identity import REMEMBERED_S, NodeIdentity
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.store import open_store
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        reviewed("n1", user="system:serviceaccount:team:calabash-agent"),
+        reviewed("n1", user="system:node:n1"),
+        reviewed("n1", audience="https://kubernetes.default.svc"),
+        reviewed(),
+        reviewed("n1", "n2"),
+    ],
+)
+def test_a_token_is_refused_that_is_not_of_an_agents_pod_for_this_purpose(status: object) -> None:
+    kube = ReviewingKube()
+    kube.reviews["t"] = status  # type: ignore[assignment]
+    with pytest.raises(CalabashError) as caught:
+        NodeIdentity(kube, AGENT).node_of("Bearer t")
+    assert caught.value.reason is Reason.NOT_AUTHENTICATED
+    assert "Bearer t" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shown", ["", "Bearer", "Bearer ", "Basic bm9kZQ==", "Bearer " + "x" * 20_000, "Bearer ä"])
+def test_what_is_no_token_is_refused_without_a_question(shown: str) -> None:
+    kube = ReviewingKube()
+    with pytest.raises(CalabashError):
+        NodeIdentity(kube, AGENT).node_of(shown)
+    assert kube.asked == 0
+
+
+def test_a_token_is_asked_about_again_when_the_answer_is_old() -> None:
+    kube, now = ReviewingKube(), [0.0]
+    kube.reviews["t"] = reviewed("n1")
+    identity = NodeIdentity(kube, AGENT, now_s=lambda: now[0])
+    assert [identity.node_of("Bearer t") for _ in range(3)] == ["n1"] * 3
+    assert kube.asked == 1
+    now[0] = REMEMBERED_S
+    del kube.reviews["t"]
+    with pytest.raises(CalabashError):
+        identity.node_of("Bearer t")
+
+
+@pytest.mark.parametrize(
+    ("queue", "parents", "account"),
+    [
+        ("vision", {"vision": ""}, ("vision", "default")),
+        ("vision-train", {"vision-train": "vision", "vision": ""}, ("vision", "vision-train")),
+        ("c", {"c": "b", "b": "a"}, ("a", "b")),
+        ("gone", {}, ("gone", "default")),
+        ("x", {"x": "y", "y": "x"}, ("y", "x")),
+    ],
+)
+def test_a_tenant_is_the_topmost_queue_and_a_project_the_next(
+    queue: str, parents: dict[str, str], account: tuple[str, str]
+) -> None:
+    assert tenant_of(queue, parents) == account
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[UsageServer, UsageCollection]]:
+    now = datetime.datetime.now(datetime.UTC)
+    authority = make_authority(now, 30)
+    context = server_context()
+    load(context, make_serving(authority, ("localhost",), now, 10))
+    store = open_store(f"sqlite:///{tmp_path / 'server.db'}")
+    collection = UsageCollection(
+        store,
+        cluster(("p0", "n1")),
+        namespace="calabash-system",
+        listener=socket.create_server(("127.0.0.1", 0)),
+        context=context,
+        now_s=lambda: NOW_S,
+    )
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    (tmp_path / "token").write_text("node:n1\n")
+    stop = threading.Event()
+    thread = threading.Thread(target=collection.run, args=(stop,))
+    port = collection.server.port
+    thread.start()
+    yield (
+        UsageServer(url=f"https://localhost:{port}", authority=tmp_path / "ca.crt", token=tmp_path / "token"),
+        collection,
+    )
+    stop.set()
+    thread.join()
+    store.close()
+
+
+def test_an_agent_sends_over_tls_and_lets_go_of_what_was_taken(
+    served: tuple[UsageServer, UsageCollection], tmp_path: Path
+) -> None:
+    server, _ = served
+    store = open_store(f"sqlite:///{tmp_path / 'agent.db'}")
+    record = granted("n1", 5, "0f8fad5b-d9cb-469f-a165-708677289505", at_s=NOW_S - 600)
+    store.grant(record)
+    store.add_usage([interval(record, NOW_S - 600, NOW_S - 540, 0)])
+    sending = UsageSending.to(server, store.outbox)
+    assert sending.step()
+    assert not sending.step()
+    assert store.outbox.waiting() == 0
+    store.close()
+
+
+def test_a_node_is_told_in_the_servers_words_why_it_is_refused(
+    served: tuple[UsageServer, UsageCollection], tmp_path: Path
+) -> None:
+    server, _ = served
+    (tmp_path / "token").write_text("another")
+    with pytest.raises(CalabashError, match="is not one of system:serviceaccount:calabash-system:calabash-agent"):
+        server.post(UsageBatch(epoch="0" * 32, after=0, entries=()))
+
+
+def test_a_server_that_another_has_signed_is_not_sent_anything(
+    served: tuple[UsageServer, UsageCollection], tmp_path: Path
+) -> None:
+    server, _ = served
+    (tmp_path / "ca.crt").write_bytes(make_authority(datetime.datetime.now(datetime.UTC), 30).certificate)
+    with pytest.raises(CalabashError, match="certificate verify failed") as caught:
+        server.post(UsageBatch(epoch="0" * 32, after=0, entries=()))
+    assert caught.value.reason is Reason.API_DOWN

@@ -1,0 +1,219 @@
+"""Nodes that meter and a server that collects, without a network: databases are real, the API server is one in memory."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from calabash.agent.membership_container import container_allocation
+from calabash.api.collected import AUDIENCE, USAGE_PATH, UsageBatch, UsageTaken
+from calabash.kubernetes.http1 import HttpQuestion
+from calabash.kubernetes.node.sending import UsageSending
+from calabash.kubernetes.usage.collection import UsageCollection
+from calabash.kubernetes.usage.identity import NODE_CLAIM, TOKEN_REVIEW, TokenReview, TokenReviewStatus, TokenReviewUser
+from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
+from calabash.model.device import DeviceUuid, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.seams.kube.memory import MemoryKube
+from calabash.seams.kube.objects import NAMESPACE, POD
+from calabash.seams.kube.resources import QUEUE
+from calabash.seams.store import Store, open_store
+
+SYSTEM = "calabash-system"
+AGENT = f"system:serviceaccount:{SYSTEM}:calabash-agent"
+NOW_S = 1_800_000_000.0
+UIDS = tuple(f"0f8fad5b-d9cb-469f-a165-70867728950{i:x}" for i in range(16))
+
+
+class ReviewingKube(MemoryKube):
+    """An API server in memory that knows tokens: ``node:NAME`` is an agent's on that node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reviews: dict[str, TokenReviewStatus] = {}
+        self.asked = 0
+        self.uids = dict(enumerate(UIDS))  # of pod pI
+
+    def create(self, kind: Any, obj: Any, namespace: str = "") -> Any:
+        if kind is not TOKEN_REVIEW:
+            return super().create(kind, obj, namespace)
+        self.asked += 1
+        token = obj["spec"]["token"]
+        if token.startswith("node:"):
+            return TokenReview(status=reviewed(token.removeprefix("node:")))
+        return TokenReview(status=self.reviews.get(token, TokenReviewStatus()))
+
+
+def reviewed(*nodes: str, user: str = AGENT, audience: str = AUDIENCE) -> TokenReviewStatus:
+    """What an API server says of a token of that account, bound to a pod on that node."""
+    found = TokenReviewUser(username=user, extra={NODE_CLAIM: nodes} if nodes else {})
+    return TokenReviewStatus(authenticated=True, user=found, audiences=(audience,))
+
+
+def cluster(*pods: tuple[str, str]) -> ReviewingKube:
+    """With pods ``pI`` in namespace ``team`` on the nodes that are named, in the queue of vision's project."""
+    kube = ReviewingKube()
+    kube.create(QUEUE, {"metadata": {"name": "vision"}, "spec": {}})
+    kube.create(QUEUE, {"metadata": {"name": "vision-train"}, "spec": {"parent": "vision"}})
+    kube.create(NAMESPACE, {"metadata": {"name": "team", "labels": {"calabash.dev/queue": "vision-train"}}})
+    for number, (name, node) in enumerate(pods):
+        spec = {"nodeName": node, "containers": [{"name": "main"}]}
+        made = kube.create(POD, {"metadata": {"name": name, "namespace": "team"}, "spec": spec}, "team")
+        kube.uids[number] = made.metadata.uid
+    return kube
+
+
+@dataclass(slots=True)
+class ServerSide:
+    """The collecting side; ``log`` has every batch that it saw."""
+
+    store: Store
+    kube: ReviewingKube
+    now_s: float = NOW_S
+    log: list[tuple[str, bytes]] = field(default_factory=list)
+    collection: UsageCollection = field(init=False)
+
+    def __post_init__(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.close()  # it is asked without a network
+        self.collection = UsageCollection(
+            self.store, self.kube, namespace=SYSTEM, listener=listener, context=None, now_s=lambda: self.now_s
+        )
+
+    def post(self, node: str, body: bytes) -> UsageTaken:
+        self.log.append((node, body))
+        return self.collection.take(
+            HttpQuestion(method="POST", path=USAGE_PATH, body=body, authorization=f"Bearer node:{node}")
+        )
+
+    def sums(self) -> dict[str, float]:
+        """Seconds by allocation."""
+        return sums_of(self.store.usage())
+
+
+class CutError(CalabashError):
+    """The line is cut."""
+
+    def __init__(self) -> None:
+        super().__init__("the line is cut", reason=Reason.API_DOWN)
+
+
+class NodeSide:
+    """One node: what is metered goes into its database in whole hundredths of a second."""
+
+    def __init__(self, name: str, home: Path, server: ServerSide, *, entries: int = 3) -> None:
+        self.name, self.home, self.server, self._entries = name, home, server, entries
+        self.store = open_store(f"sqlite:///{home / f'{name}.db'}")
+        self.until_s: dict[str, float] = {}
+        self.cut = ""  # "request" or "answer": what of the next exchange is lost
+        self.sending = self.begin()
+
+    def begin(self, **more: Any) -> UsageSending:
+        self.sending = UsageSending(self.store.outbox, self._post, entries=self._entries, **more)
+        return self.sending
+
+    def restart(self) -> None:
+        """As after a kill: all that is known is in the database."""
+        self.store.close()
+        self.store = open_store(f"sqlite:///{self.home / f'{self.name}.db'}")
+        self.begin()
+
+    def reinstall(self) -> None:
+        """Its disk is gone."""
+        self.store.close()
+        for file in self.home.glob(f"{self.name}.db*"):
+            file.unlink()
+        self.store = open_store(f"sqlite:///{self.home / f'{self.name}.db'}")
+        self.begin()
+
+    def grant(self, pod: int, *, at_s: float) -> AllocationRecord:
+        """A container of pod ``pI`` has a slice."""
+        record = granted(self.name, pod, self.server.kube.uids[pod], at_s=at_s)
+        self.store.grant(record)
+        self.until_s[record.id] = at_s
+        return record
+
+    def meter(self, record: AllocationRecord, length_s: float, *, last: bool = False) -> UsageRecord:
+        """The next interval of it, at its end in one transaction with that."""
+        so_far = self.store.usage_book.so_far(record)
+        since_s = self.until_s[record.id]
+        number = so_far.next_sequence if so_far else 0
+        one = interval(record, since_s, since_s + length_s, number)
+        if last:
+            self.store.release(record.id, at=one.to_s, reason="done", explanation="", usage=[one])
+        else:
+            self.store.add_usage([one])
+        self.until_s[record.id] = one.to_s
+        return one
+
+    def drain(self) -> None:
+        """Everything is sent, whatever is lost at first."""
+        while True:
+            try:
+                if not self.sending.step():
+                    return
+            except CutError:
+                continue
+
+    def _post(self, batch: UsageBatch) -> UsageTaken:
+        cut, self.cut = self.cut, ""
+        if cut == "request":
+            raise CutError
+        taken = self.server.post(self.name, msgspec.json.encode(batch))
+        if cut == "answer":
+            raise CutError
+        return taken
+
+
+def granted(node: str, pod: int, uid: str, *, at_s: float) -> AllocationRecord:
+    return AllocationRecord(
+        id=container_allocation(uid, "main"),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(memory_mib=1024, core_percent=25, tenant="team"),
+        placement=Placement(
+            node=NodeName(node),
+            mode=ModeName("vgpu"),
+            slices=(Slice(device=DeviceUuid(f"GPU-{node}"), memory_mib=1024, core_percent=25),),
+        ),
+        user=f"team/p{pod}",
+        created_at=at_s,
+        granted_at=at_s,
+    )
+
+
+def interval(record: AllocationRecord, from_s: float, to_s: float, number: int) -> UsageRecord:
+    part = record.placement.slices[0]
+    length_s = to_s - from_s
+    return UsageRecord(
+        allocation=AllocationId(record.id),
+        sequence=number,
+        device=part.device,
+        device_model="T4",
+        mode=record.placement.mode,
+        tenant=record.request.tenant,
+        queue=record.request.queue,
+        user=record.user,
+        from_s=from_s,
+        to_s=to_s,
+        memory_mib=part.memory_mib,
+        core_percent=part.core_percent,
+        allocated_gpu_s=length_s * part.core_percent / 100,
+        used_gpu_s=length_s / 8,
+        idle_s=length_s / 4,
+        memory_mib_s=length_s * part.memory_mib,
+    )
+
+
+def sums_of(records: Sequence[UsageRecord]) -> dict[str, float]:
+    """Seconds by allocation, to the microsecond; earlier grants of a name count with it."""
+    found: dict[str, list[float]] = {}
+    for one in records:
+        found.setdefault(one.allocation.partition("~")[0][:50], []).append(one.to_s - one.from_s)
+    return {name: round(math.fsum(lengths), 6) for name, lengths in found.items()}
