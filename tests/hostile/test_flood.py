@@ -26,6 +26,14 @@ MEMORY_MIB = 200
 LOG_BYTES = 8 << 20
 
 
+@pytest.fixture(autouse=True)
+def settled(world: HostileWorld) -> None:
+    """What a pool loads once, some seconds after its start, is no part of an attack."""
+    assert world.daemon is not None
+    maps = Path(f"/proc/{world.daemon.pid}/maps")
+    until(lambda: "scipy/optimize" in maps.read_text(), what="the pool to have loaded what its scheduler learns with")
+
+
 def _request(method: str, path: str, body: object = None) -> bytes:
     data = b"" if body is None else json.dumps(body).encode()
     return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data

@@ -23,6 +23,7 @@ from calabash.seams.store.audit import AuditTable
 
 KEY_FILE, HEAD_FILE = "audit.key", "audit.head"
 WAITING_MAX = 10_000
+GATHER_S = 0.2  # what nobody waits for is written together: refusals must not keep the disk busy
 AT_ONCE = 100  # lines that one user may cause in a row, beyond what it changed; then one in each second
 PEOPLE_MAX = 10_000
 PAGE = 1000
@@ -38,6 +39,7 @@ class AuditTrail:
         self._home, self._table, self._clock = home, table, clock
         self._key = _key(home / KEY_FILE)
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue(WAITING_MAX)
+        self._awaited = threading.Event()
         self._people: dict[str, tuple[float, float, int]] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
@@ -48,11 +50,12 @@ class AuditTrail:
     def stop(self) -> None:
         """What was handed over is written."""
         self._waiting.put(None)
+        self._awaited.set()
         self._thread.join(timeout=10)
 
     def add(self, line: AuditLine, *, bounded: bool = False) -> Future[None]:
-        """Hand over a line; the future is done when it is written. ``bounded``: its user may cause only so many of these;
-        beyond that they are counted, and the next line says how many."""
+        """Hand over a line; the future is done when it is written. ``bounded``: nobody waits for it, and its user may
+        cause only so many of these; beyond that they are counted, and the next line says how many."""
         done: Future[None] = Future()
         line = replace(line, at=self._clock.now_s())
         if bounded:
@@ -64,6 +67,8 @@ class AuditTrail:
                 line = replace(line, reason=f"{line.reason} ({left_out} lines of this user left out before)".strip())
         try:
             self._waiting.put_nowait((line, done))
+            if not bounded:
+                self._awaited.set()
         except queue.Full:
             done.set_exception(
                 CalabashError("the audit log cannot be written now", reason=Reason.STORE_UNAVAILABLE, hint="ask again")
@@ -103,6 +108,8 @@ class AuditTrail:
     def _run(self) -> None:
         while True:
             batch = [self._waiting.get()]
+            self._awaited.wait(GATHER_S)
+            self._awaited.clear()
             with suppress(queue.Empty):
                 while len(batch) < PAGE:
                     batch.append(self._waiting.get_nowait())

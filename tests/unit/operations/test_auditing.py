@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -112,3 +112,28 @@ def test_the_key_and_the_head_are_for_the_pool_only(log: AuditTrail, tmp_path: P
         auditing.KEY_FILE: 0o600,
         auditing.HEAD_FILE: 0o600,
     }
+
+
+def test_refusals_are_gathered_and_whoever_waits_for_a_line_is_not_held_up_by_that(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    add = store.audit.add
+
+    def counted(lines: Sequence[AuditLine]) -> None:
+        written.append(len(lines))
+        add(lines)
+
+    monkeypatch.setattr(store.audit, "add", counted)
+    monkeypatch.setattr(auditing, "GATHER_S", 3600.0)
+    log = AuditTrail(tmp_path, store.audit, VirtualClock())
+    log.start()
+    refusals = [log.add(AuditLine(at=0, user="eve", action="GET", outcome=403), bounded=True) for _ in range(20)]
+    assert not any(done.done() for done in refusals)
+    log.add(AuditLine(at=0, user="ann", action="PUT")).result(timeout=30)
+    assert all(done.done() for done in refusals)
+    assert written == [21]
+    log.add(AuditLine(at=0, user="eve", action="GET", outcome=403), bounded=True)
+    log.stop()
+    assert written == [21, 1]
+    assert log.verify()[1] == ""
