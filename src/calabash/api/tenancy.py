@@ -197,6 +197,11 @@ class SessionOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
 
     code: Annotated[str, Meta(max_length=128, description="a login code")] = ""
     subject: Annotated[str, Meta(max_length=512, description="`issuer|sub`; with the gateway's credential only")] = ""
+    name: Annotated[str, Meta(max_length=256, description="what the provider calls the subject")] = ""
+    email: Annotated[str, Meta(max_length=256, description="its verified address")] = ""
+    groups: Annotated[
+        list[Annotated[str, Meta(max_length=256)]], Meta(max_length=1000, description="that the provider says it is in")
+    ] = []
 
 
 class Me(Reply, kw_only=True, frozen=True):

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     API_DOWN = "api_down"
     KUBELET_DOWN = "kubelet_down"
     FOREIGN_PLUGIN = "foreign_plugin"
+    UNREACHABLE = "unreachable"
     # why a request is not placed
     NO_DEVICES = "no_devices"
     TOO_LARGE = "too_large"

@@ -21,8 +21,9 @@ from typing import Self
 import msgspec
 import structlog
 
-from calabash.api.gateway import ConsoleSettings, GatewayOrder
+from calabash.api.gateway import ConsoleSettings, GatewayOrder, checked_oidc
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.files import private_text
 
 SOCKET_FILE = "gateway.sock"
 OFF = "off"
@@ -171,12 +172,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def checked(console: ConsoleSettings) -> ConsoleSettings:
-    """The settings, if they can be. Raises BAD_REQUEST for an address without TLS that others can reach, or no address."""
+    """The settings, if they can be. Raises CalabashError for an address without TLS that others can reach, for no
+    address, and for a provider of identities that cannot be meant or whose secret others can read."""
     host, _, port = console.listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
         raise CalabashError(f"--console {console.listen} is not HOST:PORT", hint="for example 127.0.0.1:7432, or off")
     if bool(console.key) and not console.certificate:
         raise CalabashError("[console] has a key and no certificate", reason=Reason.BAD_FILE, hint="name both")
+    if checked_oidc(console.oidc).client_secret_file:
+        private_text(console.oidc.client_secret_file)
     if not _loopback(host) and not console.certificate and not console.insecure:
         raise CalabashError(
             f"the console at {console.listen} would be reached from other machines without TLS",

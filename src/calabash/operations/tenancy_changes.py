@@ -22,6 +22,7 @@ from calabash.model.tenancy import (
     TokenScope,
     User,
 )
+from calabash.operations.identities import Identities, VouchedIdentity
 from calabash.operations.permission import Permission, account
 from calabash.operations.tenancy import TenancyBook, missing
 from calabash.operations.tokens import IssuedSecret, Tokens
@@ -36,6 +37,7 @@ class TenancyChanges:
         self._tenancy = tenancy
         self._tokens = tokens
         self._permission = permission
+        self.identities = Identities(tenancy)
 
     # -- tenants and projects ----------------------------------------------------------------------------------
 
@@ -165,14 +167,11 @@ class TenancyChanges:
                 raise CalabashError(
                     "only the gateway may vouch for others", reason=Reason.NOT_PERMITTED, hint="use a login code"
                 )
-            found = self._tenancy.people().of_subject(wanted.subject)
-            if found is None:
-                raise CalabashError(
-                    f"nobody here is {wanted.subject[:120]!r}",
-                    reason=Reason.NOT_PERMITTED,
-                    hint="ask an administrator for: calabash user create NAME --subject 'ISSUER|SUB'",
+            user = self.identities.user(
+                VouchedIdentity(
+                    subject=wanted.subject, name=wanted.name, email=wanted.email, groups=tuple(wanted.groups)
                 )
-            user = found.name
+            )
         return self._tokens.issue(user=user, kind=TokenKind.SESSION)
 
     def _require_place(self, who: Principal, tenant: str) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 import structlog
-from litestar import Litestar, Request, Response, get, post
+from litestar import Litestar, Response, get, post
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
@@ -25,7 +25,9 @@ from calabash.server.credentials import (
     session_cookie,
 )
 from calabash.server.flashes import Flash, Flashes
+from calabash.server.going import HTML, Seen, go, here_of, local, next_of
 from calabash.server.guard import headers_of
+from calabash.server.oidc.pages import OidcPages
 from calabash.server.settings import Gateway
 from calabash.server.web.pages import ACTIONS, PAGES
 from calabash.server.web.pages.page import ConsolePage, PageAction, Visit
@@ -33,16 +35,16 @@ from calabash.server.web.rendering import environment, render
 
 log = structlog.get_logger(__name__)
 
-Seen = Request[Any, Any, Any]
-HTML = "text/html"
 FIELDS_MAX = 200
 LOGIN = "/login"
 _STATUS = {
     Reason.BAD_REQUEST: 400,
+    Reason.NOT_AUTHENTICATED: 401,
     Reason.NOT_PERMITTED: 403,
     Reason.NOT_FOUND: 404,
     Reason.USER_LIMIT: 429,
     Reason.POOL_DOWN: 503,
+    Reason.UNREACHABLE: 502,
     Reason.TIMEOUT: 504,
 }
 
@@ -56,12 +58,14 @@ class Site:
         for name in self._templates.list_templates(extensions=["html"]):
             self._templates.get_template(name)  # none is read when rights have been given up
         self._flashes = Flashes()
+        self._oidc = gateway.oidc
 
     def application(self) -> Litestar:
         """The ASGI application of everything but the API and static files."""
         handlers = [self._page(page) for page in PAGES]
         handlers += [self._form(action) for action in ACTIONS]
         handlers += [get(LOGIN)(self.login_page), post(LOGIN)(self.log_in), post("/logout")(self.log_out)]
+        handlers += OidcPages(self._oidc, self.html).handlers() if self._oidc else []
         return Litestar(
             route_handlers=handlers,
             exception_handlers={Exception: self._failed},
@@ -72,9 +76,9 @@ class Site:
 
     async def login_page(self, request: Seen) -> Response[str]:
         """Where a login link leads; its code stands behind the #, which browsers do not send."""
-        return self._html(
-            "login.html", request, {"page": {"title": "Log in", "section": ""}, "next": _next(request), "oidc": ""}
-        )
+        oidc = self._oidc.name if self._oidc else ""
+        shown = {"page": {"title": "Log in", "section": ""}, "next": next_of(request), "oidc": oidc}
+        return self.html("login.html", request, {**shown, "left": "left" in request.query_params})
 
     async def log_in(self, request: Seen) -> Response[str]:
         """A code for a session."""
@@ -83,18 +87,19 @@ class Site:
         body = msgspec.json.encode(SessionOrder(code=given.get("code", "")[:128].strip()))
         asked = self._gateway.pool.ask("POST", "/v1/sessions", body, token=self._gateway.credential)
         session = decoded(await asked, IssuedTokenReply)
-        return self.begin_session(request, session.secret, to=_local(given.get("next", "")))
+        return self.begin_session(request, session.secret, to=local(given.get("next", "")))
 
     def begin_session(self, request: Seen, secret: str, *, to: str) -> Response[str]:
         """Give the browser its session and send it on."""
         cookie = session_cookie(secret, secure=request.scope["scheme"] == "https")
-        return _go(request, to, {"set-cookie": cookie})
+        return go(request, to, {"set-cookie": cookie})
 
     async def log_out(self, request: Seen) -> Response[str]:
         """End the session, at the pool too."""
         credential, _ = await self._posted(request)
         await self._gateway.pool.ask("DELETE", "/v1/sessions/current", token=credential.token)
-        return _go(request, LOGIN, {"set-cookie": session_cookie("", secure=request.scope["scheme"] == "https")})
+        to = f"{LOGIN}?left" if self._oidc else LOGIN
+        return go(request, to, {"set-cookie": session_cookie("", secure=request.scope["scheme"] == "https")})
 
     def _page(self, page: ConsolePage) -> HTTPRouteHandler:
         async def show(request: Seen) -> Response[Any]:
@@ -105,7 +110,7 @@ class Site:
             if request.query_params.get("format") == "json":
                 return Response(msgspec.json.encode(shown), media_type="application/json")
             flash = self._flashes.take(credential.token)
-            return self._html(page.template, request, {**shown, "page": page, "me": me, "flash": flash}, credential)
+            return self.html(page.template, request, {**shown, "page": page, "me": me, "flash": flash}, credential)
 
         show.__name__ = f"show_{page.template.partition('.')[0]}"
         return get(page.path)(show)
@@ -118,7 +123,7 @@ class Site:
             outcome = await action.act(self._visit(request, visitor, me), given)
             if outcome.said or outcome.secret:
                 self._flashes.keep(credential.token, Flash(said=outcome.said, secret=outcome.secret))
-            return _go(request, _local(outcome.to))
+            return go(request, local(outcome.to))
 
         return post(action.path)(act)
 
@@ -145,7 +150,7 @@ class Site:
         require_csrf(credential, headers.get(CSRF_HEADER) or given.get("csrf", ""))
         return credential, given
 
-    def _html(
+    def html(
         self,
         template: str,
         request: Seen,
@@ -153,6 +158,7 @@ class Site:
         credential: Credential | None = None,
         status: int = 200,
     ) -> Response[str]:
+        """A page made of a template."""
         every = {
             "static": self._gateway.static.url,
             "csrf": credential.csrf if credential else "",
@@ -166,15 +172,16 @@ class Site:
 
     def _failed(self, request: Seen, error: Exception) -> Response[Any]:
         """What went wrong as a page; whoever is logged in no more is asked to log in."""
-        if isinstance(error, SignedOutError) and request.scope["path"] != LOGIN:
+        if isinstance(error, SignedOutError) and not request.scope["path"].startswith(LOGIN):
             expired = {"set-cookie": session_cookie("", secure=request.scope["scheme"] == "https")}
-            return _go(request, f"{LOGIN}?next={quote(_here(request), safe='/')}", expired)
+            return go(request, f"{LOGIN}?next={quote(here_of(request), safe='/')}", expired)
         status, failure = _told(error)
         if request.query_params.get("format") == "json":
             content = {"reason": str(failure.reason), "message": failure.message, "hint": failure.hint}
             return Response(content, status_code=status, media_type="application/json")
-        shown = {"page": {"title": "That did not work", "section": ""}, "failure": failure, "back": "/"}
-        return self._html("failure.html", request, shown, status=status)
+        back = LOGIN if request.scope["path"].startswith(LOGIN) else "/"
+        shown = {"page": {"title": "That did not work", "section": ""}, "failure": failure, "back": back}
+        return self.html("failure.html", request, shown, status=status)
 
 
 def _told(error: Exception) -> tuple[int, CalabashError]:
@@ -185,27 +192,6 @@ def _told(error: Exception) -> tuple[int, CalabashError]:
         return error.status_code, CalabashError(f"there is no such page ({error.detail})", reason=reason)
     log.error("a page failed unexpectedly", exc_info=error)
     return 500, CalabashError("the console failed unexpectedly", reason=Reason.CONFLICT, hint="see the pool's log")
-
-
-def _go(request: Seen, to: str, headers: Mapping[str, str] | None = None) -> Response[str]:
-    """To another page; htmx wants to be told in its own way."""
-    if request.headers.get("hx-request") == "true":
-        return Response("", status_code=200, media_type=HTML, headers={"hx-redirect": to, **(headers or {})})
-    return Response("", status_code=303, media_type=HTML, headers={"location": to, **(headers or {})})
-
-
-def _here(request: Seen) -> str:
-    return str(request.scope["path"]) if request.scope["method"] == "GET" else "/"
-
-
-def _next(request: Seen) -> str:
-    return _local(request.query_params.get("next", ""))
-
-
-def _local(path: str) -> str:
-    """A page of ours, whatever was asked for: never another site."""
-    plain = path.isprintable() and "\\" not in path
-    return path if plain and path.startswith("/") and not path.startswith("//") else "/"
 
 
 async def _fields(request: Seen) -> dict[str, str]:

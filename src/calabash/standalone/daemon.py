@@ -27,6 +27,7 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.fairness import Fairness
 from calabash.operations.gateway import OFF, ConsoleDoor, gateway_socket
 from calabash.operations.housekeeping import Housekeeper
+from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
 from calabash.operations.logs import LOG_FILE, configure
 from calabash.operations.permission import Permission
@@ -39,7 +40,7 @@ from calabash.seams.gpu.protocol import DriverOptions
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.files import free_bytes
 from calabash.seams.pool.client import socket_path
-from calabash.seams.store import open_store
+from calabash.seams.store import Store, open_store
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
 from calabash.standalone.home import DATABASE_FILE, own_home
@@ -136,9 +137,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     everybody = agent.snapshot().membership == "kernel"
     tenancy = TenancyBook(store.tenancy)
     permission = Permission(os.geteuid(), everybody=everybody, people=tenancy.people)
-    pool = Pool(
-        agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user
-    )
+    pool = _pool(agent, store, permission, tenancy, settings)
     stack.callback(pool.billing.close)
     fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
     door = stack.enter_context(_console(arguments, settings.console))
@@ -182,6 +181,14 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     server = Server(listeners, fairness, token_socket=token_socket)
     server.run(application(pool, context, audit=audit, fairness=fairness, stop=server.stop))
     log.info("pool is down")
+
+
+def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: TenancyBook, settings: Settings) -> Pool:
+    pool = Pool(
+        agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user
+    )
+    pool.changes.identities = Identities(tenancy, settings.console.oidc)
+    return pool
 
 
 def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleDoor:

@@ -14,6 +14,7 @@ from calabash.api.replies import Status
 from calabash.api.tenancy import IssuedTokenReply, Me
 from calabash.seams.pool.streams import PoolAnswer, PoolStreams
 from calabash.server.application import gateway_application
+from calabash.server.oidc.login import OidcLogin
 from calabash.server.settings import Gateway
 
 SESSION = "cal_abcdefghjk_session"
@@ -40,6 +41,7 @@ class Shown:
     status: int
     headers: Mapping[str, str]
     content: bytes
+    cookies: tuple[str, ...] = ()
 
     def json(self) -> Any:
         return msgspec.json.decode(self.content)
@@ -54,6 +56,7 @@ class PoolStandIn(PoolStreams):
         empty = {"items": [], "next": ""}
         self.answers: dict[str, Any] = {"/v1/queues": {"items": []}, "/v1/allocations": empty, "/v1/status": STATUS}
         self.tokens = {SESSION, GATEWAY}
+        self.subjects: set[str] = set()
 
     async def ask(
         self,
@@ -69,16 +72,23 @@ class PoolStandIn(PoolStreams):
         if token not in self.tokens:
             return _answer(401, {"reason": "not_authenticated", "message": "the token is not known", "hint": ""})
         if (method, path) == ("POST", "/v1/sessions"):
-            if msgspec.json.decode(body).get("code") != CODE:
-                return _answer(401, {"reason": "not_authenticated", "message": "the token is not known", "hint": ""})
-            issued = IssuedTokenReply(id="x", user="ann", kind="session", scopes=[], expires_at=9.0, secret=SESSION)
-            return _answer(201, issued)
+            return self._session(token, msgspec.json.decode(body))
         if path == "/v1/me":
             me = Me(user="ann", uid=-1, token="x", kind="session", scopes=[], own="", roles=[], may=[], tenants=[])
             return _answer(200, me)
         if path in self.answers:
             return _answer(200, self.answers[path])
         return _answer(404, {"reason": "not_found", "message": f"no {path}", "hint": ""})
+
+    def _session(self, token: str, order: Mapping[str, Any]) -> PoolAnswer:
+        known = order.get("subject") in self.subjects if token == GATEWAY else False
+        if order.get("subject") and not known:
+            hint = "ask an administrator"
+            return _answer(403, {"reason": "not_permitted", "message": "you have no account here", "hint": hint})
+        if not known and order.get("code") != CODE:
+            return _answer(401, {"reason": "not_authenticated", "message": "the token is not known", "hint": ""})
+        issued = IssuedTokenReply(id="x", user="ann", kind="session", scopes=[], expires_at=9.0, secret=SESSION)
+        return _answer(201, issued)
 
 
 def _answer(status: int, content: Any) -> PoolAnswer:
@@ -92,9 +102,11 @@ class GatewayWorld:
     settings: ConsoleSettings = field(default_factory=ConsoleSettings)
     pool: PoolStandIn = field(default_factory=PoolStandIn)
     application: Any = None
+    oidc: OidcLogin | None = None
 
     def __post_init__(self) -> None:
-        self.application = gateway_application(Gateway.of(self.settings, self.pool, credential=GATEWAY))
+        made = Gateway.of(self.settings, self.pool, credential=GATEWAY)
+        self.oidc, self.application = made.oidc, gateway_application(made)
 
     def __call__(
         self,
@@ -141,7 +153,9 @@ class GatewayWorld:
         await self.application(scope, receive, send)
         start = sent[0]
         shown = {name.decode().lower(): value.decode() for name, value in start["headers"]}
-        return Shown(status=start["status"], headers=shown, content=b"".join(m.get("body", b"") for m in sent[1:]))
+        cookies = tuple(value.decode() for name, value in start["headers"] if name.lower() == b"set-cookie")
+        content = b"".join(m.get("body", b"") for m in sent[1:])
+        return Shown(status=start["status"], headers=shown, content=content, cookies=cookies)
 
 
 def strict(**bounds: int) -> GatewayWorld:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
 
+SECRET_BYTES_MAX = 4096
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -106,3 +107,20 @@ def disk_full_is_a_reason(what: str) -> Iterator[None]:
             reason=Reason.DISK_FULL,
             hint="free some space; running programs are not affected",
         ) from error
+
+
+def private_text(path: str) -> str:
+    """A secret in a file of its own, without blanks around it. Raises BAD_FILE for one that others can read."""
+    try:
+        with open(path, "rb") as source:
+            open_to = os.fstat(source.fileno()).st_mode & 0o077
+            secret = source.read(SECRET_BYTES_MAX).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalabashError(f"the secret in {path} cannot be read: {error}", reason=Reason.BAD_FILE) from None
+    if open_to or not secret:
+        raise CalabashError(
+            f"{path} {'can be read by others' if open_to else 'is empty'}",
+            reason=Reason.BAD_FILE,
+            hint=f"chmod 600 {path}" if open_to else "write the secret into it",
+        )
+    return secret

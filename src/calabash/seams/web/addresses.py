@@ -1,0 +1,64 @@
+"""Which addresses may be reached for somebody who is not trusted with the pool's network: what everybody can reach anyway."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from calabash.model.errors import CalabashError, Reason
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressRule:
+    """Public addresses, and those in ``allowed``; ``everything`` for whoever an administrator of the platform named."""
+
+    allowed: tuple[Network, ...] = ()
+    everything: bool = False
+
+    def named(self, address: Address) -> bool:
+        """Whether an administrator allowed it by name."""
+        return self.everything or any(
+            meant in network
+            for network in self.allowed
+            for meant in _meant(address)
+            if meant.version == network.version
+        )
+
+    def permits(self, address: Address) -> bool:
+        """Whether it may be reached. An address that carries another one inside is as good as both."""
+        return self.named(address) or all(_public(meant) for meant in _meant(address))
+
+
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Networks or single addresses. Raises CalabashError(BAD_FILE) that names the wrong one."""
+    found = []
+    for text in texts:
+        try:
+            found.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise CalabashError(
+                f"{text!r} is no network: {error}", reason=Reason.BAD_FILE, hint="for example 10.20.0.0/16 or 10.20.0.5"
+            ) from None
+    return tuple(found)
+
+
+def _public(address: Address) -> bool:
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def _meant(address: Address) -> tuple[Address, ...]:
+    """The address, and the one of the older protocol that it leads to."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return (address,)
+    if address.ipv4_mapped is not None:
+        return (address.ipv4_mapped,)
+    inner = [address.sixtofour, *(address.teredo or ())]
+    if address in _NAT64:
+        inner.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    return (address, *(one for one in inner if one is not None))

@@ -1,0 +1,139 @@
+"""The way of a browser through a login at the provider: out with a fresh attempt, back with a code, in with a session.
+
+The page that a browser comes back to is not answered with a redirect: a browser would take what follows for a part of the
+provider's page still, and keep the session's cookie, which is for this site alone, to itself. It is answered with a page that
+leads on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from calabash.api.gateway import OidcSettings
+from calabash.api.tenancy import IssuedTokenReply, SessionOrder
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.host.files import private_text
+from calabash.seams.pool.streams import PoolStreams
+from calabash.seams.web import AddressRule, WebClient
+from calabash.server.asking import decoded
+from calabash.server.oidc.attempt import Attempts, LoginAttempt, cookie_of_attempt
+from calabash.server.oidc.provider import Provider
+from calabash.server.oidc.token import load_algorithms
+
+BEGIN, BACK, END = "/login/oidc", "/login/oidc/callback", "/login/oidc/end"
+GROUPS_MAX = 1000
+NAME_CHARACTERS_MAX = 256
+
+
+class OidcLogin:
+    """Logging in at one provider.
+
+    Args:
+        credential: the gateway's own, by which the pool believes it.
+
+    Raises CalabashError(BAD_FILE) for a secret or an authority that cannot be read.
+    """
+
+    def __init__(self, settings: OidcSettings, pool: PoolStreams, *, credential: str) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._pool, self._credential = pool, credential
+        self._attempts = Attempts(hashlib.sha256(b"calabash login " + credential.encode()).digest())
+        web = WebClient(rule=AddressRule(everything=True), authority=settings.authority)
+        secret = private_text(settings.client_secret_file) if settings.client_secret_file else ""
+        self._provider = Provider(settings, secret, web)
+        load_algorithms()
+
+    async def away(self, *, to: str, here: str) -> tuple[str, LoginAttempt]:
+        """Where the browser goes, and the attempt that it is bound to. ``here``: where it finds the console."""
+        described = await self._provider.description()
+        attempt = self._attempts.begin(to=to, now_s=time.time())
+        asked = {
+            "response_type": "code",
+            "client_id": self._settings.client_id,
+            "redirect_uri": self._redirect(here),
+            "scope": " ".join(dict.fromkeys(("openid", *self._settings.scopes))),
+            "state": attempt.state,
+            "nonce": attempt.nonce,
+            "code_challenge": attempt.challenge,
+            "code_challenge_method": "S256",
+        }
+        return _with(described.authorization_endpoint, asked), attempt
+
+    def cookie(self, attempt: LoginAttempt, *, secure: bool) -> str:
+        """The header that binds the browser to it."""
+        return self._attempts.cookie(attempt, secure=secure)
+
+    async def session(
+        self, query: Mapping[str, str], headers: Mapping[str, str], *, here: str, secure: bool
+    ) -> tuple[str, str]:
+        """Whoever comes back: the session's secret, and the page to go to. Raises CalabashError."""
+        attempt = self._attempts.take(_cookie(headers, secure=secure), query.get("state", ""), now_s=time.time())
+        described = await self._provider.description()
+        issuer = query.get("iss", "")
+        if issuer != described.issuer and (issuer or described.authorization_response_iss_parameter_supported):
+            raise CalabashError(
+                "the answer comes from another provider", reason=Reason.NOT_AUTHENTICATED, hint="log in again"
+            )
+        if not query.get("code") or "error" in query:
+            said = "".join(c if c.isprintable() else "?" for c in query.get("error", "no code"))[:80]
+            raise CalabashError(
+                f"the provider did not log you in: {said}", reason=Reason.NOT_AUTHENTICATED, hint="log in again"
+            )
+        claims = await self._provider.claims(
+            query["code"], verifier=attempt.verifier, nonce=attempt.nonce, redirect=self._redirect(here)
+        )
+        asked = await self._pool.ask(
+            "POST", "/v1/sessions", msgspec.json.encode(self._order(claims)), token=self._credential
+        )
+        return decoded(asked, IssuedTokenReply).secret, attempt.to
+
+    async def end(self, *, here: str) -> str:
+        """Where the browser ends its session at the provider; empty: the provider has no such page."""
+        described = await self._provider.description()
+        if not described.end_session_endpoint:
+            return ""
+        asked = {"client_id": self._settings.client_id, "post_logout_redirect_uri": f"{self._url(here)}/login"}
+        return _with(described.end_session_endpoint, asked)
+
+    def _order(self, claims: Mapping[str, Any]) -> SessionOrder:
+        named = claims.get(self._settings.groups_claim)
+        groups = [named] if isinstance(named, str) else named if isinstance(named, list) else []
+        verified = claims.get("email_verified") is True
+        return SessionOrder(
+            subject=f"{self._settings.issuer}|{claims['sub']}",
+            name=_words(claims.get("preferred_username") or claims.get("name")),
+            email=_words(claims.get("email")) if verified else "",
+            groups=[g for g in groups if isinstance(g, str) and 0 < len(g) <= NAME_CHARACTERS_MAX][:GROUPS_MAX],
+        )
+
+    def _url(self, here: str) -> str:
+        return self._settings.url.rstrip("/") or here
+
+    def _redirect(self, here: str) -> str:
+        return self._url(here) + BACK
+
+
+def _with(url: str, asked: Mapping[str, str]) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}"
+
+
+def _cookie(headers: Mapping[str, str], *, secure: bool) -> str:
+    jar = SimpleCookie()
+    try:
+        jar.load(headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    morsel = jar.get(cookie_of_attempt(secure=secure))
+    return morsel.value if morsel is not None else ""
+
+
+def _words(said: object) -> str:
+    return said[:NAME_CHARACTERS_MAX] if isinstance(said, str) and said.isprintable() else ""
