@@ -3,11 +3,12 @@
  *
  * Each session is a process, whose way to the program is memory: the beginning of a recording, then what this and other
  * recordings say after it, of which some frames are changed, dropped, said twice or exchanged. A malformed frame, which ends
- * a worker, is left out here and the session goes on. It may end as it likes, but not by a signal and not by a sanitizer. Beside all of them one process holds memory full of a secret; sessions are told
- * its addresses and handles and try them, and must neither be given the secret nor change it.
+ * a worker, is left out here and the session goes on. It may end as it likes, but not by a signal and not by a sanitizer. Beside all of
+ * them one process holds memory full of a secret; sessions are told its addresses and handles and try them, and must neither be given
+ * the secret nor change it. Some sessions run side by side, for most of a session is waiting for the card.
  *
- * Prints how many frames were read by workers and how many of them were changed; ends with 1 at the first session that did not end well,
- * with its number, which as SEED repeats it.
+ * Prints how many frames were read by workers and how many of them were changed; ends with 1 when a session did not end well, with its
+ * number, which as SEED repeats it alone.
  */
 #define _GNU_SOURCE
 #include "remote/wire/frame.h"
@@ -26,6 +27,7 @@
 #define FRAMES_MAX   1536
 #define SAID_MAX     (24u << 20)
 #define BEGINNING    2 /* frames of a recording that begin a session */
+#define SIDE_BY_SIDE 6
 #define STILL_US     250000 /* without reading a frame, then a session is stopped: a kernel may run for ever */
 #define SANITIZER    99
 #define LEAKED       98
@@ -184,8 +186,8 @@ static size_t receive_said(struct cb_stream *s, void *into, size_t room, bool wa
 {
     (void)s, (void)wait;
     if (next < frame_count && taken == (next ? frame[next - 1].end : 0)) { /* one at a time, so that we know which */
-        read_by->frames++;
-        read_by->changed += frame[next].changed;
+        __atomic_fetch_add(&read_by->frames, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&read_by->changed, frame[next].changed, __ATOMIC_RELAXED);
         next++;
     }
     size_t there = (next ? frame[next - 1].end : said_bytes) - taken, here = there < room ? there : room;
@@ -298,12 +300,12 @@ void __asan_on_error(void)
 
 static void look_whether_still(int number)
 {
-    static uint64_t before;
-    if (read_by->frames == before) {
+    static size_t before;
+    if (next == before) {
         signal(number, SIG_DFL);
         kill(getpid(), number);
     }
-    before = read_by->frames;
+    before = next;
 }
 
 static _Noreturn void be_worker(void)
@@ -334,12 +336,51 @@ static size_t read_recordings(const char *path)
     return recording_count;
 }
 
-/* How it ended; a kernel that was told to run for ever is stopped, which is no fault. */
-static bool ended_well(int status, uint64_t *stopped)
+/* ---- sessions side by side ---- */
+
+static struct {
+    pid_t pid;
+    uint64_t number;
+} session[SIDE_BY_SIDE];
+static size_t running;
+static uint64_t stopped;
+
+static _Noreturn void give_up(const char *why, uint64_t number)
 {
+    printf("%s %llu\n", why, (unsigned long long)number);
+    exit(1); /* the others end with us */
+}
+
+static void start(uint64_t number)
+{
+    state = (number + 1) * 0x9e3779b97f4a7c15ull;
+    compose();
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        be_worker();
+    }
+    if (child < 0) give_up("no process for session", number);
+    session[running].pid = child;
+    session[running++].number = number;
+}
+
+/* It may have been stopped: a kernel that was told to run for ever is no fault. */
+static void await_one(void)
+{
+    int status;
+    pid_t child = wait(&status);
+    size_t i = 0;
+    while (i < running && session[i].pid != child)
+        i++;
+    if (i == running) give_up("the holder of the secret ended before session", session[0].number);
     bool late = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
-    *stopped += late;
-    return late || (WIFEXITED(status) && WEXITSTATUS(status) != SANITIZER && WEXITSTATUS(status) != LEAKED);
+    stopped += late;
+    if (!late && (!WIFEXITED(status) || WEXITSTATUS(status) == SANITIZER || WEXITSTATUS(status) == LEAKED)) {
+        printf("status %x: ", (unsigned)status);
+        give_up("this did not end well: session", session[i].number);
+    }
+    session[i] = session[--running];
 }
 
 int main(int argc, char **argv)
@@ -352,20 +393,16 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof secret; i++)
         secret[i] = (uint8_t)any();
     if (!start_other()) return 2;
-    uint64_t stopped = 0, seed = strtoull(argv[2], NULL, 10), sessions = strtoull(argv[3], NULL, 10);
+    uint64_t seed = strtoull(argv[2], NULL, 10), sessions = strtoull(argv[3], NULL, 10);
     for (uint64_t i = 0; i < sessions; i++) {
-        int status;
-        state = (seed + i + 1) * 0x9e3779b97f4a7c15ull;
-        compose();
-        pid_t child = fork();
-        if (child == 0) be_worker();
-        if (child < 0 || waitpid(child, &status, 0) != child) return 2;
-        bool look = i % LOOK_EVERY == LOOK_EVERY - 1 || i + 1 == sessions;
-        if (!ended_well(status, &stopped) || (look && !other_is_well())) {
-            printf("session %llu ended with status %x\n", (unsigned long long)(seed + i), status);
-            return 1;
-        }
+        start(seed + i);
+        while (running == SIDE_BY_SIDE)
+            await_one();
+        if (i % LOOK_EVERY == LOOK_EVERY - 1 && !other_is_well()) give_up("the secret of another was changed in one up to", seed + i);
     }
+    while (running)
+        await_one();
+    if (!other_is_well()) give_up("the secret of another was changed in one up to", seed + sessions - 1);
     printf("%llu frames, %llu of them changed, in %llu sessions, %llu of them stopped\n",
            (unsigned long long)read_by->frames, (unsigned long long)read_by->changed, (unsigned long long)sessions,
            (unsigned long long)stopped);

@@ -1,7 +1,8 @@
 """The worker under sanitizers of addresses and undefined behaviour, told what programs say, changed in many ways.
 
 As a module it goes on for as many frames as are asked for: ``python -m tests.native.remote_fuzzing --frames 100000``. A session
-that does not end well is told with its number and ends it. The simulated driver behind the worker is under sanitizers then too.
+that does not end well is told with its number; frames of its batch do not count. The simulated driver behind the worker is
+under sanitizers then too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-
 NOT_HERE = {"session", "main", "host", "children", "control", "greeting", "remote"}
 GENERATED = ("remote/remote_worker.o", "remote/remote_nvml_worker.o", "api/cuda_resolve.o", "image/bytes.o")
 RECORDING_MAX = 1 << 20
-BATCH_SESSIONS = 128
+BATCH_SESSIONS = 512
 
 
 class Recorder(Line):
@@ -138,22 +139,32 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=1_000_000, help="changed ones")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     asked = parser.parse_args()
-    said = changed = sessions = 0
+    said = changed = sessions = faults = 0
     with tempfile.TemporaryDirectory() as scratch:
         node = CudaNode(Path(scratch) / "node.state", "A100-40GB,T4")
         record(node, Path(scratch) / "recording")
         built_fuzzer = fuzzer()
+        driver = str(sanitized())
         while changed < asked.frames:
-            more = feed(
-                built_fuzzer,
-                Path(scratch) / "recording",
-                node,
-                seed=asked.seed + sessions,
-                sessions=BATCH_SESSIONS,
-                LD_LIBRARY_PATH=str(sanitized()),
+            seed, sessions = asked.seed + sessions, sessions + BATCH_SESSIONS
+            try:
+                more = feed(
+                    built_fuzzer,
+                    Path(scratch) / "recording",
+                    node,
+                    seed=seed,
+                    sessions=BATCH_SESSIONS,
+                    LD_LIBRARY_PATH=driver,
+                )
+            except SessionFailedError as failed:
+                faults += 1
+                print(failed, flush=True)
+                continue
+            said, changed = said + more[0], changed + more[1]
+            print(
+                f"seed {asked.seed}: {said} frames, {changed} of them changed, in {sessions} sessions, {faults} faults",
+                flush=True,
             )
-            said, changed, sessions = said + more[0], changed + more[1], sessions + BATCH_SESSIONS
-            print(f"seed {asked.seed}: {said} frames, {changed} of them changed, in {sessions} sessions", flush=True)
         node.close()
 
 

@@ -53,7 +53,7 @@ def compile_sanitized(directory: Path) -> None:
     )
     readers = [str(p) for p in sources if p.parent.name == "image"]
     compile_all(directory / "sim_cuda_fuzz", *include, str(ROOT / "tests" / "native" / "sim_cuda_fuzz.c"), *readers)
-    for name in ("sim_cuda_memory", "sim_cuda_order"):
+    for name in ("sim_cuda_memory", "sim_cuda_order", "sim_cuda_ends"):
         compile_all(
             directory / name, str(ROOT / "tests" / "native" / f"{name}.c"), str(directory / "libcuda.so.1"), "-lm"
         )
@@ -72,6 +72,20 @@ def test_every_check_passes_under_the_sanitizers(tmp_path: Path, name: str, chec
             [directory / name, check], capture_output=True, text=True, env=environment, timeout=60, check=False
         )
         assert done.returncode == 0, f"{check}: exit {done.returncode}\n{done.stderr[-4000:]}"
+
+
+def test_a_context_ends_while_another_thread_uses_what_is_in_it(tmp_path: Path) -> None:
+    node = CudaNode(tmp_path / "node.state", "T4")
+    environment = node.environment(LD_LIBRARY_PATH=str(sanitized()), ASAN_OPTIONS="detect_leaks=0")
+    done = subprocess.run(
+        [sanitized() / "sim_cuda_ends", "400"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def test_damaged_images_of_every_kind_are_read_within_their_bounds() -> None:

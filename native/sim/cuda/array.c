@@ -11,6 +11,9 @@
 #include "sim/cuda/space.h"
 #include "sim/cuda/work.h"
 
+/* An end of an array, by the program or with its context: whoever holds this finds the handle alive, and so its memory. */
+static pthread_mutex_t ends = PTHREAD_MUTEX_INITIALIZER;
+
 struct mipmap {
     struct object object;
     uint32_t levels;
@@ -66,8 +69,11 @@ static CUresult make(struct context *c, const CUDA_ARRAY3D_DESCRIPTOR *d, struct
     return CUDA_SUCCESS;
 }
 
+/* With the lock, but for one that nobody knows yet. One whose context is ending is left to that: array_forget() follows. */
 static void drop(struct array *a)
 {
+    a->mipmap = NULL;
+    if (!memory_claim(a->range)) return;
     memory_drop(a->range);
     object_free(a);
 }
@@ -109,8 +115,11 @@ EXPORT CUresult cuArrayDestroy(CUarray hArray)
     OK_OR_RETURN(get(hArray, &a));
     if (a->mipmap) return CUDA_ERROR_INVALID_VALUE;
     context_synchronize(context_current());
-    drop(a);
-    return CUDA_SUCCESS;
+    pthread_mutex_lock(&ends);
+    bool alive = object_get(hArray, KIND_ARRAY);
+    if (alive) drop(a);
+    pthread_mutex_unlock(&ends);
+    return alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
@@ -139,8 +148,12 @@ EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *mem
     OK_OR_RETURN(get(array, &a));
     if (!memoryRequirements) return CUDA_ERROR_INVALID_VALUE;
     if (!device_get(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = a->range->charged, .alignment = 512};
-    return CUDA_SUCCESS;
+    pthread_mutex_lock(&ends);
+    bool alive = object_get(array, KIND_ARRAY);
+    if (alive)
+        *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = a->range->charged, .alignment = 512};
+    pthread_mutex_unlock(&ends);
+    return alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* ---- mipmapped arrays: one array a level ---- */
@@ -159,11 +172,13 @@ static void drop_levels(struct mipmap *m)
 
 void array_forget(struct array *a)
 {
+    pthread_mutex_lock(&ends);
     struct mipmap *m = a->mipmap;
     for (uint32_t i = 0; m && i < m->levels; i++)
         m->level[i]->mipmap = NULL;
     if (m) object_free(m);
     object_free(a);
+    pthread_mutex_unlock(&ends);
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
@@ -206,7 +221,7 @@ EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray 
                                          unsigned int level)
 {
     CONTEXT_OR_RETURN(c);
-    struct mipmap *m = object_get(hMipmappedArray, KIND_MIPMAP);
+    const struct mipmap *m = object_get(hMipmappedArray, KIND_MIPMAP);
     if (!m) return CUDA_ERROR_INVALID_HANDLE;
     if (!pLevelArray || level >= m->levels) return CUDA_ERROR_INVALID_VALUE;
     *pLevelArray = (CUarray)m->level[level];
@@ -216,25 +231,29 @@ EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray 
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
     CONTEXT_OR_RETURN(c);
-    struct mipmap *m = object_get(hMipmappedArray, KIND_MIPMAP);
-    if (!m) return CUDA_ERROR_INVALID_HANDLE;
+    if (!object_get(hMipmappedArray, KIND_MIPMAP)) return CUDA_ERROR_INVALID_HANDLE;
     context_synchronize(c);
-    drop_levels(m);
-    return CUDA_SUCCESS;
+    pthread_mutex_lock(&ends);
+    struct mipmap *m = object_get(hMipmappedArray, KIND_MIPMAP);
+    if (m) drop_levels(m);
+    pthread_mutex_unlock(&ends);
+    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
                                                       CUmipmappedArray mipmap, CUdevice device)
 {
-    const struct mipmap *m = object_get(mipmap, KIND_MIPMAP);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!m) return CUDA_ERROR_INVALID_HANDLE;
+    if (!object_get(mipmap, KIND_MIPMAP)) return CUDA_ERROR_INVALID_HANDLE;
     if (!memoryRequirements) return CUDA_ERROR_INVALID_VALUE;
     if (!device_get(device)) return CUDA_ERROR_INVALID_DEVICE;
     *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.alignment = 512};
-    for (uint32_t i = 0; i < m->levels; i++)
+    pthread_mutex_lock(&ends);
+    const struct mipmap *m = object_get(mipmap, KIND_MIPMAP);
+    for (uint32_t i = 0; m && i < m->levels; i++)
         memoryRequirements->size += m->level[i]->range->charged;
-    return CUDA_SUCCESS;
+    pthread_mutex_unlock(&ends);
+    return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* ---- textures and surfaces ---- */

@@ -154,6 +154,10 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct context *c = object_get(ctx, KIND_CONTEXT);
     if (!c || c->primary || c->parent) return CUDA_ERROR_INVALID_CONTEXT;
+    uint64_t not_yet = 0;
+    if (!__atomic_compare_exchange_n(&c->ending_ns, &not_yet, sim_now(), false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return CUDA_ERROR_INVALID_CONTEXT; /* another thread is at it */
     if (context_top() == c) context_pop();
     context_deactivate(c);
     object_free(c);

@@ -118,9 +118,9 @@ void context_deactivate(struct context *c)
     memory_drop_context(c);
     queue_close(&process.sim, c->queue);
     sim_refund(&process.sim, d->index, context_bytes(c), true);
+    pthread_mutex_lock(&c->lock);
     free(c->marks);
-    pthread_mutex_destroy(&c->lock);
-    pthread_cond_destroy(&c->changed);
     c->marks = NULL;
-    c->queue = -1;
+    pthread_mutex_unlock(&c->lock);
+    /* Another thread that was waiting in it may still look at the lock and the place of the queue: both stay. */
 }

@@ -14,6 +14,7 @@ static struct function *get(const void *handle)
 }
 
 #define FUNCTION_OR_RETURN(f, handle)                      \
+    MODULES_HELD;                                          \
     struct function *f = get(handle);                      \
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!f) return CUDA_ERROR_INVALID_HANDLE

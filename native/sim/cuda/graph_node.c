@@ -8,6 +8,7 @@
 #include "sim/cuda/graph.h"
 #include "sim/cuda/graph_memory.h"
 #include "sim/cuda/launch.h"
+#include "sim/cuda/module.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/work.h"
 
@@ -17,6 +18,7 @@ CUresult node_set_kernel(struct node *n, struct context *c, const CUDA_KERNEL_NO
     struct work w;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     const void *handle = p->func ? (const void *)p->func : (const void *)p->kern;
+    MODULES_HELD;
     struct function *f = object_get(handle, KIND_FUNCTION);
     if (!f) return CUDA_ERROR_INVALID_VALUE;
     const struct launch_shape shape = {.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},

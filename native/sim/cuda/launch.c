@@ -7,6 +7,7 @@
 #include "sim/cuda/graph.h"
 #include "sim/cuda/kernel_ptx.h"
 #include "sim/cuda/memory.h"
+#include "sim/cuda/module.h"
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
 #include "sim/cuda/stream.h"
@@ -159,6 +160,15 @@ CUresult launch_prepare(struct function *f, const struct launch_shape *shape, vo
     return CUDA_SUCCESS;
 }
 
+static CUresult launch_prepare_of(CUfunction f, const struct launch_shape *shape, void **kernelParams,
+                                  void **extra, struct context *c, struct work *w, unsigned char *buffer)
+{
+    MODULES_HELD;
+    struct function *function = object_get(f, KIND_FUNCTION);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    return launch_prepare(function, shape, kernelParams, extra, c, w, buffer);
+}
+
 static CUresult launch(CUfunction f, const struct launch_shape *shape, CUstream hStream, void **kernelParams,
                        void **extra)
 {
@@ -167,11 +177,8 @@ static CUresult launch(CUfunction f, const struct launch_shape *shape, CUstream 
     _Alignas(16) unsigned char buffer[LAUNCH_BYTES];
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
-    struct function *function = object_get(f, KIND_FUNCTION);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (shape->dynamic_shared_bytes > 232448u) return CUDA_ERROR_INVALID_VALUE;
-    result = launch_prepare(function, shape, kernelParams, extra, s->context, &w, buffer);
-    if (result != CUDA_SUCCESS) return result;
+    OK_OR_RETURN(launch_prepare_of(f, shape, kernelParams, extra, s->context, &w, buffer));
     if (s->capture || s->legacy) {
         CUDA_KERNEL_NODE_PARAMS params = {.func = f,
                                           .gridDimX = shape->grid[0],

@@ -74,6 +74,7 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library)
 
 EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
 {
+    MODULES_HELD;
     struct module *m;
     struct function *f;
     CUresult result = library_get(library, &m);
@@ -86,6 +87,7 @@ EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const c
 
 EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 {
+    MODULES_HELD;
     struct module *m;
     OK_OR_RETURN(library_get(lib, &m));
     if (!count) return CUDA_ERROR_INVALID_VALUE;
@@ -95,6 +97,7 @@ EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 
 EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
+    MODULES_HELD;
     struct module *m;
     OK_OR_RETURN(library_get(lib, &m));
     return kernels ? module_functions(m, (void **)kernels, numKernels) : CUDA_ERROR_INVALID_VALUE;
@@ -113,6 +116,7 @@ EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 
 static CUresult library_global(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
+    MODULES_HELD;
     struct context *c;
     struct module *m;
     CUresult result = context_enter(&c);
@@ -134,6 +138,7 @@ EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary 
 
 EXPORT CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
 {
+    MODULES_HELD;
     const struct function *f = object_get(kernel, KIND_FUNCTION);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!f || f->module->object.kind != KIND_LIBRARY) return CUDA_ERROR_INVALID_HANDLE;

@@ -75,6 +75,15 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
     return CUDA_SUCCESS;
 }
 
+bool memory_claim(struct range *r)
+{
+    memory_lock();
+    bool ours = !r->pending_free;
+    r->pending_free = true;
+    memory_unlock();
+    return ours;
+}
+
 void memory_drop(struct range *r)
 {
     struct device *d = r->device;

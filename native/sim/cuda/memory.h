@@ -12,6 +12,8 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
  * gave any back. */
 void memory_when_full(bool (*give_back)(struct device *d));
 void memory_drop(struct range *r);
+/* Whether it is the caller's to drop: not when another thread is about to. */
+bool memory_claim(struct range *r);
 /* Whether `c` may touch [address, address + bytes) as device memory (or mapped host memory). */
 bool memory_allows(struct context *c, uint64_t address, uint64_t bytes);
 /* What lies at `address`, as far as `c` may touch it: [*base, *end). */

@@ -4,6 +4,9 @@
  * A library is a module of no context: its global variables are placed in a context when that context first
  * asks.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "sim/cuda/module.h"
 
 #include "image/image.h"
@@ -24,7 +27,19 @@ struct placed_global {
 };
 
 static struct module *modules;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Taken again by whoever holds a module. After it come the locks of code and of memory. */
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+int modules_hold(void)
+{
+    return pthread_mutex_lock(&lock);
+}
+
+void modules_let(const int *held)
+{
+    (void)held;
+    pthread_mutex_unlock(&lock);
+}
 
 static uint32_t sm_of(const struct device *d)
 {
@@ -101,15 +116,21 @@ void module_limit_registers(struct module *m, uint32_t most)
     }
 }
 
-void module_unload(struct module *m)
+/* With the lock; false: another thread has unloaded it. */
+static bool take_out(const struct module *m)
 {
-    pthread_mutex_lock(&lock);
     for (struct module **p = &modules; *p; p = &(*p)->next) {
         if (*p != m) continue;
         *p = m->next;
-        break;
+        return true;
     }
-    pthread_mutex_unlock(&lock);
+    return false;
+}
+
+/* The caller holds the lock. */
+static void end(struct module *m)
+{
+    if (!take_out(m)) return;
     drop_globals(m, NULL);
     code_free(m->code);
     for (size_t i = 0; i < m->image->entry_count; i++) {
@@ -120,23 +141,26 @@ void module_unload(struct module *m)
     object_free(m);
 }
 
+void module_unload(struct module *m)
+{
+    pthread_mutex_lock(&lock);
+    end(m);
+    pthread_mutex_unlock(&lock);
+}
+
 void module_drop_context(struct context *c)
 {
-    for (;;) {
-        struct module *found = NULL;
-        pthread_mutex_lock(&lock);
-        for (struct module *m = modules; m && !found; m = m->next) {
-            if (m->context == c) found = m;
-        }
-        for (struct module *m = modules; m && !found; m = m->next) {
-            if (m->context) continue;
+    pthread_mutex_lock(&lock);
+    for (struct module *m = modules, *next; m; m = next) {
+        next = m->next;
+        if (m->context == c) {
+            end(m);
+        } else if (!m->context) {
             drop_globals(m, c);
             code_drop(m->code, c);
         }
-        pthread_mutex_unlock(&lock);
-        if (!found) return;
-        module_unload(found);
     }
+    pthread_mutex_unlock(&lock);
 }
 
 /* What a function says runs, unless its text is a shell for a kernel of ours, or leaves it to the name. */

@@ -29,6 +29,10 @@ struct function {
     bool told; /* that the kernel is not known */
 };
 
+/* Until the end of the block no other thread unloads a module: its handle is looked at, and what it names used. */
+#define MODULES_HELD __attribute__((cleanup(modules_let), unused)) const int modules_held = modules_hold()
+int modules_hold(void);
+void modules_let(const int *held);
 CUresult module_load(const void *data, size_t limit, struct context *c, enum kind kind, struct module **out);
 /* What CU_JIT_MAX_REGISTERS asks for. */
 void module_limit_registers(struct module *m, uint32_t most);

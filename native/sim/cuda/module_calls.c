@@ -68,15 +68,21 @@ static CUresult module_get(CUmodule handle, struct module **out)
 EXPORT CUresult cuModuleUnload(CUmodule hmod)
 {
     struct module *m;
-    OK_OR_RETURN(module_get(hmod, &m));
-    if (m->object.kind == KIND_LIBRARY) return CUDA_ERROR_NOT_PERMITTED; /* it goes with its library */
-    if (m->context && object_get(m->context, KIND_CONTEXT)) context_synchronize(m->context);
+    struct context *c;
+    {
+        MODULES_HELD;
+        OK_OR_RETURN(module_get(hmod, &m));
+        if (m->object.kind == KIND_LIBRARY) return CUDA_ERROR_NOT_PERMITTED; /* it goes with its library */
+        c = m->context;
+    }
+    if (c && object_get(c, KIND_CONTEXT)) context_synchronize(c);
     module_unload(m);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
+    MODULES_HELD;
     struct module *m;
     struct function *f;
     CUresult result = module_get(hmod, &m);
@@ -89,6 +95,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char
 
 EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 {
+    MODULES_HELD;
     struct module *m;
     OK_OR_RETURN(module_get(mod, &m));
     if (!count) return CUDA_ERROR_INVALID_VALUE;
@@ -98,6 +105,7 @@ EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 
 EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
+    MODULES_HELD;
     struct module *m;
     OK_OR_RETURN(module_get(mod, &m));
     return functions ? module_functions(m, (void **)functions, numFunctions) : CUDA_ERROR_INVALID_VALUE;
@@ -105,6 +113,7 @@ EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int n
 
 EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
+    MODULES_HELD;
     struct module *m;
     OK_OR_RETURN(module_get(hmod, &m));
     if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -123,6 +132,7 @@ EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 
 EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 {
+    MODULES_HELD;
     const struct function *f = object_get(hfunc, KIND_FUNCTION);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
