@@ -91,7 +91,8 @@ def sliced(
 
 
 class GpuNode:
-    """``node`` with cards of a simulated node and our agent beside it; ``words`` are more of the agent's."""
+    """``node`` with cards of a simulated node and our agent beside it; ``words`` are more of the agent's, whose program is
+    called ``agent``."""
 
     def __init__(
         self,
@@ -101,8 +102,10 @@ class GpuNode:
         gpus: str = "2xT4",
         programs_inside: Sequence[Path] = (),
         words: Sequence[str] = (),
+        agent: str = "agent",
     ) -> None:
         self.node = node
+        self.agent = agent
         self.cluster = node.cluster
         for crd in sorted((ROOT / "charts" / "calabash" / "crds").glob("*.yaml")):
             self.cluster.kubectl("apply", "--server-side", "-f", str(crd))
@@ -114,7 +117,7 @@ class GpuNode:
         images = [cuda_image(scratch, *programs_inside), distroless_image(scratch)]
         node.import_images(write_archive(scratch / "cuda.tar", images))
         self.cluster.start_program(
-            "agent",
+            agent,
             [
                 sys.executable,
                 "-m",

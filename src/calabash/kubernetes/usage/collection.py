@@ -12,8 +12,9 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http import HTTPStatus
 from socket import socket
 
@@ -54,6 +55,15 @@ _STATUS = {
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionState:
+    """``sources``: databases of nodes of which anything is here; ``seen_at_s``: when each node has sent last since this program
+    began, in seconds since 1970."""
+
+    sources: int
+    seen_at_s: Mapping[str, float]
+
+
 class UsageCollection:
     """Collects into ``store`` what nodes send to ``listener``.
 
@@ -82,6 +92,7 @@ class UsageCollection:
         self._identity = NodeIdentity(client, f"system:serviceaccount:{namespace}:{account}")
         self._attribution = Attribution(client, attribute or TenantTree(client))
         self._told: dict[str, float] = {}
+        self._seen: dict[str, float] = {}  # when each node has sent last, since this program began
         # One at a time: the database takes one writer, and a crowd of nodes must not take all of the process.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="usage")
         self.server = HttpsServer(
@@ -99,6 +110,13 @@ class UsageCollection:
         self.server.stop()
         self._worker.shutdown()
 
+    def told(self) -> CollectionState:
+        """How it stands."""
+        return CollectionState(
+            sources=len(self._store.collected.sources()),
+            seen_at_s=dict(self._seen),
+        )
+
     async def handle(self, question: HttpQuestion) -> HttpReply:
         """One request."""
         loop = asyncio.get_running_loop()
@@ -115,6 +133,7 @@ class UsageCollection:
         if (question.method, question.path) != ("POST", USAGE_PATH):
             raise CalabashError(f"{question.path[:128]} is not served here", reason=Reason.NOT_FOUND)
         node = self._identity.node_of(question.authorization)
+        self._seen[node] = self._now_s()
         batch = read_batch(question.body)
         last = self._store.collected.last(node, batch.epoch)
         if batch.after > last:

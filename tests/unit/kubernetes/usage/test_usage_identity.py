@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import datetime
-import socket
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.kubernetes.usage.usage_world import AGENT, NOW_S, ReviewingKube, cluster, granted, interval, reviewed
+from tests.unit.kubernetes.usage.usage_world import (
+    AGENT,
+    NOW_S,
+    SYSTEM,
+    ReviewingKube,
+    cluster,
+    granted,
+    interval,
+    reviewed,
+)
 
 from calabash.api.collected import UsageBatch
-from calabash.kubernetes.admission.certificates import make_authority, make_serving
-from calabash.kubernetes.admission.run import load, server_context
+from calabash.kubernetes.admission.certificates import make_authority
 from calabash.kubernetes.node.sending import UsageSending, UsageServer
 from calabash.kubernetes.usage.attribution import tenant_of
-from calabash.kubernetes.usage.collection import UsageCollection
 from calabash.kubernetes.usage.identity import REMEMBERED_S, NodeIdentity
+from calabash.kubernetes.usage.program import AUTHORITY, AUTHORITY_KEY, UsageProgram
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube.objects import CONFIG_MAP, NAMESPACE
 from calabash.seams.store import open_store
 
 
@@ -78,64 +86,44 @@ def test_a_tenant_is_the_topmost_queue_and_a_project_the_next(
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[UsageServer, UsageCollection]]:
-    now = datetime.datetime.now(datetime.UTC)
-    authority = make_authority(now, 30)
-    context = server_context()
-    load(context, make_serving(authority, ("localhost",), now, 10))
+def served(tmp_path: Path) -> Iterator[UsageServer]:
+    kube = cluster(("p0", "n1"))
+    kube.create(NAMESPACE, {"metadata": {"name": SYSTEM}})
     store = open_store(f"sqlite:///{tmp_path / 'server.db'}")
-    collection = UsageCollection(
-        store,
-        cluster(("p0", "n1")),
-        namespace="calabash-system",
-        listener=socket.create_server(("127.0.0.1", 0)),
-        context=context,
-        now_s=lambda: NOW_S,
-    )
-    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    program = UsageProgram(kube, store, namespace=SYSTEM, host="127.0.0.1", names=("localhost",), refresh_s=0.05)
+    program.start()
+    until = time.monotonic() + 60
+    while (published := kube.get(CONFIG_MAP, AUTHORITY, SYSTEM)) is None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    (tmp_path / "ca.crt").write_text(published.data[AUTHORITY_KEY])
     (tmp_path / "token").write_text("node:n1\n")
-    stop = threading.Event()
-    thread = threading.Thread(target=collection.run, args=(stop,))
-    port = collection.server.port
-    thread.start()
-    yield (
-        UsageServer(url=f"https://localhost:{port}", authority=tmp_path / "ca.crt", token=tmp_path / "token"),
-        collection,
-    )
-    stop.set()
-    thread.join()
+    yield UsageServer(url=f"https://localhost:{program.port}", authority=tmp_path / "ca.crt", token=tmp_path / "token")
+    program.stop()
+    assert program.collection.told().seen_at_s.keys() <= {"n1"}
     store.close()
 
 
-def test_an_agent_sends_over_tls_and_lets_go_of_what_was_taken(
-    served: tuple[UsageServer, UsageCollection], tmp_path: Path
-) -> None:
-    server, _ = served
+def test_an_agent_sends_over_tls_and_lets_go_of_what_was_taken(served: UsageServer, tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'agent.db'}")
     record = granted("n1", 5, "0f8fad5b-d9cb-469f-a165-708677289505", at_s=NOW_S - 600)
     store.grant(record)
     store.add_usage([interval(record, NOW_S - 600, NOW_S - 540, 0)])
-    sending = UsageSending.to(server, store.outbox)
+    sending = UsageSending.to(served, store.outbox)
     assert sending.step()
     assert not sending.step()
     assert store.outbox.waiting() == 0
     store.close()
 
 
-def test_a_node_is_told_in_the_servers_words_why_it_is_refused(
-    served: tuple[UsageServer, UsageCollection], tmp_path: Path
-) -> None:
-    server, _ = served
+def test_a_node_is_told_in_the_servers_words_why_it_is_refused(served: UsageServer, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("another")
     with pytest.raises(CalabashError, match="is not one of system:serviceaccount:calabash-system:calabash-agent"):
-        server.post(UsageBatch(epoch="0" * 32, after=0, entries=()))
+        served.post(UsageBatch(epoch="0" * 32, after=0, entries=()))
 
 
-def test_a_server_that_another_has_signed_is_not_sent_anything(
-    served: tuple[UsageServer, UsageCollection], tmp_path: Path
-) -> None:
-    server, _ = served
+def test_a_server_that_another_has_signed_is_not_sent_anything(served: UsageServer, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(make_authority(datetime.datetime.now(datetime.UTC), 30).certificate)
     with pytest.raises(CalabashError, match="certificate verify failed") as caught:
-        server.post(UsageBatch(epoch="0" * 32, after=0, entries=()))
+        served.post(UsageBatch(epoch="0" * 32, after=0, entries=()))
     assert caught.value.reason is Reason.API_DOWN

@@ -1,0 +1,117 @@
+"""The collection as part of a program: its certificate, its listener, and who tells nodes whom to trust. Wiring.
+
+Agents find the authority in a ConfigMap that the chart makes and this fills; it is mounted into their pods.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import socket
+import ssl
+import threading
+from functools import partial
+
+import structlog
+
+from calabash.kubernetes.admission.certificates import KeyPair
+from calabash.kubernetes.admission.run import listen, load, server_context
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.usage.attribution import TenantOfQueue
+from calabash.kubernetes.usage.collection import UsageCollection
+from calabash.model.errors import CalabashError
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.objects import CONFIG_MAP
+from calabash.seams.store import Store
+
+SERVICE = "calabash-usage"
+AUTHORITY = f"{SERVICE}-ca"
+AUTHORITY_KEY = "ca.crt"
+REFRESH_S = 20.0
+RETRY_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class UsageProgram:
+    """Listens once it has a certificate that nodes can trust. Nothing is raised out of its threads; it logs and tries again.
+
+    Args:
+        namespace: where the product runs. host, port: where to listen; 0 is any port. listener: instead of them.
+        attribute: tenant and project of a queue.
+        names: what the server is called, when it is not behind its service.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        store: Store,
+        *,
+        namespace: str,
+        host: str = "",
+        port: int = 0,
+        listener: socket.socket | None = None,
+        attribute: TenantOfQueue | None = None,
+        names: tuple[str, ...] = (),
+        refresh_s: float = REFRESH_S,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._refresh_s = refresh_s
+        settings = AdmissionSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls")
+        self._keeper = CertificateKeeper(client, settings, names, publish=self._publish)
+        self._context: ssl.SSLContext = server_context()
+        self._loaded: KeyPair | None = None
+        listener = listener or listen(host, port)
+        self.port = int(listener.getsockname()[1])
+        self.collection = UsageCollection(
+            store, client, namespace=namespace, listener=listener, context=self._context, attribute=attribute
+        )
+        self._listener = listener
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="usage-collection", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is being committed is finished."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        serving = threading.Thread(target=self.collection.run, args=(self._stop,), name="usage-server", daemon=True)
+        while not self._stop.is_set():
+            try:
+                self.refresh()
+                wait_s = self._refresh_s
+            except (CalabashError, OSError, ValueError) as error:
+                log.warning("certificate of the collection", error=str(error))
+                wait_s = RETRY_S
+            if self._loaded is not None and serving.ident is None:
+                serving.start()
+                log.info("collects usage", port=self.port)
+            self._stop.wait(wait_s)
+        if serving.ident is not None:
+            serving.join()
+        else:
+            self._listener.close()
+
+    def refresh(self) -> None:
+        """Bring certificate and authority up to date. Raises CalabashError, ValueError."""
+        pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
+        if pair != self._loaded:
+            self.collection.server.between_handshakes(partial(load, self._context, pair))
+            self._loaded = pair
+
+    def _publish(self, bundle: str) -> None:
+        """Where agents read it."""
+        text = base64.b64decode(bundle).decode()
+        found = self._client.get(CONFIG_MAP, AUTHORITY, self._namespace)
+        if found is None:
+            body = {"metadata": {"name": AUTHORITY, "namespace": self._namespace}, "data": {AUTHORITY_KEY: text}}
+            self._client.create(CONFIG_MAP, body, self._namespace)
+        elif found.data.get(AUTHORITY_KEY) != text:
+            self._client.patch(CONFIG_MAP, AUTHORITY, self._namespace, body={"data": {AUTHORITY_KEY: text}})
