@@ -16,13 +16,17 @@ from calabash.seams.kube.meta import Kind, KubeStruct
 from calabash.seams.kube.resources import (
     GPU_NODE,
     QUEUE,
+    TENANT,
     GpuNodeDevice,
     GpuNodeSlice,
     GpuNodeSpec,
     GpuNodeStatus,
     GpuNodeSummary,
+    KubeProject,
     KubeQueueSpec,
     KubeQueueStatus,
+    KubeTenantSpec,
+    KubeTenantStatus,
 )
 
 SCHEMAS = {path.name.partition(".")[0]: yaml.safe_load(path.read_text()) for path in CRDS.glob("*.yaml")}
@@ -46,6 +50,9 @@ def schema(plural: str, *path: str) -> dict[str, Any]:
         ("gpunodes", ("status", "devices", "[]", "slices", "[]"), GpuNodeSlice),
         ("queues", ("spec",), KubeQueueSpec),
         ("queues", ("status",), KubeQueueStatus),
+        ("tenants", ("spec",), KubeTenantSpec),
+        ("tenants", ("spec", "projects", "[]"), KubeProject),
+        ("tenants", ("status",), KubeTenantStatus),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -58,7 +65,7 @@ def test_the_schema_and_the_type_have_the_same_fields(
     assert set(found.get("required", ())) == {field.encode_name for field in fields if field.required}
 
 
-@pytest.mark.parametrize("kind", [GPU_NODE, QUEUE], ids=lambda kind: kind.plural)
+@pytest.mark.parametrize("kind", [GPU_NODE, QUEUE, TENANT], ids=lambda kind: kind.plural)
 def test_the_definition_names_the_kind_as_the_client_does(kind: Kind[Any]) -> None:
     spec = SCHEMAS[kind.plural]["spec"]
     assert f"{spec['group']}/{spec['versions'][0]['name']}" == kind.api_version
@@ -177,3 +184,28 @@ def test_what_is_listed_for_people_says_the_essentials(request: pytest.FixtureRe
     ]  # fmt: skip
     assert shown.splitlines()[1].split()[:3] == [name, "8", "16"]
     kube.delete(QUEUE, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "said"),
+    [
+        ("a", {"guarantee": 4, "limit": 2}, "limit is below guarantee"),
+        ("a", {"guarantee": 1, "projects": [{"name": "p", "guarantee": 2}]}, "guaranteed more than the tenant"),
+        ("a", {"projects": [{"name": "p"}, {"name": "p"}]}, "Duplicate"),
+        ("a", {"projects": [{"name": "p.q"}]}, "spec.projects"),
+        ("a", {"budget": "much"}, "spec.budget"),
+        ("a.b", {}, "no dot"),
+        ("default", {}, "everybody's queue"),
+    ],
+)
+def test_a_bad_tenant_is_refused(kube: KubeClient, name: str, spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(KubeError, match=said) as caught:
+        kube.create(TENANT, {"metadata": {"name": name}, "spec": spec})
+    assert caught.value.reason is Reason.BAD_REQUEST
+
+
+def test_a_tenant_has_the_defaults_of_its_type(kube: KubeClient) -> None:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    made = kube.create(TENANT, {"metadata": {"name": name}, "spec": {"projects": [{"name": "p"}]}})
+    assert made.spec == KubeTenantSpec(projects=(KubeProject(name="p"),))
+    assert kube.delete(TENANT, name)

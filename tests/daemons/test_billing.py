@@ -15,8 +15,8 @@ from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.operations.home import DATABASE_FILE
 from calabash.seams.store import open_store
-from calabash.standalone.home import DATABASE_FILE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 

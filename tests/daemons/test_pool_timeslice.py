@@ -13,10 +13,10 @@ from tests.daemons.world import NATIVE, Program, World, until
 
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.home import SETTINGS_FILE
 from calabash.seams.gpu import sim
 from calabash.seams.gpu.intervals import Intervals
 from calabash.seams.gpu.library import simulated_environment
-from calabash.standalone.settings import SETTINGS_FILE
 
 TURNS: dict[str, Any] = {"mode": "timeslice"}
 GIB = 1024

@@ -62,9 +62,20 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
     },
     "calabash-admission": {
         ("", "namespaces"): {"get", "list", "watch"},
+        ("calabash.dev", "queues"): {"list", "watch"},
         ("", "secrets=calabash-admission-tls"): {"get", "patch"},
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
+    },
+    "calabash-server": {
+        ("", "pods"): {"list", "watch"},
+        ("", "namespaces"): {"list", "watch"},
+        ("calabash.dev", "gpunodes"): {"list", "watch"},
+        ("calabash.dev", "queues"): {"list", "watch", "create", "patch", "delete"},
+        ("calabash.dev", "tenants"): {"list", "watch", "create", "patch", "delete"},
+        ("calabash.dev", "tenants/status"): {"patch"},
+        ("coordination.k8s.io", "leases"): {"create"},
+        ("coordination.k8s.io", "leases=calabash-server"): {"get", "patch"},
     },
 }
 # What a component may do besides, as the cluster itself says it: kube-scheduler beside the planner.
@@ -80,8 +91,13 @@ def installed(own_control_plane: Cluster) -> Cluster:
     return own_control_plane
 
 
+SERVER = {"server": {"enabled": True, "storage": {"ephemeral": True}}}
+
+
 def helm(cluster: Cluster, verb: str, *words: str, values: charts.Manifest | None = None) -> None:
-    charts.helm(verb, "calabash", str(CHART), *words, values=values or {}, kubeconfig=cluster.kubeconfig)
+    charts.helm(
+        verb, "calabash", str(CHART), *words, values={**SERVER, **(values or {})}, kubeconfig=cluster.kubeconfig
+    )
 
 
 def as_account(cluster: Cluster, account: str, *bound: str) -> tuple[Api, str]:
@@ -174,7 +190,7 @@ def test_a_component_may_do_what_is_written_here_and_nothing_else(installed: Clu
 
 def test_every_account_of_the_chart_is_written_here() -> None:
     need_helm()
-    assert {m["metadata"]["name"] for m in render() if m["kind"] == "ServiceAccount"} == set(MAY)
+    assert {m["metadata"]["name"] for m in render(SERVER) if m["kind"] == "ServiceAccount"} == set(MAY)
 
 
 def rules(cluster: Cluster, account: str) -> dict[tuple[str, str], set[str]]:

@@ -54,7 +54,8 @@ class DeviceView(Reply, kw_only=True, frozen=True):
     """A device: ``memory_used_mib`` is the driver's figure, allocated and free are the pool's. What ``strangers`` hold
     is granted to nobody. ``pinned`` is the only mode that its operator leaves to it, empty: any.
     ``replicas``: how many tenants may use it in turns, ``interval``: how long these turns are to be, empty: the driver's own.
-    ``spill_mib``: host memory that its node gives, to all slices together, for what does not fit on its devices."""
+    ``spill_mib``: host memory that its node gives, to all slices together, for what does not fit on its devices.
+    ``node``: the node of a cluster that it is of; its ``index`` is then a number among all devices of the cluster."""
 
     uuid: str
     index: int
@@ -78,6 +79,7 @@ class DeviceView(Reply, kw_only=True, frozen=True):
     spill_mib: int
     allocations: list[str]
     strangers: list[StrangerView]
+    node: str = ""
 
 
 class DeviceList(Reply, kw_only=True, frozen=True):

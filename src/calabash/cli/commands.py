@@ -50,6 +50,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "admission": ("kube:admission", "Answer a cluster's questions about pods that ask for devices."),
     "metrics": ("kube:metrics", "Tell a cluster's autoscalers how busy slices are and what waits."),
     "planner": ("planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),
+    "cluster": ("kube:cluster", "Serve the API and the console of a cluster, and keep its tenants."),
     "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
 }
 

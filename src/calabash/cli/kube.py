@@ -1,4 +1,4 @@
-"""Parts of the product that run in a cluster, as programs: the agent of a node, admission, and metrics for autoscalers."""
+"""Parts of the product that run in a cluster, as programs: the agent of a node, admission, metrics, and the server."""
 
 from __future__ import annotations
 
@@ -70,6 +70,93 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int) -> None:
     from calabash.seams.kube import load_client  # noqa: PLC0415
 
     run_metrics(load_client(kubeconfig, agent="calabash-metrics"), namespace=namespace, host=host, port=port)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+)
+@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of its Lease.")
+@click.option(
+    "--home",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Its directory: sockets, the audit log's key, and the database where no other is named.",
+)
+@click.option(
+    "--db-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File with the URL of the database, which may have a password. Default: SQLite in its directory.",
+)
+@click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Settings in TOML: sections [console], [user] and [journal] of pool.toml.",
+)
+@click.option(
+    "--console", default="", metavar="HOST:PORT", help="Where to serve the console and the API over TCP; off: nowhere."
+)
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name that browsers may use for it; repeatable.")
+@click.option(
+    "--certificate-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory with tls.crt and tls.key, as a Secret is mounted.",
+)
+@click.option("--insecure", is_flag=True, help="Serve it without TLS where others can reach it.")
+@click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
+def cluster(
+    *,
+    kubeconfig: str,
+    namespace: str,
+    home: Path,
+    db_file: Path | None,
+    settings_file: Path | None,
+    console: str,
+    hosts: tuple[str, ...],
+    certificate_dir: Path | None,
+    insecure: bool,
+    identity: str,
+) -> None:
+    """Serve the API and the console of a cluster, and keep its tenants.
+
+    Runs beside the planner; of several one serves. Tenants and queues are objects of the API server; people, tokens, usage
+    and invoices are in a database of its own.
+    """
+    from calabash.kubernetes.server.run import run_cluster  # noqa: PLC0415
+    from calabash.kubernetes.server.settings import ClusterOrder, console_with, read_cluster_settings  # noqa: PLC0415
+    from calabash.operations.home import DATABASE_FILE  # noqa: PLC0415
+    from calabash.operations.logs import configure  # noqa: PLC0415
+    from calabash.seams.kube import load_client  # noqa: PLC0415
+
+    configure()
+    home = home.absolute()
+    settings = console_with(
+        read_cluster_settings(settings_file),
+        listen=console,
+        hosts=hosts,
+        certificate_dir=certificate_dir,
+        insecure=insecure,
+    )
+    order = ClusterOrder(
+        home=home,
+        namespace=namespace,
+        database=_url_in(db_file) if db_file is not None else f"sqlite:///{home / DATABASE_FILE}",
+        settings=settings,
+        identity=identity,
+    )
+    run_cluster(load_client(kubeconfig, agent="calabash-server"), order)
+
+
+def _url_in(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise CalabashError(
+            f"{path} cannot be read: {error}", reason=Reason.BAD_FILE, hint="a file with the URL of a database"
+        ) from error
 
 
 def read_settings(path: Path | None) -> AdmissionSettings:

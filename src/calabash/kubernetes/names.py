@@ -27,6 +27,9 @@ MOVABLE = f"{GROUP}/movable"
 QUEUE = f"{GROUP}/queue"
 QUEUES = f"{GROUP}/queues"
 
+# Label of a queue that a tenant has: the tenant. Namespaces of another are not let into it, whatever they say.
+TENANT = f"{GROUP}/tenant"
+
 # Label of a namespace: ``off`` leaves its pods alone; ``optional`` lets pods in as they are while nobody admits.
 ADMISSION = f"{GROUP}/admission"
 

@@ -24,12 +24,21 @@ log = structlog.get_logger(__name__)
 
 
 class Housekeeper:
-    """Trims what is beyond the bounds, a batch at a time. ``look`` is called every second or so."""
+    """Trims what is beyond the bounds, a batch at a time. ``look`` is called every second or so; ``learned`` is a module that
+    is imported once nobody waits for the start any more."""
 
     def __init__(
-        self, *, store: Store, clock: Clock, kept: Retention, log_file: Path, look: Callable[[], None]
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        kept: Retention,
+        log_file: Path,
+        look: Callable[[], object] = lambda: None,
+        learned: str = "",
     ) -> None:
         self._look = look
+        self._learned = learned
         self._store = store
         self._clock = clock
         self._kept = kept
@@ -57,11 +66,11 @@ class Housekeeper:
         return True
 
     def _run(self) -> None:
-        # The scheduler's tables are learned with it after some hundred requests: importing it must not fall into a request,
-        # and not into the start either.
+        # What is needed only after some hundred requests: importing it must not fall into a request, and not into the start.
         if self._stop.wait(SETTLED_S):
             return
-        importlib.import_module("scipy.optimize")
+        if self._learned:
+            importlib.import_module(self._learned)
         while self._waited(PERIOD_S):
             keep_small(self._log_file)
             try:

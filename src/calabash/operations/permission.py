@@ -31,6 +31,7 @@ class Permission:
         owner_uid: whom the pool's process belongs to.
         everybody: whether others than administrators are served.
         people: who there is now.
+        account_of: the uid of a login name; -1 when there is none.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Permission:
         everybody: bool,
         people: Callable[[], People] = People,
         groups_of: Callable[[int], frozenset[str]] = user_groups,
+        account_of: Callable[[str], int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.account_of = account_of or account
         self._owner_uid = owner_uid
         self._everybody = everybody
         self._people = people
@@ -64,7 +67,7 @@ class Permission:
         if token.kind is TokenKind.GATEWAY:
             return Principal(user=token.user, token=token.id, kind=token.kind)
         user = self._people().users.get(token.user)
-        uid = account(user.login if user else token.user)
+        uid = self.account_of(user.login if user else token.user)
         if user is None and uid < 0:
             raise CalabashError(
                 f"user {token.user} of the token is not known any more",

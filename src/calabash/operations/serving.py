@@ -254,6 +254,7 @@ class Server:
         self._fairness = fairness
         self._token_socket = token_socket
         self._server: uvicorn.Server | None = None
+        self._stopped = False
         for listener in listeners:
             listener.fairness = fairness
 
@@ -275,9 +276,11 @@ class Server:
             backlog=1024,
         )
         self._server = uvicorn.Server(config)
+        self._server.should_exit = self._stopped
         self._server.run(sockets=list(self._listeners))
 
     def stop(self) -> None:
-        """Have ``run`` return."""
+        """Have ``run`` return, also one that has not begun."""
+        self._stopped = True
         if self._server is not None:
             self._server.should_exit = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -36,6 +36,22 @@ class TenancyBook:
     def people(self) -> People:
         """Who there is now."""
         return self._people
+
+    def adopt(
+        self, read: Callable[[], tuple[Iterable[Tenant], Iterable[Project]]], copy: Callable[[People], object]
+    ) -> None:
+        """Somebody else may have changed them where they are kept: what is read is all that there is now, and is copied
+        while nobody here changes any. Memberships of those that are gone are gone from here, too."""
+        with self._lock:
+            before = self._people
+            tenants, projects = read()
+            here = {t.name: t for t in tenants}
+            parts = {(p.tenant, p.name): p for p in projects}
+            found = (m for members in before.members.values() for m in members)
+            left = (m for m in found if not m.tenant or (m.tenant in here and _is_there(m, parts)))
+            now = replace(before, tenants=here, projects=parts, members=by_user(left))
+            copy(now)
+            self._people = now
 
     # -- tenants and projects ----------------------------------------------------------------------------------
 
@@ -151,6 +167,10 @@ class TenancyBook:
         with self.prepare(after):
             write()
             self._people = after
+
+
+def _is_there(member: Member, projects: Mapping[tuple[str, str], Project]) -> bool:
+    return not member.project or (member.tenant, member.project) in projects
 
 
 def missing(what: str, name: str) -> CalabashError:

@@ -23,7 +23,7 @@ from calabash.model.tenancy import (
     User,
 )
 from calabash.operations.identities import Identities, VouchedIdentity
-from calabash.operations.permission import Permission, account
+from calabash.operations.permission import Permission
 from calabash.operations.tenancy import TenancyBook, missing
 from calabash.operations.tokens import IssuedSecret, Tokens
 
@@ -89,10 +89,10 @@ class TenancyChanges:
         """Create a user or change what is said."""
         self._permission.require(who, Action.MANAGE_USERS, "change users")
         user = _changed(self._tenancy.people().users.get(name) or User(name=name), _said(wanted))
-        uid = account(user.login)
+        uid = self._permission.account_of(user.login)
         if user.login and uid < 0:
             raise CalabashError(f"there is no account {user.login} on this machine", hint="see `getent passwd`")
-        if name != user.login and account(name) >= 0:
+        if name != user.login and self._permission.account_of(name) >= 0:
             raise CalabashError(
                 f"user {name} is an account of this machine, and would not be that one",
                 reason=Reason.CONFLICT,
@@ -126,7 +126,7 @@ class TenancyChanges:
         life_s = wanted.life_s
         if user != who.user:
             self._permission.require(who, Action.MANAGE_USERS, "make tokens of others")
-            if user not in self._tenancy.people().users and account(user) < 0:
+            if user not in self._tenancy.people().users and self._permission.account_of(user) < 0:
                 raise missing("user", user)
         elif not access.in_scope(who, Action.MANAGE_USERS):
             raise CalabashError(

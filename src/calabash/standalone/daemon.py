@@ -26,6 +26,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.operations.auditing import AuditTrail
 from calabash.operations.fairness import Fairness
 from calabash.operations.gateway import OFF, ConsoleDoor, gateway_socket
+from calabash.operations.home import DATABASE_FILE, own_home
 from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
@@ -43,7 +44,6 @@ from calabash.seams.pool.client import socket_path
 from calabash.seams.store import Store, open_store
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
-from calabash.standalone.home import DATABASE_FILE, own_home
 from calabash.standalone.overuse_watch import OverUseWatch
 from calabash.standalone.pool import Pool
 from calabash.standalone.run_times import RunTimes
@@ -170,6 +170,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         kept=settings.journal.retention(),
         log_file=home / LOG_FILE,
         look=pool.keeps.end_overdue,
+        learned="scipy.optimize",  # by the scheduler's tables
     )
     keeper.start()
     stack.callback(keeper.stop)

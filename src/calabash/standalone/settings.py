@@ -13,30 +13,10 @@ from calabash.agent.modes.protocol import WorkerUsers
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.device import REPLICAS, REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
-from calabash.operations.limits import Count, Limits
+from calabash.operations.home import SETTINGS_FILE
+from calabash.operations.limits import Kept, Limits
 from calabash.seams.host.memory import memory_mib
-from calabash.seams.store import Retention
 from calabash.standalone.overuse import OverUseAnswer, OverUsePolicy
-
-SETTINGS_FILE = "pool.toml"
-
-Days = Annotated[float, Meta(gt=0, le=36_500)]
-
-
-class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What the journal keeps of the past."""
-
-    allocations: Count = Retention.allocations
-    allocation_days: Days = Retention.allocation_days
-    usage: Count = Retention.usage
-    usage_days: Days = Retention.usage_days
-    events: Count = Retention.events
-    event_days: Days = Retention.event_days
-    audit: Count = Retention.audit
-    audit_days: Days = Retention.audit_days
-
-    def retention(self) -> Retention:
-        return Retention(**msgspec.structs.asdict(self))
 
 
 class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

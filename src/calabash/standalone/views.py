@@ -216,6 +216,13 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
     )
 
 
+def held(agent: NodeAgent, sight: Sight) -> list[replies.AllocationView]:
+    """Everything that is held and seen."""
+    snapshot = agent.snapshot(only={r.id for r in agent.records() if sight.record(r)})
+    index = {d.device.uuid: d.device.index for d in snapshot.devices}
+    return [_held(a, snapshot, index) for a in snapshot.allocations]
+
+
 def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int]) -> replies.AllocationView:
     shown = _allocation(held.record, held.processes, index, held.use)
     if held.ending:

@@ -11,7 +11,8 @@ from calabash.agent.health_book import CardEntry, HealthBook
 from calabash.kubernetes.node.daemon import read_settings as read_agent_settings
 from calabash.model.device import REPLICAS, Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.standalone.settings import SETTINGS_FILE, read_settings
+from calabash.operations.home import SETTINGS_FILE
+from calabash.standalone.settings import read_settings
 
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100", memory_mib=40_960)
 POOL = CardSettings(spill_mib=1000, spill=False, replicas=6, interval="short")

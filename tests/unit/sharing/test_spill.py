@@ -18,11 +18,12 @@ from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
+from calabash.operations.home import SETTINGS_FILE
 from calabash.sched import QueueSpec
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import fits
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB
-from calabash.standalone.settings import SETTINGS_FILE, read_settings
+from calabash.standalone.settings import read_settings
 
 GIB = 1024
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="acme", model="A100", memory_mib=80 * GIB, spill_mib=60 * GIB)

@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -20,14 +21,27 @@ from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.service import AdmissionService
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.trust import CertificateKeeper
+from calabash.kubernetes.names import TENANT
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.kube import KubeClient, Mirror
+from calabash.seams.kube import Kind, KubeClient, KubeStruct, Mirror, MirrorChange, ObjectMeta
 from calabash.seams.kube.objects import NAMESPACE, Namespace
+from calabash.seams.kube.resources import QUEUE
 
 REFRESH_S = 20.0
 RETRY_S = 1.0
 
 _log = structlog.get_logger("admission")
+
+
+class OwnedQueue(KubeStruct, frozen=True):
+    """A queue, of which only its labels are read."""
+
+    metadata: ObjectMeta
+
+
+OWNED_QUEUE = Kind(
+    api_version=QUEUE.api_version, name=QUEUE.name, plural=QUEUE.plural, namespaced=False, type=OwnedQueue
+)
 
 
 class AdmissionProgram:
@@ -59,6 +73,10 @@ class AdmissionProgram:
         self._namespaces: Mirror[Namespace] = Mirror(
             client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e))
         )
+        self._tenants: dict[str, str] = {}  # whose queues are, as far as they are a tenant's
+        self._queues: Mirror[OwnedQueue] = Mirror(
+            client, OWNED_QUEUE, on_change=self._queue, on_error=lambda e: _log.warning("queues", error=str(e))
+        )
         service = AdmissionService(
             settings, cached=self._cached, asked=self._asked, ready=self.ready, on_denied=_tell_denied
         )
@@ -75,6 +93,7 @@ class AdmissionProgram:
     def start(self) -> None:
         """Begin; returns at once. Questions are taken when there is a certificate."""
         self._namespaces.start()
+        self._queues.start()
         self._keeping.start()
 
     def ready(self) -> bool:
@@ -91,6 +110,7 @@ class AdmissionProgram:
         self._keeping.join()
         if self._loaded is not None:
             self.server.stop()
+        self._queues.stop()
         self._namespaces.stop()
 
     def refresh(self) -> None:
@@ -121,16 +141,22 @@ class AdmissionProgram:
 
     def _cached(self, name: str) -> NamespaceTerms | None:
         found = self._namespaces.get(name)
-        return _facts(found) if found is not None else None
+        return self._terms(found) if found is not None else None
 
     def _asked(self, name: str) -> NamespaceTerms | None:
         found = self._client.get(NAMESPACE, name)
-        return _facts(found) if found is not None else None
+        return self._terms(found) if found is not None else None
 
+    def _terms(self, namespace: Namespace) -> NamespaceTerms:
+        metadata = namespace.metadata
+        return replace(namespace_terms(metadata.name, metadata.labels, metadata.annotations), tenants=self._tenants)
 
-def _facts(namespace: Namespace) -> NamespaceTerms:
-    metadata = namespace.metadata
-    return namespace_terms(metadata.name, metadata.labels, metadata.annotations)
+    def _queue(self, change: MirrorChange[OwnedQueue]) -> None:
+        queue = change.after or change.before
+        assert queue is not None
+        tenant = queue.metadata.labels.get(TENANT, "") if change.after is not None else ""
+        others = {name: whose for name, whose in self._tenants.items() if name != queue.metadata.name}
+        self._tenants = others | ({queue.metadata.name: tenant} if tenant else {})
 
 
 def _tell_denied(namespace: str, name: str, error: CalabashError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -20,17 +20,24 @@ _MIRROR = "kubernetes.io/config.mirror"
 class NamespaceTerms:
     """What a namespace says: whether its pods are left alone, which queue is theirs, which others they may name.
 
-    ``queues`` with ``*`` allows all. A namespace that nobody has seen says nothing.
+    ``queues`` with ``*`` allows all, but never those of a tenant that the namespace is not of: ``tenants`` are the tenants
+    that have queues, by queue. A namespace that nobody has seen says nothing.
     """
 
     name: str
     off: bool = False
     queue: str = DEFAULT_QUEUE
     queues: frozenset[str] = frozenset()
+    tenants: Mapping[str, str] = field(default_factory=dict)
 
     def allows(self, queue: str) -> bool:
         """Whether its pods may wait in that queue."""
-        return queue == self.queue or queue in self.queues or "*" in self.queues
+        if queue == self.queue:
+            return True
+        tenant = self.tenants.get(queue, "")
+        if tenant and tenant != self.tenants.get(self.queue, ""):
+            return False
+        return queue in self.queues or "*" in self.queues
 
 
 def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamespaceTerms:

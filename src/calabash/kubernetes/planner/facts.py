@@ -92,13 +92,14 @@ class GpuNodeSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSeen:
-    """A queue; amounts are devices, ``limit`` None is unlimited."""
+    """A queue; amounts are devices, ``limit`` None is unlimited. ``tenant``: whose it is, empty: nobody's."""
 
     name: str
     parent: str = ""
     deserved: float = 0.0
     limit: float | None = None
     weight: float = 1.0
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

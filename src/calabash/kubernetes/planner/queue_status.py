@@ -56,6 +56,7 @@ def queue_statuses(book: Book) -> dict[str, KubeQueueStatus]:
                 allocated=_devices(used),
                 guaranteed=_devices(mine),
                 borrowed=_devices(max(0.0, used - mine)),
+                pending=_devices(tree.waiting(name).gpu_milli),
                 memory_mib=counts[number].memory_mib,
                 waiting=counts[number].waiting,
                 running=counts[number].running,

@@ -63,7 +63,18 @@ class KubeQueues:
         name = own or given
         if not self.is_there(name):
             raise CalabashError(f"queue {name} does not exist", reason=Reason.NOT_FOUND, hint="kubectl get queues")
+        tenant = self._tenant(name)
+        if tenant and tenant != self._tenant(given):
+            raise CalabashError(
+                f"queue {name} is tenant {tenant}'s, and namespace {pod.namespace} is not",
+                reason=Reason.NOT_PERMITTED,
+                hint=f"leave the queue out, or have the namespace's label name a queue of {tenant}",
+            )
         return name
+
+    def _tenant(self, queue: str) -> str:
+        found = self.wanted.get(queue)
+        return found.tenant if found is not None else ""
 
 
 def spec_of(queue: QueueSeen) -> QueueSpec:

@@ -14,7 +14,7 @@ from calabash.binder.kinds import NodeDevice, Wish
 from calabash.kubernetes.asked import PodRequest, read_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
-from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST, SCHEDULER
+from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST, SCHEDULER, TENANT
 from calabash.kubernetes.plan import PlannedContainer, PodPlan, read_plan
 from calabash.kubernetes.planner.affinity import confined_to
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
@@ -270,7 +270,12 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
 def queue_facts(queue: KubeQueue) -> QueueSeen:
     spec = queue.spec
     return QueueSeen(
-        name=queue.metadata.name, parent=spec.parent, deserved=spec.deserved, limit=spec.limit, weight=spec.weight
+        name=queue.metadata.name,
+        parent=spec.parent,
+        deserved=spec.deserved,
+        limit=spec.limit,
+        weight=spec.weight,
+        tenant=queue.metadata.labels.get(TENANT, ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""The product's own objects in the API server: what a node's agent tells of its devices, and the queues.
+"""The product's own objects in the API server: what a node's agent tells of its devices, the queues, and the tenants.
 
 Their schemas are in ``charts/calabash/crds``; a test holds both to each other. Names are those of ``model``.
 """
@@ -173,12 +173,13 @@ class KubeQueueSpec(KubeStruct, frozen=True):
 
 
 class KubeQueueStatus(KubeStruct, frozen=True):
-    """What the planner last saw, in devices: in use, its own now, in use beyond that; the memory in use; pods that wait for
-    devices and that have them. A parent has the sums of what is below it."""
+    """What the planner last saw, in devices: in use, its own now, in use beyond that, asked for by who waits; the memory in
+    use; pods that wait for devices and that have them. A parent has the sums of what is below it."""
 
     allocated: float = 0.0
     guaranteed: float = 0.0
     borrowed: float = 0.0
+    pending: float = 0.0
     memory_mib: int = 0
     waiting: int = 0
     running: int = 0
@@ -192,5 +193,45 @@ class KubeQueue(KubeStruct, frozen=True):
     status: KubeQueueStatus = KubeQueueStatus()
 
 
+class KubeProject(KubeStruct, frozen=True):
+    """A part of a tenant; amounts are devices of the tenant's, ``limit`` None is the tenant's."""
+
+    name: str
+    guarantee: float = 0.0
+    limit: float | None = None
+    weight: float = 1.0
+
+
+class KubeTenantSpec(KubeStruct, frozen=True):
+    """A tenant as an administrator set it; amounts are devices, ``limit`` None is unlimited, ``budget`` like ``5000EUR``."""
+
+    guarantee: float = 0.0
+    limit: float | None = None
+    weight: float = 1.0
+    budget: str = ""
+    projects: tuple[KubeProject, ...] = ()
+
+
+class KubeTenantStatus(KubeStruct, frozen=True):
+    """What the server last saw: devices in use and of these beyond its guarantee, pods that wait, namespaces in its queues.
+    The condition ``Ready`` says whether its queues are as it wants them, and else why not."""
+
+    observed_generation: int = 0
+    allocated: float = 0.0
+    borrowed: float = 0.0
+    waiting: int = 0
+    namespaces: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class KubeTenant(KubeStruct, frozen=True):
+    """A tenant; cluster scoped. Its queues are ``NAME``, ``NAME.default`` and ``NAME.PROJECT``."""
+
+    metadata: ObjectMeta
+    spec: KubeTenantSpec = KubeTenantSpec()
+    status: KubeTenantStatus = KubeTenantStatus()
+
+
 GPU_NODE = Kind(api_version=_API, name="GpuNode", plural="gpunodes", namespaced=False, type=GpuNode)
 QUEUE = Kind(api_version=_API, name="Queue", plural="queues", namespaced=False, type=KubeQueue)
+TENANT = Kind(api_version=_API, name="Tenant", plural="tenants", namespaced=False, type=KubeTenant)

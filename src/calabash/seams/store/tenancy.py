@@ -23,6 +23,11 @@ class TenancyTables:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @property
+    def database(self) -> Database:
+        """Where they are."""
+        return self._database
+
     def tenants(self) -> list[Tenant]:
         """All tenants by name."""
         return [_tenant(row) for row in _all(self._database, tables.tenants)]

@@ -13,10 +13,10 @@ from calabash.api.overview import OverviewReply
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.operations.handlers.asked import Asked, sight_of, work
+from calabash.operations.overview import overview
 from calabash.operations.sight import Sight
 from calabash.standalone import views
 from calabash.standalone.handlers.asked import pool_of
-from calabash.standalone.overview import overview
 from calabash.standalone.pool import Pool
 
 UNKNOWN = "unknown"
@@ -32,7 +32,7 @@ def _overview(pool: Pool, sight: Sight) -> OverviewReply:
     states = pool.agent.devices()
     return overview(
         views.shown_devices(states, sight),
-        pool.agent.snapshot(only={r.id for r in pool.agent.records() if sight.record(r)}).allocations,
+        views.held(pool.agent, sight),
         pending=len(waiting),
         reasons=[reason for w in waiting[: views.EXPLAINED_MAX] if (reason := _reason(pool, w.id, states))],
         at_s=time.time(),

@@ -334,3 +334,11 @@ def test_whatever_is_admitted_is_in_form_counts_right_and_stays_as_it_is(
         assert left <= {names.GPUS, names.MEMORY, names.CORES, "cpu"}
     assert write_request(asked) == pod["metadata"]["annotations"][names.REQUEST]
     msgspec.json.encode(pod)
+
+
+def test_a_namespace_is_not_let_into_another_tenants_queue_whatever_it_says() -> None:
+    tenants = {"vision.default": "vision", "vision.train": "vision", "speech.default": "speech"}
+    team = NamespaceTerms(name="team", queue="vision.train", queues=frozenset({"*"}), tenants=tenants)
+    allowed = {queue for queue in (*tenants, "anybodys") if team.allows(queue)}
+    assert allowed == {"vision.train", "vision.default", "anybodys"}
+    assert not NamespaceTerms(name="x", queues=frozenset({"speech.default"}), tenants=tenants).allows("speech.default")

@@ -839,3 +839,18 @@ def test_what_somebody_else_bound_on_the_same_node_by_another_plan_holds_what_th
     world.check()
     assert world.core.book.entries[uid].plan == theirs
     assert world.pods[second].plan is not None
+
+
+def test_a_tenants_queue_is_for_its_own_namespaces_even_where_another_allows_all() -> None:
+    cluster = Cluster(
+        {"a": 1}, [QueueSeen(name="vision.train", tenant="vision"), QueueSeen(name="vision.default", tenant="vision")]
+    )
+    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset(("*",))))
+    uid = cluster.create(asked(SHARE, queue="vision.train"))
+    cluster.settle()
+    reason, message = cluster.core.book.entries[uid].told
+    assert reason is Reason.NOT_PERMITTED
+    assert "queue vision.train is tenant vision's, and namespace team is not" in message
+    cluster.core.namespace(NamespaceSeen(name="team", queue="vision.default", allowed=frozenset(("*",))))
+    cluster.settle()
+    assert uid in cluster.bound()

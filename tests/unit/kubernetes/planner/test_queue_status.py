@@ -31,7 +31,9 @@ def test_a_queue_says_what_it_has_what_is_its_own_and_what_it_borrowed_and_its_p
     found = queue_statuses(cluster.core.book)
     memory_mib = found["lab"].memory_mib
     assert 0 <= memory_mib - 2 * MEMORY_MIB - 8192 < 64, "two cards and a slice with what its mode adds"
-    lab = KubeQueueStatus(allocated=2.25, guaranteed=1.0, borrowed=1.25, memory_mib=memory_mib, waiting=1, running=3)
+    lab = KubeQueueStatus(
+        allocated=2.25, guaranteed=1.0, borrowed=1.25, pending=4.0, memory_mib=memory_mib, waiting=1, running=3
+    )
     assert found["lab"] == found["org"] == lab
     assert found["idle"] == KubeQueueStatus()
 

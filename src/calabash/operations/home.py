@@ -15,10 +15,10 @@ from pathlib import Path
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.logs import LOG_FILE
 from calabash.seams.host.files import disk_full_is_a_reason, lock_exclusive
-from calabash.standalone.settings import SETTINGS_FILE
 
 LOCK_FILE = "pool.lock"
 DATABASE_FILE = "pool.db"
+SETTINGS_FILE = "pool.toml"
 _PRIVATE = (LOCK_FILE, DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", LOG_FILE, f"{LOG_FILE}.1")
 
 

@@ -1,20 +1,19 @@
-"""The whole pool in one reply, from a snapshot of the node and the line. Pure: figures in, figures out."""
+"""The whole pool in one reply, from what is shown of its devices and of what is held. Pure: figures in, figures out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from calabash.agent.snapshot import AllocationSnapshot
 from calabash.api.overview import OverviewCell, OverviewCount, OverviewModel, OverviewReply
-from calabash.api.replies import DeviceView
+from calabash.api.replies import AllocationView, DeviceView
 
 IDLE_PERCENT = 0.5  # of a device, over the last second: below it nothing is computed
 
 
 def overview(
     devices: Sequence[DeviceView],
-    allocations: Sequence[AllocationSnapshot],
+    allocations: Sequence[AllocationView],
     *,
     pending: int,
     reasons: Iterable[str],
@@ -35,7 +34,7 @@ def overview(
         memory_used_mib=sum(d.memory_used_mib for d in devices),
         power_w=round(sum(d.power_w for d in devices), 1),
         allocations=len(allocations),
-        slices=sum(len(held.record.placement.slices) for held in allocations),
+        slices=sum(len(held.slices) for held in allocations),
         idle_held=len(idle),
         idle_held_devices=round(sum(idle), 3),
         strangers=sum(len(d.strangers) for d in devices),
@@ -46,7 +45,7 @@ def overview(
         models=[
             _model(name, [d for d in devices if d.model == name], given) for name in sorted({d.model for d in devices})
         ],
-        tenants=_counts(Counter(held.record.request.tenant for held in allocations)),
+        tenants=_counts(Counter(held.tenant for held in allocations)),
         cells=[_cell(d, given[d.uuid]) for d in devices],
     )
 
@@ -57,11 +56,11 @@ def _given(device: DeviceView) -> float:
     return min(1.0, max(memory, device.core_allocated_percent / 100))
 
 
-def _idle(held: AllocationSnapshot, memory_mib: dict[str, int]) -> list[float]:
+def _idle(held: AllocationView, memory_mib: dict[str, int]) -> list[float]:
     """What each idle slice keeps of its device, in devices."""
     found = []
-    for part, use in zip(held.record.placement.slices, held.use, strict=False):
-        if use.core_used_percent < IDLE_PERCENT:
+    for part in held.slices:
+        if part.core_used_percent < IDLE_PERCENT:
             whole = memory_mib.get(part.device, 0)
             resident = part.memory_mib - part.spill_mib
             found.append(min(1.0, max(resident / whole if whole else 0.0, part.core_percent / 100)))

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from tests.unit.server.replies import device
+from tests.unit.server.replies import allocation, device, part
 
-from calabash.agent.snapshot import AllocationSnapshot, SliceUse
-from calabash.model.allocation import AllocationRecord, AllocationState
-from calabash.model.device import DeviceUuid, NodeName
-from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.standalone.overview import overview
+from calabash.api.replies import AllocationView
+from calabash.operations.overview import overview
 
 
-def held(name: str, *uses: float) -> AllocationSnapshot:
+def held(name: str, *uses: float) -> AllocationView:
     """An allocation of 10,000 MiB and 10 % on each of the first devices, of which it gets so many percent."""
-    slices = tuple(Slice(device=DeviceUuid(f"GPU-{i}"), memory_mib=10000, core_percent=10) for i, _ in enumerate(uses))
-    return AllocationSnapshot(
-        record=AllocationRecord(
-            id=AllocationId(name),
-            state=AllocationState.RUNNING,
-            request=GpuRequest(count=len(uses), tenant="vision"),
-            placement=Placement(node=NodeName("n"), mode=ModeName("vgpu"), slices=slices),
-        ),
-        use=tuple(SliceUse(core_used_percent=use) for use in uses),
-    )
+    slices = [part(i, memory_mib=10000, core_percent=10, core_used_percent=use) for i, use in enumerate(uses)]
+    return allocation(name, tenant="vision", slices=slices)
 
 
 def test_given_out_and_used_are_added_up_apart() -> None:

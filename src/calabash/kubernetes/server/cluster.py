@@ -1,0 +1,188 @@
+"""The cluster as its operators ask it: everything that is shown, and to whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from calabash.api import replies, requests
+from calabash.api.overview import OverviewReply
+from calabash.kubernetes.server import views
+from calabash.kubernetes.server.state import ClusterState, ServedPod
+from calabash.kubernetes.tenants import NamespacePlace, TenantMap, tenant_map
+from calabash.model.allocation import QueueRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, AllocationId, GpuRequest
+from calabash.model.tenancy import Principal
+from calabash.operations.changes import Key, Trace
+from calabash.operations.overview import overview
+from calabash.operations.owners import AllocationOwner
+from calabash.operations.permission import Permission, not_found
+from calabash.operations.sight import Held, Sight
+from calabash.operations.tenancy import TenancyBook
+from calabash.seams.kube import ObjectMeta
+from calabash.seams.kube.resources import KubeQueue
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMoment:
+    """One look at everything: devices, who has what of them, pods, and where these are counted."""
+
+    devices: list[views.NumberedDevice]
+    parts: dict[str, list[views.HeldPart]]
+    pods: list[ServedPod]
+    tenants: TenantMap
+
+
+class ClusterFace:
+    """Safe for threads; every answer is of one look."""
+
+    def __init__(self, state: ClusterState, *, tenancy: TenancyBook, permission: Permission) -> None:
+        self._state = state
+        self._tenancy = tenancy
+        self._permission = permission
+
+    def moment(self) -> ClusterMoment:
+        """How it is now."""
+        devices = views.numbered(self._state.nodes())
+        return ClusterMoment(
+            devices=devices,
+            parts=views.parts_by_pod(devices),
+            pods=self._state.pods(),
+            tenants=tenant_map(self._tenancy.people()),
+        )
+
+    def place(self, pod: ServedPod, tenants: TenantMap) -> NamespacePlace:
+        """Where a pod is counted."""
+        return tenants.place(self._state.queue_of(pod.facts))
+
+    # -- who sees what -----------------------------------------------------------------------------------------
+
+    def sight(self, who: Principal) -> Sight:
+        """What that principal is shown."""
+        tenants = tenant_map(self._tenancy.people())
+        return Sight(
+            who,
+            people=self._tenancy.people(),
+            live=lambda: self._live(tenants),
+            queues=[_record(queue) for queue in self._state.queues() if queue.metadata.name not in tenants.queues],
+            owner=lambda name: self._owner(name, tenants),
+            listed=lambda queue: self._permission.listed(who, queue.users, queue.groups),
+        )
+
+    def _live(self, tenants: TenantMap) -> Iterator[Held]:
+        for pod in self._state.pods():
+            place = self.place(pod, tenants)
+            plain = pod.facts.request.containers[0].request if pod.facts.request else GpuRequest()
+            request = GpuRequest(tenant=place.tenant or DEFAULT_TENANT, queue=place.queue, gang=plain.gang)
+            for name in (pod.facts.uid, f"{pod.facts.namespace}/{pod.facts.name}"):  # texts name the latter
+                yield AllocationId(name), request, -1, views.user_of(pod)
+
+    def _owner(self, name: AllocationId, tenants: TenantMap) -> AllocationOwner | None:
+        pod = self._state.pod(name)
+        if pod is None:
+            return None
+        return AllocationOwner(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
+
+    def sees(self, sight: Sight, pod: ServedPod, tenants: TenantMap) -> bool:
+        """Whether that pod is shown."""
+        return sight.sees(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
+
+    # -- what there is -----------------------------------------------------------------------------------------
+
+    def devices(self, sight: Sight) -> replies.DeviceList:
+        found = self.moment().devices
+        return replies.DeviceList(items=[sight.shown_device(views.device_view(one)) for one in found])
+
+    def device(self, name: str, sight: Sight) -> replies.DeviceDetail:
+        """One, by number or UUID. Raises NOT_FOUND."""
+        for one in self.moment().devices:
+            if name in {str(one.number), one.device.uuid}:
+                return sight.shown_detail(views.device_detail(one))
+        raise CalabashError(
+            f"there is no device {name[:80]!r}", reason=Reason.NOT_FOUND, hint="a number of `calabash smi`, or a UUID"
+        )
+
+    def allocations(self, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
+        """One page of the pods that have devices or wait for them; of those that ended nothing is shown but their usage."""
+        if page.ended:
+            return replies.AllocationList(items=[])
+        moment = self.moment()
+        seen = [pod for pod in moment.pods if self.sees(sight, pod, moment.tenants)]
+        ids = [pod.facts.uid for pod in seen]
+        begin = ids.index(page.after) + 1 if page.after in ids else 0
+        shown = [self._shown(pod, moment, sight) for pod in seen[begin : begin + page.limit]]
+        more = len(seen) > begin + page.limit
+        return replies.AllocationList(items=shown, next=shown[-1].id if more else "")
+
+    def why(self, name: str, sight: Sight) -> replies.WhyReply:
+        """Why a pod waits, or where it is. Raises NOT_FOUND."""
+        moment, pod = self.moment(), self._state.pod(name)
+        if pod is None or not self.sees(sight, pod, moment.tenants):
+            raise not_found(name)
+        shown = self._shown(pod, moment, sight)
+        told = shown.explanation
+        if shown.state != views.PENDING:
+            uuids = ", ".join(part.device for part in shown.slices)
+            told = told or f"it is on node {pod.facts.node}" + (f", on {uuids}" if uuids else "")
+        return replies.WhyReply(id=shown.id, state=shown.state, reason=shown.reason, explanation=told)
+
+    def queues(self, sight: Sight) -> list[replies.QueueView]:
+        """Those that are seen."""
+        tenants = tenant_map(self._tenancy.people())
+        there = {queue.metadata.name: queue for queue in self._state.queues()}
+        found = [views.queue_view(queue, tenants) for queue in there.values()]
+        if DEFAULT_QUEUE not in there:
+            found.append(views.queue_view(KubeQueue(metadata=ObjectMeta(name=DEFAULT_QUEUE)), tenants))
+        seen = (q for q in found if sight.queue(QueueRecord(name=q.name, users=tuple(q.users), groups=tuple(q.groups))))
+        return sorted(seen, key=lambda q: q.name)
+
+    def overview(self, sight: Sight) -> OverviewReply:
+        moment = self.moment()
+        pods = [self._shown(pod, moment, sight) for pod in moment.pods if self.sees(sight, pod, moment.tenants)]
+        waiting = [pod for pod in pods if pod.state == views.PENDING]
+        return overview(
+            [sight.shown_device(views.device_view(one)) for one in moment.devices],
+            [pod for pod in pods if pod.state != views.PENDING],
+            pending=len(waiting),
+            reasons=[pod.reason or UNKNOWN for pod in waiting],
+            at_s=time.time(),
+        )
+
+    def counts(self, sight: Sight) -> tuple[int, int, int]:
+        """Devices, and of the pods that are seen those that have a node and those that wait."""
+        moment = self.moment()
+        seen = [pod for pod in moment.pods if self.sees(sight, pod, moment.tenants)]
+        held = sum(bool(pod.facts.node) for pod in seen)
+        return len(moment.devices), held, len(seen) - held
+
+    def traces(self) -> dict[Key, Trace]:
+        """Everything that is watched, each with what is compared."""
+        moment = self.moment()
+        found: dict[Key, Trace] = {}
+        for one in moment.devices:
+            shown = views.device_view(one)
+            mark = (shown.health, shown.cause, shown.mode, tuple(shown.allocations))
+            found["devices", str(one.number)] = Trace(mark=mark)
+        for pod in moment.pods:
+            state = views.state_of(pod, moment.parts.get(pod.facts.uid, ()))
+            place = self.place(pod, moment.tenants)
+            told = (state, views.why(pod, state), place)
+            found["allocations", pod.facts.uid] = Trace(mark=told, tenant=place.tenant, user=views.user_of(pod))
+        for queue in self._state.queues():
+            view = views.queue_view(queue, moment.tenants)
+            tenant = moment.tenants.place(queue.metadata.name).tenant
+            found["queues", view.name] = Trace(mark=view, tenant=tenant)
+        return found
+
+    def _shown(self, pod: ServedPod, moment: ClusterMoment, sight: Sight) -> replies.AllocationView:
+        held = moment.parts.get(pod.facts.uid, [])
+        told = views.told_with(moment.tenants)
+        return sight.shown_allocation(views.allocation_view(pod, held, self.place(pod, moment.tenants), told))
+
+
+def _record(queue: KubeQueue) -> QueueRecord:
+    return QueueRecord(name=queue.metadata.name, users=queue.spec.users, groups=queue.spec.groups)

@@ -1,0 +1,68 @@
+"""Queues that are nobody's tenant's, written to the API server as an operator asks here."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from calabash.api import requests
+from calabash.kubernetes import names
+from calabash.kubernetes.server.state import ClusterState
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.resources import QUEUE, KubeQueue
+
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?")
+
+
+class QueueWriter:
+    """Every method raises CalabashError where it cannot be; then nothing changes."""
+
+    def __init__(self, client: KubeClient, state: ClusterState) -> None:
+        self._client = client
+        self._state = state
+
+    def put(self, name: str, wanted: requests.QueueSettings) -> None:
+        """Create or change it. Raises CONFLICT for a tenant's, and where somebody else was quicker."""
+        if _NAME.fullmatch(name) is None:
+            raise CalabashError(
+                f"queue name {name[:80]!r} is not usable on Kubernetes",
+                hint="at most 63 small letters, digits, - and .; queues of tenants follow from the tenants",
+            )
+        known = self._own(name)
+        spec: dict[str, Any] = {
+            "parent": wanted.parent,
+            "deserved": wanted.deserved,
+            "limit": wanted.limit,
+            "weight": wanted.weight,
+            "users": list(wanted.users),
+            "groups": list(wanted.groups),
+        }
+        if known is not None:
+            meta = {"resourceVersion": known.metadata.resource_version}
+            self._client.patch(QUEUE, name, body={"metadata": meta, "spec": spec})
+            return
+        body = {"apiVersion": QUEUE.api_version, "kind": QUEUE.name, "metadata": {"name": name}}
+        self._client.create(QUEUE, body | {"spec": {k: v for k, v in spec.items() if v is not None}})
+
+    def delete(self, name: str) -> None:
+        """Raises NOT_FOUND where there is none, CONFLICT while pods are in it."""
+        known = self._own(name) if _NAME.fullmatch(name) else None
+        if known is None:
+            raise CalabashError(f"there is no queue {name[:80]}", reason=Reason.NOT_FOUND, hint="kubectl get queues")
+        if any(self._state.queue_of(pod.facts) == name for pod in self._state.pods()):
+            raise CalabashError(
+                f"queue {name} has pods", reason=Reason.CONFLICT, hint="wait for them, or delete them first"
+            )
+        self._client.delete(QUEUE, name, uid=known.metadata.uid)
+
+    def _own(self, name: str) -> KubeQueue | None:
+        known = self._state.queue(name)
+        tenant = known.metadata.labels.get(names.TENANT) if known is not None else None
+        if tenant:
+            raise CalabashError(
+                f"queue {name} is of tenant {tenant}",
+                reason=Reason.CONFLICT,
+                hint=f"change the tenant, or its projects: calabash tenant set {tenant}",
+            )
+        return known

@@ -1,0 +1,238 @@
+"""``calabash cluster``: the server of a cluster until it is told to end. Wiring.
+
+One serves at a time: by a Lease among replicas, and by the lock of its home on one disk. A server that loses the lease ends
+and is started again by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import structlog
+
+from calabash.kubernetes.planner.lead import Lead
+from calabash.kubernetes.planner.lease import RENEW_EVERY_S, Election
+from calabash.kubernetes.server.cluster import ClusterFace
+from calabash.kubernetes.server.handlers import ClusterContext, handlers
+from calabash.kubernetes.server.keeping import COMPONENT, TenantKeeper
+from calabash.kubernetes.server.queues import QueueWriter
+from calabash.kubernetes.server.recording import ClusterRecorder
+from calabash.kubernetes.server.settings import ClusterOrder
+from calabash.kubernetes.server.state import ClusterState
+from calabash.kubernetes.server.tenancy import ClusterTenancy
+from calabash.model.errors import CalabashError, Reason
+from calabash.operations.auditing import AuditTrail
+from calabash.operations.billing import Billing
+from calabash.operations.context import Operations
+from calabash.operations.fairness import Fairness
+from calabash.operations.gateway import ConsoleDoor, gateway_socket
+from calabash.operations.handlers.application import served
+from calabash.operations.home import own_home
+from calabash.operations.housekeeping import Housekeeper
+from calabash.operations.identities import Identities
+from calabash.operations.logs import LOG_FILE
+from calabash.operations.permission import Permission
+from calabash.operations.serving import Listener, Server
+from calabash.operations.sockets import listening
+from calabash.operations.tenancy import TenancyBook
+from calabash.operations.tenancy_changes import TenancyChanges
+from calabash.operations.tokens import Tokens
+from calabash.seams.clock import SystemClock
+from calabash.seams.host.processes import user_name
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.resources import TENANT
+from calabash.seams.pool.client import socket_path
+from calabash.seams.store import Store, open_store
+
+SYNCED_S = 120.0
+LOOK_S = 0.5
+WAIT_FOR_LEAD_S = 0.1
+
+log = structlog.get_logger(__name__)
+
+
+def run_cluster(client: KubeClient, order: ClusterOrder) -> None:
+    """Serve until a signal says to end. Raises CalabashError for what keeps it from serving."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    ClusterProgram(client, order).run()
+
+
+class LeaseWatch:
+    """Ends the server when another may lead."""
+
+    def __init__(self, lead: Lead, server: Server) -> None:
+        self._lead, self._server = lead, server
+        self._term = lead.term()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self.lost = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            if self._lead.term() != self._term:
+                self.lost = True
+                log.warning("another server may lead now: this one ends", holder=self._lead.holder())
+                self._server.stop()
+                return
+
+
+class ClusterProgram:
+    """Everything that one replica does."""
+
+    def __init__(self, client: KubeClient, order: ClusterOrder) -> None:
+        self._client = client
+        self._order = order
+        self._server: Server | None = None
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Wait for the lead and serve until ``stop``. Raises CalabashError for what keeps it from serving."""
+        with ExitStack() as stack:
+            stack.enter_context(own_home(self._order.home))
+            store = open_store(self._order.database)
+            stack.callback(store.close)
+            store.check_writable()
+            lead = self._lead(stack)
+            if lead is not None:
+                self._serve(store, lead, stack)
+
+    def stop(self) -> None:
+        """Have ``run`` return; from any thread."""
+        self._ended.set()
+        if self._server is not None:
+            self._server.stop()
+
+    def _lead(self, stack: ExitStack) -> Lead | None:
+        """The lead, when it is had; None when it is waited for no more."""
+        order = self._order
+        identity = order.identity or f"{COMPONENT}-{secrets.token_hex(4)}"
+        election = Election(
+            self._client, namespace=order.namespace, name=COMPONENT, identity=identity, now_s=time.monotonic
+        )
+        lead = Lead(election, every_s=RENEW_EVERY_S, stepped=lambda _: None)
+        lead.start()
+        stack.callback(lead.resign)
+        stack.callback(lead.stop)
+        told = False
+        while not lead.term():
+            if self._ended.wait(WAIT_FOR_LEAD_S):
+                return None
+            if not told and lead.holder() not in {"", identity}:
+                log.info("another server leads; this one waits", holder=lead.holder())
+                told = True
+        return lead
+
+    def _serve(self, store: Store, lead: Lead, stack: ExitStack) -> None:
+        client, order = self._client, self._order
+        clock = SystemClock()
+        woken = threading.Event()
+        state = ClusterState(client, changed=woken.set)
+        _watch(client, state, stack)
+        tables = ClusterTenancy(store.tenancy, client, state)
+        tenancy = TenancyBook(tables)
+        keeper = TenantKeeper(client, state, tables=tables, tenancy=tenancy, due=woken)
+        permission = Permission(os.geteuid(), everybody=False, people=tenancy.people, account_of=own_account)
+        cluster = ClusterFace(state, tenancy=tenancy, permission=permission)
+        tokens = Tokens(store.tokens, clock)
+        changes = TenancyChanges(tenancy=tenancy, tokens=tokens, permission=permission)
+        changes.identities = Identities(tenancy, order.settings.console.oidc)
+        billing = Billing(store, clock)
+        stack.callback(billing.close)
+        audit = AuditTrail(order.home, store.audit, clock)
+        audit.start()
+        stack.callback(audit.stop)
+        operations = Operations(
+            permission=permission,
+            tokens=tokens,
+            tenancy=tenancy,
+            changes=changes,
+            billing=billing,
+            store=store,
+            audit=audit,
+            fairness=Fairness(order.settings.user, exempt=lambda uid: uid in {0, os.geteuid()}),
+            sight=cluster.sight,
+            queues=cluster.queues,
+            settle=lambda: None,  # what pods hold is told by the API server, without being asked
+            traces=cluster.traces,
+        )
+        recorder = ClusterRecorder(cluster, store, clock)
+        housekeeper = Housekeeper(
+            store=store, clock=clock, kept=order.settings.journal.retention(), log_file=order.home / LOG_FILE
+        )
+        door = stack.enter_context(ConsoleDoor(order.settings.console))
+        server = self._server = _sockets(order, operations, door, stack)
+        watch = LeaseWatch(lead, server)
+        for part in (keeper, recorder, housekeeper, watch):
+            part.start()
+            stack.callback(part.stop)
+        context = ClusterContext(
+            home=str(order.home),
+            namespace=order.namespace,
+            started_at=time.time(),
+            console=door.url,
+            console_failure=door.failure,
+        )
+        more = {"cluster": cluster, "context": context, "queues": QueueWriter(client, state)}
+        log.info("serves the cluster", home=str(order.home), console=door.url)
+        server.run(served(operations, handlers(), more))
+        if watch.lost:
+            raise CalabashError("another server leads", reason=Reason.CONFLICT, hint="it is started again and waits")
+
+
+def _watch(client: KubeClient, state: ClusterState, stack: ExitStack) -> None:
+    if not client.serves(TENANT):
+        raise CalabashError(
+            "the API server does not know tenants",
+            reason=Reason.NOT_FOUND,
+            hint="install the definitions of the chart: kubectl apply --server-side -f charts/calabash/crds",
+        )
+    stack.callback(state.stop)
+    state.start()
+    missing = state.synced(SYNCED_S)
+    if missing:
+        raise CalabashError(
+            f"the API server did not tell of {', '.join(missing)} within {SYNCED_S:g}s",
+            reason=Reason.API_DOWN,
+            hint="see the log: rights may be missing, or the API server is overloaded",
+        )
+
+
+def _sockets(order: ClusterOrder, operations: Operations, door: ConsoleDoor, stack: ExitStack) -> Server:
+    """The server on its sockets: one for processes beside it, one for the gateway."""
+    address = Path(socket_path(order.home))
+    listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+    listening(address, listener, mode=0o600)
+    stack.callback(address.unlink, missing_ok=True)
+    listeners, token_socket = [listener], ""
+    if door.listener is not None:
+        second = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+        token_socket = str(gateway_socket(order.home))
+        listening(Path(token_socket), second, mode=0o600)
+        stack.callback(Path(token_socket).unlink, missing_ok=True)
+        listeners.append(second)
+        door.serve(token_socket, credential=operations.tokens.gateway().secret)
+    return Server(listeners, operations.fairness, token_socket=token_socket)
+
+
+def own_account(login: str) -> int:
+    """The only account here is the server's own, which whoever may run programs in its pod has: its administrator."""
+    return os.geteuid() if login == user_name(os.geteuid()) else -1
+
+
+def _leave(_number: int, _frame: object) -> None:
+    raise SystemExit(0)

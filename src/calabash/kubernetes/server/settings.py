@@ -1,0 +1,59 @@
+"""How the server of a cluster is to run: what its command says, and sections of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from calabash.api.gateway import ConsoleSettings
+from calabash.model.errors import CalabashError, Reason
+from calabash.operations.limits import Kept, Limits
+
+
+class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The file: sections ``[user]``, ``[journal]`` and ``[console]`` of ``pool.toml``."""
+
+    user: Limits = Limits()
+    journal: Kept = Kept()
+    console: ConsoleSettings = ConsoleSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOrder:
+    """``database`` is a URL; ``identity`` is unique among replicas, empty: one of its own."""
+
+    home: Path
+    namespace: str
+    database: str
+    settings: ClusterSettings = field(default_factory=ClusterSettings)
+    identity: str = ""
+
+
+def read_cluster_settings(path: Path | None) -> ClusterSettings:
+    """The settings of a file. Raises CalabashError(BAD_FILE) that names the line or the field."""
+    if path is None:
+        return ClusterSettings()
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=ClusterSettings)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise CalabashError(
+            f"{path} is not understood: {error}",
+            reason=Reason.BAD_FILE,
+            hint=f"sections {', '.join(f'[{name}]' for name in ClusterSettings.__struct_fields__)}",
+        ) from None
+
+
+def console_with(
+    settings: ClusterSettings, *, listen: str, hosts: tuple[str, ...], certificate_dir: Path | None, insecure: bool
+) -> ClusterSettings:
+    """What the command line says goes before the file; what it leaves out stays."""
+    console = settings.console
+    if listen:
+        console = msgspec.structs.replace(console, listen=listen)
+    if certificate_dir is not None:
+        pair = {"certificate": str(certificate_dir / "tls.crt"), "key": str(certificate_dir / "tls.key")}
+        console = msgspec.structs.replace(console, **pair)
+    console = msgspec.structs.replace(console, hosts=[*console.hosts, *hosts], insecure=console.insecure or insecure)
+    return msgspec.structs.replace(settings, console=console)

@@ -1,0 +1,134 @@
+"""Tenants and projects kept in the API server, everything else of tenancy in the database.
+
+Theory of operation. A ``Tenant`` object is the truth, whoever writes it. A change of the API is a write of that object, of
+the version on which the change was based; whoever comes second is refused. The database has a copy of what bills are made
+from, written after it. The copy, and what requests are judged by, follow the objects by ``TenantKeeper``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from calabash.kubernetes.server.state import ClusterState
+from calabash.kubernetes.tenants import kube_queue, projects_of, spec_body, spec_of, tenant_of
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.tenancy import Member, Project, Tenant
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.resources import TENANT, KubeTenant
+from calabash.seams.store.tenancy import TenancyTables
+
+
+class ClusterTenancy(TenancyTables):
+    """What ``TenancyBook`` stores by. Every method may raise CalabashError: CONFLICT where somebody else was quicker."""
+
+    def __init__(self, tables: TenancyTables, client: KubeClient, state: ClusterState) -> None:
+        super().__init__(tables.database)
+        self._client = client
+        self._state = state
+
+    def tenants(self) -> list[Tenant]:
+        return readable(self._state.tenants())[0]
+
+    def projects(self) -> list[Project]:
+        return readable(self._state.tenants())[1]
+
+    def copied(self) -> tuple[list[Tenant], list[Project]]:
+        """What the database has of them."""
+        return super().tenants(), super().projects()
+
+    def put_tenant(self, tenant: Tenant, *, members: Sequence[Member] | None = None) -> None:
+        known = self._state.tenant(tenant.name)
+        self._write(known, tenant, projects_of(known) if known is not None else [])
+        super().put_tenant(tenant, members=members)
+
+    def copy_tenant(self, tenant: Tenant) -> None:
+        """The object was changed by somebody else."""
+        super().put_tenant(tenant)
+
+    def delete_tenant(self, name: str) -> bool:
+        known = self._state.tenant(name)
+        self._require_empty(f"tenant {name}", name, *(_queues(name, projects_of(known)) if known is not None else ()))
+        gone = known is not None and self._client.delete(TENANT, name, uid=known.metadata.uid)
+        if known is not None:
+            uid = known.metadata.uid
+            self._state.wait_for_tenant(name, lambda now: now is None or now.metadata.uid != uid)
+        return self.forget_tenant(name) or gone
+
+    def forget_tenant(self, name: str) -> bool:
+        """The object is gone."""
+        return super().delete_tenant(name)
+
+    def put_project(self, project: Project) -> None:
+        known = self._known(project.tenant)
+        others = [p for p in projects_of(known) if p.name != project.name]
+        self._write(known, tenant_of(known), [*others, project])
+        super().put_project(project)
+
+    def copy_project(self, project: Project) -> None:
+        super().put_project(project)
+
+    def delete_project(self, tenant: str, name: str) -> bool:
+        known = self._known(tenant)
+        self._require_empty(f"project {tenant}/{name}", f"{tenant}/{name}")
+        self._write(known, tenant_of(known), [p for p in projects_of(known) if p.name != name])
+        return self.forget_project(tenant, name)
+
+    def forget_project(self, tenant: str, name: str) -> bool:
+        return super().delete_project(tenant, name)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> KubeTenant:
+        found = self._state.tenant(name)
+        if found is None:
+            raise CalabashError(f"there is no tenant {name}", reason=Reason.NOT_FOUND, hint="kubectl get tenants")
+        return found
+
+    def _write(self, known: KubeTenant | None, tenant: Tenant, projects: Iterable[Project]) -> None:
+        """Write the object, and wait until it is known here: who asks next sees what was written."""
+        body: dict[str, Any] = {"spec": spec_body(spec_of(tenant, projects))}
+        if known is None:
+            body["spec"] = {name: value for name, value in body["spec"].items() if value is not None}
+            body |= {"apiVersion": TENANT.api_version, "kind": TENANT.name, "metadata": {"name": tenant.name}}
+            written = self._client.create(TENANT, body)
+        else:
+            body["metadata"] = {"resourceVersion": known.metadata.resource_version, "uid": known.metadata.uid}
+            written = self._client.patch(TENANT, tenant.name, body=body)
+        uid, generation = written.metadata.uid, written.metadata.generation
+
+        def seen(now: KubeTenant | None) -> bool:
+            return now is not None and (now.metadata.uid != uid or now.metadata.generation >= generation)
+
+        self._state.wait_for_tenant(tenant.name, seen)
+
+    def _require_empty(self, what: str, *queues: str) -> None:
+        there = {kube_queue(name) for name in queues}
+        pods = sum(self._state.queue_of(pod.facts) in there for pod in self._state.pods())
+        if pods:
+            raise CalabashError(
+                f"{what} has {pods} pod{'s' if pods != 1 else ''} that use devices or wait for them",
+                reason=Reason.CONFLICT,
+                hint="delete them first, or give their namespace another queue",
+            )
+
+
+def readable(found: Iterable[KubeTenant]) -> tuple[list[Tenant], list[Project]]:
+    """Those that can be read; a tenant that is being deleted is none any more."""
+    tenants: list[Tenant] = []
+    projects: list[Project] = []
+    for one in found:
+        if one.metadata.deletion_timestamp is not None:
+            continue
+        try:
+            tenant, parts = tenant_of(one), projects_of(one)
+            spec_of(tenant, parts)
+        except CalabashError:
+            continue  # its condition says so
+        tenants.append(tenant)
+        projects += parts
+    return tenants, projects
+
+
+def _queues(tenant: str, projects: Iterable[Project]) -> list[str]:
+    return [f"{tenant}/default", *(p.queue for p in projects)]

@@ -1,0 +1,225 @@
+"""What the API shows of a cluster: devices, pods as allocations, queues. Pure: objects in, replies out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from calabash.api import replies
+from calabash.kubernetes.planner.reading import seconds
+from calabash.kubernetes.server.state import ServedPod
+from calabash.kubernetes.tenants import NamespacePlace, TenantMap
+from calabash.model.allocation import AllocationState
+from calabash.model.device import Health
+from calabash.model.errors import Reason
+from calabash.model.request import GpuRequest
+from calabash.seams.kube.resources import GpuNode, GpuNodeCare, GpuNodeDevice, GpuNodeSlice, KubeQueue
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
+
+PENDING, RUNNING, GRANTED = "pending", AllocationState.RUNNING.value, AllocationState.GRANTED.value
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*[A-Za-z0-9]")
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
+_REASONS = {reason.value for reason in Reason}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedDevice:
+    """A device of the cluster: ``number`` counts all devices, node by node."""
+
+    number: int
+    node: GpuNode
+    device: GpuNodeDevice
+
+    @property
+    def care(self) -> GpuNodeCare:
+        return self.node.spec.devices.get(self.device.uuid, GpuNodeCare())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPart:
+    """What a pod has of a device."""
+
+    number: int
+    device: GpuNodeDevice
+    part: GpuNodeSlice
+
+
+def numbered(nodes: Iterable[GpuNode]) -> list[NumberedDevice]:
+    """All devices by node and index."""
+    found = [(node, device) for node in nodes for device in sorted(node.status.devices, key=lambda d: d.index)]
+    return [NumberedDevice(number=i, node=node, device=device) for i, (node, device) in enumerate(found)]
+
+
+def parts_by_pod(devices: Iterable[NumberedDevice]) -> dict[str, list[HeldPart]]:
+    """What agents have given, by the pod's UID."""
+    found: dict[str, list[HeldPart]] = {}
+    for one in devices:
+        for part in one.device.slices:
+            found.setdefault(part.pod_uid, []).append(HeldPart(number=one.number, device=one.device, part=part))
+    return found
+
+
+# -- devices ---------------------------------------------------------------------------------------------------
+
+
+def device_view(one: NumberedDevice) -> replies.DeviceView:
+    device = one.device
+    memory_mib = min(device.memory_mib, sum(_resident_mib(part, device) for part in device.slices))
+    whole = any(part.mode == EXCLUSIVE.name for part in device.slices)
+    core_percent = 100 if whole else min(100, sum(part.core_percent for part in device.slices))
+    drained = one.care.drained
+    return replies.DeviceView(
+        uuid=device.uuid,
+        index=one.number,
+        vendor="nvidia",
+        model=device.model,
+        compute_capability="",
+        memory_mib=device.memory_mib,
+        memory_used_mib=device.memory_used_mib or 0,
+        memory_allocated_mib=memory_mib,
+        memory_free_mib=0 if whole else max(0, device.memory_mib - memory_mib - device.foreign_mib),
+        core_allocated_percent=core_percent,
+        utilization_percent=device.utilization_percent or 0,
+        temperature_c=0,
+        power_w=0.0,
+        health=device.health,
+        cause=(one.care.reason if drained else device.reason) or ("its node is cordoned" if _cordoned(one) else ""),
+        mode=device.mode,
+        pinned=device.modes[0] if len(device.modes) == 1 else "",
+        replicas=device.replicas,
+        interval="",
+        spill_mib=device.spill_mib,
+        allocations=list(dict.fromkeys(part.pod_uid for part in device.slices)),
+        strangers=[],
+        node=one.node.metadata.name,
+    )
+
+
+def device_detail(one: NumberedDevice) -> replies.DeviceDetail:
+    """What its agent tells; what was before is not kept in a cluster."""
+    care, device = one.care, one.device
+    return replies.DeviceDetail(
+        device=device_view(one),
+        since=None,
+        needs="" if device.health == Health.HEALTHY else "operator",
+        drained=care.drained or _cordoned(one),
+        drained_why=care.reason or ("its node is cordoned" if _cordoned(one) else ""),
+        evict_at=None,
+        hold_until=None,
+        figures={},
+        parts=[],
+        history=[],
+    )
+
+
+def _cordoned(one: NumberedDevice) -> bool:
+    return one.node.spec.unschedulable
+
+
+def _resident_mib(part: GpuNodeSlice, device: GpuNodeDevice) -> int:
+    return max(0, part.memory_mib - part.spill_mib) if part.memory_mib else device.memory_mib
+
+
+# -- pods ------------------------------------------------------------------------------------------------------
+
+
+def allocation_view(
+    pod: ServedPod, held: Sequence[HeldPart], place: NamespacePlace, told: Callable[[str], str]
+) -> replies.AllocationView:
+    """A pod as an allocation: its id is the pod's UID, its command the pod's namespace and name."""
+    facts = pod.facts
+    request = facts.request.containers[0].request if facts.request is not None else GpuRequest()
+    state = state_of(pod, held)
+    reason, explanation = why(pod, state)
+    return replies.AllocationView(
+        id=facts.uid,
+        tenant=place.tenant,
+        queue=place.queue,
+        user=user_of(pod),
+        uid=-1,
+        command=[f"{facts.namespace}/{facts.name}"],
+        mode=held[0].part.mode if held else request.mode,
+        policy=held[0].part.policy if held else request.policy,
+        priority=facts.priority,
+        gang=request.gang,
+        state=state,
+        reason=reason,
+        explanation=told(explanation),
+        created_at=facts.created_at_s,
+        started_at=(seconds(pod.begun_at) or None) if state == RUNNING else None,
+        ended_at=None,
+        pids=[],
+        slices=[_slice(one) for one in held],
+    )
+
+
+def user_of(pod: ServedPod) -> str:
+    """Nobody's login: Kubernetes does not say who made a pod. No user of the API can have such a name."""
+    return f"namespace:{pod.facts.namespace}"
+
+
+def state_of(pod: ServedPod, held: Sequence[HeldPart]) -> str:
+    """Pending until it has a node, granted until the agent there has given it its devices."""
+    if not pod.facts.node:
+        return PENDING
+    return RUNNING if held else GRANTED
+
+
+def why(pod: ServedPod, state: str) -> tuple[str, str]:
+    """A reason's code and text for a pod that waits or goes; both empty where there is nothing to say."""
+    facts = pod.facts
+    if facts.leaving:
+        return "ending", "its containers are being ended"
+    if state != PENDING:
+        return "", ""
+    if facts.fault:
+        return Reason.BAD_REQUEST.value, facts.fault
+    if facts.plan is not None:
+        return "", f"it is planned for node {facts.plan.node} and not bound yet"
+    if pod.waits is None or not pod.waits.message or pod.waits.reason == "SchedulingGated":
+        return "", "it waits for its plan"
+    code = _CAPITAL.sub("_", pod.waits.reason).lower()
+    return (code if code in _REASONS else ""), pod.waits.message
+
+
+def told_with(tenants: TenantMap) -> Callable[[str], str]:
+    """How a text of the planner is told: queues of tenants as people know them."""
+    return lambda text: _WORD.sub(lambda match: tenants.told(match[0]), text) if text else text
+
+
+def _slice(one: HeldPart) -> replies.SliceUseView:
+    part, device = one.part, one.device
+    whole = part.mode == EXCLUSIVE.name
+    return replies.SliceUseView(
+        device=device.uuid,
+        device_index=one.number,
+        memory_mib=part.memory_mib or device.memory_mib,
+        core_percent=100 if whole else part.core_percent,
+        memory_used_mib=part.memory_used_mib or 0,
+        core_used_percent=float(part.core_used_percent or 0),
+        denied=0,
+        throttled_s=0.0,
+        profile=part.profile,
+        start=part.start,
+        part=part.part,
+        spill_mib=part.spill_mib,
+    )
+
+
+# -- queues ----------------------------------------------------------------------------------------------------
+
+
+def queue_view(queue: KubeQueue, tenants: TenantMap) -> replies.QueueView:
+    spec, status = queue.spec, queue.status
+    return replies.QueueView(
+        name=tenants.told(queue.metadata.name),
+        parent=tenants.told(spec.parent) if spec.parent else "",
+        deserved=spec.deserved,
+        limit=spec.limit,
+        weight=spec.weight,
+        allocated=status.allocated,
+        pending=status.pending,
+        users=list(spec.users),
+        groups=list(spec.groups),
+    )
