@@ -96,6 +96,7 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"metrics": {"enabled": "yes"}}, "/metrics/enabled"),
         ({"agent": {"useEverySeconds": -1}}, "/agent/useEverySeconds"),
         ({"agent": {"serveNvidiaNames": "yes"}}, "/agent/serveNvidiaNames"),
+        ({"agent": {"workers": {"firstUser": 0}}}, "/agent/workers/firstUser"),
         ({"scheduler": {"image": {"repository": "no spaces"}}}, "/scheduler/image/repository"),
         ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
         ({"image": {"tag": "two words"}}, "/image/tag"),
@@ -177,6 +178,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
             "strangers": "drain",
             "driverRoot": "/run/nvidia/driver",
             "useEverySeconds": 30,
+            "workers": {"firstUser": 2_100_000_000, "lastUser": 2_100_000_999},
             "serveNvidiaNames": True,
         }
     }

@@ -3,10 +3,14 @@
 The identifier of an allocation begins with the UID of its pod (``container_allocation``), which names the pod's group.
 Which of its containers is the allocation's is seen by the slot: every slot is a file system of its own, and it is mounted
 in that container alone. A tenant can neither leave its container's group nor mount somebody else's slot.
+
+Where a worker of ours uses the card in a container's stead, the worker is the allocation's: it has a group of its own beside
+those of the containers, under a name that no runtime gives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -25,6 +29,7 @@ from calabash.seams.host.container_groups import (
     ContainerHierarchy,
     container_groups,
     group_names,
+    join_pod,
     mounted_devices,
     pod_groups,
 )
@@ -36,6 +41,7 @@ _NAME_CHARACTERS = 20
 _HASH_DIGITS = 8
 _PIDS_LOOKED_AT = 4  # of one container, until one shows what is mounted
 _WALK_S = 0.5
+_OWN = "calabash-"
 
 
 def pod_digits(pod_uid: str) -> str:
@@ -54,8 +60,13 @@ def container_allocation(pod_uid: str, container: str) -> AllocationId:
     return AllocationId(f"{digits}-{readable}-{mark}" if readable else f"{digits}-{mark}")
 
 
+def _own(allocation: AllocationId) -> str:
+    """The name of the group of what serves a container from outside."""
+    return _OWN + allocation
+
+
 class ContainerMembership(GroupMembership):
-    """The containers of one node. See ``membership.Membership``; nothing is ever made, entered or removed.
+    """The containers of one node. See ``membership.Membership``; groups of containers are only found, those of workers made.
 
     Args:
         slots: the directory that the slots are mounted below.
@@ -77,10 +88,22 @@ class ContainerMembership(GroupMembership):
         del allocation  # the runtime makes the group
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
-        raise CalabashError(
-            f"process {process.pid} cannot be made a member of {allocation}: its container decides that",
-            reason=Reason.NOT_PERMITTED,
-        )
+        """Only of what we have started to serve a container: who else is a member its container decides."""
+        pod = self._pod_now(allocation.partition("-")[0])
+        if pod is None or not is_slot_name(allocation):
+            raise CalabashError(
+                f"the pod of {allocation} has no control group yet", reason=Reason.NOT_FOUND, hint="it is tried again"
+            )
+        directory = pod / _own(allocation)
+        try:
+            join_pod(self._hierarchy, pod, directory.name, process.pid)
+        except OSError as error:
+            raise CalabashError(
+                f"cannot move process {process.pid} into the pod of {allocation}: {error.strerror}",
+                reason=Reason.NOT_FOUND if isinstance(error, ProcessLookupError) else Reason.NOT_PERMITTED,
+            ) from error
+        with self._lock:
+            self._found[allocation] = directory
 
     def allocation_of(self, pid: int) -> AllocationId | None:
         name = group_names(pid, self._hierarchy.controller)
@@ -98,8 +121,12 @@ class ContainerMembership(GroupMembership):
 
     def remove(self, allocation: AllocationId) -> bool:
         self._walked_s = -math.inf  # nobody may have been overlooked now
-        if self.populated(allocation):
+        group = self._group(allocation)
+        if group is not None and group.populated():
             return False
+        if group is not None and group.directory.name == _own(allocation):
+            with contextlib.suppress(OSError):  # a kubelet removes it with the pod
+                group.remove()
         with self._lock:
             self._found.pop(allocation, None)
         return True
@@ -119,13 +146,23 @@ class ContainerMembership(GroupMembership):
 
         A sandbox that is made again, as after a restart of the machine, runs everything anew, init containers too.
         """
-        pod = self._pod(pod_digits(pod_uid))
-        if pod is None:
-            return 0.0
-        pids = [pid for group in container_groups(pod) for pid in self._hierarchy.group(group).pids()[:_PIDS_LOOKED_AT]]
-        return min((began_s(process) for pid in pids if (process := identify(pid)) is not None), default=0.0)
+        oldest = self._oldest(self._pod(pod_digits(pod_uid)))
+        return began_s(oldest) if oldest is not None else 0.0
+
+    def sandbox(self, pod_uid: str) -> Process | None:
+        """The process that a pod lives as long as: its oldest; None: it has none. Looks through all groups if need be."""
+        return self._oldest(self._pod_now(pod_digits(pod_uid)))
 
     # -- finding -----------------------------------------------------------------------------------------------------
+
+    def _oldest(self, pod: Path | None) -> Process | None:
+        """Of the containers of a pod; who serves them from outside may be older than a sandbox that was made again."""
+        groups = (
+            [group for group in container_groups(pod) if not group.name.startswith(_OWN)] if pod is not None else []
+        )
+        pids = [pid for group in groups for pid in self._hierarchy.group(group).pids()[:_PIDS_LOOKED_AT]]
+        found = (process for pid in pids if (process := identify(pid)) is not None)
+        return min(found, key=lambda process: (process.start_time, process.pid), default=None)
 
     def _group(self, allocation: AllocationId) -> Cgroup | None:
         """The group of its container; a container that was started again has a new one."""
@@ -146,7 +183,11 @@ class ContainerMembership(GroupMembership):
     def _find(self, allocation: AllocationId) -> Path | None:
         device = self._device(allocation)
         pod = self._pod(allocation.partition("-")[0])
-        if device is None or pod is None:
+        if pod is None:
+            return None
+        if (pod / _own(allocation)).is_dir():
+            return pod / _own(allocation)
+        if device is None:
             return None
         for directory in container_groups(pod):
             pids = self._hierarchy.group(directory).pids()[:_PIDS_LOOKED_AT]
@@ -165,6 +206,11 @@ class ContainerMembership(GroupMembership):
         self._walked_s = now_s
         self._pods = pod_groups(self._hierarchy)
         return self._pods.get(digits)
+
+    def _pod_now(self, digits: str) -> Path | None:
+        """The same, whenever the groups were looked through last."""
+        self._walked_s = -math.inf
+        return self._pod(digits)
 
     def _device(self, allocation: AllocationId) -> int | None:
         """Number of the file system that is its slot; None when it has none of its own."""

@@ -23,7 +23,7 @@ from calabash.agent.occupancy import Occupancy
 from calabash.agent.own import OwnProcesses
 from calabash.agent.slots import Slots, choose_slots
 from calabash.agent.strangers import StrangerPolicy
-from calabash.agent.tenure import Tenure
+from calabash.agent.tenure import RequesterTenure, Tenure
 from calabash.agent.tidings import Tidings
 from calabash.agent.truth import Hooks, Truth
 from calabash.model.errors import CalabashError, Reason
@@ -103,6 +103,7 @@ def build_parts(
         meters=Meters(clock, boot=boot_id(), mark=last_round.read()),
     )
     occupancy = Occupancy(inventory, membership, clock)
+    tenure = tenure or RequesterTenure()
     allocations = Allocations(
         store=store,
         slots=slots,
@@ -135,6 +136,10 @@ def build_parts(
             if allocations.started(allocation, process) is None:
                 raise CalabashError(f"allocation {allocation} has just ended", reason=Reason.CONFLICT, hint="ask again")
 
+    def over(allocation: AllocationId) -> bool:
+        record = allocations.get(allocation)
+        return record is not None and tenure.over(record)
+
     tidings = Tidings(inventory, events, membership, allocations.records)
     tools = NodeTools(
         home=home,
@@ -154,6 +159,7 @@ def build_parts(
         slot_of=slots.path,
         join=join,
         ending=allocations.ending,
+        over=over,
         workers=workers,
     )
     return NodeParts(

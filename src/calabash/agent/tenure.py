@@ -17,6 +17,10 @@ class Tenure(Protocol):
         """Whether it is kept although nobody uses it now; ``held_ns``: since this process holds it. Never waits."""
         ...
 
+    def over(self, record: AllocationRecord) -> bool:
+        """Whether its tenant cannot use it again, so that what of ours runs for it is to end. Never waits."""
+        ...
+
 
 class RequesterTenure:
     """A grant is kept for the process that asked, as long as that is there and takes it in time; then for its members.
@@ -29,3 +33,8 @@ class RequesterTenure:
             return False
         client = Process(pid=record.client_pid, start_time=record.client_start_time)
         return record.client_pid <= 0 or alive(client)
+
+    def over(self, record: AllocationRecord) -> bool:
+        """A program of the tenant's may connect to what runs for it as long as that is there."""
+        del record
+        return False

@@ -165,11 +165,43 @@ def test_a_signal_reaches_the_members_alone(node: Node) -> None:
     assert not node.membership.remove(other)
 
 
-def test_nobody_is_moved_into_a_container(node: Node) -> None:
+def test_a_worker_of_ours_is_a_member_in_a_group_beside_the_containers_of_its_pod(node: Node) -> None:
+    main, other = node.slot(UID, "main"), node.slot(UID, "other")
+    sandbox, container = node.container(UID, "sandbox"), node.container(UID, "bbbb", other)
+    served = node.container(UID, "aaaa")
+    worker = subprocess.Popen(["sleep", "60"])
+    node.started.append(worker)
+    pod = node.hierarchy.directory / "kubetest" / "kubepods" / "burstable" / f"pod{UID}"
+    (pod / f"calabash-{main}").mkdir()
+    (pod / f"calabash-{main}" / "cgroup.procs").touch()
+    process = identify(worker.pid)
+    assert process is not None
+    node.membership.enter(main, process)
+    assert node.membership.processes(main) == [process]
+    node.names[worker.pid] = f"/kubetest/kubepods/burstable/pod{UID}/calabash-{main}"
+    assert [node.membership.allocation_of(p.pid) for p in (worker, container, served)] == [main, other, None]
+    node.membership.kill(main)
+    assert worker.wait(10) == -signal.SIGKILL
+    assert [p.poll() for p in (sandbox, container, served)] == [None] * 3
+    (pod / f"calabash-{main}" / "cgroup.procs").unlink()  # the kernel's files go with the group
+    assert node.membership.remove(main)
+    assert not (pod / f"calabash-{main}").exists()
+
+
+def test_nobody_is_moved_into_a_pod_that_is_not_there(node: Node) -> None:
     process = identify(os.getpid())
     assert process is not None
-    with pytest.raises(CalabashError, match="its container decides that"):
+    with pytest.raises(CalabashError, match="has no control group yet"):
         node.membership.enter(node.slot(UID, "main"), process)
+
+
+def test_the_sandbox_of_a_pod_is_its_oldest_process_and_never_what_serves_it_from_outside(node: Node) -> None:
+    assert node.membership.sandbox(UID) is None
+    worker = node.container(UID, f"calabash-{node.slot(UID, 'main')}")
+    assert node.membership.sandbox(UID) is None
+    sandbox = node.container(UID, "sandbox")
+    node.container(UID, "aaaa")
+    assert node.membership.sandbox(UID) == identify(sandbox.pid) != identify(worker.pid)
 
 
 @pytest.mark.parametrize(

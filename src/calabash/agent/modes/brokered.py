@@ -2,7 +2,8 @@
 of the tenant. The worker is what uses the card: under the library, the limits and the books of any other slice.
 
 A host lives as long as the process that asked for the allocation, or a program that it serves, or until the allocation is
-given back where it stands by itself. A host that dies ends its allocation: its programs have lost what they computed.
+given back where it stands by itself. In a cluster whoever asked is the sandbox of the pod, and the pod's end is its end. A host
+that dies ends its allocation: its programs have lost what they computed.
 """
 
 from __future__ import annotations
@@ -10,20 +11,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import structlog
 
 from calabash.agent.modes.brokered_book import HostBook, RunningHost
 from calabash.agent.modes.brokered_host import SOCKET_FILE, WorkerHost
 from calabash.agent.modes.brokered_images import ImageFiles
-from calabash.agent.modes.brokered_place import enclosure_of, program_edits
+from calabash.agent.modes.brokered_place import directory_of, enclosure_of, program_edits
 from calabash.agent.modes.brokered_users import FreeUsers
 from calabash.agent.modes.protocol import NodeTools
 from calabash.agent.modes.vgpu import VgpuExecutor
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_names import LEASE_FILE
-from calabash.agent.socket_directory import socket_directory
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -112,16 +111,19 @@ class BrokeredExecutor(VgpuExecutor):
         self._write_book()
 
     def edits(self, record: AllocationRecord) -> Edits:
-        return program_edits(self._directory(record.id) / SOCKET_FILE, record.placement.slices)
+        return program_edits(directory_of(self._tools.home, record.id) / SOCKET_FILE, record.placement.slices)
 
     def leave(self, record: AllocationRecord) -> None:
         """Its directory and its zombie are seen to by ``tend``."""
         with self._lock:
             host = self._hosts.pop(record.id, None)
-            if host is not None:
-                self._tell_death(host)
-                host.end()
-                self._over.append(host)
+            if host is None:
+                return
+            died = host.found_dead()
+            host.end()
+            self._over.append(host)
+        if died:
+            self._tell_death(host)
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         records = {record.id: record for record in held}
@@ -130,7 +132,7 @@ class BrokeredExecutor(VgpuExecutor):
             record = records.get(AllocationId(running.allocation))
             host = WorkerHost(
                 AllocationId(running.allocation),
-                self._directory(AllocationId(running.allocation)),
+                directory_of(self._tools.home, AllocationId(running.allocation)),
                 client=_client_of(record) if record is not None else None,
                 user=running.user,
                 standing=record is not None and record.request.standing,
@@ -179,25 +181,33 @@ class BrokeredExecutor(VgpuExecutor):
         assert host.process is not None
         if self._endings.ended(host.process):
             with self._lock:
+                died = host.found_dead()
+            if died:  # without the lock: ending takes that of the agent
                 self._tell_death(host)
         elif not host.ended and not self._needed(host):
             host.end()
+            self._end(host)
 
     def _needed(self, host: WorkerHost) -> bool:
+        if self._tools.over(host.allocation):
+            return False
         if host.standing or (host.client is not None and not self._endings.ended(host.client)) or host.serves():
             host.used_ns = time.monotonic_ns()
             return True
         return host.client is None and time.monotonic_ns() - host.used_ns < UNUSED_NS
 
     def _tell_death(self, host: WorkerHost) -> None:
-        """Once, of one that nobody has ended."""
-        if host.process is None or host.ended or alive(host.process):
-            return
-        host.ended = True
-        if not self._tools.ending(host.allocation):
+        """Of one that nobody here has ended; a kubelet ends whatever is left of a pod that is over."""
+        if self._tools.over(host.allocation):
+            self._end(host)
+        elif not self._tools.ending(host.allocation):
             why = "the host of its workers has died"
             self._tools.tell(WORKER_DIED, WORKER_DIED, host.allocation, "", why)
             self._tools.end(host.allocation, WORKER_DIED, why)
+
+    def _end(self, host: WorkerHost) -> None:
+        """Also where somebody may come back: for whoever does another is started."""
+        self._tools.end(host.allocation, "ended", "nobody needs its worker any more")
 
     def _clear(self, host: WorkerHost) -> None:
         if not host.reap():
@@ -205,20 +215,15 @@ class BrokeredExecutor(VgpuExecutor):
         for process in (host.process, host.client):
             if process is not None:
                 self._endings.forget(process)
-        host.close()
         with self._lock:
             self._over.remove(host)
+            replaced = self._hosts.get(host.allocation)
+            host.close(keep_directory=replaced is not None and replaced.door == host.door)
         self._write_book()
 
     def _host(self, record: AllocationRecord, user: int) -> WorkerHost:
-        directory = self._directory(record.id)
+        directory = directory_of(self._tools.home, record.id)
         return WorkerHost(record.id, directory, client=_client_of(record), user=user, standing=record.request.standing)
-
-    def _directory(self, allocation: AllocationId) -> Path:
-        base = socket_directory(self._tools.home, "workers", longest=f"/{allocation}/{SOCKET_FILE}")
-        base.mkdir(mode=0o711, exist_ok=True)
-        base.chmod(0o711)
-        return base / allocation
 
     def _write_book(self) -> None:
         self._book.write(self._running)
@@ -226,16 +231,11 @@ class BrokeredExecutor(VgpuExecutor):
     def _running(self) -> list[RunningHost]:
         with self._lock:
             hosts = list(self._hosts.values())
-        return [
-            RunningHost(
-                allocation=host.allocation,
-                pid=host.process.pid,
-                start_time=host.process.start_time,
-                user=host.user,
-            )
-            for host in hosts
-            if host.process is not None
-        ]
+        return [_running(host.allocation, host.process, host.user) for host in hosts if host.process is not None]
+
+
+def _running(allocation: AllocationId, process: Process, user: int) -> RunningHost:
+    return RunningHost(allocation=allocation, pid=process.pid, start_time=process.start_time, user=user)
 
 
 def _client_of(record: AllocationRecord) -> Process | None:

@@ -23,7 +23,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.gpu.library import remote_library_dir
 from calabash.seams.host.enclosure import Enclosure
-from calabash.seams.host.processes import Process, children_of, identify, send_signal
+from calabash.seams.host.processes import Process, alive, children_of, identify, send_signal
 
 SOCKET_FILE = "worker.sock"
 _BACKLOG = 256
@@ -64,7 +64,7 @@ class WorkerHost:
         """Start it, a member of its allocation before it does anything. Raises CalabashError.
 
         Args:
-            tenant: the user who may connect.
+            tenant: the user who may connect; -1: whoever is shown the socket, as in a container that it is mounted in.
             lease: where members are known by a lock on this file, which it then holds.
             images: where its workers keep images of code; None: nowhere.
             join: makes it a member.
@@ -128,6 +128,13 @@ class WorkerHost:
         """Tell what it and its workers have said."""
         self._log.read()
 
+    def found_dead(self) -> bool:
+        """Whether it has ended though nobody has ended it; true once."""
+        if self.process is None or self.ended or alive(self.process):
+            return False
+        self.ended = True
+        return True
+
     def end(self) -> None:
         """End it; its workers end with it."""
         self.ended = True
@@ -138,10 +145,11 @@ class WorkerHost:
         """Whether nothing of it is left that waits for us."""
         return self._child is None or self._child.poll() is not None
 
-    def close(self) -> None:
-        """It is over: nothing of it remains on disk."""
+    def close(self, *, keep_directory: bool = False) -> None:
+        """It is over: nothing of it remains on disk, unless its directory is already the next one's."""
         self.release()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if not keep_directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def release(self) -> None:
         """The pool stops and it goes on."""
@@ -154,11 +162,12 @@ class WorkerHost:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             listener.bind(str(self.door))
-            self.door.chmod(0o600)
+            self.door.chmod(0o600 if tenant >= 0 else 0o666)
             if tenant >= 0 and tenant != os.geteuid():
                 os.chown(self.door, tenant, -1)
             listener.listen(_BACKLOG)
-            self._directory.chmod(0o711)  # only now may anybody else come near
+            if tenant >= 0:
+                self._directory.chmod(0o711)  # only now may anybody else come near
         except BaseException:
             listener.close()
             raise

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from calabash.agent.modes.brokered_host import SOCKET_FILE
 from calabash.agent.modes.protocol import NodeTools
+from calabash.agent.socket_directory import socket_directory
 from calabash.model.allocation import AllocationRecord
-from calabash.model.request import Slice
+from calabash.model.request import AllocationId, Slice
 from calabash.seams.gpu.library import SIM_ENVIRONMENT, remote_library_dir, simulated_library_dir
 from calabash.seams.host.device_nodes import node_of
 from calabash.seams.host.enclosure import PLAIN_NODES, SYSTEM_LIBRARIES, Enclosure
 from calabash.sharing.protocol import Edits, shim_environment
 
+_DIRECTORY_CHARACTERS_MAX = 32
 _DRIVER_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _PLAIN = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "CUDA_CACHE_DISABLE": "1"}
+
+
+def directory_of(home: Path, allocation: AllocationId) -> Path:
+    """Where the host of an allocation has its socket. Identifiers of pods are long and names of sockets short, and what
+    another program mounts has to lie in the home. Raises CalabashError."""
+    name: str = allocation
+    if len(name) > _DIRECTORY_CHARACTERS_MAX:
+        name = hashlib.sha256(name.encode()).hexdigest()[:_DIRECTORY_CHARACTERS_MAX]
+    base = socket_directory(home, "workers", longest=f"/{name}/{SOCKET_FILE}")
+    base.mkdir(mode=0o711, exist_ok=True)
+    base.chmod(0o711)
+    return base / name
 
 
 def enclosure_of(tools: NodeTools, record: AllocationRecord, slot: Path, *, user: int) -> Enclosure:
     """The driver's libraries, the cards of the slice, and the slice itself; a root of its own where we may give one.
 
-    On a simulated node the driver is the simulated one, and its cards are the node's state.
+    On a simulated node the driver is the simulated one, and its cards are the node's state. Where the driver is a host's whose
+    files we see elsewhere, its libraries are those of ``DriverFiles``.
     """
     shim = shim_environment(record.placement.slices, library=str(tools.library), slot=str(slot))
     sees = [*SYSTEM_LIBRARIES, str(tools.library), str(remote_library_dir() / "calabash-worker")]
@@ -32,12 +49,16 @@ def enclosure_of(tools: NodeTools, record: AllocationRecord, slot: Path, *, user
     else:
         sees.append("/sys")
         writes += _nodes(tools, record)
+    libraries = tools.driver_files.libraries
+    found = {} if libraries is None else {"LD_LIBRARY_PATH": str(libraries)}
+    if libraries is not None:
+        sees += [str(libraries), *sorted({str(link.resolve()) for link in libraries.iterdir()})]
     return Enclosure(
         root=Path("/") if user >= 0 else None,
         sees=sees,
         writes=writes,
         user=user if user >= 0 else None,
-        environment={**_PLAIN, **tools.environment, **dict(shim)},
+        environment={**_PLAIN, **found, **tools.environment, **dict(shim)},
     )
 
 

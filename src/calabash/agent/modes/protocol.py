@@ -41,6 +41,11 @@ def _ends_never(allocation: AllocationId) -> bool:
     return False
 
 
+def _never_over(allocation: AllocationId) -> bool:
+    del allocation
+    return False
+
+
 def _told_nobody(kind: str, reason: str, allocation: str, device: str, message: str) -> None:
     del kind, reason, allocation, device, message
 
@@ -94,6 +99,7 @@ class NodeTools:
         join: makes a process of ours a member of an allocation, which then runs. Not to be called under a lock. Raises
             CalabashError.
         ending: whether the end of an allocation has been asked for.
+        over: whether the tenant of an allocation cannot use it again (``agent.tenure``), though nobody has asked for its end.
         workers: as whom workers run that use slices in their tenants' stead; None: this node has none.
     """
 
@@ -115,6 +121,7 @@ class NodeTools:
     slot_of: Callable[[AllocationId], Path] = _no_slot
     join: Callable[[AllocationId, Process], None] = _joins_nothing
     ending: Callable[[AllocationId], bool] = _ends_never
+    over: Callable[[AllocationId], bool] = _never_over
     workers: WorkerUsers | None = None
 
 

@@ -13,7 +13,7 @@ from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.quantity import mib_of, parse_quantity
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN
-from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, Isolation, ModeName
+from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName
 from calabash.model.units import parse_duration_s
 from calabash.sharing.registry import mode_named
 
@@ -68,7 +68,7 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
         mode=mode_named(mode).name if mode else ModeName(request.mode),
         spill_mib=_spill(spill) if spill else request.spill_mib,
         policy=_policy(policy) if policy else request.policy,
-        isolation=_level(isolation) if isolation else request.isolation,
+        isolation=isolation_named(isolation) if isolation else request.isolation,
         selector=replace(request.selector, models=words(models)) if models else request.selector,
         priority=facts.priority,
         tenant=facts.tenant,
@@ -77,12 +77,6 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
         gang_size=facts.gang_size,
         run_time_s=facts.run_time_s,
     )
-
-
-def _level(word: str) -> Isolation:
-    """No pod has a worker that uses the card in its stead: who asks for that at least gets hardware of its own."""
-    level = isolation_named(word)
-    return Isolation.HARDWARE if level is Isolation.BROKERED else level
 
 
 def _gang(pod: AskingPod) -> tuple[str, GangSource, int]:

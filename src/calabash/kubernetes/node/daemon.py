@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.strangers import StrangerPolicy
 from calabash.kubernetes.node.memory import keep_small
 from calabash.kubernetes.node.sending import SEND_EVERY_S, UsageServer
@@ -80,6 +81,13 @@ def parser() -> argparse.ArgumentParser:
         help="how long these turns are; default: as the driver makes them",
     )
     made.add_argument(
+        "--worker-users",
+        type=_users,
+        default=usual.workers,
+        metavar="FIRST-LAST",
+        help="as whom workers of isolation brokered run: users that neither the host nor a pod has",
+    )
+    made.add_argument(
         "--serve-nvidia-names",
         action="store_true",
         help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
@@ -101,6 +109,15 @@ def _count(text: str) -> int:
     if not 1 <= found <= REPLICAS_MAX:
         raise ValueError(text)
     return found
+
+
+def _users(text: str) -> WorkerUsers:
+    """A range of users, none of them root. Raises ValueError."""
+    first, _, last = text.partition("-")
+    users = WorkerUsers(first=int(first), last=int(last))
+    if not 1000 <= users.first <= users.last < 1 << 31:
+        raise ValueError(text)
+    return users
 
 
 def _spilled_mib(text: str) -> int:
@@ -127,6 +144,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         spill_mib=read.spill,
         replicas=read.replicas,
         interval=read.interval,
+        workers=read.worker_users,
         use_every_s=read.use_every,
         usage=UsageServer(
             url=read.usage, authority=read.usage_authority, token=read.usage_token, every_s=read.usage_every

@@ -5,7 +5,8 @@ and of Red Hat's kind, without a cache of libraries and without a shell. The shi
 no variable of the pod can undo. The slot is mounted for reading, its usage page alone for writing.
 
 A mode whose edits name no library to preload has no use for CUDA in the container, as with a card that is on its way into a
-virtual machine: shim and driver then stay outside.
+virtual machine: shim and driver then stay outside. A container that has a worker has the socket of that worker, and libraries
+of ours that forward its calls under the names of the driver's: no slot, no shim, no device node and nothing of the driver.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from calabash.kubernetes.node.hostdriver import HostDriver, library_directories,
 from calabash.model.device import Device, DeviceUuid
 from calabash.seams.cdi import ContainerEdits, DeviceNode, MountEdit
 from calabash.seams.host.device_nodes import node_of
+from calabash.sharing.protocol import Edits
 
 INSIDE = "/run/calabash"
 SHIM_INSIDE = f"{INSIDE}/libcalabash.so"
 SLOT_INSIDE = f"{INSIDE}/slot"
 PRELOAD_INSIDE = "/etc/ld.so.preload"
 SIM_INSIDE = f"{INSIDE}/sim"
+WORKER_INSIDE = f"{INSIDE}/worker.sock"
 _PRELOAD = "LD_PRELOAD"
 _OTHERWISE_INSIDE = frozenset({_PRELOAD, "CALABASH_SLOT", "NVIDIA_VISIBLE_DEVICES"})
 _READ = ("ro", "nosuid", "nodev", "rbind", "rprivate")
@@ -38,16 +41,20 @@ class EditsMaker:
         shim: the library on the host.
         preload: a file on the host with the shim's path inside a container.
         driver: what of the host's driver goes into a container.
+        forwarding: libraries on the host that stand in for the driver's and talk to a worker.
     """
 
-    def __init__(self, *, shim: Path, preload: Path, driver: HostDriver) -> None:
+    def __init__(self, *, shim: Path, preload: Path, driver: HostDriver, forwarding: Sequence[Path] = ()) -> None:
         self._shim = shim
         self._preload = preload
         self._driver = driver
+        self._forwarding = forwarding
         write_preload(preload)
 
     def of(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
         """All of it; ``nodes`` are those of the devices of the grant."""
+        if grant.edits.worker_socket:
+            return self._to_worker(grant.edits)
         uses_cuda = any(key == _PRELOAD for key, _ in grant.edits.environment)
         # "void" keeps the runtime of others from adding its own; the shim narrows the view of devices by the slot.
         env = [("NVIDIA_VISIBLE_DEVICES", "void")]
@@ -75,6 +82,20 @@ class EditsMaker:
             devices += node
             mounts += mount
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
+
+    def _to_worker(self, edits: Edits) -> ContainerEdits:
+        said = dict(edits.environment)
+        return ContainerEdits(
+            env=(
+                ("NVIDIA_VISIBLE_DEVICES", "void"),
+                ("CUDA_VISIBLE_DEVICES", said["CUDA_VISIBLE_DEVICES"]),
+                ("CALABASH_REMOTE", f"unix:{WORKER_INSIDE}"),
+            ),
+            mounts=(
+                MountEdit(host_path=edits.worker_socket, container_path=WORKER_INSIDE, options=_WRITE),
+                *_library_mounts(self._forwarding),
+            ),
+        )
 
     def _libraries(self) -> list[MountEdit]:
         return [

@@ -56,7 +56,7 @@ class Plugins:
         self._directory = settings.kubelet / "device-plugins"
         self._agent = agent
         self._pods = pods
-        self._since_s = membership.sandbox_since_s
+        self._membership = membership
         self._edits = edits
         self._checkpoint = Checkpoint(self._directory / "kubelet_internal_checkpoint")
         self._resources = PodResources(settings.kubelet / "pod-resources" / "kubelet.sock")
@@ -120,7 +120,8 @@ class Plugins:
             placing=placing,
             edits=self._edits,
             specs=self._specs,
-            since_s=self._since_s,
+            since_s=self._membership.sandbox_since_s,
+            sandbox=self._membership.sandbox,
             refuse=self._giving.require,
             prepared=prepared,
             leaving=self._pods.any_leaves,

@@ -27,8 +27,10 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, MIG_MODE, AllocationId, GpuRequest, ModeName
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import Clock
+from calabash.seams.host.processes import Process
 from calabash.seams.kube.objects import Pod
 from calabash.seams.kubelet.protocol import Allocated
+from calabash.sharing.brokered import MODE as BROKERED
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 LEAVING_S = 6.0  # the kubelet waits 30 s for an answer, and 10 s and longer before it asks again
@@ -44,6 +46,7 @@ class Preparer:
         edits: what a container needs to use a grant.
         specs: where those needs are written for the runtime.
         since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
+        sandbox: the process that such a pod lives as long as; None: it cannot be seen yet.
         refuse: called before anything new is granted; raises CalabashError while the node gives out nothing.
         prepared: called when a container has what it needs.
         leaving: whether the pod of any of these allocations is going; then who finds no room waits a few seconds.
@@ -60,6 +63,7 @@ class Preparer:
         edits: Callable[[Grant], ContainerEdits],
         specs: SlotSpecs,
         since_s: Callable[[str], float] = lambda _uid: 0.0,
+        sandbox: Callable[[str], Process | None] = lambda _uid: None,
         refuse: Callable[[], None] = lambda: None,
         prepared: Callable[[], None] = lambda: None,
         leaving: Callable[[Iterable[AllocationId]], bool] = lambda _held: False,
@@ -72,6 +76,7 @@ class Preparer:
         self._edits = edits
         self._specs = specs
         self._since_s = since_s
+        self._sandbox = sandbox
         self._refuse = refuse
         self._prepared = prepared
         self._leaving = leaving
@@ -160,6 +165,7 @@ class Preparer:
             self._refuse()
         planned = self._placing.of(pod, container, tokens, others)
         placement, now_s = planned.placement(self._agent.node), self._clock.now_s()
+        asker = self._asker(planned, uid)
         record = AllocationRecord(
             id=container_allocation(uid, container),
             state=AllocationState.GRANTED,
@@ -167,10 +173,25 @@ class Preparer:
             placement=placement,
             user=f"{pod.metadata.namespace}/{pod.metadata.name}"[:128],
             command=(container,),
+            client_pid=asker.pid if asker is not None else 0,
+            client_start_time=asker.start_time if asker is not None else 0,
             created_at=now_s,
             granted_at=now_s,
         )
         return self._agent.grant(record, instead_of=others)
+
+    def _asker(self, planned: PlannedContainer, uid: str) -> Process | None:
+        """Whose end is the end of what runs for a container outside of it: its sandbox's."""
+        if planned.mode != BROKERED.name:
+            return None
+        sandbox = self._sandbox(uid)
+        if sandbox is None:
+            raise CalabashError(
+                f"pod {uid} has no process yet, so nothing can be started that ends with it",
+                reason=Reason.NOT_FOUND,
+                hint="it is tried again when its sandbox runs",
+            )
+        return sandbox
 
 
 def account_of(pod: Pod) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from calabash.kubernetes.node.usage import NO_USE, Uses, UseTelling, read_uses
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, Health
 from calabash.model.errors import Reason
-from calabash.model.request import Isolation
 from calabash.seams.kube import KubeClient, KubeError
 from calabash.seams.kube.objects import Condition, Pod
 from calabash.seams.kube.resources import (
@@ -36,7 +35,7 @@ from calabash.sharing.registry import SHARING_MODES
 
 MANAGER = "calabash-agent"
 _MODEL_CHARACTERS_MAX = 60
-POD_MODES = tuple(sorted(name for name, mode in SHARING_MODES.items() if mode.isolation is not Isolation.BROKERED))
+POD_MODES = tuple(sorted(SHARING_MODES))
 _REASON_CHARACTERS_MAX = 1024
 
 

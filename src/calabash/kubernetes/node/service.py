@@ -44,7 +44,13 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import SystemClock
-from calabash.seams.gpu.library import OWN_FILES, shim_library, simulated_environment, simulated_library_dir
+from calabash.seams.gpu.library import (
+    OWN_FILES,
+    forwarding_libraries,
+    shim_library,
+    simulated_environment,
+    simulated_library_dir,
+)
 from calabash.seams.gpu.protocol import DriverOptions, GpuDriver
 from calabash.seams.gpu.vendors import open_present
 from calabash.seams.host.container_groups import find_container_hierarchy
@@ -130,6 +136,7 @@ class AgentService:
             driver_files=files,
             membership=membership,
             tenure=PodTenure(pods, membership.sandbox_since_s),
+            workers=settings.workers,
         )
         agent.start()
         stack.callback(agent.stop)
@@ -195,6 +202,7 @@ class AgentService:
             shim=install(shim_library(), installed),
             preload=installed / "ld.so.preload",
             driver=driver,
+            forwarding=tuple(install(f, installed) for f in forwarding_libraries()),
         )
 
         def edits(grant: Grant) -> ContainerEdits:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.strangers import StrangerPolicy
 from calabash.kubernetes.node.sending import UsageServer
 from calabash.kubernetes.node.usage import EVERY_S
 from calabash.model.device import REPLICAS
+
+WORKER_USERS = WorkerUsers(first=2_000_000_000, last=2_000_065_535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class AgentSettings:
         serve_nvidia_names: whether pods that admission did not translate are given whole cards as ``nvidia.com/gpu``.
         spill_mib: host memory that the node gives for what does not fit on its cards; 0: nothing may be spilled.
         replicas: how many containers use a card in turns. interval: how long these turns are; "": the driver's own.
+        workers: as whom workers of isolation ``brokered`` run: users that neither the host nor a pod has.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
         usage: where intervals of usage are sent; None: nowhere, and they are not kept.
     """
@@ -45,5 +49,6 @@ class AgentSettings:
     spill_mib: int = 0
     replicas: int = REPLICAS
     interval: str = ""
+    workers: WorkerUsers = WORKER_USERS
     use_every_s: float = EVERY_S
     usage: UsageServer | None = None

@@ -8,6 +8,7 @@ from calabash.agent.membership_container import container_allocation
 from calabash.kubernetes.node.pods import NodePods, done, ended, init_names, is_since
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
+from calabash.seams.host.processes import Process, alive
 from calabash.seams.kube.objects import Pod
 
 
@@ -28,6 +29,12 @@ class PodTenure:
             return True
         pod = self._pods.of_allocation(record.id)
         return pod is not None and not ended(pod) and not self._is_over(pod, record.id)
+
+    def over(self, record: AllocationRecord) -> bool:
+        """Also as soon as the sandbox has ended in which it was given, whatever the API server has heard: in the next one its
+        containers start anew."""
+        sandbox = Process(pid=record.client_pid, start_time=record.client_start_time)
+        return (record.client_pid > 0 and not alive(sandbox)) or not self.holds(record, 0)
 
     def _is_over(self, pod: Pod, allocation: AllocationId) -> bool:
         """Whether it is of an init container that never starts again."""

@@ -42,6 +42,11 @@ def remote_library_dir() -> Path:
     return _NATIVE / "remote"
 
 
+def forwarding_libraries() -> tuple[Path, ...]:
+    """Those of them that a program loads."""
+    return tuple(remote_library_dir() / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+
+
 def simulated_environment(state: Path, inherited: str = "") -> dict[str, str]:
     """What a program needs to run on the simulated node of that state; ``inherited`` is its LD_LIBRARY_PATH so far."""
     libraries = str(simulated_library_dir())

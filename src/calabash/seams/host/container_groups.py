@@ -112,6 +112,23 @@ def container_groups(pod: Path) -> list[Path]:
     return [pod / name for name in _children(pod)]
 
 
+def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> None:
+    """Move a process of ours into the group of a pod, beside its containers: what it uses counts as the pod's, the kubelet
+    ends it with the pod, and whoever ends our own group does not. Raises OSError.
+
+    It has a group of its own, ``name``, in our hierarchy; in others of version 1 it is in that of the pod, where there is one.
+    """
+    below = pod.relative_to(hierarchy.directory)
+    group = hierarchy.group(pod / name)
+    group.create()
+    for entry in mounts():
+        other = entry.directory / below / "cgroup.procs"
+        if entry.kind == "cgroup" and entry.directory != hierarchy.directory and other.exists():
+            with contextlib.suppress(OSError):  # it is then accounted to us there, no more
+                Cgroup(other.parent).add(pid)
+    group.add(pid)
+
+
 def group_names(pid: int, controller: str) -> str:
     """Name of the group of a process in that hierarchy; "" when it is gone."""
     try:

@@ -298,10 +298,10 @@ def test_our_annotations_say_more_about_requests_in_any_words() -> None:
     assert (asked.queue, asked.gang_source, asked.movable) == ("research", GangSource.ANNOTATION, True)
 
 
-def test_isolation_is_asked_by_its_name() -> None:
-    assert request_of({"calabash.dev/gpus": 1}, annotations={"calabash.dev/isolation": "hardware"}).isolation is (
-        Isolation.HARDWARE
-    )
+@pytest.mark.parametrize("level", Isolation)
+def test_isolation_is_asked_by_its_name(level: Isolation) -> None:
+    said = {"calabash.dev/isolation": level.name.lower()}
+    assert request_of({"calabash.dev/gpus": 1}, annotations=said).isolation is level
 
 
 @pytest.mark.parametrize(

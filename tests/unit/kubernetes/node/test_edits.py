@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from tests.unit.kubernetes.node.node_world import NODE
 
+from calabash.agent.modes.brokered_place import program_edits
 from calabash.agent.node import Grant
 from calabash.kubernetes.node.edits import (
     PRELOAD_INSIDE,
     SHIM_INSIDE,
     SLOT_INSIDE,
+    WORKER_INSIDE,
     EditsMaker,
 )
 from calabash.kubernetes.node.hostdriver import HostDriver, find_driver, simulated_driver
@@ -40,7 +42,12 @@ def _edits(
         placement=Placement(node=NodeName(NODE), mode=ModeName(name), slices=slices),
         slot="/var/lib/calabash/alloc/a1",
     )
-    maker = EditsMaker(shim=Path("/opt/libcalabash.so"), preload=tmp_path / "ld.so.preload", driver=driver)
+    maker = EditsMaker(
+        shim=Path("/opt/libcalabash.so"),
+        preload=tmp_path / "ld.so.preload",
+        driver=driver,
+        forwarding=[Path("/opt/forwarding") / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")],
+    )
     mode = mode_named(name).container_edits(slices, library="/opt/libcalabash.so", slot=record.slot)
     return maker.of(Grant(record=record, edits=mode.joined(more or ModeEdits())), nodes)
 
@@ -99,6 +106,27 @@ def test_a_virtual_machines_container_has_the_group_of_its_card_and_nothing_of_t
     assert [node.path for node in edits.device_nodes] == ["/dev/vfio/vfio", "/dev/vfio/7"]
     assert [mount.container_path for mount in edits.mounts] == [SLOT_INSIDE, f"{SLOT_INSIDE}/usage"]
     assert dict(edits.env) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_a_container_with_a_worker_has_its_socket_and_libraries_that_forward_and_nothing_of_card_driver_or_slot(
+    tmp_path: Path,
+) -> None:
+    driver = HostDriver(
+        libraries=(Path("/usr/lib64/libcuda.so.580.1"),), nodes=(Path("/dev/nvidiactl"),), state=tmp_path / "node.state"
+    )
+    more = program_edits(
+        Path("/home/workers/a/worker.sock"), [Slice(device=DeviceUuid("GPU-7"), memory_mib=1, core_percent=1)]
+    )
+    edits = _edits(tmp_path, driver, (Path("/dev/nvidia3"),), more, name="brokered")
+    assert edits.device_nodes == ()
+    assert dict(edits.env) == {
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "CUDA_VISIBLE_DEVICES": "GPU-7",
+        "CALABASH_REMOTE": f"unix:{WORKER_INSIDE}",
+    }
+    assert _at(edits, WORKER_INSIDE).host_path == "/home/workers/a/worker.sock"
+    rest = {(mount.host_path, mount.options[0]) for mount in edits.mounts if mount.container_path != WORKER_INSIDE}
+    assert rest == {("/opt/forwarding/libcuda.so.1", "ro"), ("/opt/forwarding/libnvidia-ml.so.1", "ro")}
 
 
 def test_devices_of_a_simulated_machine_come_from_its_own_root_be_they_files_or_devices(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import VirtualClock
+from calabash.seams.host.processes import Process
 from calabash.seams.kube import MirrorChange
 from calabash.seams.kube.objects import Condition, Pod, PodStatus
 from calabash.seams.kubelet.protocol import CheckpointEntry, TokenOwner
@@ -38,6 +39,7 @@ class Kubelet:
         self.owners: list[TokenOwner] = []
         self.unreadable = False
         self.since_s = 0.0
+        self.sandbox: Process | None = None
         self.refusal: CalabashError | None = None
         self.agent = Agent()
         self.clock = VirtualClock()
@@ -52,6 +54,7 @@ class Kubelet:
             edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
             specs=SlotSpecs(specs, self.checkpoint),
             since_s=lambda _uid: self.since_s,
+            sandbox=lambda _uid: self.sandbox,
             refuse=self.refuse,
             leaving=self.pods.any_leaves,
             pause=self.pause,
@@ -157,6 +160,20 @@ def test_containers_that_share_a_token_get_each_their_own_slices(kubelet: Kubele
         assert kubelet.injected(name) == container_allocation(UID, container)
     main = kubelet.agent.instead_of[container_allocation(UID, "main")]
     assert main == {container_allocation(UID, c) for c in ("first", "second")}
+
+
+def test_what_runs_for_a_container_is_given_for_as_long_as_its_sandbox_and_not_before_there_is_one(
+    kubelet: Kubelet,
+) -> None:
+    kubelet.add(pod(planned("main", mode="brokered")))
+    kubelet.admit(UID, "main", "slot-0001")
+    with pytest.raises(CalabashError, match="has no process yet"):
+        kubelet.preparer.pre_start(("slot-0001",))
+    assert kubelet.agent.held == {}
+    kubelet.sandbox = Process(pid=7, start_time=99)
+    kubelet.preparer.pre_start(("slot-0001",))
+    (held,) = kubelet.agent.held.values()
+    assert (held.client_pid, held.client_start_time, held.request.mode) == (7, 99, "brokered")
 
 
 def test_an_init_container_that_has_ended_well_is_prepared_no_more(kubelet: Kubelet) -> None:

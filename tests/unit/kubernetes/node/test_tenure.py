@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 
 from tests.unit.kubernetes.node.node_world import OTHER, UID, planned, pod
@@ -12,6 +13,7 @@ from calabash.kubernetes.node.tenure import PodTenure
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.request import GpuRequest, ModeName, Placement
+from calabash.seams.host.processes import Process, identify
 from calabash.seams.kube import MirrorChange
 from calabash.seams.kube.objects import Pod
 
@@ -29,13 +31,19 @@ class World:
         self.pods.changed(MirrorChange(before=None, after=after))
 
     def holds(self, container: str, uid: str = UID) -> bool:
-        record = AllocationRecord(
-            id=container_allocation(uid, container),
-            state=AllocationState.RUNNING,
-            request=GpuRequest(),
-            placement=Placement(node=NodeName("n1"), mode=ModeName("vgpu"), slices=()),
-        )
-        return self.tenure.holds(record, 10**12)
+        return self.tenure.holds(record(container, uid), 10**12)
+
+
+def record(container: str, uid: str = UID, sandbox: Process | None = None) -> AllocationRecord:
+    """What a container of a pod has; ``sandbox``: it was given for what runs beside that."""
+    return AllocationRecord(
+        id=container_allocation(uid, container),
+        state=AllocationState.RUNNING,
+        request=GpuRequest(),
+        placement=Placement(node=NodeName("n1"), mode=ModeName("vgpu"), slices=()),
+        client_pid=sandbox.pid if sandbox is not None else 0,
+        client_start_time=sandbox.start_time if sandbox is not None else 0,
+    )
 
 
 def test_a_pod_keeps_what_it_has_until_it_has_ended_or_is_gone() -> None:
@@ -47,6 +55,19 @@ def test_a_pod_keeps_what_it_has_until_it_has_ended_or_is_gone() -> None:
     world = World(pod(planned("main"), phase="Running"))
     world.pods.changed(MirrorChange(before=pod(planned("main")), after=None))
     assert not world.holds("main")
+
+
+def test_what_runs_for_a_pod_is_over_with_its_sandbox_or_when_the_pod_has_ended() -> None:
+    world = World(pod(planned("main"), phase="Running"))
+    here = identify(os.getpid())
+    assert here is not None
+    gone = Process(pid=here.pid, start_time=here.start_time + 1)
+    assert not world.tenure.over(record("main"))
+    assert not world.tenure.over(record("main", sandbox=here))
+    assert world.tenure.over(record("main", sandbox=gone)), "before the API server has heard of it"
+    assert world.holds("main"), "its room is kept, for the pod starts again"
+    world.see(pod(planned("main"), phase="Failed"))
+    assert world.tenure.over(record("main", sandbox=here))
 
 
 def test_before_the_pods_are_known_everything_is_kept() -> None:
