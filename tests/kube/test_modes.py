@@ -284,3 +284,18 @@ def test_a_drained_card_takes_nothing_new_and_is_put_back_and_tested_by_order(pr
     assert "nodeName" not in product.pod(TEAM, "later")["spec"], "drained it stays, whatever a test says"
     drain.cordon(on=False)
     assert len(said(product, "later", 2)) == 2
+
+
+def test_a_pod_with_a_worker_is_placed_beside_software_slices_and_has_what_it_asked(product: Product) -> None:
+    start(product, "sliced", FOREVER, {MEMORY: "4Gi", CORES: "30"}, models=T4)
+    start(
+        product, "worker", f"ls /run/calabash; {FOREVER}", {MEMORY: "2Gi", CORES: "50"}, models=T4, isolation="brokered"
+    )
+    assert len(said(product, "sliced", 2)) == 2
+    inside, device, got = said(product, "worker", 3)
+    held = told_of(product, 2)
+    assert inside == "worker.sock"
+    assert (held["worker"]["mode"], held["sliced"]["mode"]) == ("brokered", "vgpu")
+    assert held["worker"]["device"] == held["sliced"]["device"] == f"GPU-{device}"
+    assert 1848 <= int(got) // MIB <= 2048
+    assert plan_of(product, "worker").containers[0].mode == "brokered"
