@@ -78,6 +78,10 @@ class UntilGivenBack:
         del record, held_ns
         return True
 
+    def over(self, record: AllocationRecord) -> bool:
+        del record
+        return False
+
 
 class Life:
     """One life of the agent."""

@@ -440,6 +440,10 @@ class _Landlord:
         del record, held_ns
         return self.let
 
+    def over(self, record: AllocationRecord) -> bool:
+        del record
+        return not self.let
+
 
 def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go() -> None:
     world, clock, landlord = World(), VirtualClock(), _Landlord()
