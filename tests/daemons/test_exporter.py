@@ -230,6 +230,8 @@ def test_every_query_of_every_dashboard_has_data_and_every_alert_is_understood(
     programs: Path, world: World, exporter: Exporter, tmp_path: Path
 ) -> None:
     world.running("cat", memory_mib=1024, cores=30)
+    world.client.put("/v1/tenants/observed", {"guarantee": 1, "limit": 2, "budget": "5000EUR"})
+    world.client.put("/v1/tenants/observed/projects/train", {"guarantee": 0.5})
     server = Prometheus(programs, tmp_path, exporter)
     try:
         until(lambda: len(server.result("calabash_up[1m]")) > 0, what="the first scrape")
@@ -243,6 +245,8 @@ def test_every_query_of_every_dashboard_has_data_and_every_alert_is_understood(
             server.result(alert.expression)  # fails when it is not understood
     finally:
         server.close()
+        world.client.delete("/v1/tenants/observed/projects/train")
+        world.client.delete("/v1/tenants/observed")
 
 
 def test_promtool_finds_no_fault_in_the_page_and_the_rules(
@@ -293,6 +297,44 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
         ("CalabashWaitingLong", [('calabash_queue_pending_devices{queue="q"}', "1x60")], "40m", True),
         ("CalabashStrangerOnDevice", [('calabash_device_strangers{node="n"}', "1x60")], "10m", True),
         ("CalabashMemoryDenied", [(f"calabash_slice_memory_denied_total{SLICE}", "0 0 5x20")], "5m", True),
+        (
+            "CalabashTenantBelowGuarantee",
+            [
+                ('calabash_tenant_pending_devices{tenant="t",project=""}', "1x60"),
+                ('calabash_tenant_allocated_devices{tenant="t",project=""}', "1x60"),
+                ('calabash_tenant_guarantee_devices{tenant="t",project=""}', "2x60"),
+            ],
+            "40m",
+            True,
+        ),
+        (
+            "CalabashTenantBelowGuarantee",
+            [
+                ('calabash_tenant_pending_devices{tenant="t",project=""}', "1x60"),
+                ('calabash_tenant_allocated_devices{tenant="t",project=""}', "3x60"),
+                ('calabash_tenant_guarantee_devices{tenant="t",project=""}', "2x60"),
+            ],
+            "40m",
+            False,
+        ),
+        (
+            "CalabashBudgetNearlySpent",
+            [
+                ('calabash_tenant_spent{tenant="t",currency="EUR"}', "95x9"),
+                ('calabash_tenant_budget{tenant="t",currency="EUR"}', "100x9"),
+            ],
+            "5m",
+            True,
+        ),
+        (
+            "CalabashBudgetNearlySpent",
+            [
+                ('calabash_tenant_spent{tenant="t",currency="EUR"}', "5x9"),
+                ('calabash_tenant_budget{tenant="t",currency="EUR"}', "0x9"),
+            ],
+            "5m",
+            False,
+        ),
         ("CalabashDeviceHot", [('calabash_device_temperature_celsius{node="n"}', "95x60")], "15m", True),
     ],
 )

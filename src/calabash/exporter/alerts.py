@@ -80,6 +80,25 @@ ALERTS = (
         help="`calabash why` says what each waits for.",
     ),
     Alert(
+        name="CalabashTenantBelowGuarantee",
+        expression=(
+            '(min_over_time(calabash_tenant_pending_devices{project=""}[15m]) > 0)'
+            " and (calabash_tenant_allocated_devices < calabash_tenant_guarantee_devices)"
+        ),
+        lasting="15m",
+        severity="warning",
+        summary="Tenant {{ $labels.tenant }} waits, and holds less than it is guaranteed",
+        help="`calabash why` says what its requests wait for; guarantees may be more than there are devices.",
+    ),
+    Alert(
+        name="CalabashBudgetNearlySpent",
+        expression="calabash_tenant_spent / (calabash_tenant_budget > 0) > 0.9",
+        lasting="0m",
+        severity="warning",
+        summary="Tenant {{ $labels.tenant }} has spent {{ $value | humanizePercentage }} of its budget",
+        help="`calabash quota show` has the figures; what happens beyond it is the pool's policy of over-use.",
+    ),
+    Alert(
         name="CalabashDeviceHot",
         expression="calabash_device_temperature_celsius > 88",
         lasting="10m",

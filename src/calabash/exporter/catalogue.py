@@ -24,7 +24,8 @@ class Scope(StrEnum):
     DEVICE = "one for each device"
     SLICE = "one for each slice that is held"
     QUEUE = "one for each queue"
-    TENANT = "one for each tenant"
+    TENANT = "one for each tenant, and one for each of its first 50 projects"
+    BUDGET = "one for each tenant"
     REASON = "one for each reason for which requests wait"
     KIND = "one for each kind of event"
     MODE = "one for each sharing mode in use"
@@ -45,7 +46,8 @@ class MetricSpec:
 DEVICE = ("node", "device_uuid", "device_index")
 SLICE = ("node", "allocation", "device_uuid", "tenant", "queue")
 QUEUE = ("node", "queue")
-TENANT = ("node", "tenant")
+TENANT = ("node", "tenant", "project")
+BUDGET = ("node", "tenant", "currency")
 
 
 def _device(name: str, text: str, unit: str = "", labels: tuple[str, ...] = DEVICE) -> MetricSpec:
@@ -60,6 +62,15 @@ def _slice(
 
 def _queue(name: str, text: str) -> MetricSpec:
     return MetricSpec(name=f"calabash_queue_{name}", help=text, scope=Scope.QUEUE, labels=QUEUE, unit="devices")
+
+
+def _tenant(name: str, text: str) -> MetricSpec:
+    said = f"{text} Of a tenant as a whole, project is empty."
+    return MetricSpec(name=f"calabash_tenant_{name}", help=said, scope=Scope.TENANT, labels=TENANT, unit="devices")
+
+
+def _budget(name: str, text: str, labels: tuple[str, ...] = BUDGET) -> MetricSpec:
+    return MetricSpec(name=f"calabash_tenant_{name}", help=text, scope=Scope.BUDGET, labels=labels)
 
 
 def _pool(name: str, text: str, unit: str = "", labels: tuple[str, ...] = ("node",)) -> MetricSpec:
@@ -118,6 +129,20 @@ QUEUE_DESERVED = _queue("deserved_devices", "Devices that the queue is guarantee
 QUEUE_LIMIT = _queue("limit_devices", "Devices that it may hold at most; +Inf without a limit.")
 QUEUE_ALLOCATED = _queue("allocated_devices", "Devices that it holds, in parts of devices.")
 QUEUE_PENDING = _queue("pending_devices", "Devices for which requests wait in it.")
+
+TENANT_GUARANTEE = _tenant("guarantee_devices", "Devices that it is guaranteed.")
+TENANT_LIMIT = _tenant("limit_devices", "Devices that it may hold at most; +Inf without a limit.")
+TENANT_ALLOCATED = _tenant("allocated_devices", "Devices that it holds, in parts of devices.")
+TENANT_BORROWED = _tenant("borrowed_devices", "Devices that it holds above its guarantee.")
+TENANT_PENDING = _tenant("pending_devices", "Devices for which its requests wait.")
+TENANT_PROJECTS = _budget("projects", "Projects that it has, also those that have no series.", ("node", "tenant"))
+TENANT_BUDGET = _budget(
+    "budget", "What it may spend in a month, in the currency of the label; only where it has a budget."
+)
+TENANT_SPENT = _budget(
+    "spent",
+    "What its use of this month costs without tax, as of a count of the last minutes; only where it has a budget.",
+)
 
 WAITING = MetricSpec(
     name="calabash_requests_waiting",

@@ -8,20 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from calabash.api import replies
 from calabash.exporter import catalogue as c
-from calabash.exporter.catalogue import MetricSpec
 from calabash.exporter.exposition import Family
+from calabash.exporter.families import family
 from calabash.exporter.reading import PoolReading
+from calabash.exporter.tenants import tenant_families
 from calabash.model.device import Health
 from calabash.model.units import MIB
 
 _PENDING = "pending"
 UNEXPLAINED = "queued"
-Row = tuple[tuple[str, ...], float]
-
-
-def family(spec: MetricSpec, rows: Sequence[Row]) -> Family:
-    """One metric of the catalogue with its series; each row has a value for every label."""
-    return Family(name=spec.name, help=spec.help, labels=spec.labels, kind=spec.kind.value, rows=list(rows))
 
 
 def families(reading: PoolReading) -> Iterator[Family]:
@@ -30,6 +25,7 @@ def families(reading: PoolReading) -> Iterator[Family]:
     yield from _of_devices(reading)
     yield from _of_slices(reading)
     yield from _of_queues(reading)
+    yield from tenant_families(reading)
 
 
 def _of_pool(reading: PoolReading) -> Iterator[Family]:

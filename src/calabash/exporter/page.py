@@ -12,6 +12,7 @@ import structlog
 from calabash.exporter import catalogue, native
 from calabash.exporter.dcgm import dcgm_families
 from calabash.exporter.exposition import Family, exposition
+from calabash.exporter.families import family
 from calabash.exporter.hami import hami_families
 from calabash.exporter.reading import PoolReading, Reader
 from calabash.model.errors import CalabashError
@@ -55,10 +56,10 @@ class MetricsPage:
             reading = self._reader.read()
         except (CalabashError, msgspec.ValidationError) as error:
             log.warning("the pool cannot be read", error=str(error))
-            yield native.family(catalogue.UP, [((), 0)])
+            yield family(catalogue.UP, [((), 0)])
             return
-        yield native.family(catalogue.UP, [((), 1)])
-        yield native.family(catalogue.READ_SECONDS, [((), self._clock() - began_s)])
+        yield family(catalogue.UP, [((), 1)])
+        yield family(catalogue.READ_SECONDS, [((), self._clock() - began_s)])
         yield from native.families(reading)
         for name in self._compatible:
             yield from COMPATIBLE[name](reading)

@@ -43,6 +43,7 @@ def _one(expression: str, legend: str = "") -> tuple[Query, ...]:
 _NODE = 'node=~"$node"'
 _DEVICE = "{{node}} {{device_index}}"
 _SLICE = "{{tenant}} {{allocation}}"
+_TENANT = f'{_NODE}, tenant=~"$tenant", project=""'
 
 POOL = Dashboard(
     name="calabash-pool",
@@ -158,9 +159,50 @@ DEVICES = Dashboard(
 TENANTS = Dashboard(
     name="calabash-tenants",
     title="Calabash: tenants and queues",
-    text="What each tenant and each queue holds, uses and waits for.",
-    variables=(("node", "calabash_pool_info"), ("tenant", "calabash_slice_info")),
+    text="What each tenant and each queue is promised, holds, uses, waits for and spends.",
+    variables=(("node", "calabash_pool_info"), ("tenant", "calabash_tenant_guarantee_devices")),
     panels=(
+        Panel(
+            title="Guaranteed, held, limit",
+            unit="none",
+            width=12,
+            queries=(
+                Query(expression=f"calabash_tenant_guarantee_devices{{{_TENANT}}}", legend="{{tenant}} is guaranteed"),
+                Query(expression=f"calabash_tenant_allocated_devices{{{_TENANT}}}", legend="{{tenant}} holds"),
+                Query(expression=f"calabash_tenant_limit_devices{{{_TENANT}}}", legend="{{tenant}} at most"),
+            ),
+            text="In devices.",
+        ),
+        Panel(
+            title="Borrowed and waited for",
+            unit="none",
+            width=12,
+            queries=(
+                Query(expression=f"calabash_tenant_borrowed_devices{{{_TENANT}}}", legend="{{tenant}} borrows"),
+                Query(expression=f"calabash_tenant_pending_devices{{{_TENANT}}}", legend="{{tenant}} waits for"),
+            ),
+            text="In devices.",
+        ),
+        Panel(
+            title="Budget and what is spent of it",
+            unit="none",
+            width=12,
+            queries=_one(
+                f'{{__name__=~"calabash_tenant_(budget|spent)", {_NODE}, tenant=~"$tenant"}}',
+                "{{tenant}} {{__name__}} {{currency}}",
+            ),
+            text="This month, without tax.",
+        ),
+        Panel(
+            title="Projects: held",
+            unit="none",
+            width=12,
+            queries=_one(
+                f'calabash_tenant_allocated_devices{{{_NODE}, tenant=~"$tenant", project!=""}}',
+                "{{tenant}} {{project}}",
+            ),
+            text="In devices.",
+        ),
         Panel(
             title="Compute used, by tenant",
             unit="none",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from calabash.api import replies
+from calabash.api import replies, tenancy
 
 EVENT_PAGES_MAX = 20  # in one scrape; the next goes on
 _EVENTS_AT_ONCE = 1000
@@ -30,6 +30,7 @@ class PoolReading:
     devices: list[replies.DeviceView]
     allocations: list[replies.AllocationView]
     queues: list[replies.QueueView]
+    quota: list[tenancy.QuotaView] = field(default_factory=list)
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -47,9 +48,15 @@ class Reader:
         devices = msgspec.convert(self._pool.get("/v1/devices"), replies.DeviceList).items
         allocations = msgspec.convert(self._pool.items("/v1/allocations"), list[replies.AllocationView])
         queues = msgspec.convert(self._pool.get("/v1/queues"), replies.QueueList).items
+        quota = msgspec.convert(self._pool.get("/v1/quota"), tenancy.QuotaList).items
         self._count_events()
         return PoolReading(
-            status=status, devices=devices, allocations=allocations, queues=queues, events=dict(self._events)
+            status=status,
+            devices=devices,
+            allocations=allocations,
+            queues=queues,
+            quota=quota,
+            events=dict(self._events),
         )
 
     def _count_events(self) -> None:

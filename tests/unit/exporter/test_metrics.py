@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from calabash.api import replies
+from calabash.api.tenancy import QuotaList, QuotaView
 from calabash.exporter import catalogue, native
 from calabash.exporter.catalogue import CATALOGUE, MetricKind
 from calabash.exporter.exposition import Family
@@ -57,6 +58,14 @@ QUEUE = replies.QueueView(
 )
 
 
+def quota(project: str = "", **changes: Any) -> QuotaView:
+    base = QuotaView(
+        tenant="vision", project=project, queue="vision", guarantee=2, limit=None, allocated=2.5, borrowed=0.5, pending=1,
+        budget="" if project else "5000EUR", spent="" if project else "12.50EUR",
+    )  # fmt: skip
+    return msgspec.structs.replace(base, **changes)
+
+
 def reading(**changes: Any) -> PoolReading:
     waits = allocation("w1", state="pending", slices=[], reason="no_room")
     given: dict[str, Any] = {
@@ -64,6 +73,7 @@ def reading(**changes: Any) -> PoolReading:
         "devices": [device()],
         "allocations": [allocation(), waits],
         "queues": [QUEUE],
+        "quota": [quota(), quota("train")],
     }
     return PoolReading(**(given | {"events": {("granted", ""): 3}} | changes))
 
@@ -97,6 +107,25 @@ def test_figures_are_in_base_units() -> None:
     assert found["calabash_slice_throttled_seconds_total"][0][1] == 1.5
     assert found["calabash_queue_limit_devices"][0][1] == float("inf")
     assert found["calabash_requests_waiting"] == [({"node": "n1", "queue": "prod", "reason": "no_room"}, 1)]
+
+
+def test_tenants_are_told_with_their_projects_and_money_with_its_currency() -> None:
+    found = samples(native.families(reading()))
+    assert found["calabash_tenant_borrowed_devices"] == [
+        ({"node": "n1", "tenant": "vision", "project": ""}, 0.5),
+        ({"node": "n1", "tenant": "vision", "project": "train"}, 0.5),
+    ]
+    assert found["calabash_tenant_limit_devices"][0][1] == float("inf")
+    assert found["calabash_tenant_spent"] == [({"node": "n1", "tenant": "vision", "currency": "EUR"}, 12.5)]
+    unbudgeted = samples(native.families(reading(quota=[quota(budget="", spent="")])))
+    assert unbudgeted["calabash_tenant_budget"] == unbudgeted["calabash_tenant_spent"] == []
+
+
+def test_a_tenant_with_a_thousand_projects_has_series_of_fifty_and_says_how_many_there_are() -> None:
+    many = [quota(), *(quota(f"p{i:04}") for i in range(1000)), quota("own", tenant="speech")]
+    found = samples(native.families(reading(quota=many)))
+    assert len(found["calabash_tenant_allocated_devices"]) == 1 + 50 + 1
+    assert [value for _, value in found["calabash_tenant_projects"]] == [1000]
 
 
 def test_several_instances_of_one_card_in_one_allocation_are_one_series_with_their_sum() -> None:
@@ -141,6 +170,7 @@ class Pool:
             "/v1/status": lambda: STATUS,
             "/v1/devices": lambda: replies.DeviceList(items=[device()]),
             "/v1/queues": lambda: replies.QueueList(items=[QUEUE]),
+            "/v1/quota": lambda: QuotaList(items=[quota()]),
         }
         return msgspec.to_builtins(found[path]())
 

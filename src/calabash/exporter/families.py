@@ -1,0 +1,15 @@
+"""One metric of the catalogue with its series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calabash.exporter.catalogue import MetricSpec
+from calabash.exporter.exposition import Family
+
+Row = tuple[tuple[str, ...], float]
+
+
+def family(spec: MetricSpec, rows: Sequence[Row]) -> Family:
+    """Each row has a value for every label."""
+    return Family(name=spec.name, help=spec.help, labels=spec.labels, kind=spec.kind.value, rows=list(rows))

@@ -1,0 +1,52 @@
+"""What tenants are promised, hold, wait for and spend.
+
+A tenant's own people may make projects, so how many of them have series is bounded: whoever makes a thousand makes no
+Prometheus larger than whoever makes fifty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from calabash.api.tenancy import QuotaView
+from calabash.exporter import catalogue as c
+from calabash.exporter.exposition import Family
+from calabash.exporter.families import Row, family
+from calabash.exporter.reading import PoolReading
+from calabash.model.errors import CalabashError
+from calabash.model.money import Money, parse_money
+
+PROJECTS_MAX = 50  # of one tenant, by name
+
+
+def tenant_families(reading: PoolReading) -> Iterator[Family]:
+    """All metrics of tenants."""
+    node = reading.status.node
+    wholes = [one for one in reading.quota if not one.project]
+    projects: dict[str, list[QuotaView]] = defaultdict(list)
+    for one in reading.quota:
+        if one.project:
+            projects[one.tenant].append(one)
+    shown = list(wholes)
+    for found in projects.values():
+        shown += sorted(found, key=lambda one: one.project)[:PROJECTS_MAX]
+    rows = [((node, one.tenant, one.project), one) for one in shown]
+    yield family(c.TENANT_GUARANTEE, [(key, one.guarantee) for key, one in rows])
+    yield family(c.TENANT_LIMIT, [(key, math.inf if one.limit is None else one.limit) for key, one in rows])
+    yield family(c.TENANT_ALLOCATED, [(key, one.allocated) for key, one in rows])
+    yield family(c.TENANT_BORROWED, [(key, one.borrowed) for key, one in rows])
+    yield family(c.TENANT_PENDING, [(key, one.pending) for key, one in rows])
+    yield family(c.TENANT_PROJECTS, [((node, one.tenant), len(projects[one.tenant])) for one in wholes])
+    yield family(c.TENANT_BUDGET, [row for one in wholes for row in _money(node, one.tenant, one.budget)])
+    yield family(c.TENANT_SPENT, [row for one in wholes for row in _money(node, one.tenant, one.spent)])
+
+
+def _money(node: str, tenant: str, text: str) -> Iterator[Row]:
+    """None where nothing is said."""
+    try:
+        money: Money = parse_money(text)
+    except CalabashError:
+        return
+    yield (node, tenant, money.currency), float(money.amount)
