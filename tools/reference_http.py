@@ -53,6 +53,12 @@ connections = 1000
 connections_per_address = 400
 watchers = 200
 
+[jobs]
+enabled = true
+least_user = 1000
+per_user = 16
+kept = 50
+
 [over_use]
 budget = "hold"
 budget_warn_percent = 80

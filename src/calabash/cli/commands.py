@@ -22,6 +22,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "login-link": ("pool:login_link", "Print a link that logs you in to the console, once."),
     "doctor": ("doctor:doctor", "Check what the pool needs and name what is missing."),
     "run": ("runhelp:run", "Run a program on a slice of a GPU."),
+    "job": ("job:job", "Have the pool run commands, and see what they said."),
     "ps": ("view:ps", "List allocations."),
     "smi": ("view:smi", "Show devices, who holds them and how busy they are."),
     "device": ("device:device", "Show cards, drain, test and reset them."),

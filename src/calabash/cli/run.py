@@ -16,15 +16,13 @@ import sys
 from calabash.cli import ask
 from calabash.cli.failure import say
 from calabash.cli.home import client
-from calabash.model.errors import CalabashError, Reason
+from calabash.seams.pool.entering import environment_with, hold_lease
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-_MERGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
-_OF_A_SLICE = ("CALABASH_SLOT", "CALABASH_SIM")
 _ANSWER_S = 30.0
 
 read_words = ask.split
@@ -37,47 +35,19 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
     granted = pool.post("/v1/allocations", body, timeout_s=body["wait_s"] + _ANSWER_S)
     try:
         if granted["lease"]:
-            _hold_lease(granted["lease"])
+            hold_lease(granted["lease"])
             pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
     except BaseException:
         pool.delete(f"/v1/allocations/{granted['id']}")
         raise
     for text in granted.get("warnings", ()):
         say(f"warning: {text}")
-    _become(command, _environment(granted["environment"], brokered=bool(granted["worker_socket"])))
-
-
-def _hold_lease(path: str) -> None:
-    """Take the shared lock on a descriptor that the program inherits."""
-    import fcntl  # noqa: PLC0415 - only where the lease is a lock
-
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise CalabashError(
-            f"the slice was taken back before the program started ({error.strerror})",
-            reason=Reason.CONFLICT,
-            hint="try again",
-        ) from error
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    os.set_inheritable(descriptor, True)
-
-
-def _environment(granted: Mapping[str, str], *, brokered: bool = False) -> dict[str, str]:
-    """The caller's environment with the slice's names on top; search paths are put in front of what was there. A program
-    that has a worker is told of no slice and no node, also not of one that the caller is in."""
-    environment = dict(os.environ)
-    for name in _OF_A_SLICE if brokered else ():
-        environment.pop(name, None)
-    for name, value in granted.items():
-        before = environment.get(name)
-        environment[name] = f"{value}:{before}" if name in _MERGED and before else value
-    return environment
+    _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
 
 
 def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> NoReturn:
     """Become ``command``, whose worker is where ``granted`` says."""
-    _become(command, _environment(granted, brokered=True))
+    _become(command, environment_with(os.environ, granted, brokered=True))
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

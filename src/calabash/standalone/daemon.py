@@ -44,6 +44,7 @@ from calabash.seams.pool.client import socket_path
 from calabash.seams.store import Store, open_store
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
+from calabash.standalone.jobs import Jobs
 from calabash.standalone.overuse_watch import OverUseWatch
 from calabash.standalone.pool import Pool
 from calabash.standalone.run_times import RunTimes
@@ -153,9 +154,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener)
     stack.callback(address.unlink, missing_ok=True)  # ours from here on, and never what stood there before
-    audit = AuditTrail(home, store.audit, SystemClock())
-    audit.start()
-    stack.callback(audit.stop)
+    audit = _audit_trail(home, store, stack)
     listeners, token_socket = [listener], ""
     if door.listener is not None:
         listeners.append(stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)))
@@ -180,7 +179,16 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     server = Server(listeners, fairness, token_socket=token_socket)
-    server.run(application(pool, context, audit=audit, fairness=fairness, stop=server.stop))
+    server.run(
+        application(
+            pool,
+            context,
+            audit=audit,
+            fairness=fairness,
+            jobs=Jobs(pool, home=home, settings=settings.jobs),
+            stop=server.stop,
+        )
+    )
     log.info("pool is down")
 
 
@@ -197,6 +205,13 @@ def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> Consol
     listen = settings.listen if arguments.console == "default" else arguments.console
     wanted = msgspec.structs.replace(settings, listen=listen, insecure=settings.insecure or arguments.insecure)
     return ConsoleDoor(wanted)
+
+
+def _audit_trail(home: Path, store: Store, stack: ExitStack) -> AuditTrail:
+    audit = AuditTrail(home, store.audit, SystemClock())
+    audit.start()
+    stack.callback(audit.stop)
+    return audit
 
 
 def _keep_run_times(agent: NodeAgent, tenancy: TenancyBook, stack: ExitStack) -> None:

@@ -59,6 +59,19 @@ class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
         return WorkerUsers(first=self.first_user, last=max(self.first_user, self.last_user))
 
 
+class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Commands that the pool runs for users who ask for it (``calabash job``, the console).
+
+    ``enabled``: whether it does. ``least_user``: accounts with smaller numbers, which are the system's, are nobody's to run as;
+    root never is. ``per_user``: how many of one user wait and run at a time; ``kept``: how many that are over are remembered.
+    """
+
+    enabled: bool = True
+    least_user: Annotated[int, Meta(ge=1, le=1 << 31)] = 1000
+    per_user: Annotated[int, Meta(ge=1, le=1000)] = 16
+    kept: Annotated[int, Meta(ge=1, le=1000)] = 50
+
+
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """What follows when a tenant uses more than was agreed: ``off``, ``tell``, ``hold`` (no new slices) or ``return``
     (slices are taken back after ``notice_minutes``).
@@ -87,14 +100,15 @@ class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]`` and ``[over_use]``;
-    ``[tenants.NAME]`` instead of the last for one tenant."""
+    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]`` and
+    ``[over_use]``; ``[tenants.NAME]`` instead of the last for one tenant."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
     devices: Devices = Devices()
     workers: Workers = Workers()
     console: ConsoleSettings = ConsoleSettings()
+    jobs: JobSettings = JobSettings()
     over_use: OverUseSettings = OverUseSettings()
     tenants: dict[str, OverUseSettings] = {}
 

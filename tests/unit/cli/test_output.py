@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -14,10 +15,10 @@ from calabash.cli import output
 from calabash.cli.doctor import membership
 from calabash.cli.failure import exit_code, report
 from calabash.cli.output import Column
-from calabash.cli.run import _environment
 from calabash.cli.top import bar, screen
 from calabash.cli.view import strangers
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.pool.entering import environment_with
 
 ROWS = [{"id": "a1", "n": 3}, {"id": "longer", "n": 12}]
 COLUMNS = (
@@ -90,7 +91,7 @@ def test_an_error_without_a_code_of_ours_is_not_swallowed() -> None:
 def test_search_paths_are_put_in_front_and_other_names_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/theirs.so")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    made = _environment({"LD_PRELOAD": "/ours.so", "CUDA_VISIBLE_DEVICES": "GPU-1"})
+    made = environment_with(os.environ, {"LD_PRELOAD": "/ours.so", "CUDA_VISIBLE_DEVICES": "GPU-1"})
     assert made["LD_PRELOAD"] == "/ours.so:/theirs.so"
     assert made["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 

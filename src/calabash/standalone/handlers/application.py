@@ -15,18 +15,20 @@ from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
 from calabash.standalone.handlers.asked import Context
 from calabash.standalone.handlers.devices import DEVICES
+from calabash.standalone.handlers.jobs import JOBS
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
 from calabash.standalone.handlers.overview import OVERVIEW
 from calabash.standalone.handlers.simulator import SIMULATOR
+from calabash.standalone.jobs import Jobs
 from calabash.standalone.pool import Pool
 from calabash.standalone.traces import traces
 
-HANDLERS = (*OPERATING, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR)
+HANDLERS = (*OPERATING, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *JOBS)
 
 
 def application(
-    pool: Pool, context: Context, *, audit: AuditTrail, fairness: Fairness, stop: Callable[[], None]
+    pool: Pool, context: Context, *, audit: AuditTrail, fairness: Fairness, jobs: Jobs, stop: Callable[[], None]
 ) -> Application:
     """The ASGI application."""
     operations = Operations(
@@ -46,6 +48,7 @@ def application(
     state = {
         "pool": pool,
         "context": context,
+        "jobs": jobs,
         "stop": stop,
         "pid": os.getpid(),
         "started_at": time.time(),

@@ -1,0 +1,47 @@
+"""From a grant to the program: the lease that it holds, and the environment that it finds.
+
+Imported on the way of ``calabash run``: nothing that is slow to import is needed here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from calabash.model.errors import CalabashError, Reason
+
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MERGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+_OF_A_SLICE = ("CALABASH_SLOT", "CALABASH_SIM")
+
+
+def hold_lease(path: str) -> None:
+    """Take the shared lock on a descriptor that the program inherits."""
+    import fcntl  # noqa: PLC0415 - only where the lease is a lock
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise CalabashError(
+            f"the slice was taken back before the program started ({error.strerror})",
+            reason=Reason.CONFLICT,
+            hint="try again",
+        ) from error
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    os.set_inheritable(descriptor, True)
+
+
+def environment_with(
+    before: Mapping[str, str], granted: Mapping[str, str], *, brokered: bool = False
+) -> dict[str, str]:
+    """An environment with the slice's names on top; search paths are put in front of what was there. A program that has a
+    worker is told of no slice and no node, also not of one that the caller is in."""
+    environment = dict(before)
+    for name in _OF_A_SLICE if brokered else ():
+        environment.pop(name, None)
+    for name, value in granted.items():
+        known = environment.get(name)
+        environment[name] = f"{value}:{known}" if name in _MERGED and known else value
+    return environment
