@@ -16,6 +16,7 @@ from calabash.model.allocation import AllocationState
 from calabash.seams.store import tables
 from calabash.seams.store.audit import AuditTable
 from calabash.seams.store.database import Database
+from calabash.seams.store.quarters import flatten
 
 BATCH_ROWS = 200
 DAY_S = 86_400.0
@@ -25,7 +26,7 @@ INVOICED_DAYS = 70.0  # a whole month, and time to send its invoices
 @dataclass(frozen=True, kw_only=True)
 class Retention:
     """Bounds: at most so many rows, and none older than so many days. Usage that may not be invoiced yet is not counted away,
-    however much it is."""
+    however much it is: beyond the bound it is told by quarters of an hour (``quarters``)."""
 
     allocations: int = 100_000
     allocation_days: float = 90.0
@@ -39,7 +40,8 @@ class Retention:
 
 def trim(database: Database, kept: Retention, *, now_s: float) -> int:
     """Remove at most one batch per table of what is beyond the bounds; how many rows went."""
-    gone = AuditTable(database).trim(kept=kept.audit, before_s=now_s - kept.audit_days * DAY_S, batch=BATCH_ROWS)
+    gone = flatten(database, bound=kept.usage, now_s=now_s)
+    gone += AuditTable(database).trim(kept=kept.audit, before_s=now_s - kept.audit_days * DAY_S, batch=BATCH_ROWS)
     for table, age, where, count, days in _rules(kept):
         youngest_s = now_s - INVOICED_DAYS * DAY_S if table is tables.usage else math.inf
         with database.transaction() as connection:

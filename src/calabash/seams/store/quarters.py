@@ -1,0 +1,128 @@
+"""Many short intervals become few: what somebody held of a device in a quarter of an hour, spread evenly over it.
+
+Theory of operation. Usage that may still be invoiced is never removed, however much it is, so whoever makes slices without
+end would fill the disk with it. Beyond a bound the intervals of one account and device that lie in one quarter of an hour
+are replaced by three: the whole quarter with the amounts that were held on average, in whole percents and MiB, and what
+division left over, as one percent and one MiB for some microseconds. Everything is counted in the ledger's units (a percent
+of a device for a microsecond), so all sums are the same to the last unit. Days, hours and months of all time zones begin at
+a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from calabash.model.allocation import AllocationState
+from calabash.seams.store import tables
+from calabash.seams.store.database import Database
+
+QUARTER_S = 900
+SETTLED_S = 7200.0  # so old are intervals that nobody writes again after an uncertain failure
+ROWS_MIN = 8
+GROUPS_AT_ONCE = 50
+ROWS_AT_ONCE = 2000
+_US = 1_000_000
+_QUARTER_US = QUARTER_S * _US
+_ACCOUNT = ("tenant", "project", "queue", "user", "device", "device_model", "mode", "preemptible")
+
+
+def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, Any]]:
+    """The rows that have the same sums, each within the quarter (its number since 1970): times, shares and amounts."""
+    lengths = [_us(row["to_s"]) - _us(row["from_s"]) for row in rows]
+    core = sum(us * row["core_percent"] for us, row in zip(lengths, rows, strict=True))
+    memory = sum(us * row["memory_mib"] for us, row in zip(lengths, rows, strict=True))
+    used_s, idle_s = (sum(_us(row[name]) for row in rows) / _US for name in ("used_gpu_s", "idle_s"))
+    percent, percent_us = divmod(core, _QUARTER_US)
+    mib, mib_us = divmod(memory, _QUARTER_US)
+    found = [_row(quarter, _QUARTER_US, percent, mib) | {"used_gpu_s": used_s, "idle_s": idle_s}]
+    if percent_us:
+        found.append(_row(quarter, percent_us, 1, 0))
+    if mib_us:
+        found.append(_row(quarter, mib_us, 0, 1))
+    return found
+
+
+def flatten(database: Database, *, bound: int, now_s: float) -> int:
+    """Where there are more than ``bound`` rows, spread some of the largest groups; how many rows went."""
+    usage = tables.usage
+    with database.reading() as connection:
+        total = connection.execute(sa.select(sa.func.count()).select_from(usage)).scalar_one()
+        if total <= bound:
+            return 0
+        groups = connection.execute(_groups(database, now_s)).mappings().all()
+    return sum(_flatten(database, dict(group), now_s) for group in groups)
+
+
+def _groups(database: Database, now_s: float) -> sa.Select[Any]:
+    """The largest ones first."""
+    usage = tables.usage
+    quarter = _quarter(database).label("quarter")
+    account = [usage.c[name] for name in _ACCOUNT]
+    count = sa.func.count()
+    query = sa.select(*account, quarter).where(_settled(now_s), usage.c.to_s <= (quarter + 1) * float(QUARTER_S))
+    query = query.group_by(*account, quarter).having(count > ROWS_MIN)
+    return query.order_by(count.desc(), *account, quarter).limit(GROUPS_AT_ONCE)
+
+
+def _flatten(database: Database, group: dict[str, Any], now_s: float) -> int:
+    usage, quarter = tables.usage, int(group.pop("quarter"))
+    begin_s = float(quarter * QUARTER_S)
+    mine = [usage.c[name] == value for name, value in group.items()]
+    inside = [usage.c.from_s >= begin_s, usage.c.to_s <= begin_s + QUARTER_S, _settled(now_s)]
+    query = sa.select(usage).where(*mine, *inside).order_by(usage.c.id).limit(ROWS_AT_ONCE)
+    with database.transaction() as connection:
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+        if len(rows) <= ROWS_MIN:
+            return 0
+        numbers = [row["id"] for row in rows]
+        for start in range(0, len(numbers), 500):
+            connection.execute(sa.delete(usage).where(usage.c.id.in_(numbers[start : start + 500])))
+        name = _name(group, quarter)
+        made = [
+            {**group, **row, "allocation": name, "sequence": 4 * numbers[-1] + place}
+            for place, row in enumerate(spread(rows, quarter))
+        ]
+        connection.execute(sa.insert(usage), made)
+    return len(rows) - len(made)
+
+
+def _settled(now_s: float) -> sa.ColumnElement[bool]:
+    """Nobody goes on from it, and nobody writes it again."""
+    usage, journal = tables.usage, tables.allocations
+    held = sa.select(journal.c.id).where(journal.c.state != AllocationState.RELEASED.value)
+    return sa.and_(usage.c.to_s < now_s - SETTLED_S, usage.c.allocation.not_in(held))
+
+
+def _quarter(database: Database) -> sa.ColumnElement[Any]:
+    """In which quarter since 1970 an interval begins."""
+    quarters = tables.usage.c.from_s / float(QUARTER_S)
+    whole = quarters if database.engine.dialect.name == "sqlite" else sa.func.floor(quarters)
+    return sa.cast(whole, sa.BigInteger)
+
+
+def _row(quarter: int, length_us: int, core_percent: int, memory_mib: int) -> dict[str, Any]:
+    begin_us = quarter * _QUARTER_US
+    return {
+        "from_s": begin_us / _US,
+        "to_s": (begin_us + length_us) / _US,
+        "core_percent": core_percent,
+        "memory_mib": memory_mib,
+        "allocated_gpu_s": length_us * core_percent / (100 * _US),
+        "memory_mib_s": length_us * memory_mib / _US,
+        "used_gpu_s": 0.0,
+        "idle_s": 0.0,
+    }
+
+
+def _name(group: Mapping[str, Any], quarter: int) -> str:
+    account = "\0".join(str(group[name]) for name in _ACCOUNT)
+    return f"quarter-{quarter}-{hashlib.sha256(account.encode()).hexdigest()[:16]}"
+
+
+def _us(seconds: float) -> int:
+    """As the ledger reads them."""
+    return round(seconds * _US)
