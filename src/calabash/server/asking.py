@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,15 +18,16 @@ Shape = TypeVar("Shape")
 
 
 class PoolOfVisitor:
-    """Asks with the token of whoever looks at a page."""
+    """Asks with the token of whoever looks at a page; ``origin``: headers that tell from where."""
 
-    def __init__(self, pool: PoolStreams, token: str) -> None:
+    def __init__(self, pool: PoolStreams, token: str, *, origin: Mapping[str, str] | None = None) -> None:
         self._pool = pool
         self._token = token
+        self._origin = origin
 
     async def get(self, path: str, shape: type[Shape]) -> Shape:
         """One reply. Raises CalabashError with the pool's reason."""
-        return decoded(await self._pool.ask("GET", path, token=self._token), shape)
+        return decoded(await self._pool.ask("GET", path, token=self._token, headers=self._origin), shape)
 
     async def pages(self, path: str, shape: type[Any]) -> list[Any]:
         """All items of a list, page by page, up to what a page can show."""
@@ -42,7 +44,8 @@ class PoolOfVisitor:
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
         """A change. Raises CalabashError with the pool's reason."""
         content = b"" if body is None else msgspec.json.encode(body)
-        return decoded(await self._pool.ask(method, path, content, token=self._token, timeout_s=60.0), shape)
+        asked = self._pool.ask(method, path, content, token=self._token, headers=self._origin, timeout_s=60.0)
+        return decoded(await asked, shape)
 
 
 class SignedOutError(CalabashError):

@@ -22,7 +22,7 @@ from calabash.server.credentials import (
     require_own_page,
     session_cookie,
 )
-from calabash.server.guard import Receive, Send, answer, headers_of, refuse
+from calabash.server.guard import Receive, Send, answer, forwarded_for, headers_of, refuse
 from calabash.server.routing import RouteTable
 from calabash.server.settings import Gateway
 from calabash.server.watching import Watchers
@@ -88,7 +88,9 @@ class Forwarder:
             _require_code(body)
         token = self._gateway.credential if exchange else credential.token
         target = f"{path}?{query}" if query else path
-        replied = await self._gateway.pool.ask(method, target, body, token=token, timeout_s=WAIT_S)
+        replied = await self._gateway.pool.ask(
+            method, target, body, token=token, headers=forwarded_for(scope), timeout_s=WAIT_S
+        )
         given = [(b"content-type", replied.headers.get("content-type", "application/json").encode("latin-1"))]
         if replied.status == 401:
             given.append(CHALLENGE)

@@ -55,6 +55,13 @@ def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
     return address, scheme
 
 
+def forwarded_for(scope: Any) -> dict[str, str]:
+    """The header that tells the pool, for its audit log, from where a request came."""
+    address: str = scope.get("calabash.address", "")
+    plain = address.isascii() and address.isprintable()
+    return {"x-forwarded-for": address[:64]} if address and plain else {}
+
+
 async def answer(send: Send, status: int, shown: Any, *headers: tuple[bytes, bytes]) -> None:
     """One answer in JSON."""
     content = msgspec.json.encode(shown)
@@ -117,6 +124,8 @@ class RequestGuard:
                     hint="use its address, or name it in `hosts` of [console] in pool.toml",
                 ),
             )
+        if sum(name.lower() == b"authorization" for name, _ in scope["headers"]) > 1:
+            return 400, CalabashError("the request has two Authorization headers", hint="send one")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > requests.BODY_BYTES_MAX:
             return 413, CalabashError(

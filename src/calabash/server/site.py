@@ -26,7 +26,7 @@ from calabash.server.credentials import (
 )
 from calabash.server.flashes import Flash, Flashes
 from calabash.server.going import HTML, Seen, go, here_of, local, next_of
-from calabash.server.guard import headers_of
+from calabash.server.guard import forwarded_for, headers_of
 from calabash.server.oidc.pages import OidcPages
 from calabash.server.settings import Gateway
 from calabash.server.web.pages import ACTIONS, PAGES
@@ -85,7 +85,8 @@ class Site:
         require_own_page(headers_of(request.scope), scheme=request.scope["scheme"])
         given = await _fields(request)
         body = msgspec.json.encode(SessionOrder(code=given.get("code", "")[:128].strip()))
-        asked = self._gateway.pool.ask("POST", "/v1/sessions", body, token=self._gateway.credential)
+        origin = forwarded_for(request.scope)
+        asked = self._gateway.pool.ask("POST", "/v1/sessions", body, token=self._gateway.credential, headers=origin)
         session = decoded(await asked, IssuedTokenReply)
         return self.begin_session(request, session.secret, to=local(given.get("next", "")))
 
@@ -97,14 +98,15 @@ class Site:
     async def log_out(self, request: Seen) -> Response[str]:
         """End the session, at the pool too."""
         credential, _ = await self._posted(request)
-        await self._gateway.pool.ask("DELETE", "/v1/sessions/current", token=credential.token)
+        origin = forwarded_for(request.scope)
+        await self._gateway.pool.ask("DELETE", "/v1/sessions/current", token=credential.token, headers=origin)
         to = f"{LOGIN}?left" if self._oidc else LOGIN
         return go(request, to, {"set-cookie": session_cookie("", secure=request.scope["scheme"] == "https")})
 
     def _page(self, page: ConsolePage) -> HTTPRouteHandler:
         async def show(request: Seen) -> Response[Any]:
             credential = self._credential(request)
-            visitor = PoolOfVisitor(self._gateway.pool, credential.token)
+            visitor = PoolOfVisitor(self._gateway.pool, credential.token, origin=forwarded_for(request.scope))
             me = await visitor.get("/v1/me", Me)
             shown = dict(await page.read(self._visit(request, visitor, me)))
             if request.query_params.get("format") == "json":
@@ -118,7 +120,7 @@ class Site:
     def _form(self, action: PageAction) -> HTTPRouteHandler:
         async def act(request: Seen) -> Response[str]:
             credential, given = await self._posted(request)
-            visitor = PoolOfVisitor(self._gateway.pool, credential.token)
+            visitor = PoolOfVisitor(self._gateway.pool, credential.token, origin=forwarded_for(request.scope))
             me = await visitor.get("/v1/me", Me)
             outcome = await action.act(self._visit(request, visitor, me), given)
             if outcome.said or outcome.secret:

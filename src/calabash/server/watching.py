@@ -19,7 +19,7 @@ import msgspec
 from calabash.api.changes import ChangeList
 from calabash.model.errors import CalabashError, Reason
 from calabash.server.asking import PoolOfVisitor
-from calabash.server.guard import Receive, Send
+from calabash.server.guard import Receive, Send, forwarded_for
 from calabash.server.settings import Gateway
 
 PATH = "/v1/watch"
@@ -61,7 +61,7 @@ class Watchers:
             self._watchers += Counter()  # those at zero are forgotten
 
     async def _tell(self, scope: Any, send: Send, token: str, headers: Mapping[str, str]) -> None:
-        pool = PoolOfVisitor(self._gateway.pool, token)
+        pool = PoolOfVisitor(self._gateway.pool, token, origin=forwarded_for(scope))
         asked = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         kinds = {kind for value in asked.get("kinds", []) for kind in value.split(",") if kind}
         said = headers.get("last-event-id", "")

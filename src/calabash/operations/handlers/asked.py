@@ -15,7 +15,7 @@ from litestar import Request
 
 from calabash.api import requests
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.tenancy import Principal
+from calabash.model.tenancy import Principal, TokenKind
 from calabash.operations.caller import Caller
 from calabash.operations.context import Operations
 from calabash.operations.serving import connection_of
@@ -65,7 +65,14 @@ def principal_of(request: Asked) -> Principal:
                 reason=Reason.NOT_AUTHENTICATED,
                 hint="one header, `Authorization: Bearer TOKEN`",
             )
-        return operations.permission.of_token(operations.tokens.check(secret.strip()))
+        token = operations.tokens.check(secret.strip())
+        if token.kind is TokenKind.LOGIN:
+            raise CalabashError(
+                "a login code is no token",
+                reason=Reason.NOT_AUTHENTICATED,
+                hint="exchange it for a session: calabash login, or the console's page",
+            )
+        return operations.permission.of_token(token)
     if connection.token_required or connection.caller is None:
         raise CalabashError(
             "no token came with the request",

@@ -150,10 +150,11 @@ async def environment(state: State, request: Asked, allocation: str) -> replies.
 
 
 def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Grant:
+    # Before anything is looked up: whether there is such an allocation is told to those who may see it.
+    pool.permission.require_process(caller.principal, "have what a program of this machine needs")
     record = pool.agent.record(allocation)
     if record is None:
         raise not_found(allocation)
-    pool.permission.require_process(caller.principal, "have what a program of this machine needs")
     request = record.request
     pool.permission.require_owner(
         caller.principal, record.id, uid=record.uid, user=record.user, tenant=request.tenant, queue=request.queue
