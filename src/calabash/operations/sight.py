@@ -4,7 +4,7 @@ Theory of operation. Whoever sees the platform sees everything. Everybody else s
 other allocations are not listed and not found, of a device only what it is and how much of it is free, and of the queues
 those that it may use. Texts are written for people and may name anybody (what a request waits for, who took a device), so
 every word in them that names somebody or something unseen is replaced. Totals of a device, and of a queue that it may use,
-are theirs and nobody's figures.
+are shown to all, for requests are sized by them; between two tenants they tell one the sum of the other.
 """
 
 from __future__ import annotations

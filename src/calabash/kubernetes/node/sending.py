@@ -104,6 +104,7 @@ class UsageSending:
         self._kept = kept
         self._entries = entries
         self._lost = False
+        self._begun = outbox.youngest()
         self._full: CalabashError | None = None
         self._fault = ""
         self._stop = threading.Event()
@@ -143,6 +144,10 @@ class UsageSending:
             log.warning(
                 "the server is behind what it had acknowledged", has=taken.last, sent_from=after, lost=self._lost
             )
+            return True
+        if taken.last > self._outbox.marks().sent:
+            log.warning("this node's database was put back to an earlier state", has=self._begun, server=taken.last)
+            self._outbox.renew(self._begun)
             return True
         self._lost = False
         reached = min(taken.last, rows[-1].number) if rows else taken.last

@@ -24,6 +24,7 @@ from calabash.seams.kube.objects import NAMESPACE, POD, Namespace, Pod
 from calabash.seams.kube.resources import QUEUE as QUEUE_KIND
 
 TREE_S = 10.0
+DOUBT_S = 60.0
 OWN_PROJECT = "default"
 _REMEMBERED_MAX = 50_000
 _DEPTH_MAX = 64
@@ -72,22 +73,30 @@ class TenantTree:
 class Attribution:
     """Asked by one thread at a time."""
 
-    def __init__(self, client: KubeClient, tenant_of_queue: TenantOfQueue) -> None:
+    def __init__(
+        self, client: KubeClient, tenant_of_queue: TenantOfQueue, *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
         self._tenant_of_queue = tenant_of_queue
-        self._queues: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        self._now_s = now_s
+        self._queues: OrderedDict[tuple[str, str], tuple[str, str, float]] = OrderedDict()
+
+    def knows(self, node: str, entry: UsageEntry) -> bool:
+        """Whether it is answered without asking the API server about its pod."""
+        known = self._queues.get((node, entry.allocation))
+        return known is not None and self._now_s() < known[2]
 
     def of(self, node: str, entry: UsageEntry) -> UsageAccount:
         """The account of an interval that this node sends. Raises CalabashError where the API server cannot be asked."""
         key = (node, entry.allocation)
-        known = self._queues.get(key)
-        if known is None:
-            known = self._queue(node, entry)
-            if not known[1]:  # a doubt may be settled
-                self._queues[key] = known
-                while len(self._queues) > _REMEMBERED_MAX:
-                    self._queues.popitem(last=False)
-        queue, doubt = known
+        if not self.knows(node, entry):
+            queue, doubt = self._queue(node, entry)
+            until_s = self._now_s() + DOUBT_S if doubt else float("inf")  # a doubt may be settled
+            self._queues[key] = queue, doubt, until_s
+            self._queues.move_to_end(key)
+            while len(self._queues) > _REMEMBERED_MAX:
+                self._queues.popitem(last=False)
+        queue, doubt, _ = self._queues[key]
         if not queue:
             return UsageAccount(tenant="", project="", queue="", user=f"node {node}"[:128], doubt=doubt)
         tenant, project = self._tenant_of_queue(queue)

@@ -32,6 +32,7 @@ from calabash.api.collected import (
 )
 from calabash.kubernetes.admission.https import HttpsServer
 from calabash.kubernetes.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.kubernetes.usage.allowance import POD_COST, NodeAllowances
 from calabash.kubernetes.usage.attribution import Attribution, TenantOfQueue, TenantTree, UsageAccount
 from calabash.kubernetes.usage.identity import NodeIdentity
 from calabash.model.allocation import UsageRecord
@@ -42,6 +43,7 @@ from calabash.seams.kube import KubeClient
 from calabash.seams.store import Store
 from calabash.seams.store.outbox import NumberedUsage
 
+PODS_MAX = 50  # that the API server is asked about for one batch; the rest of the batch is sent again
 AHEAD_S = 300.0  # so far a node's calendar may be ahead of ours
 TOLD_AGAIN_S = 3600.0
 _TOLD_MAX = 1000
@@ -91,6 +93,7 @@ class UsageCollection:
         self._now_s = now_s
         self._identity = NodeIdentity(client, f"system:serviceaccount:{namespace}:{account}")
         self._attribution = Attribution(client, attribute or TenantTree(client))
+        self._allowances = NodeAllowances()
         self._told: dict[str, float] = {}
         self._seen: dict[str, float] = {}  # when each node has sent last, since this program began
         # One at a time: the database takes one writer, and a crowd of nodes must not take all of the process.
@@ -133,21 +136,34 @@ class UsageCollection:
         if (question.method, question.path) != ("POST", USAGE_PATH):
             raise CalabashError(f"{question.path[:128]} is not served here", reason=Reason.NOT_FOUND)
         node = self._identity.node_of(question.authorization)
+        self._allowances.require(node)
         self._seen[node] = self._now_s()
         batch = read_batch(question.body)
         last = self._store.collected.last(node, batch.epoch)
         if batch.after > last:
             if not batch.lost:
                 return UsageTaken(last=last)
-            self._tell(node, "usage_lost", f"node {node} has let go of its usage from {last + 1} to {batch.after}")
-        accounts = {e.number: self._attribution.of(node, e) for e in batch.entries if e.number > last}
-        for account in accounts.values():
-            if account.doubt:
-                self._tell(account.doubt, "usage_doubtful", account.doubt)
+            self._tell(node, "usage_lost", _lost(node, last, batch.after))
+        accounts = self._accounts(node, [e for e in batch.entries if e.number > last])
         now_s = self._now_s()
-        new = [_interval(e, accounts[e.number], now_s=now_s) for e in batch.entries if e.number > last]
+        new = [_interval(e, account, now_s=now_s) for e, account in accounts]
         last = self._store.collected.commit(node, batch.epoch, new, after=batch.after, lost=batch.lost, at_s=now_s)
         return UsageTaken(last=last)
+
+    def _accounts(self, node: str, entries: Sequence[UsageEntry]) -> list[tuple[UsageEntry, UsageAccount]]:
+        """Of the first entries, as many as can be answered soon."""
+        found: list[tuple[UsageEntry, UsageAccount]] = []
+        asked = 0
+        for entry in entries:
+            asked += not self._attribution.knows(node, entry)
+            if asked > PODS_MAX:
+                break
+            account = self._attribution.of(node, entry)
+            if account.doubt:
+                self._tell(account.doubt, "usage_doubtful", account.doubt)
+            found.append((entry, account))
+        self._allowances.took(node, len(found) + POD_COST * asked)
+        return found
 
     def _tell(self, about: str, kind: str, message: str) -> None:
         """An event, not more often than once an hour for the same."""
@@ -158,6 +174,11 @@ class UsageCollection:
             self._told.clear()
         self._told[about] = now_s
         self._store.add_events([{"at": now_s, "kind": kind, "message": message}])
+
+
+def _lost(node: str, last: int, after: int) -> str:
+    gone = f"usage of node {node} from number {last + 1} to {after} is not there any more"
+    return gone if last else f"{gone}, or was sent under the name of an earlier database"
 
 
 def read_batch(body: bytes) -> UsageBatch:

@@ -60,6 +60,21 @@ class UsageOutbox:
             found: str = connection.execute(sa.select(table.c.value).where(table.c.key == _EPOCH)).scalar_one()
         return found
 
+    def youngest(self) -> int:
+        """The number of the last interval that is here."""
+        with self._database.transaction() as connection:
+            found: int = connection.execute(sa.select(sa.func.max(tables.usage.c.id))).scalar_one() or 0
+        return found
+
+    def renew(self, number: int) -> None:
+        """Another name from now on, for this database was put back to an earlier state; what it had up to that row was
+        sent under the old one."""
+        with self._database.transaction() as connection:
+            table = tables.meta
+            connection.execute(sa.delete(table).where(table.c.key == _EPOCH))
+            connection.execute(sa.insert(table).values(key=_EPOCH, value=secrets.token_hex(16)))
+            _set(connection, usage_acked=number, usage_folded=number)
+
     def marks(self) -> OutboxMarks:
         """Where it stands."""
         with self._database.transaction() as connection:

@@ -12,10 +12,21 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.kubernetes.usage.usage_world import NOW_S, CutError, NodeSide, ServerSide, cluster, interval, sums_of
+from tests.unit.kubernetes.usage.usage_world import (
+    NOW_S,
+    CutError,
+    NodeSide,
+    ServerSide,
+    cluster,
+    granted,
+    interval,
+    sums_of,
+)
 
 from calabash.api.collected import UsageBatch
-from calabash.kubernetes.usage.collection import read_batch
+from calabash.kubernetes.node.sending import UsageSending
+from calabash.kubernetes.usage.allowance import MOST, NodeAllowances
+from calabash.kubernetes.usage.collection import PODS_MAX, read_batch
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.seams.store import open_store
@@ -144,6 +155,58 @@ def test_a_server_that_was_restored_has_what_it_lacks_sent_again(
     assert server.store.events() == []
 
 
+def test_a_nodes_database_that_was_put_back_to_an_earlier_state_goes_on_under_another_name(
+    node: NodeSide, server: ServerSide, tmp_path: Path
+) -> None:
+    record = node.grant(0, at_s=BEGIN_S)
+    for _ in range(2):
+        node.meter(record, 60.0)
+    node.drain()
+    node.store.close()
+    shutil.copy(tmp_path / "n1.db", tmp_path / "n1.snapshot")
+    node.restart()
+    for _ in range(5):
+        node.meter(record, 60.0)
+    node.drain()
+    node.store.close()
+    shutil.copy(tmp_path / "n1.snapshot", tmp_path / "n1.db")
+    node.restart()
+    node.until_s[record.id] = BEGIN_S + 1000
+    for _ in range(3):
+        node.meter(record, 30.0)
+    node.drain()
+    assert list(server.sums().values()) == [7 * 60.0 + 3 * 30.0]
+    assert [one.last for one in server.store.collected.sources()] == [7, 5]
+
+
+def test_a_node_that_floods_the_server_is_refused_until_others_have_had_their_turn() -> None:
+    now = [0.0]
+    allowances = NodeAllowances(now_s=lambda: now[0])
+    allowances.took("n1", MOST)
+    with pytest.raises(CalabashError, match="node n1 sends more than 20 intervals a second"):
+        allowances.require("n1")
+    allowances.require("n2")
+    now[0] += 1.0
+    allowances.require("n1")
+
+
+def test_a_batch_of_many_pods_is_taken_in_parts_so_that_none_keeps_the_server_long(
+    node: NodeSide, server: ServerSide
+) -> None:
+    for number in range(2 * PODS_MAX + 1):
+        record = granted("n1", 5, f"{number:08x}-d9cb-469f-a165-708677289505", at_s=BEGIN_S)
+        node.store.grant(record)
+        node.store.add_usage([interval(record, BEGIN_S, BEGIN_S + 1, 0)])
+    node.begin().step()
+    assert len(server.store.usage()) == 3, "batches of this node are small"
+    large = UsageSending(node.store.outbox, node._post)
+    assert large.step()
+    assert len(server.store.usage()) == 3 + PODS_MAX
+    while large.step():
+        pass
+    assert len(server.store.usage()) == 2 * PODS_MAX + 1
+
+
 def test_what_a_node_has_let_go_of_is_told_with_its_numbers_and_the_rest_goes_on(
     node: NodeSide, server: ServerSide, tmp_path: Path
 ) -> None:
@@ -159,7 +222,8 @@ def test_what_a_node_has_let_go_of_is_told_with_its_numbers_and_the_rest_goes_on
     node.drain()
     assert list(server.sums().values()) == [180.0], "the two that were kept, and the new one"
     (event,) = server.store.events()
-    assert (event.kind, event.message) == ("usage_lost", "node n1 has let go of its usage from 1 to 4")
+    assert event.kind == "usage_lost"
+    assert event.message.startswith("usage of node n1 from number 1 to 4 is not there any more, or")
 
 
 def test_the_calendar_of_a_node_may_be_wrong_but_its_lengths_count(node: NodeSide, server: ServerSide) -> None:
