@@ -11,5 +11,5 @@ ROLES = {
 }
 PAGES = (
     "/", "/devices", "/devices/0", "/workloads", "/waiting", "/queues", "/tenants", "/tenants/vision", "/users", "/tokens",
-    "/simulator", "/usage", "/invoices", "/tariffs", "/audit",
+    "/simulator", "/usage", "/invoices", "/tariffs", "/audit", "/notifications",
 )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from calabash.agent.arbiter import BEAT_NS, TICK_CONTENDED_S, TICK_IDLE_S, Arbiter
 from calabash.agent.believed import MS
 from calabash.agent.pages import LimitsPage, UsagePage
-from calabash.agent.pages_layout import Gate
+from calabash.agent.pages_layout import Gate, PagePolicy
 from calabash.agent.slot_content import SlotDevice, SlotSpec
 from calabash.agent.slot_files import create_slot
 from calabash.model.device import DeviceUuid
@@ -134,3 +134,34 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
             alive = False
         time.sleep(0.01)
     assert not alive
+
+
+def test_a_share_that_is_lowered_gives_way_to_others_and_comes_back(tmp_path: Path) -> None:
+    (first, first_usage), (second, second_usage) = (
+        _slot(tmp_path, "a", 50),
+        _slot(tmp_path, "b", 50, ComputePolicy.BURST),
+    )
+    arbiter = Arbiter(tmp_path)
+    now = 10_000 * MS
+
+    def part(limits: LimitsPage) -> float:
+        plan = limits.device(0).plan
+        return (plan.end_ns - plan.start_ns) / plan.period_ns if plan.period_ns else 0.0
+
+    def share() -> float:
+        """What the first has of the time, once both have used their turns for a while."""
+        nonlocal now
+        for _ in range(400):
+            now += 5 * MS
+            for limits, usage in ((first, first_usage), (second, second_usage)):
+                usage._page.device[0].charged_ns += int(5 * MS * part(limits))
+                _wants(usage, now)
+            arbiter.step(now)
+        return part(first)
+
+    assert share() == pytest.approx(0.5, abs=0.02)
+    first.set_policy(0, PagePolicy.BEST_EFFORT)
+    assert share() < 0.05
+    first.set_policy(0, PagePolicy.FIXED)
+    assert share() == pytest.approx(0.5, abs=0.05)
+    assert second.device(0).policy == PagePolicy.BURST

@@ -10,6 +10,7 @@ from calabash.agent.card_settings import Wanted, require_possible
 from calabash.agent.census import described
 from calabash.agent.health import HealthEvent
 from calabash.agent.health_book import CardEntry
+from calabash.agent.lowering import lower_shares
 from calabash.agent.parts import NodeParts
 from calabash.agent.probe import Probed, try_card
 from calabash.agent.recovery import Recovery
@@ -56,6 +57,11 @@ class Care:
     def ill_parts(self) -> Mapping[AllocationId, Collection[int]]:
         """Allocations that have an ill part of a card, which may be well itself; by the slices' places in them."""
         return view.ill_parts(self._parts)
+
+    def lower_shares(self, lowered: Collection[AllocationId]) -> tuple[list[AllocationId], list[AllocationId]]:
+        """Make the shares of these best-effort, and those of all others what they were granted; whose fell and whose rose."""
+        with self._parts.lock:
+            return lower_shares(self._parts, lowered)
 
     def drain(self, device: Device, *, why: str, evict_after_s: float | None) -> None:
         """Nothing new goes there any more; ``evict_after_s``: whoever is still there by then is ended."""

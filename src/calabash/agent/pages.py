@@ -27,6 +27,7 @@ from calabash.agent.pages_layout import (
     Gate,
     LimitsDeviceStruct,
     LimitsStruct,
+    PagePolicy,
     PlanStruct,
     ProcState,
     UsageDeviceStruct,
@@ -162,6 +163,10 @@ class LimitsPage:
             raise CalabashError(f"device name {uuid!r} is {len(text)} bytes long", reason=Reason.BAD_FILE)
         self._page.device[index].uuid = text
         self.uuids = (*self.uuids[:index], uuid, *self.uuids[index + 1 :])
+
+    def set_policy(self, index: int, policy: PagePolicy) -> None:
+        """How the arbiter is to treat it from its next look on."""
+        self._page.device[index].policy = policy
 
     def device(self, index: int) -> LimitsDeviceStruct:
         """The live structure of one device, to read from."""

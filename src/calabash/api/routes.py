@@ -6,10 +6,11 @@ from calabash.api.audit_routes import AUDIT
 from calabash.api.billing_routes import BILLING
 from calabash.api.changes import CHANGES
 from calabash.api.jobs_routes import JOBS
+from calabash.api.notification_routes import NOTIFICATIONS
 from calabash.api.overview_routes import OVERVIEW
 from calabash.api.pool_routes import POOL
 from calabash.api.route import Route
 from calabash.api.simulator_routes import SIMULATOR
 from calabash.api.tenancy_routes import TENANCY
 
-ROUTES: tuple[Route, ...] = (*POOL, *AUDIT, *OVERVIEW, *TENANCY, *SIMULATOR, *BILLING, *CHANGES, *JOBS)
+ROUTES: tuple[Route, ...] = (*POOL, *AUDIT, *OVERVIEW, *TENANCY, *SIMULATOR, *BILLING, *CHANGES, *JOBS, *NOTIFICATIONS)

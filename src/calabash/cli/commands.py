@@ -37,6 +37,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "user": ("user:user", "Create users and give them roles."),
     "token": ("user:token", "Create, list and revoke API tokens."),
     "quota": ("tenant:quota", "Show and set what tenants are promised and have."),
+    "notify": ("notify:notify", "Say who is told of what: by webhooks and by mail."),
     "audit": ("audit:audit", "Show who did what from where, and check that nobody has changed it."),
     "usage": ("usage:usage", "Show what was used, in hours of devices."),
     "tariff": ("tariff:tariff", "Set and show what an hour costs."),

@@ -11,6 +11,7 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.billing import Billing
 from calabash.operations.changes import Key, Trace
 from calabash.operations.fairness import Fairness
+from calabash.operations.notices import NoticeBook
 from calabash.operations.permission import Permission
 from calabash.operations.sight import Sight
 from calabash.operations.tenancy import TenancyBook
@@ -28,6 +29,7 @@ class Operations:
         queues: the queues that are seen, with what they hold and what waits in them.
         settle: look once more at what has ended; called before something is judged by what runs.
         traces: all that there is now, to be compared with what was.
+        notices: who is notified of what; None where nobody can be.
     """
 
     permission: Permission
@@ -42,3 +44,4 @@ class Operations:
     queues: Callable[[Sight], list[QueueView]]
     settle: Callable[[], None]
     traces: Callable[[], Mapping[Key, Trace]]
+    notices: NoticeBook | None = None

@@ -31,6 +31,7 @@ from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
 from calabash.operations.logs import LOG_FILE, configure
+from calabash.operations.notices import NoticeBook
 from calabash.operations.permission import Permission
 from calabash.operations.serving import Listener, Server
 from calabash.operations.sockets import listening
@@ -45,6 +46,7 @@ from calabash.seams.store import Store, open_store
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
 from calabash.standalone.jobs import Jobs
+from calabash.standalone.noticing import notifying, over_use_told
 from calabash.standalone.overuse_watch import OverUseWatch
 from calabash.standalone.pool import Pool
 from calabash.standalone.run_times import RunTimes
@@ -162,7 +164,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         listening(Path(token_socket), listeners[1], mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         door.serve(token_socket, credential=pool.tokens.gateway().secret)
-    _watch_over_use(pool, settings, audit, stack)
+    notices = _watch_over_use(pool, settings, audit, stack)
     keeper = Housekeeper(
         store=store,
         clock=SystemClock(),
@@ -186,6 +188,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
             audit=audit,
             fairness=fairness,
             jobs=Jobs(pool, home=home, settings=settings.jobs),
+            notices=notices,
             stop=server.stop,
         )
     )
@@ -220,7 +223,9 @@ def _keep_run_times(agent: NodeAgent, tenancy: TenancyBook, stack: ExitStack) ->
     stack.callback(run_times.stop)
 
 
-def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> None:
+def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> NoticeBook:
+    """Look for over-use, and tell whoever wants to know; who that is, is returned."""
+    notices = notifying(pool, settings.notifications, SystemClock(), stack)
     watch = OverUseWatch(
         agent=pool.agent,
         binder=pool.binder,
@@ -229,10 +234,12 @@ def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: Ex
         spent=pool.billing.spent,
         audit=audit,
         clock=SystemClock(),
+        told=over_use_told(notices, SystemClock()),
     )
     pool.require_within = watch.require_within
     watch.start()
     stack.callback(watch.stop)
+    return notices
 
 
 def _possible(limits: Limits) -> Limits:

@@ -2,9 +2,9 @@
 
 Theory of operation. A round is given what every tenant holds and has spent, and every slice with the time it has been idle.
 Each case of over-use is a *finding* with a key that stays the same as long as the case lasts: it is told when the key is new
-and forgotten when it is gone. What follows is the tenant's policy: nothing, to be told, to be given no new slices, or to have
-slices taken back when the time of notice since the finding is over. For a limit these are the newest slices, no more than are
-too many.
+and forgotten when it is gone. What follows is the tenant's policy: nothing, to be told, to be given no new slices, to have its
+shares lowered to best-effort as long as the case lasts, or to have slices taken back when the time of notice since the finding
+is over. For a limit these are the newest slices, no more than are too many.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class OverUseAnswer(StrEnum):
     OFF = "off"
     TELL = "tell"
     HOLD = "hold"
+    LOWER = "lower"
     RETURN = "return"
 
 
@@ -82,13 +83,16 @@ class OverUseState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseVerdict:
-    """What to do now: whom to tell of what, which tenants get no new slices and why, which slices are taken back."""
+    """What to do now: whom to tell of what, which tenants get no new slices and why, which slices have
+    best-effort shares while that lasts, which are taken back."""
 
     tell: tuple[OverUseFinding, ...] = ()
     held_back: Mapping[str, OverUseFinding] = field(default_factory=dict)
+    lowered: Mapping[AllocationId, OverUseFinding] = field(default_factory=dict)
     take_back: tuple[OverUseFinding, ...] = ()
 
 
+_HARD = frozenset({OverUseAnswer.HOLD, OverUseAnswer.LOWER, OverUseAnswer.RETURN})
 PolicyOf = Callable[[str], OverUsePolicy]
 
 
@@ -101,18 +105,22 @@ def judge_use(
     found += [f for one in held for f in _idle(one, policy_of(one.tenant))]
     since_s = {f.key: state.since_s.get(f.key, now_s) for f in found}
     held_back: dict[str, OverUseFinding] = {}
+    lowered: dict[AllocationId, OverUseFinding] = {}
     take_back: dict[str, OverUseFinding] = {}
     limits = {tenant.name: tenant.limit for tenant in known}
     for finding in found:
         policy = policy_of(finding.tenant)
-        if not finding.allocation and finding.answer in {OverUseAnswer.HOLD, OverUseAnswer.RETURN}:
+        if not finding.allocation and finding.answer in _HARD:
             held_back.setdefault(finding.tenant, finding)
+        if not finding.allocation and finding.answer in _HARD - {OverUseAnswer.HOLD}:
+            lowered |= {one.allocation: finding for one in held if one.tenant == finding.tenant}
         if finding.answer is OverUseAnswer.RETURN and now_s - since_s[finding.key] >= policy.notice_s:
             for allocation in _to_take(finding, limits.get(finding.tenant), held):
                 take_back.setdefault(allocation, finding)
     return OverUseState(since_s=since_s), OverUseVerdict(
         tell=tuple(f for f in found if f.key not in state.since_s),
         held_back=held_back,
+        lowered=lowered,
         take_back=tuple(replace(finding, allocation=allocation) for allocation, finding in take_back.items()),
     )
 

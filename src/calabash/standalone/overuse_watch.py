@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -32,7 +33,7 @@ class OverUseWatch:
 
     Args:
         spent: what a tenant has spent this month; None: not known.
-        told: called with each new finding, and with each slice that is taken back.
+        told: called with ``over_use`` and each new finding, ``taken_back`` and each slice that is taken back.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class OverUseWatch:
         spent: Callable[[str], Spent | None],
         audit: AuditTrail,
         clock: Clock,
-        told: Callable[[OverUseFinding], None] = lambda _: None,
+        told: Callable[[str, OverUseFinding], None] = lambda _kind, _finding: None,
     ) -> None:
         self._agent, self._binder, self._people = agent, binder, people
         self._policy_of, self._spent = policy_of, spent
@@ -89,12 +90,33 @@ class OverUseWatch:
             held_back = self._held_back.get(waiting.request.tenant)
             if held_back is not None:
                 self._binder.withdraw(waiting, why=held_back.message, error=_refusal(held_back))
+        self._lower(verdict.lowered)
         for finding in verdict.take_back:
             if finding.allocation not in self._taken:
                 self._agent.end(AllocationId(finding.allocation), reason=finding.reason, explanation=finding.message)
                 self._tell("taken_back", finding)
         self._taken = {finding.allocation for finding in verdict.take_back}
         self._note_strangers(node)
+
+    def _lower(self, lowered: Mapping[AllocationId, OverUseFinding]) -> None:
+        """Whose share falls to best-effort, and whose is what it was granted again."""
+        fell, rose = self._agent.care.lower_shares(lowered)
+        for allocation in fell:
+            finding = lowered[allocation]
+            message = f"the share of {allocation} is best-effort while {finding.message}"
+            self._tell("share_lowered", replace(finding, allocation=allocation, message=message))
+        for allocation in rose:
+            record = self._agent.record(allocation)
+            if record is not None:
+                tenant = record.request.tenant
+                restored = OverUseFinding(
+                    key=f"restored {allocation}",
+                    tenant=tenant,
+                    reason=Reason.OVER_USE,
+                    allocation=allocation,
+                    message=f"the share of {allocation} is what it was granted again",
+                )
+                self._tell("share_restored", restored)
 
     def _spent_by(self, tenant: str) -> Money | None:
         found = self._spent(tenant)
@@ -112,7 +134,7 @@ class OverUseWatch:
                 reason=f"{finding.reason}: {finding.message}",
             )
         )
-        self._told(finding)
+        self._told(kind, finding)
 
     def _note_strangers(self, node: NodeSnapshot) -> None:
         """The agent has told of them and done what its policy says; the audit log keeps who it was."""

@@ -15,6 +15,7 @@ from calabash.model.device import REPLICAS, REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.home import SETTINGS_FILE
 from calabash.operations.limits import Kept, Limits
+from calabash.operations.notice_settings import NotificationSettings
 from calabash.seams.host.memory import memory_mib
 from calabash.standalone.overuse import OverUseAnswer, OverUsePolicy
 
@@ -73,17 +74,17 @@ class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What follows when a tenant uses more than was agreed: ``off``, ``tell``, ``hold`` (no new slices) or ``return``
-    (slices are taken back after ``notice_minutes``).
+    """What follows when a tenant uses more than was agreed: ``off``, ``tell``, ``hold`` (no new slices), ``lower``
+    (and its shares are best-effort meanwhile) or ``return`` (and slices are taken back after ``notice_minutes``).
 
     ``budget``: when the tenant's budget of the month is spent; from ``budget_warn_percent`` of it on it is told.
     ``limit``: when more is held than the tenant's limit, which was lowered meanwhile; the newest slices go back.
     ``idle``: when a slice has had no GPU time for ``idle_minutes``.
     """
 
-    budget: Literal["off", "tell", "hold", "return"] = "hold"
+    budget: Literal["off", "tell", "hold", "lower", "return"] = "hold"
     budget_warn_percent: Annotated[float, Meta(gt=0, le=100)] = 80
-    limit: Literal["off", "tell", "hold", "return"] = "tell"
+    limit: Literal["off", "tell", "hold", "lower", "return"] = "tell"
     idle: Literal["off", "tell", "return"] = "off"
     idle_minutes: Annotated[float, Meta(gt=0, le=525_600)] = 30
     notice_minutes: Annotated[float, Meta(ge=0, le=10_080)] = 5
@@ -100,8 +101,8 @@ class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]`` and
-    ``[over_use]``; ``[tenants.NAME]`` instead of the last for one tenant."""
+    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]``,
+    ``[notifications]`` and ``[over_use]``; ``[tenants.NAME]`` instead of the last for one tenant."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
@@ -109,6 +110,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     workers: Workers = Workers()
     console: ConsoleSettings = ConsoleSettings()
     jobs: JobSettings = JobSettings()
+    notifications: NotificationSettings = NotificationSettings()
     over_use: OverUseSettings = OverUseSettings()
     tenants: dict[str, OverUseSettings] = {}
 

@@ -130,7 +130,7 @@ def lying_provider() -> Iterator[LyingProvider]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         provider.issuer = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield provider

@@ -41,6 +41,20 @@ def test_a_budget_is_warned_of_and_then_held(spent: float, answer: OverUseAnswer
     assert (len(verdict.tell), "vision" in verdict.held_back, verdict.take_back) == (told, held_back, ())
 
 
+@pytest.mark.parametrize(
+    ("answer", "lowered"),
+    [(OverUseAnswer.TELL, []), (OverUseAnswer.HOLD, []), (OverUseAnswer.LOWER, ["a"]), (OverUseAnswer.RETURN, ["a"])],
+)
+def test_shares_of_who_is_over_are_lowered_and_nobody_elses(answer: OverUseAnswer, lowered: list[str]) -> None:
+    tenant = TenantUse(name="vision", limit=0.5)
+    other = HeldUse(allocation=AllocationId("b"), tenant="speech", devices=1.0, idle_s=0.0, granted_at=0.0)
+    policy = OverUsePolicy(limit=answer, idle=OverUseAnswer.RETURN, idle_s=0.0)
+    _, verdict = judge_use(OverUseState(), lambda _: policy, [tenant], [_held("a"), other], now_s=0)
+    assert list(verdict.lowered) == lowered
+    _, verdict = judge_use(OverUseState(), lambda _: policy, [], [_held("a"), other], now_s=0)
+    assert verdict.lowered == {}
+
+
 def test_a_case_is_told_once_and_again_when_it_comes_back() -> None:
     policy, state, told = OverUsePolicy(), OverUseState(), []
     for second, spent in enumerate((90, 90, 10, 90)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -177,6 +177,44 @@ events = sa.Table(
     sa.Column("allocation", sa.String(64), nullable=False),
     sa.Column("device", sa.String(64), nullable=False),
     sa.Column("message", sa.Text, nullable=False),
+)
+
+
+notifications = sa.Table(
+    "notifications",
+    metadata,
+    sa.Column("tenant", sa.String(128), primary_key=True),  # "" is the platform's
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("channel", sa.String(16), nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("kinds", sa.JSON, nullable=False),
+    sa.Column("secret", sa.String(128), nullable=False),
+    sa.Column("created_at", sa.Float(53), nullable=False),
+    sa.Column("delivered", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("failed", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("dropped", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("next_at", sa.Float(53), nullable=False, server_default="0"),
+    sa.Column("last_at", sa.Float(53), nullable=False, server_default="0"),
+    sa.Column("last_error", sa.Text, nullable=False, server_default=""),
+)
+
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(128), nullable=False),
+    sa.Column("name", sa.String(128), nullable=False),
+    sa.Column("at", sa.Float(53), nullable=False),
+    sa.Column("notice", sa.JSON, nullable=False),
+    sa.Index("ix_deliveries_receiver", "tenant", "name", "at"),
+)
+
+notices_told = sa.Table(
+    "notices_told",
+    metadata,
+    sa.Column("id", sa.String(128), primary_key=True),  # one row per notice: nothing is told twice
+    sa.Column("at", sa.Float(53), nullable=False, index=True),
 )
 
 

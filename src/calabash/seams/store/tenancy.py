@@ -50,10 +50,10 @@ class TenancyTables:
                     connection.execute(sa.insert(table), [_member_values(m) for m in members])
 
     def delete_tenant(self, name: str) -> bool:
-        """With its projects and memberships; False when there was none."""
+        """With its projects, memberships and notifications; False when there was none."""
         with self._database.transaction() as connection:
             note_guarantee(connection, name, 0.0, at=time.time())
-            for table in (tables.members, tables.projects):
+            for table in (tables.members, tables.projects, tables.notifications, tables.deliveries):
                 connection.execute(sa.delete(table).where(table.c.tenant == name))
             return connection.execute(sa.delete(tables.tenants).where(tables.tenants.c.name == name)).rowcount > 0
 

@@ -45,6 +45,13 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
         "Platform",
         (
             NavigationLink(section="audit", title="Audit", path="/audit", key="a", needs=("see-audit",)),
+            NavigationLink(
+                section="notifications",
+                title="Notifications",
+                path="/notifications",
+                key="n",
+                needs=("manage-notices",),
+            ),
             NavigationLink(section="tokens", title="Tokens", path="/tokens", key="k"),
             NavigationLink(
                 section="simulator",

@@ -10,6 +10,7 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.context import Operations
 from calabash.operations.fairness import Fairness
 from calabash.operations.handlers.application import OPERATING, served
+from calabash.operations.notices import NoticeBook
 from calabash.operations.serving import Application
 from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
@@ -28,7 +29,14 @@ HANDLERS = (*OPERATING, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG,
 
 
 def application(
-    pool: Pool, context: Context, *, audit: AuditTrail, fairness: Fairness, jobs: Jobs, stop: Callable[[], None]
+    pool: Pool,
+    context: Context,
+    *,
+    audit: AuditTrail,
+    fairness: Fairness,
+    jobs: Jobs,
+    notices: NoticeBook,
+    stop: Callable[[], None],
 ) -> Application:
     """The ASGI application."""
     operations = Operations(
@@ -44,6 +52,7 @@ def application(
         queues=lambda sight: pool.queues.shown(pool.binder, sight.queue),
         settle=pool.binder.schedule,
         traces=lambda: traces(pool),
+        notices=notices,
     )
     state = {
         "pool": pool,

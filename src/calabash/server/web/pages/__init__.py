@@ -8,6 +8,7 @@ from calabash.server.web.acting import ACTIONS
 from calabash.server.web.pages.audit import AUDIT_PAGES
 from calabash.server.web.pages.billing import BILLING_PAGES
 from calabash.server.web.pages.devices import DEVICE_PAGES
+from calabash.server.web.pages.notifications import NOTIFICATION_PAGES
 from calabash.server.web.pages.overview import OVERVIEW_PAGES
 from calabash.server.web.pages.page import ConsolePage
 from calabash.server.web.pages.queues import QUEUE_PAGES
@@ -26,6 +27,7 @@ PAGES: tuple[ConsolePage, ...] = (
     *TENANT_PAGES,
     *BILLING_PAGES,
     *AUDIT_PAGES,
+    *NOTIFICATION_PAGES,
     *TOKEN_PAGES,
     *SIMULATOR_PAGES,
 )

@@ -1,0 +1,94 @@
+"""``calabash notify``: who is told of what, by webhooks and by mail."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from calabash.cli import output
+from calabash.cli.home import client
+from calabash.cli.output import Column, dash
+from calabash.cli.tenant import NAME, show
+from calabash.model.notices import KINDS
+from calabash.seams.pool.client import quoted
+
+COLUMNS = (
+    NAME,
+    Column(title="TENANT", text=lambda r: dash(r["tenant"])),
+    Column(title="TO", text=lambda r: r["target"]),
+    Column(title="OF", text=lambda r: ",".join(r["kinds"]) or "all"),
+    Column(title="WAITING", text=lambda r: str(r["waiting"]), right=True),
+    Column(title="DELIVERED", text=lambda r: str(r["delivered"]), right=True),
+    Column(title="FAILED", text=lambda r: str(r["failed"]), right=True),
+    Column(title="DROPPED", text=lambda r: str(r["dropped"]), right=True),
+    Column(title="LAST ERROR", text=lambda r: dash(r["last_error"])),
+)
+_tenant = click.option(
+    "--tenant", metavar="NAME", help="Whose; empty: the platform's. Default: of what you administer."
+)
+
+
+def _place(tenant: str | None) -> str:
+    return "" if tenant is None else f"?tenant={quoted(tenant) if tenant else ''}"
+
+
+@click.group()
+def notify() -> None:
+    """Say who is told of what: by webhooks and by mail."""
+
+
+@notify.command("list")
+@output.option
+def list_notifications(fmt: str) -> None:
+    """List notifications, and how many notices went out, wait, failed or were dropped."""
+    output.emit("NotificationList", client().get("/v1/notifications")["items"], COLUMNS, fmt, name="name")
+
+
+@notify.command("show")
+@click.argument("name")
+@_tenant
+@output.option
+def show_notification(name: str, tenant: str | None, fmt: str) -> None:
+    """Show one notification."""
+    found = client().get(f"/v1/notifications/{quoted(name)}{_place(tenant)}")
+    show("Notification", found, COLUMNS, "wide" if fmt == "table" else fmt)
+
+
+@notify.command("create")
+@click.argument("name")
+@_tenant
+@click.option("--webhook", default="", metavar="URL", help="Where notices are posted to, signed.")
+@click.option("--email", default="", metavar="ADDRESS", help="Where notices are mailed to.")
+@click.option("--on", "kinds", multiple=True, type=click.Choice([str(k) for k in KINDS]), help="Of what. Default: all.")
+@click.option("--new-secret", is_flag=True, help="Give a webhook that is there another secret.")
+def create_notification(
+    name: str, tenant: str | None, webhook: str, email: str, kinds: tuple[str, ...], *, new_secret: bool
+) -> None:
+    """Create a notification, or replace it. The secret of a webhook is written this once, to standard output."""
+    order = {"webhook": webhook, "email": email, "kinds": list(kinds), "new_secret": new_secret}
+    made = client().put(f"/v1/notifications/{quoted(name)}{_place(tenant)}", order)
+    click.echo(made["secret"] or name)
+
+
+@notify.command("delete")
+@click.argument("name")
+@_tenant
+def delete_notification(name: str, tenant: str | None) -> None:
+    """Delete a notification and what waits for its receiver."""
+    client().delete(f"/v1/notifications/{quoted(name)}{_place(tenant)}")
+    click.echo(name)
+
+
+@notify.command("test")
+@click.argument("name")
+@_tenant
+def try_notification(name: str, tenant: str | None) -> None:
+    """Send a test notice at once; exit code 1 when it was not taken."""
+    found = client().post(f"/v1/notifications/{quoted(name)}/test{_place(tenant)}", {})
+    if found["passed"]:
+        click.echo(f"{name} has taken the test notice")
+        return
+    click.echo(f"error: the test notice was not taken: {found['why']}", err=True)
+    click.echo("hint: check where it goes with `calabash notify show`", err=True)
+    sys.exit(1)

@@ -1,0 +1,50 @@
+"""A web server that takes notices, for tests: what it was sent, and what it answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Receiver:
+    """``statuses`` are its next answers, ``always`` the one when there are no more."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+        self.always = 200
+        self.taken: list[tuple[dict[str, str], bytes]] = []
+        self.url = ""
+
+    def ids(self) -> list[str]:
+        """By which receivers know what they have had."""
+        return [headers["webhook-id"] for headers, _ in list(self.taken)]
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """It listens until the context ends."""
+    made = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            made.taken.append(({n.lower(): v for n, v in self.headers.items()}, body))
+            self.send_response(made.statuses.pop(0) if made.statuses else made.always)
+            self.send_header("location", "http://127.0.0.1:1/elsewhere")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        made.url = f"http://127.0.0.1:{server.server_address[1]}/hook?key=1"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            thread.join()
