@@ -23,6 +23,7 @@ from tests.kube.gpu_node import CUDA, cuda_image
 from tests.kube.images import Image, layer_of, write_archive
 from tests.kube.needs import need
 from tests.kube.node import RealNode
+from tests.kube.operated import OperatedCluster
 from tests.native.simnode import simctl
 from tools import image
 from tools.debian import PackagesError
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 STATE = "/var/lib/simulated/node.state"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "kube"
 SCHEDULER = "localhost/kube-scheduler:1"
 PODS = "/api/v1/namespaces/tenant/pods"
 
@@ -66,12 +68,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             "planner": small,
             "admission": small,
             "metrics": {"enabled": True, **small},
+            "server": {"enabled": True, "insecure": True, "storage": {"ephemeral": True}, **small},
             "scheduler": {"image": {"repository": repository, "tag": tag}, **small},
         }
         charts.helm(
             "install", "calabash", str(CHART), "--create-namespace", values=values, kubeconfig=cluster.kubeconfig
         )
-        deployments = [f"deployment/calabash-{name}" for name in ("planner", "admission", "metrics")]
+        deployments = [f"deployment/calabash-{name}" for name in ("planner", "admission", "metrics", "server")]
         for name in ("daemonset/calabash-agent", *deployments):
             cluster.kubectl("rollout", "status", name, f"--namespace={NAMESPACE}", "--timeout=150s", timeout_s=160)
         yield cluster
@@ -152,6 +155,58 @@ def test_an_autoscaler_is_told_by_way_of_the_api_server_what_a_slice_uses(instal
     installed.api.delete(f"{PODS}/metered", {"gracePeriodSeconds": 0})
 
 
+def test_two_tenants_share_the_cluster_and_each_sees_its_own(installed: Cluster) -> None:
+    operated = OperatedCluster(installed)
+    installed.kubectl("apply", "--filename", str(EXAMPLES / "tenant.yaml"))
+    operated.run("tenant", "create", "speech", "--guarantee", "1")
+    label = {"calabash.dev/queue": "speech.default"}
+    installed.api.create("/api/v1/namespaces", {"metadata": {"name": "speech", "labels": label}})
+    installed.wait_for(lambda: ready(installed) == {"vision": "True", "speech": "True"}, "both tenants' queues")
+    assert {t["name"]: t["guarantee"] for t in operated.told("tenant", "list")["items"]} == {
+        "vision": 1.0,
+        "speech": 1.0,
+    }
+    tokens = {tenant: operated.member(f"{tenant}-member", tenant) for tenant in ("vision", "speech")}
+
+    def shown(tenant: str) -> dict[str, tuple[str, str]]:
+        found = operated.list("/v1/allocations", tokens[tenant])
+        return {a["command"][0]: (a["state"], a["reason"]) for a in found}
+
+    whole, computes = {"calabash.dev/gpus": "1"}, ["load", "tenant", "600", "1000000"]
+    run(installed, "mine", computes, whole, namespace="vision-train")
+    installed.wait_for(lambda: shown("vision") == {"vision-train/mine": ("running", "")}, "the first pod to be seen")
+    run(installed, "more", computes, whole, namespace="vision-train")
+    run(installed, "theirs", computes, whole, namespace="speech")
+    installed.wait_for(lambda: shown("speech") == {"speech/theirs": ("running", "")}, "the other tenant's pod")
+    held = {"vision-train/mine": ("running", ""), "vision-train/more": ("pending", "queue_over_limit")}
+    installed.wait_for(lambda: shown("vision") == held, "the quota to be said")
+    assert {q["queue"] for q in operated.list("/v1/quota", tokens["vision"])} == {
+        "vision", "vision/default", "vision/train",
+    }  # fmt: skip
+    with pytest.raises(RefusedError, match=r"queue vision\.train is not for namespace speech"):
+        run(installed, "thief", computes, whole, namespace="speech", labels={"calabash.dev/queue": "vision.train"})
+    for namespace, names in (("vision-train", ("mine", "more")), ("speech", ("theirs",))):
+        for name in names:
+            installed.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0})
+
+
+def ready(cluster: Cluster) -> dict[str, str]:
+    """Of each tenant, whether its queues stand."""
+    tenants = cluster.api.get("/apis/calabash.dev/v1alpha1/tenants")["items"]
+    conditions = {t["metadata"]["name"]: t.get("status", {}).get("conditions", []) for t in tenants}
+    return {name: next((c["status"] for c in found if c["type"] == "Ready"), "") for name, found in conditions.items()}
+
+
+def test_the_console_of_the_cluster_answers_and_asks_who_comes(installed: Cluster) -> None:
+    operated = OperatedCluster(installed)
+    status, text = operated.ask("/")
+    assert status == 200
+    assert 'action="/login"' in text
+    status, text = operated.ask("/v1/allocations")
+    assert (status, json.loads(text)["reason"]) == (401, "not_authenticated")
+    assert "http" in operated.run("login-link")
+
+
 def run(
     cluster: Cluster,
     name: str,
@@ -160,16 +215,19 @@ def run(
     *,
     image: str = CUDA,
     labels: dict[str, str] | None = None,
+    namespace: str = "tenant",
 ) -> Json:
     """Makes a pod as a tenant writes it; what the API server made of it."""
-    if not cluster.api.exists("/api/v1/namespaces/tenant"):
-        cluster.api.create("/api/v1/namespaces", {"metadata": {"name": "tenant"}})
-    account = "/api/v1/namespaces/tenant/serviceaccounts/default"
+    if not cluster.api.exists(f"/api/v1/namespaces/{namespace}"):
+        cluster.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
     cluster.wait_for(lambda: cluster.api.exists(account), "an account")
     container = {"name": "main", "image": image, "command": command, "resources": {"limits": limits}}
     spec = {"restartPolicy": "Never", "containers": [container]}
     metadata = {"name": name, "labels": labels or {}}
-    return cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    return cluster.api.create(
+        f"/api/v1/namespaces/{namespace}/pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    )
 
 
 def ended(cluster: Cluster, name: str) -> str:
@@ -225,7 +283,7 @@ def test_the_agent_has_taken_the_startup_taint_from_its_node(installed: Cluster)
 
 
 def test_who_needs_nothing_of_the_node_runs_as_nobody(installed: Cluster) -> None:
-    for component in ("admission", "planner", "metrics"):
+    for component in ("admission", "planner", "metrics", "server"):
         said = installed.kubectl(
             "exec",
             f"--namespace={NAMESPACE}",

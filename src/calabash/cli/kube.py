@@ -106,6 +106,13 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int) -> None:
     help="Directory with tls.crt and tls.key, as a Secret is mounted.",
 )
 @click.option("--insecure", is_flag=True, help="Serve it without TLS where others can reach it.")
+@click.option(
+    "--usage-port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where agents of nodes send what was used. Default: nowhere.",
+)
 @click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
 def cluster(
     *,
@@ -118,6 +125,7 @@ def cluster(
     hosts: tuple[str, ...],
     certificate_dir: Path | None,
     insecure: bool,
+    usage_port: int,
     identity: str,
 ) -> None:
     """Serve the API and the console of a cluster, and keep its tenants.
@@ -146,6 +154,7 @@ def cluster(
         database=_url_in(db_file) if db_file is not None else f"sqlite:///{home / DATABASE_FILE}",
         settings=settings,
         identity=identity,
+        usage_port=usage_port,
     )
     run_cluster(load_client(kubeconfig, agent="calabash-server"), order)
 

@@ -14,7 +14,7 @@ from calabash.kubernetes.tenants import NamespacePlace, TenantMap, tenant_map
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, AllocationId, GpuRequest
-from calabash.model.tenancy import Principal
+from calabash.model.tenancy import DEFAULT_PROJECT, Principal
 from calabash.operations.changes import Key, Trace
 from calabash.operations.overview import overview
 from calabash.operations.owners import AllocationOwner
@@ -59,6 +59,11 @@ class ClusterFace:
         """Where a pod is counted."""
         return tenants.place(self._state.queue_of(pod.facts))
 
+    def tenant_of_queue(self, queue: str) -> tuple[str, str]:
+        """Tenant and project that pays for what pods of a queue use, by its name in the API server; both empty: nobody."""
+        place = tenant_map(self._tenancy.people()).place(queue)
+        return place.tenant, (place.project or DEFAULT_PROJECT) if place.tenant else ""
+
     # -- who sees what -----------------------------------------------------------------------------------------
 
     def sight(self, who: Principal) -> Sight:
@@ -99,9 +104,13 @@ class ClusterFace:
 
     def device(self, name: str, sight: Sight) -> replies.DeviceDetail:
         """One, by number or UUID. Raises NOT_FOUND."""
-        for one in self.moment().devices:
+        return sight.shown_detail(views.device_detail(self.numbered(name)))
+
+    def numbered(self, name: str) -> views.NumberedDevice:
+        """One, by number or UUID. Raises NOT_FOUND."""
+        for one in views.numbered(self._state.nodes()):
             if name in {str(one.number), one.device.uuid}:
-                return sight.shown_detail(views.device_detail(one))
+                return one
         raise CalabashError(
             f"there is no device {name[:80]!r}", reason=Reason.NOT_FOUND, hint="a number of `calabash smi`, or a UUID"
         )

@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from litestar import HttpMethod, delete, get, put, route
+from litestar import HttpMethod, delete, get, post, put, route
 from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 
@@ -17,6 +17,7 @@ from calabash.api.overview import OverviewReply
 from calabash.api.route import Route
 from calabash.api.routes import ROUTES
 from calabash.kubernetes.server.cluster import ClusterFace
+from calabash.kubernetes.server.devices import DeviceOrders
 from calabash.kubernetes.server.queues import QueueWriter
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
@@ -113,6 +114,24 @@ async def list_events(request: Asked) -> replies.EventList:
     return replies.EventList(items=[sight.shown_event(event) for event in items])
 
 
+@post("/v1/devices/{id:str}/drain", status_code=200)
+async def drain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002
+    operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "drain devices")
+    body = requests.decode(await body_of(request), requests.DrainOrder)
+    orders: DeviceOrders = request.app.state.orders
+    await work(request, orders.drain, id, reason=body.reason, evict=body.evict)
+    return await work(request, cluster_of(request).device, id, sight_of(request))
+
+
+@post("/v1/devices/{id:str}/undrain", status_code=200)
+async def undrain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002
+    operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "put devices back")
+    requests.decode(await body_of(request), requests.Nothing)
+    orders: DeviceOrders = request.app.state.orders
+    await work(request, orders.undrain, id)
+    return await work(request, cluster_of(request).device, id, sight_of(request))
+
+
 # -- queues ----------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +165,7 @@ async def delete_queue(request: Asked, name: str) -> replies.Named:
 
 _INSTEAD = (
     ("/v1/allocations", "slices of a cluster are asked for by pods, with `calabash.dev/gpus` in their limits"),
-    ("/v1/devices", "`kubectl calabash device` and `kubectl calabash drain` do it on Kubernetes"),
+    ("/v1/devices", "`kubectl calabash device` does it on Kubernetes"),
     ("/v1/mig", "the planner cuts cards as pods ask for it; `kubectl get gpunodes -o yaml` shows how they are cut"),
     ("/v1/simulator", "simulated cards of a cluster are set by the chart's agent.simulated"),
     ("/v1/scenario", "`kubectl calabash why` says what the planner knows of a pod"),
@@ -172,6 +191,8 @@ SERVED: tuple[HTTPRouteHandler, ...] = (
     status,
     list_devices,
     show_device,
+    drain,
+    undrain,
     list_allocations,
     why,
     show_overview,

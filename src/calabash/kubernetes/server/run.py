@@ -20,6 +20,7 @@ import structlog
 from calabash.kubernetes.planner.lead import Lead
 from calabash.kubernetes.planner.lease import RENEW_EVERY_S, Election
 from calabash.kubernetes.server.cluster import ClusterFace
+from calabash.kubernetes.server.devices import DeviceOrders
 from calabash.kubernetes.server.handlers import ClusterContext, handlers
 from calabash.kubernetes.server.keeping import COMPONENT, TenantKeeper
 from calabash.kubernetes.server.queues import QueueWriter
@@ -27,6 +28,7 @@ from calabash.kubernetes.server.recording import ClusterRecorder
 from calabash.kubernetes.server.settings import ClusterOrder
 from calabash.kubernetes.server.state import ClusterState
 from calabash.kubernetes.server.tenancy import ClusterTenancy
+from calabash.kubernetes.usage.program import UsageProgram
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.auditing import AuditTrail
 from calabash.operations.billing import Billing
@@ -170,6 +172,12 @@ class ClusterProgram:
             settle=lambda: None,  # what pods hold is told by the API server, without being asked
             traces=cluster.traces,
         )
+        if order.usage_port:
+            usage = UsageProgram(
+                client, store, namespace=order.namespace, port=order.usage_port, attribute=cluster.tenant_of_queue
+            )
+            usage.start()
+            stack.callback(usage.stop)
         recorder = ClusterRecorder(cluster, store, clock)
         housekeeper = Housekeeper(
             store=store, clock=clock, kept=order.settings.journal.retention(), log_file=order.home / LOG_FILE
@@ -188,6 +196,7 @@ class ClusterProgram:
             console_failure=door.failure,
         )
         more = {"cluster": cluster, "context": context, "queues": QueueWriter(client, state)}
+        more["orders"] = DeviceOrders(client, state, cluster)
         log.info("serves the cluster", home=str(order.home), console=door.url)
         server.run(served(operations, handlers(), more))
         if watch.lost:

@@ -22,13 +22,15 @@ class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOrder:
-    """``database`` is a URL; ``identity`` is unique among replicas, empty: one of its own."""
+    """``database`` is a URL; ``identity`` is unique among replicas, empty: one of its own. ``usage_port`` is where nodes send
+    what was used, 0: nowhere."""
 
     home: Path
     namespace: str
     database: str
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     identity: str = ""
+    usage_port: int = 0
 
 
 def read_cluster_settings(path: Path | None) -> ClusterSettings:

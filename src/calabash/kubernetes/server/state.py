@@ -50,7 +50,7 @@ class ClusterState:
         self._pod_mirror: Mirror[Pod] = Mirror(
             client, POD, on_change=self._pod, on_error=_lost, keep=_PodKeeping(), only=may_concern_us
         )
-        self._nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_error=_lost)
+        self._nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_change=self._news, on_error=_lost)
         self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._other, on_error=_lost)
         self._namespaces: Mirror[Namespace] = Mirror(
             client, NAMESPACE, on_change=self._other, on_error=_lost, keep=_keep_namespace
@@ -83,6 +83,9 @@ class ClusterState:
         """By name."""
         return [node for _, node in sorted(self._nodes.snapshot().items())]
 
+    def node(self, name: str) -> GpuNode | None:
+        return self._nodes.get(name)
+
     def queues(self) -> list[KubeQueue]:
         """By name."""
         return [queue for _, queue in sorted(self._queues.snapshot().items())]
@@ -110,8 +113,12 @@ class ClusterState:
         self, name: str, seen: Callable[[KubeTenant | None], bool], *, timeout_s: float = TOLD_S
     ) -> bool:
         """Wait until the mirror of tenants shows that; False when it does not come to show it."""
+        return self.wait_until(lambda: seen(self._tenants.get(name)), timeout_s=timeout_s)
+
+    def wait_until(self, seen: Callable[[], bool], *, timeout_s: float = TOLD_S) -> bool:
+        """Wait until that is so of tenants, queues, namespaces or devices; False when it does not come to be."""
         with self._told:
-            return self._told.wait_for(lambda: seen(self._tenants.get(name)), timeout_s)
+            return self._told.wait_for(seen, timeout_s)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -131,10 +138,13 @@ class ClusterState:
             facts=facts, phase=pod.status.phase, waits=waits, begun_at=pod.status.start_time or ""
         )
 
-    def _other(self, _: MirrorChange[Any]) -> None:
+    def _other(self, change: MirrorChange[Any]) -> None:
+        self._news(change)
+        self._changed()
+
+    def _news(self, _: MirrorChange[Any]) -> None:
         with self._told:
             self._told.notify_all()
-        self._changed()
 
 
 class _PodKeeping:

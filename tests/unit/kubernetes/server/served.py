@@ -56,9 +56,9 @@ class ServedCluster:
         self._program: ClusterProgram | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, settings: ClusterSettings = OFF) -> None:
         database = f"sqlite:///{self.home / 'pool.db'}"
-        order = ClusterOrder(home=self.home, namespace=SYSTEM, database=database, settings=OFF, identity="one")
+        order = ClusterOrder(home=self.home, namespace=SYSTEM, database=database, settings=settings, identity="one")
         self._program = ClusterProgram(self.kube, order)
         self._thread = threading.Thread(target=self._program.run, daemon=True)
         self._thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import OFF, SYSTEM, ServedCluster
 
+from calabash.api.gateway import ConsoleSettings
 from calabash.api.routes import ROUTES
 from calabash.kubernetes.server.run import ClusterProgram
-from calabash.kubernetes.server.settings import ClusterOrder
+from calabash.kubernetes.server.settings import ClusterOrder, ClusterSettings
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.kube.objects import POD
-from calabash.seams.kube.resources import QUEUE, TENANT
+from calabash.seams.kube.resources import GPU_NODE, QUEUE, TENANT
+from calabash.server.web.pages import PAGES
 
 # Litestar's, of every route with a name in its path.
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
@@ -192,6 +195,22 @@ def test_queues_that_are_no_tenants_are_objects_too(cluster: ServedCluster) -> N
         cluster.admin.put("/v1/queues/vision.default", {"deserved": 9})
 
 
+def test_an_operator_drains_a_device_and_puts_it_back(cluster: ServedCluster) -> None:
+    cluster.admin.put("/v1/tenants/vision", {})
+    token = cluster.member("ann", "vision")
+    assert cluster.ask(token, "POST", "/v1/devices/3/drain", {})[0] == 403
+    detail = cluster.admin.post("/v1/devices/3/drain", {"reason": "fan"})
+    assert (detail["drained"], detail["drained_why"], detail["device"]["uuid"]) == (True, "fan", "GPU-b1")
+    assert cluster.admin.post("/v1/devices/GPU-b1/undrain")["drained"] is False
+    node = cluster.kube.get(GPU_NODE, "b")
+    assert node is not None
+    order = node.spec.devices["GPU-b1"].order
+    assert order is not None
+    assert order.what == "undrain"
+    with pytest.raises(CalabashError, match="not asked to leave"):
+        cluster.admin.post("/v1/devices/3/drain", {"evict": True})
+
+
 def test_every_route_is_answered_or_refused_with_what_to_do_instead(cluster: ServedCluster) -> None:
     token = cluster.admin.post("/v1/tokens", {"note": "all"})["secret"]
     unserved = set()
@@ -239,3 +258,38 @@ def test_of_two_servers_one_serves(cluster: ServedCluster, tmp_path: Path) -> No
     second.stop()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_every_page_of_the_console_is_drawn_for_a_cluster(tmp_path: Path) -> None:
+    world = ServedCluster(tmp_path)
+    world.start(ClusterSettings(console=ConsoleSettings(listen="127.0.0.1:0")))
+    try:
+        two_tenants(world)
+        waiting = world.pod("more", "vision-ns", waits="0 of 4 devices have room")
+        until(lambda: len(world.admin.items("/v1/allocations")) == 3, "the waiting pod to be seen")
+        token = world.admin.post("/v1/tokens", {})["secret"]
+        address = world.admin.get("/v1/status")["console"].removeprefix("http://")
+        some = {"/devices": "0", "/tenants": "vision", "/workloads": waiting.metadata.uid}
+        drawn = {}
+        for page in PAGES:
+            above, _, name = page.path.partition("/{")
+            if not name or above in some:
+                drawn[page.path] = drawn_as(address, token, f"{above}/{some[above]}" if name else page.path)
+        assert {path: status for path, (status, _) in drawn.items() if status != 200} == {"/simulator": 409}
+        assert "not served by a cluster" in drawn["/simulator"][1]
+        assert "vision-ns/vision-pod" in drawn["/workloads"][1]
+        assert "0 of 4 devices have room" in drawn["/waiting"][1]
+        assert "vision/default" in drawn["/queues"][1]
+    finally:
+        world.stop()
+
+
+def drawn_as(address: str, token: str, path: str) -> tuple[int, str]:
+    """The status and the text of a page."""
+    connection = http.client.HTTPConnection(address, timeout=120)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()

@@ -1,0 +1,60 @@
+"""The server of an installed chart, asked as its operators ask: by the product's own command in its pod, and with tokens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.kube.charts import NAMESPACE
+from tests.kube.cluster import Cluster
+
+_ASK = """
+import json, sys, urllib.error, urllib.request
+token = sys.stdin.readline().strip()
+request = urllib.request.Request("http://127.0.0.1:7432" + sys.argv[1])
+if token:
+    request.add_header("Authorization", "Bearer " + token)
+try:
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        print(json.dumps([answer.status, answer.read().decode()]))
+except urllib.error.HTTPError as error:
+    print(json.dumps([error.code, error.read().decode()]))
+"""
+
+
+class OperatedCluster:
+    """The chart's server in a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def _in_its_pod(self, *words: str, text: str = "") -> str:
+        return self._cluster.kubectl(
+            "exec", "--stdin", f"--namespace={NAMESPACE}", "deployment/calabash-server", "--", *words, text=text or "\n"
+        )
+
+    def run(self, *words: str) -> str:
+        """A command of the product, as the administrator of the server."""
+        return self._in_its_pod("calabash", *words)
+
+    def told(self, *words: str) -> Any:
+        """What a command says as JSON."""
+        return json.loads(self.run(*words, "-o", "json"))
+
+    def ask(self, path: str, token: str = "") -> tuple[int, str]:
+        """GET through the gateway: the status and the text."""
+        status, text = json.loads(self._in_its_pod("python3", "-I", "-c", _ASK, path, text=f"{token}\n"))
+        return int(status), str(text)
+
+    def list(self, path: str, token: str) -> list[dict[str, Any]]:
+        """The items of a list, by a token."""
+        status, text = self.ask(path, token)
+        assert status == 200, text
+        items: list[dict[str, Any]] = json.loads(text)["items"]
+        return items
+
+    def member(self, user: str, tenant: str) -> str:
+        """A new member of a tenant; its token."""
+        self.run("user", "create", user)
+        self.run("user", "role", user, "member", "--tenant", tenant)
+        return self.run("token", "create", "--user", user).strip()
