@@ -310,7 +310,7 @@ static void look_whether_still(int number)
 
 static _Noreturn void be_worker(void)
 {
-    static const struct cb_stream_kind memory = {send_nowhere, receive_said, close_nothing};
+    static const struct cb_stream_kind memory = {send_nowhere, receive_said, close_nothing, NULL};
     struct itimerval still = {{0, STILL_US}, {0, STILL_US}};
     signal(SIGALRM, look_whether_still);
     setitimer(ITIMER_REAL, &still, NULL);

@@ -2,6 +2,7 @@
  * A program to which things happen: it answers each line of input with one of output.
  *   copies N     N times 16 MiB to the card and back: "same", "different", or the first result that is none of success
  *   launches N   N kernels that write, then what they wrote: the same answers
+ *   busy MS      the same of many launches after a kernel of so many milliseconds and a call that waits for it at the driver
  *   sync, alloc  the result
  *   illegal      of waiting for a kernel that writes where nothing is
  *   put VALUE    memory with that in it: its address
@@ -44,6 +45,16 @@ static CUresult launches(int count, int *different)
     return result;
 }
 
+static CUresult busy(unsigned long long ms, int *different)
+{
+    CUmodule some;
+    CUresult result = cuModuleLoadData(&some, image);
+    if (result != CUDA_SUCCESS) return result;
+    spin(NULL, ms * 1000000);
+    result = cuModuleUnload(some);
+    return result == CUDA_SUCCESS ? launches(60000, different) : result;
+}
+
 static int say(CUresult result, int different)
 {
     if (result != CUDA_SUCCESS) return printf("%d\n", result);
@@ -67,6 +78,9 @@ int main(void)
             say(result, different);
         } else if (strncmp(line, "launches", 8) == 0) {
             CUresult result = launches((int)number, &different);
+            say(result, different);
+        } else if (strncmp(line, "busy", 4) == 0) {
+            CUresult result = busy(number, &different);
             say(result, different);
         } else if (strncmp(line, "sync", 4) == 0) {
             printf("%d\n", cuCtxSynchronize());

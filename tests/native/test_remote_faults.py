@@ -30,10 +30,12 @@ LOST = "calabash: the connection to the GPU is lost"
 class Program:
     """`sim_cuda_faults`, and what it says."""
 
-    def __init__(self, node: RemoteNode, remote: str, *, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, node: RemoteNode, remote: str, *, prefix: Sequence[str] = (), **extra: str) -> None:
         self.told = node.state.with_name(f"told-{len(list(node.state.parent.glob('told-*')))}")
         with self.told.open("w") as told:
-            self._process = node.start_with("sim_cuda_faults", stderr=told, prefix=prefix, CALABASH_REMOTE=remote)
+            self._process = node.start_with(
+                "sim_cuda_faults", stderr=told, prefix=prefix, CALABASH_REMOTE=remote, **extra
+            )
 
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -74,8 +76,8 @@ class Far:
     def remote(self, *, key: bytes = KEY, grace_s: int = 60) -> str:
         return f"file:{lease_file(self.directory / f'lease-{grace_s}', self.line.port, key=key, grace_s=grace_s)}"
 
-    def program(self, *, grace_s: int = 60) -> Program:
-        return Program(self.node, self.remote(grace_s=grace_s))
+    def program(self, *, grace_s: int = 60, silence_s: int = 10) -> Program:
+        return Program(self.node, self.remote(grace_s=grace_s), CALABASH_REMOTE_SILENCE_S=str(silence_s))
 
 
 @pytest.fixture
@@ -269,7 +271,7 @@ def test_a_server_of_another_version_is_refused_with_both_versions(node: RemoteN
         timeout=60,
     )
     assert done.returncode == 1
-    assert "calabash: this client (protocol 1, table " in done.stderr
+    assert "calabash: this client (protocol 2, table " in done.stderr
     assert "and the server (protocol 9, table " in done.stderr
     assert "hint: install the same version on both" in done.stderr
     line.close()
@@ -370,6 +372,57 @@ def test_a_reader_that_is_stalled_is_waited_for(node: RemoteNode) -> None:
     assert program.answer() == "same"
     timer.join()
     assert program.end() == 0
+
+
+def _stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    tasks = list(Path(f"/proc/{pid}/task").glob("*/stat"))
+    until(lambda: all(task.read_text().rpartition(") ")[2].startswith("T") for task in tasks), "it does not stop")
+
+
+@pytest.mark.parametrize("command", ["alloc", "launches 300000", "copies 4"])
+def test_a_worker_that_is_stopped_is_given_up(far: Far, command: str) -> None:
+    near = Program(far.node, f"unix:{far.node.socket}", CALABASH_REMOTE_SILENCE_S="4", CALABASH_REMOTE_GRACE_S="1")
+    distant = far.program(grace_s=1, silence_s=4)
+    for program in (near, distant):
+        assert program.ask("copies 1") == "same"
+    workers = far.node.workers()
+    for worker in workers:
+        _stop(worker)
+    for program in (near, distant):
+        program.tell(command)
+    assert near.answer() == UNAVAILABLE
+    assert distant.answer() == UNAVAILABLE
+    assert near.said() == f"{LOST}: its worker has said nothing for too long\n"
+    assert distant.said() == f"{LOST}\n"
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    for program in (near, distant):
+        program.kill()
+
+
+def test_a_worker_that_goes_on_within_the_grace_is_found_again(far: Far) -> None:
+    program = far.program(silence_s=4)
+    (worker,) = far.node.workers()
+    _stop(worker)
+    program.tell("launches 300000")
+    until(lambda: len(far.door.handed) > 1, "nobody notices that the worker is stopped")
+    os.kill(worker, signal.SIGCONT)
+    assert program.answer() == "same"
+    assert program.end() == 0
+    assert program.said() == ""
+
+
+def test_a_worker_that_is_busy_for_long_is_waited_for(far: Far) -> None:
+    near = Program(far.node, f"unix:{far.node.socket}", CALABASH_REMOTE_SILENCE_S="5", CALABASH_REMOTE_GRACE_S="0")
+    distant = far.program(silence_s=5)
+    for program in (near, distant):
+        program.tell("busy 8000")
+    for program in (near, distant):
+        assert program.answer() == "same"
+        assert program.end() == 0
+        assert program.said() == ""
+    assert len(far.door.handed) == 1  # it did not even connect again
 
 
 def test_the_libraries_have_tls_and_keep_it_to_themselves() -> None:

@@ -22,6 +22,7 @@ CUresult cb_call_begin_as(struct cb_call *c, enum cb_op op, uint16_t context)
     if (LINE_BYTES - cb_line.filled < sizeof(struct cb_frame) + CB_COMMAND_MAX) cb_line_flush();
     if (cb_line.gone) {
         pthread_mutex_unlock(&cb_line.lock);
+        cb_answers_lost(); /* it may have been found out where nobody waited */
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
     c->frame = cb_line.bytes + cb_line.filled;

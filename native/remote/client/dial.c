@@ -16,14 +16,14 @@
 #include <unistd.h>
 
 /* connect() with a bound: a machine that is off answers nothing. */
-static bool connected(int fd, const struct sockaddr *address, socklen_t bytes)
+static bool connected(int fd, const struct sockaddr *address, socklen_t bytes, int timeout_ms)
 {
     if (connect(fd, address, bytes) == 0) return true;
     if (errno != EINPROGRESS) return false;
     struct pollfd p = {fd, POLLOUT, 0};
     int said, failed = 0;
     do
-        said = poll(&p, 1, CB_DIAL_MS);
+        said = poll(&p, 1, timeout_ms);
     while (said < 0 && errno == EINTR);
     socklen_t room = sizeof failed;
     if (said == 0) failed = ETIMEDOUT;
@@ -48,7 +48,7 @@ static bool split(const char *where, char *host, size_t room, const char **port)
     return true;
 }
 
-int cb_dial(const char *where, char *why, size_t room)
+int cb_dial(const char *where, int timeout_ms, char *why, size_t room)
 {
     char host[256];
     const char *port;
@@ -64,7 +64,7 @@ int cb_dial(const char *where, char *why, size_t room)
     }
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-        if (fd >= 0 && connected(fd, a->ai_addr, a->ai_addrlen)) break;
+        if (fd >= 0 && connected(fd, a->ai_addr, a->ai_addrlen, timeout_ms)) break;
         snprintf(why, room, "cannot reach %s: %s", where, strerror(errno));
         if (fd >= 0) close(fd);
         fd = -1;

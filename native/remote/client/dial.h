@@ -4,9 +4,10 @@
 
 #include <stddef.h>
 
-#define CB_DIAL_MS 5000 /* for each of its addresses */
+#define CB_DIAL_MS 5000
 
-/* A connection to HOST:PORT, whose dead other end is noticed within 10 s; -1 with a line in `why`. */
-int cb_dial(const char *where, char *why, size_t room);
+/* A connection to HOST:PORT in that time for each of its addresses, whose dead other end is noticed within 10 s; -1 with a
+ * line in `why`. */
+int cb_dial(const char *where, int timeout_ms, char *why, size_t room);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "remote/client/dial.h"
 #include "remote/wire/resume.h"
+#include "remote/wire/tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -106,23 +107,25 @@ static bool read_lease(struct lease *l, const char *path, char *why, size_t room
     return false;
 }
 
-static struct cb_tls *dial(const struct lease *l, char *why, size_t room)
+static struct cb_tls *dial(const struct lease *l, int timeout_ms, char *why, size_t room)
 {
-    int fd = cb_dial(l->server, why, room);
-    return fd < 0 ? NULL : cb_tls_client(fd, l->identity, l->key, HANDSHAKE_MS, why, room);
+    int fd = cb_dial(l->server, timeout_ms, why, room);
+    if (fd < 0) return NULL;
+    cb_tcp_be_patient(fd);
+    return cb_tls_client(fd, l->identity, l->key, timeout_ms, why, room);
 }
 
-static struct cb_tls *dial_again(void *own)
+static struct cb_tls *dial_again(void *own, int timeout_ms)
 {
     char why[256];
-    return dial(own, why, sizeof why);
+    return dial(own, timeout_ms, why, sizeof why);
 }
 
 struct cb_stream cb_lease_open(const char *path, char *why, size_t room)
 {
     struct cb_stream s = {NULL, -1, NULL};
     if (!read_lease(&lease, path, why, room)) return s;
-    struct cb_tls *t = dial(&lease, why, room);
+    struct cb_tls *t = dial(&lease, HANDSHAKE_MS, why, room);
     if (!t) return s;
     s = cb_resume_client(t, lease.grace_ms, dial_again, &lease);
     if (!s.kind) snprintf(why, room, "the server %s has closed the connection", lease.server);

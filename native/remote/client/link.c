@@ -84,7 +84,7 @@ bool cb_link_open(struct cb_link *l, const char *where, char *why, size_t room)
         return l->stream.kind;
     }
     if (strncmp(where, "tcp:", 4) == 0) {
-        int fd = out_of_the_way(cb_dial(where + 4, why, room));
+        int fd = out_of_the_way(cb_dial(where + 4, CB_DIAL_MS, why, room));
         if (fd >= 0) l->stream = cb_stream_plain(fd);
         return fd >= 0;
     }
@@ -116,6 +116,7 @@ size_t cb_link_receive(struct cb_link *l, void *into, size_t room, bool wait, bo
 
 const char *cb_link_reason(const struct cb_link *l)
 {
+    if (l->stream.kind && cb_ring_is_silent(&l->stream)) return ": its worker has said nothing for too long";
     switch (l->stream.kind ? cb_ring_refusal(&l->stream) : 0) {
     case CB_GREETING_OTHER_VERSION:
         return ": the server is of another version\nhint: install the same version on both";

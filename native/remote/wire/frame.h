@@ -44,7 +44,7 @@ enum cb_is_done { CB_IS_NOT_DONE, CB_IS_DONE, CB_WILL_BE_TOLD };
 enum cb_purpose { CB_FOR_CUDA, CB_FOR_NVML };
 
 #define CB_WIRE_MAGIC   0x48534142414c4143ull /* "CALABASH" */
-#define CB_WIRE_VERSION 1u
+#define CB_WIRE_VERSION 2u
 #define CB_COMMAND_MAX  (40u << 10) /* payload of a command without bulk data */
 #define CB_BULK_MAX     (4u << 20)  /* bulk data of one frame */
 #define CB_ANSWER_MAX   (1u << 20)  /* payload of an answer that is not bulk data */

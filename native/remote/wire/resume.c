@@ -3,6 +3,8 @@
 #endif
 #include "remote/wire/resume.h"
 
+#include "remote/wire/alive.h"
+
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,7 +18,9 @@
 #define ASIDE_BYTES (4u << 20) /* read by who only waits to send */
 #define FIRST_BYTES 16384u     /* what goes into one record */
 #define HELLO_MS    5000
-#define BETWEEN_MS  200 /* attempts to connect again */
+#define LEAST_MS    250 /* for an attempt to connect again, and within the grace */
+#define BETWEEN_MS  200 /* attempts */
+#define LOOK_MS     250 /* whether the other side lives */
 
 struct resumed {
     pthread_mutex_t lock;
@@ -38,6 +42,11 @@ struct resumed {
     size_t header_got, chunk_left;
     uint8_t *aside;
     size_t aside_from, aside_to;
+    struct cb_alive alive;      /* of the worker, for the program's side */
+    uint64_t there;             /* bytes of the connection that the other machine has, when we last looked */
+    uint64_t turns, turns_seen; /* of whoever receives, when the other thread of the worker last looked */
+    bool heard;                 /* something has come since we looked */
+    bool ask_due, answer_due;   /* a chunk for itself */
 };
 
 static int64_t now_ms(void)
@@ -77,10 +86,13 @@ static void over(struct resumed *r)
 static bool take_header(struct resumed *r)
 {
     pthread_mutex_lock(&r->lock);
-    bool good = r->header.bytes <= CHUNK_BYTES && r->header.kind <= CB_CHUNK_LEAVING &&
-                r->header.received >= r->arrived && r->header.received <= r->put;
+    bool good = r->header.bytes <= CHUNK_BYTES && r->header.kind < CB_CHUNK_KINDS &&
+                (!r->header.bytes || r->header.kind == CB_CHUNK_BYTES) && r->header.received >= r->arrived &&
+                r->header.received <= r->put;
     if (good) r->arrived = r->header.received;
     if (good && r->header.kind == CB_CHUNK_LEAVING) r->left = true;
+    if (good && r->header.kind == CB_CHUNK_ASKING) r->answer_due = true;
+    r->heard = true;
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
     r->chunk_left = r->header.bytes;
@@ -104,9 +116,34 @@ static ssize_t read_some(struct resumed *r, uint8_t *into, size_t room)
         r->chunk_left -= (size_t)got;
         pthread_mutex_lock(&r->lock);
         r->received += (uint64_t)got;
+        r->heard = true;
         pthread_mutex_unlock(&r->lock);
     }
     return got;
+}
+
+/* After waiting in vain. With the lock: a worker that is silent for too long is left, and one that is for a while is asked. */
+static void look(struct resumed *r)
+{
+    bool more;
+    int64_t now = now_ms();
+    if (!r->alive.limit_ms || r->state != UP || now - r->alive.looked_ms < LOOK_MS) return;
+    uint64_t there = cb_tls_arrived(r->tls, &more);
+    bool moves = more && there > r->there; /* a question to it stands behind all that */
+    enum cb_alive_state state = cb_alive_look(&r->alive, now, r->heard || moves);
+    r->there = there;
+    r->heard = false;
+    r->ask_due = r->ask_due || state == CB_IS_TO_BE_ASKED;
+    if (state == CB_IS_SILENT) broken(r);
+}
+
+/* With `reading` set and without the lock: until something comes, or it is time to look, or to say something. */
+static void wait_for_bytes(struct resumed *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool due = r->ask_due || r->answer_due;
+    pthread_mutex_unlock(&r->lock);
+    if (!due) cb_tls_wait(r->tls, POLLIN, r->alive.limit_ms ? cb_alive_slice_ms(&r->alive) : -1);
 }
 
 /* While we wait to send: the other side may wait for us to receive. With the lock; false: there is nothing to do. */
@@ -137,6 +174,7 @@ static bool wait_to_send(struct resumed *r)
     int came = cb_tls_wait(r->tls, POLLOUT | (reads ? POLLIN : 0), 1000);
     pthread_mutex_lock(&r->lock);
     if (came & POLLIN) read_aside(r);
+    if (!came) look(r);
     bool good = r->state == UP;
     pthread_mutex_unlock(&r->lock);
     return good;
@@ -166,7 +204,7 @@ static bool put_chunk(struct resumed *r, const struct cb_chunk *header, const ui
 
 static bool wants_sending(const struct resumed *r)
 {
-    return r->put < r->given || r->received - r->told >= ACK_BYTES;
+    return r->put < r->given || r->received - r->told >= ACK_BYTES || r->ask_due || r->answer_due;
 }
 
 /* Put on the connection what is not yet there. With the lock. */
@@ -176,7 +214,10 @@ static void push(struct resumed *r)
         size_t place = r->put % CB_KEPT_BYTES, bytes = r->given - r->put;
         if (bytes > CB_KEPT_BYTES - place) bytes = CB_KEPT_BYTES - place;
         if (bytes > CHUNK_BYTES) bytes = CHUNK_BYTES;
-        struct cb_chunk header = {(uint32_t)bytes, CB_CHUNK_BYTES, r->received};
+        bool asks = !bytes && r->ask_due;
+        struct cb_chunk header = {(uint32_t)bytes, asks ? CB_CHUNK_ASKING : CB_CHUNK_BYTES, r->received};
+        if (asks) r->ask_due = false;
+        r->answer_due = false;
         r->told = r->received;
         r->put += bytes;
         r->sending = true;
@@ -218,6 +259,9 @@ static bool go_on(struct resumed *r, struct cb_tls *t, uint64_t received)
     r->put = r->arrived = received;
     r->told = r->received;
     r->header_got = r->chunk_left = 0;
+    r->there = 0;
+    r->heard = true;
+    r->ask_due = r->answer_due = false;
     r->state = UP;
     pthread_cond_broadcast(&r->changed);
     push(r);
@@ -232,10 +276,12 @@ static void connect_again(struct resumed *r)
     while (r->sending || r->reading)
         pthread_cond_wait(&r->changed, &r->lock);
     hello.received = r->received;
+    int64_t left = r->down_ms + r->grace_ms - now_ms();
+    int timeout_ms = left < LEAST_MS ? LEAST_MS : left < HELLO_MS ? (int)left : HELLO_MS;
     pthread_mutex_unlock(&r->lock);
-    struct cb_tls *t = r->dial(r->own);
-    bool good = t && exchange(t, &hello, sizeof hello, true, HELLO_MS) &&
-                exchange(t, &hello, sizeof hello, false, HELLO_MS) && hello.magic == CB_RESUME_MAGIC;
+    struct cb_tls *t = r->dial(r->own, timeout_ms);
+    bool good = t && exchange(t, &hello, sizeof hello, true, timeout_ms) &&
+                exchange(t, &hello, sizeof hello, false, timeout_ms) && hello.magic == CB_RESUME_MAGIC;
     pthread_mutex_lock(&r->lock);
     if (good && hello.flags & CB_RESUME_GONE) over(r);
     if (good && r->state == DOWN) good = go_on(r, t, hello.received);
@@ -300,9 +346,10 @@ static bool send_part(struct resumed *r, const uint8_t *data, size_t bytes)
             } else { /* all that has come is read: more makes room, or a break ends the wait */
                 r->reading = true;
                 pthread_mutex_unlock(&r->lock);
-                cb_tls_wait(r->tls, POLLIN, -1);
+                wait_for_bytes(r);
                 pthread_mutex_lock(&r->lock);
                 r->reading = false;
+                look(r);
                 pthread_cond_broadcast(&r->changed);
             }
             continue;
@@ -343,6 +390,7 @@ static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wa
     struct resumed *r = s->own;
     size_t here = 0;
     pthread_mutex_lock(&r->lock);
+    r->turns++;
     while (!(here = take_aside(r, into, room))) {
         if (!connected(r)) break;
         if (r->reading) {
@@ -352,13 +400,15 @@ static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wa
         r->reading = true;
         pthread_mutex_unlock(&r->lock);
         ssize_t got = read_some(r, into, room);
-        if (got == 0 && wait) cb_tls_wait(r->tls, POLLIN, -1);
+        if (got == 0 && wait) wait_for_bytes(r);
         pthread_mutex_lock(&r->lock);
         r->reading = false;
         pthread_cond_broadcast(&r->changed);
         if (got < 0) broken(r);
         here = got > 0 ? (size_t)got : 0;
+        if (!here) look(r);
         if (here || !wait) break;
+        if (r->ask_due || r->answer_due) push(r);
     }
     push(r); /* what has arrived is told, now and then */
     *gone = !here && r->state == ENDED;
@@ -375,7 +425,22 @@ static void close_it(struct cb_stream *s)
     free(r);
 }
 
-static const struct cb_stream_kind kind = {send_all, receive_some, close_it};
+/* The worker may be in a long call and not receive: what comes meanwhile is put aside, and a question answered. When no more
+ * can be put aside nobody can hear one. */
+static void live(struct cb_stream *s)
+{
+    struct resumed *r = s->own;
+    pthread_mutex_lock(&r->lock);
+    bool receives = r->turns != r->turns_seen;
+    r->turns_seen = r->turns;
+    while (!receives && read_aside(r)) {
+    }
+    if (!receives && !r->reading && r->aside_to == ASIDE_BYTES) r->answer_due = true;
+    push(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static const struct cb_stream_kind kind = {send_all, receive_some, close_it, live};
 
 bool cb_resume_is(const struct cb_stream *s)
 {
@@ -440,6 +505,7 @@ struct cb_stream cb_resume_client(struct cb_tls *first, int grace_ms, cb_resume_
     struct resumed *r = s.own;
     r->dial = dial;
     r->own = own;
+    r->alive.limit_ms = cb_alive_limit_ms();
     return s;
 }
 

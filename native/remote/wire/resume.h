@@ -3,6 +3,9 @@
  * side has not said it has, up to CB_KEPT_BYTES, and says them again over the next connection. So each byte arrives once,
  * whatever frames they make.
  *
+ * A worker that says nothing for too long while the program waits (alive.h) is left by breaking the connection: so one
+ * that was stopped for a while is found again, and what it missed is said again.
+ *
  * On a connection there is a hello of the program, then chunks: a header and so many bytes. To the hello of a program that
  * comes back the worker answers with one of its own; then both know where to go on.
  */
@@ -37,10 +40,12 @@ struct cb_chunk {
 enum cb_chunk_kind {
     CB_CHUNK_BYTES,
     CB_CHUNK_LEAVING, /* nothing comes after it */
+    CB_CHUNK_ASKING,  /* whether you live: any chunk says so, one of no bytes as well */
+    CB_CHUNK_KINDS,
 };
 
-/* A new connection for the program's side; NULL: not now. */
-typedef struct cb_tls *cb_resume_dial(void *own);
+/* A new connection for the program's side, in that time; NULL: not now. */
+typedef struct cb_tls *cb_resume_dial(void *own, int timeout_ms);
 
 /* The program's side, on its first connection; kind NULL: there is no memory. */
 struct cb_stream cb_resume_client(struct cb_tls *first, int grace_ms, cb_resume_dial *dial, void *own);

@@ -3,6 +3,8 @@
 #endif
 #include "remote/wire/ring.h"
 
+#include "remote/wire/alive.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -24,6 +26,8 @@
 #define RING_BYTES_MAX (1u << 24)
 #define SPIN_NS        15000
 #define FUTEX_NS       100000000
+#define GRACE_MS       60000
+#define GRACE_MAX_S    3600
 #define PATIENCE_MIN   32 /* times that we do not look, when it was in vain */
 #define PATIENCE_MAX   36
 
@@ -33,6 +37,7 @@ struct way {
     uint32_t read __attribute__((aligned(64)));
     uint32_t reader_sleeps __attribute__((aligned(64)));
     uint32_t writer_sleeps;
+    uint32_t lives __attribute__((aligned(64))); /* counted by the worker; 0: it does not do that */
 };
 
 struct ring {
@@ -40,6 +45,9 @@ struct ring {
     uint8_t *in_bytes, *out_bytes;
     uint32_t size, read, written; /* our own */
     bool ended;
+    bool silent;
+    struct cb_alive alive[2]; /* of the worker: for who waits for bytes, for room */
+    uint32_t lived[2];
     int patience
         [2]; /* to look for bytes, for room: whether it was worth while lately; -1: there is one processor */
     int refusal;
@@ -85,6 +93,25 @@ static bool changes_soon(int *patience, const uint32_t *word, uint32_t from)
     return false;
 }
 
+/* After waiting in vain; false: the worker has not lived for too long. */
+static bool lives(struct ring *r, int which)
+{
+    uint32_t count = __atomic_load_n(&r->in->lives, __ATOMIC_RELAXED);
+    if (!count || !r->alive[which].limit_ms) return true;
+    bool heard = count != r->lived[which];
+    r->lived[which] = count;
+    bool silent = cb_alive_look(&r->alive[which], (int64_t)(now_ns() / 1000000), heard) == CB_IS_SILENT;
+    if (silent) r->silent = true;
+    return !silent;
+}
+
+static void live(struct cb_stream *s)
+{
+    struct ring *r = s->own;
+    uint32_t count = __atomic_load_n(&r->out->lives, __ATOMIC_RELAXED) + 1;
+    __atomic_store_n(&r->out->lives, count ? count : 1, __ATOMIC_RELAXED);
+}
+
 /* Take what was sent to wake us, sleeping until there is something if `wait`; false when the connection has ended. */
 static bool take_bells(struct cb_stream *s, bool wait)
 {
@@ -103,7 +130,7 @@ static void sleep_for_bytes(struct cb_stream *s)
     struct ring *r = s->own;
     __atomic_store_n(&r->in->reader_sleeps, 1, __ATOMIC_SEQ_CST);
     bool none = __atomic_load_n(&r->in->written, __ATOMIC_SEQ_CST) == r->read;
-    if (none && !take_bells(s, true)) r->ended = true;
+    if (none && (!take_bells(s, true) || !lives(r, 0))) r->ended = true;
     __atomic_store_n(&r->in->reader_sleeps, 0, __ATOMIC_RELAXED);
 }
 
@@ -125,6 +152,7 @@ static bool sleep_for_room(struct cb_stream *s, uint32_t read)
     uint8_t ahead;
     __atomic_store_n(&r->out->writer_sleeps, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, &r->out->read, FUTEX_WAIT, read, &most, NULL, 0);
+    if (!lives(r, 1)) return false;
     ssize_t got = recv(s->fd, &ahead, 1, MSG_PEEK | MSG_DONTWAIT);
     return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
 }
@@ -190,6 +218,7 @@ static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wa
         bool ended = r->ended; /* what was written before the end is still read */
         uint32_t here = __atomic_load_n(&r->in->written, __ATOMIC_ACQUIRE) - r->read;
         *gone = here > r->size || (!here && ended);
+        if (!*gone && !here && !wait) *gone = !lives(r, 0);
         if (*gone || (!here && !wait)) return 0;
         if (here) {
             uint32_t part = room < here ? (uint32_t)room : here;
@@ -205,7 +234,7 @@ static size_t receive_some(struct cb_stream *s, void *into, size_t room, bool wa
 
 /* ---- beginning ---- */
 
-static const struct cb_stream_kind ring_kind = {send_all, receive_some, close_it};
+static const struct cb_stream_kind ring_kind = {send_all, receive_some, close_it, live};
 
 static struct cb_stream mapped(int fd, int memory, uint32_t size, bool worker)
 {
@@ -231,6 +260,14 @@ static struct cb_stream mapped(int fd, int memory, uint32_t size, bool worker)
     return (struct cb_stream){&ring_kind, fd, r};
 }
 
+static int grace_ms(void)
+{
+    const char *text = getenv("CALABASH_REMOTE_GRACE_S");
+    char *end = NULL;
+    long seconds = text && *text >= '0' && *text <= '9' ? strtol(text, &end, 10) : -1;
+    return seconds < 0 || *end || seconds > GRACE_MAX_S ? GRACE_MS : (int)seconds * 1000;
+}
+
 struct cb_stream cb_ring_make(int fd, int *memory)
 {
     struct cb_stream s = {NULL, -1, NULL};
@@ -242,7 +279,12 @@ struct cb_stream cb_ring_make(int fd, int *memory)
     if (!s.kind) {
         close(*memory);
         *memory = -1;
+        return s;
     }
+    struct ring *r = s.own;
+    r->alive[0].limit_ms = r->alive[1].limit_ms = cb_alive_limit_ms() + grace_ms();
+    struct timeval look = {1, 0}; /* who sleeps for bytes wakes for that */
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof look);
     return s;
 }
 
@@ -259,6 +301,11 @@ struct cb_stream cb_ring_join(int fd, int memory)
     }
     close(memory);
     return s;
+}
+
+bool cb_ring_is_silent(const struct cb_stream *s)
+{
+    return s->kind == &ring_kind && ((const struct ring *)s->own)->silent;
 }
 
 int cb_ring_refusal(const struct cb_stream *s)

@@ -4,7 +4,9 @@
  * masked; what the ring holds is copied before it is read.
  *
  * Whoever waits for bytes looks for a moment, then sleeps on the socket that the memory came over, where a byte wakes it and
- * the end of the connection says that the other side is gone. Whoever waits for room sleeps on a futex.
+ * the end of the connection says that the other side is gone. Whoever waits for room sleeps on a futex. A worker that is
+ * stopped ends nothing: so it counts, once a second, that it lives, and a program that waits looks whether it does. As nothing
+ * can be mended here, a program gives it the grace that a network has, on top of the silence, to go on.
  */
 #ifndef CALABASH_REMOTE_RING_H
 #define CALABASH_REMOTE_RING_H
@@ -17,5 +19,7 @@ struct cb_stream cb_ring_make(int fd, int *memory);
 struct cb_stream cb_ring_join(int fd, int memory);
 /* What the worker's host has said instead: an enum cb_greeting_status, 0 for nothing. */
 int cb_ring_refusal(const struct cb_stream *s);
+/* Whether the program has given up a worker that did not say that it lives (alive.h). */
+bool cb_ring_is_silent(const struct cb_stream *s);
 
 #endif

@@ -40,6 +40,6 @@ static void close_it(struct cb_stream *s)
 
 struct cb_stream cb_stream_plain(int fd)
 {
-    static const struct cb_stream_kind plain = {send_all, receive_some, close_it};
+    static const struct cb_stream_kind plain = {send_all, receive_some, close_it, NULL};
     return (struct cb_stream){&plain, fd, NULL};
 }

@@ -21,6 +21,8 @@ struct cb_stream_kind {
     /* At least one byte; 0: the other side is gone, or nothing is there and `wait` is false (then *gone is false). */
     size_t (*receive)(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone);
     void (*close)(struct cb_stream *s); /* takes no lock: a forked child closes what was its parent's */
+    void (*live)(
+        struct cb_stream *s); /* of the worker: says that it lives, now and then; NULL: nobody asks */
 };
 
 /* Over a connected socket, as it is. */

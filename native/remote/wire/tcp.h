@@ -9,14 +9,21 @@
 /* Nothing waits to be sent, and another end that is not there any more is noticed within 10 s, busy or idle. */
 static inline void cb_tcp_prepare(int fd)
 {
-    int one = 1, idle_s = 3, between_s = 2, probes = 3;
-    unsigned int unanswered_ms = 9000;
+    int one = 1, idle_s = 2, between_s = 1, probes = 6;
+    unsigned int unanswered_ms = 8000;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms, sizeof unanswered_ms);
+}
+
+/* Of a connection whose other end is asked whether it lives (alive.h): one that does not read for long is waited for. */
+static inline void cb_tcp_be_patient(int fd)
+{
+    unsigned int never = 0;
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &never, sizeof never);
 }
 
 #endif

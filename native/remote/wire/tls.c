@@ -57,6 +57,13 @@ size_t cb_tls_unsent(struct cb_tls *t)
     return 0;
 }
 
+uint64_t cb_tls_arrived(struct cb_tls *t, bool *more)
+{
+    (void)t;
+    *more = false;
+    return 0;
+}
+
 int cb_tls_wait(struct cb_tls *t, int events, int timeout_ms)
 {
     (void)t, (void)timeout_ms;
@@ -76,11 +83,13 @@ void cb_tls_close(struct cb_tls *t)
 #else
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -98,6 +107,7 @@ struct cb_tls {
     char identity[CB_IDENTITY_MAX]; /* of a server: what it must end with */
     uint32_t records;
     bool broken;
+    uint64_t passed; /* to the socket */
     size_t from, to; /* what is not yet given to the socket */
     uint8_t out[OUT_BYTES];
 };
@@ -118,6 +128,7 @@ static bool drain(struct cb_tls *t)
         if (sent < 0) t->broken = true;
         if (sent < 0) return false;
         t->from += (size_t)sent;
+        t->passed += (uint64_t)sent;
     }
     t->from = t->to = 0;
     return true;
@@ -372,6 +383,17 @@ size_t cb_tls_unsent(struct cb_tls *t)
     size_t left = t->to - t->from;
     pthread_mutex_unlock(&t->lock);
     return left;
+}
+
+uint64_t cb_tls_arrived(struct cb_tls *t, bool *more)
+{
+    int queued = 0;
+    pthread_mutex_lock(&t->lock);
+    if (ioctl(t->fd, SIOCOUTQ, &queued) < 0) queued = 0;
+    uint64_t arrived = t->passed - (uint64_t)queued;
+    pthread_mutex_unlock(&t->lock);
+    *more = queued > 0;
+    return arrived;
 }
 
 int cb_tls_wait(struct cb_tls *t, int events, int timeout_ms)

@@ -28,6 +28,8 @@ ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes);
 ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t room);
 size_t cb_tls_unsent(
     struct cb_tls *t); /* bytes of what was taken that the socket has not; waiting gives them to it */
+/* Bytes of the socket that the other machine has; *more: others are on the way to it. */
+uint64_t cb_tls_arrived(struct cb_tls *t, bool *more);
 /* Sleep until there is more to receive, or room to send: `events` of poll, of which some come back; 0: not in that time. */
 int cb_tls_wait(struct cb_tls *t, int events, int timeout_ms);
 void cb_tls_break(struct cb_tls *t); /* whoever waits, wakes, and finds the other side gone */

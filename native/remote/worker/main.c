@@ -11,6 +11,7 @@
 #include "remote/worker/graph.h"
 #include "remote/worker/host.h"
 #include "remote/worker/output.h"
+#include "remote/worker/pulse.h"
 #include "remote/worker/remote.h"
 #include "remote/worker/sandbox.h"
 #include "remote/worker/session.h"
@@ -29,6 +30,7 @@ static int serve(struct cb_stream stream, int control)
 {
     struct cb_stream *kept = cb_channel_use(stream);
     if (control >= 0 && !cb_remote_follow(kept, control)) return 1;
+    if (!cb_pulse_start(kept)) return 1;
     cb_graph_follow();
     cb_serve();
 }
