@@ -17,7 +17,7 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 from calabash.operations.billing_rating import month_usage
 from calabash.seams.store import Retention, Store
-from calabash.seams.store.quarters import QUARTER_S, ROWS_MIN, SETTLED_S, spread
+from calabash.seams.store.quarters import AGAIN_S, QUARTER_S, ROWS_MIN, SETTLED_S, spread
 
 US = 1_000_000
 BEGIN_S = 1_793_620_800  # in November 2026, where a quarter begins
@@ -68,8 +68,8 @@ def of_ledger(store: Store) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def trimmed(store: Store, kept: Retention = LONG) -> None:
-    while store.trim(kept, now_s=NOW_S):
+def trimmed(store: Store, now_s: float = NOW_S) -> None:
+    while store.trim(LONG, now_s=now_s):
         pass
 
 
@@ -99,6 +99,8 @@ def test_a_user_who_makes_slices_without_end_leaves_few_rows_and_every_second(st
     store.add_usage([used(9000 + i, 1000 * i, 1000) for i in range(300)])
     before = units(store.usage())
     trimmed(store)
+    assert len(store.usage()) > 300, "that time was looked at"
+    trimmed(store, NOW_S + AGAIN_S)
     assert len(store.usage()) <= len(honest) + 3, "what comes later joins what is there"
     assert units(store.usage()) == before
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from calabash.agent import pages, slot_content
 from calabash.agent.ledgers import CHECKPOINT_NS, Ledgers
+from calabash.agent.meter import Measured
 from calabash.agent.meters import Meters
 from calabash.agent.pages_layout import PagePolicy
 from calabash.agent.slot_files import FileSlots
@@ -357,3 +358,17 @@ def test_time_without_gpu_time_is_idle_also_while_no_pool_looked(tmp_path: Path)
     written.add_usage(ledgers.close(record))
     assert sum(r.idle_s for r in written.all) == pytest.approx(100, abs=1)
     assert sum(r.used_gpu_s for r in written.all) == pytest.approx(5)
+
+
+def test_a_name_that_is_granted_again_before_anybody_has_looked_is_metered_anew() -> None:
+    clock = VirtualClock(now_s=1000.0)
+    meters = Meters(clock)
+    first = replace(_record(clock), granted_ns=clock.monotonic_ns())
+    measured = [Measured(model="T4", used_ns=0, idle_ns=0)]
+    clock.advance(10.0)
+    (ended,) = meters.close(first, lambda _: measured)
+    second = replace(_record(clock), granted_ns=clock.monotonic_ns())
+    clock.advance(5.0)
+    (going_on,) = meters.cut([second], lambda _: measured)[NAME]
+    assert (ended.to_s - ended.from_s, going_on.to_s - going_on.from_s) == (10.0, 5.0)
+    assert (going_on.from_s, going_on.sequence) == (1010.0, 0)

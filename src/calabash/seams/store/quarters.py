@@ -23,8 +23,11 @@ from calabash.seams.store.database import Database
 QUARTER_S = 900
 SETTLED_S = 7200.0  # so old are intervals that nobody writes again after an uncertain failure
 ROWS_MIN = 8
-GROUPS_AT_ONCE = 50
+GROUPS_AT_ONCE = 100
 ROWS_AT_ONCE = 2000
+WINDOW_S = 86_400.0  # looked through at once
+AGAIN_S = 7 * 86_400.0
+_MARK = "usage_spread"
 _US = 1_000_000
 _QUARTER_US = QUARTER_S * _US
 _ACCOUNT = ("tenant", "project", "queue", "user", "device", "device_model", "mode", "preemptible")
@@ -47,54 +50,92 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
 
 
 def flatten(database: Database, *, bound: int, now_s: float) -> int:
-    """Where there are more than ``bound`` rows, spread some of the largest groups; how many rows went."""
+    """Where there are more than ``bound`` rows, spread the largest groups of the next days; how many rows went.
+
+    Every time is looked at once, and all of it again after ``AGAIN_S``, for usage may come late.
+    """
     usage = tables.usage
     with database.reading() as connection:
         total = connection.execute(sa.select(sa.func.count()).select_from(usage)).scalar_one()
         if total <= bound:
             return 0
-        groups = connection.execute(_groups(database, now_s)).mappings().all()
-    return sum(_flatten(database, dict(group), now_s) for group in groups)
+        pass_s, mark_s = _mark(connection)
+        if not 0 <= now_s - pass_s < AGAIN_S:
+            oldest_s = connection.execute(sa.select(sa.func.min(usage.c.to_s))).scalar_one()
+            pass_s, mark_s = now_s, oldest_s // QUARTER_S * QUARTER_S
+    end_s, gone, began_s = (now_s - SETTLED_S) // QUARTER_S * QUARTER_S, 0, mark_s
+    while mark_s < end_s and not gone:
+        until_s = min(mark_s + WINDOW_S, end_s)
+        with database.reading() as connection:
+            groups = connection.execute(_groups(database, mark_s, until_s)).mappings().all()
+        gone = sum(_flatten(database, dict(group)) for group in groups)
+        if len(groups) < GROUPS_AT_ONCE:
+            mark_s = until_s
+    if mark_s != began_s or gone:
+        with database.transaction() as connection:
+            _set_mark(connection, pass_s, mark_s)
+    return gone
 
 
-def _groups(database: Database, now_s: float) -> sa.Select[Any]:
-    """The largest ones first."""
+def _groups(database: Database, from_s: float, to_s: float) -> sa.Select[Any]:
+    """The largest ones that ended in that time, which begins and ends with a quarter."""
     usage = tables.usage
     quarter = _quarter(database).label("quarter")
     account = [usage.c[name] for name in _ACCOUNT]
     count = sa.func.count()
-    query = sa.select(*account, quarter).where(_settled(now_s), usage.c.to_s <= (quarter + 1) * float(QUARTER_S))
+    inside = [usage.c.to_s > from_s, usage.c.to_s <= to_s, usage.c.to_s <= (quarter + 1) * float(QUARTER_S)]
+    query = sa.select(*account, quarter).where(*inside, _released())
     query = query.group_by(*account, quarter).having(count > ROWS_MIN)
     return query.order_by(count.desc(), *account, quarter).limit(GROUPS_AT_ONCE)
 
 
-def _flatten(database: Database, group: dict[str, Any], now_s: float) -> int:
+def _flatten(database: Database, group: dict[str, Any]) -> int:
+    """All of a group, in short transactions; how many rows went."""
     usage, quarter = tables.usage, int(group.pop("quarter"))
-    begin_s = float(quarter * QUARTER_S)
+    begin_s, gone = float(quarter * QUARTER_S), 0
     mine = [usage.c[name] == value for name, value in group.items()]
-    inside = [usage.c.from_s >= begin_s, usage.c.to_s <= begin_s + QUARTER_S, _settled(now_s)]
+    inside = [usage.c.from_s >= begin_s, usage.c.to_s >= begin_s, usage.c.to_s <= begin_s + QUARTER_S, _released()]
     query = sa.select(usage).where(*mine, *inside).order_by(usage.c.id).limit(ROWS_AT_ONCE)
-    with database.transaction() as connection:
-        rows = [dict(row) for row in connection.execute(query).mappings()]
-        if len(rows) <= ROWS_MIN:
-            return 0
-        numbers = [row["id"] for row in rows]
-        for start in range(0, len(numbers), 500):
-            connection.execute(sa.delete(usage).where(usage.c.id.in_(numbers[start : start + 500])))
-        name = _name(group, quarter)
-        made = [
-            {**group, **row, "allocation": name, "sequence": 4 * numbers[-1] + place}
-            for place, row in enumerate(spread(rows, quarter))
-        ]
-        connection.execute(sa.insert(usage), made)
+    while True:
+        with database.transaction() as connection:
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+            if len(rows) <= ROWS_MIN:
+                return gone
+            gone += _replace(connection, rows, group, quarter)
+
+
+def _replace(connection: sa.Connection, rows: Sequence[Mapping[str, Any]], group: dict[str, Any], quarter: int) -> int:
+    usage, numbers = tables.usage, [row["id"] for row in rows]
+    for start in range(0, len(numbers), 500):
+        connection.execute(sa.delete(usage).where(usage.c.id.in_(numbers[start : start + 500])))
+    name = _name(group, quarter)
+    made = [
+        {**group, **row, "allocation": name, "sequence": 4 * numbers[-1] + place}
+        for place, row in enumerate(spread(rows, quarter))
+    ]
+    connection.execute(sa.insert(usage), made)
     return len(rows) - len(made)
 
 
-def _settled(now_s: float) -> sa.ColumnElement[bool]:
-    """Nobody goes on from it, and nobody writes it again."""
+def _mark(connection: sa.Connection) -> tuple[float, float]:
+    """When this pass began, and how far it is."""
+    table = tables.meta
+    found = connection.execute(sa.select(table.c.value).where(table.c.key == _MARK)).scalar_one_or_none()
+    pass_s, mark_s = (float(word) for word in (found or "-inf 0").split())
+    return pass_s, mark_s
+
+
+def _set_mark(connection: sa.Connection, pass_s: float, mark_s: float) -> None:
+    table = tables.meta
+    connection.execute(sa.delete(table).where(table.c.key == _MARK))
+    connection.execute(sa.insert(table).values(key=_MARK, value=f"{pass_s!r} {mark_s!r}"))
+
+
+def _released() -> sa.ColumnElement[bool]:
+    """Nobody goes on from it."""
     usage, journal = tables.usage, tables.allocations
     held = sa.select(journal.c.id).where(journal.c.state != AllocationState.RELEASED.value)
-    return sa.and_(usage.c.to_s < now_s - SETTLED_S, usage.c.allocation.not_in(held))
+    return usage.c.allocation.not_in(held)
 
 
 def _quarter(database: Database) -> sa.ColumnElement[Any]:

@@ -14,7 +14,8 @@ from msgspec import structs
 from tests.unit.kubernetes.node.node_world import NODE, OTHER, UID, Agent, planned, pod
 
 from calabash.agent.membership_container import container_allocation
-from calabash.kubernetes.names import GPUS, PLANNED
+from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
+from calabash.kubernetes.names import GPUS, PLANNED, REQUEST
 from calabash.kubernetes.node.owners import Owners
 from calabash.kubernetes.node.placing import ByPlan
 from calabash.kubernetes.node.pods import NodePods
@@ -23,6 +24,7 @@ from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tokens import device_name
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import GpuRequest
 from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import VirtualClock
 from calabash.seams.host.processes import Process
@@ -116,6 +118,27 @@ def test_a_container_gets_the_slices_that_its_plan_names(kubelet: Kubelet) -> No
     assert record.request.memory_mib == 2048
     assert record.request.tenant == "team"
     assert record.placement.node == NODE
+
+
+def test_what_is_granted_is_on_the_account_of_the_queue_that_the_pod_was_let_in_with(kubelet: Kubelet) -> None:
+    asked = PodRequest(
+        dialect="native",
+        queue="vision-train",
+        containers=(
+            ContainerRequest(container="main", kind=ContainerKind.MAIN, request=GpuRequest(queue="vision-train")),
+        ),
+    )
+    made = pod(planned("main"))
+    meta = msgspec.structs.replace(
+        made.metadata, annotations={**made.metadata.annotations, REQUEST: write_request(asked)}
+    )
+    kubelet.add(msgspec.structs.replace(made, metadata=meta, spec=msgspec.structs.replace(made.spec, priority=-5)))
+    kubelet.admit(UID, "main", "slot-0001")
+    kubelet.preparer.pre_start(("slot-0001",))
+    record = kubelet.agent.record(container_allocation(UID, "main"))
+    assert record is not None
+    assert (record.request.tenant, record.request.queue, record.request.priority) == ("team", "vision-train", -5)
+    assert record.granted_at == kubelet.clock.now_s() > 0
 
 
 def test_a_second_start_finds_the_same_and_changes_nothing(kubelet: Kubelet) -> None:
