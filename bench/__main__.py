@@ -18,6 +18,7 @@ from bench._report import ROOT
 BENCHES = (
     "shim",
     "shares",
+    "shares_workers",
     "memory",
     "recovery",
     "cli",
