@@ -42,7 +42,7 @@ The first that is found counts.
   `podManagementPolicy: Parallel`. The Jobs of a JobSet are one gang when the templates of all name it.
 * **priority**: `spec.priority`, as the PriorityClass gives it.
 * **mode, policy, isolation, models**: annotations `calabash.dev/mode`, `calabash.dev/policy`, `calabash.dev/isolation`,
-  `calabash.dev/models` (with commas).
+  `calabash.dev/models` (with commas). The label `calabash.dev/isolation` of the namespace is the least level of its pods.
 * **memory beyond the card**: annotation `calabash.dev/spill`, in bytes (`30Gi`): the part of the memory of each device that
   need not lie on it ([how](../how-to/spill.md#in-a-cluster)). It is of every container of the pod that asks for devices,
   each by an amount of memory.

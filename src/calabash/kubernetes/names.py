@@ -22,6 +22,8 @@ GANG_SIZE = f"{GROUP}/gang-size"
 RUN_TIME = f"{GROUP}/run-time"
 MOVABLE = f"{GROUP}/movable"
 
+# ``ISOLATION`` as the label of a namespace is the least level of its pods.
+
 # Label of a namespace, or of a pod where the namespace allows it: the queue. The annotation of the namespace allows more
 # queues than its own to its pods: names with commas, or ``*``.
 QUEUE = f"{GROUP}/queue"

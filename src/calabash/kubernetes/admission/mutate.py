@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.form import formed, known_request
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
-from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone, with_queue
+from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone, with_isolation, with_queue
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.asked import ContainerRequest, GangSource, PodRequest, write_request
 from calabash.kubernetes.dialects.pod import AskingPod
@@ -43,7 +43,7 @@ def understood(
     asked = translate(pod, settings=settings.dialects, known=known)
     if asked is None:
         return None, ()
-    asked, warning = with_queue(asked, pod, namespace)
+    asked, warning = with_queue(with_isolation(asked, namespace), pod, namespace)
     return asked, tuple(filter(None, (warning, _checked_move(asked, pod))))
 
 

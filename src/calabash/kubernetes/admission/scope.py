@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from calabash.kubernetes import names
 from calabash.kubernetes.admission.settings import AdmissionSettings
-from calabash.kubernetes.asked import PodRequest
+from calabash.kubernetes.asked import PodRequest, isolation_named
 from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
+from calabash.kubernetes.dialects.translate import require_possible
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 
@@ -20,12 +21,14 @@ _MIRROR = "kubernetes.io/config.mirror"
 class NamespaceTerms:
     """What a namespace says: whether its pods are left alone, which queue is theirs, which others they may name.
 
-    ``queues`` with ``*`` allows all, but never those of a tenant that the namespace is not of: ``tenants`` are the tenants
-    that have queues, by queue. A namespace that nobody has seen says nothing.
+    ``isolation`` is the least level of its pods, "" where it says none. ``queues`` with ``*`` allows all, but never those of a
+    tenant that the namespace is not of: ``tenants`` are the tenants that have queues, by queue. A namespace that nobody has
+    seen says nothing.
     """
 
     name: str
     off: bool = False
+    isolation: str = ""
     queue: str = DEFAULT_QUEUE
     queues: frozenset[str] = frozenset()
     tenants: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +48,7 @@ def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[s
     return NamespaceTerms(
         name=name,
         off=labels.get(names.ADMISSION) == "off",
+        isolation=labels.get(names.ISOLATION, ""),
         queue=labels.get(names.QUEUE) or DEFAULT_QUEUE,
         queues=frozenset(word.strip() for word in annotations.get(names.QUEUES, "").split(",") if word.strip()),
     )
@@ -57,6 +61,29 @@ def left_alone(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSet
     if _MIRROR in pod.annotations:
         return True
     return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
+
+
+def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:
+    """The request at the least level of its namespace, or at its own where that is higher.
+
+    Raises CalabashError when what a container asks cannot be had at that level, or the namespace's word is not known.
+    """
+    if not namespace.isolation:
+        return asked
+    try:
+        least = isolation_named(namespace.isolation)
+        parts = []
+        for part in asked.containers:
+            request = replace(part.request, isolation=max(part.request.isolation, least))
+            require_possible(request)
+            parts.append(replace(part, request=request))
+    except CalabashError as error:
+        raise CalabashError(
+            f"namespace {namespace.name} has the label {names.ISOLATION}={namespace.isolation[:64]}: {error.message}",
+            reason=error.reason,
+            hint=error.hint,
+        ) from error
+    return replace(asked, containers=tuple(parts))
 
 
 def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceTerms) -> tuple[PodRequest, str]:

@@ -72,7 +72,7 @@ def translate(
     for place, _, request in found:
         try:
             complete = with_facts(request, facts, pod)
-            _check(complete)
+            require_possible(complete)
         except CalabashError as error:
             raise _in_container(place.container, error) from error
         parts.append(ContainerRequest(container=place.container.name, kind=place.kind, request=complete))
@@ -113,8 +113,8 @@ def _known(amounts: Mapping[str, Written] | None) -> dict[str, Fraction]:
     }
 
 
-def _check(request: GpuRequest) -> None:
-    """What no device could ever give is refused at once."""
+def require_possible(request: GpuRequest) -> None:
+    """What no device could ever give is refused at once: raises CalabashError."""
     if request.memory_mib is not None and request.memory_mib > MEMORY_MIB_MAX:
         raise CalabashError(
             f"{request.memory_mib} MiB of each device, at most {MEMORY_MIB_MAX} can be planned",

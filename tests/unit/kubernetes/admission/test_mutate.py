@@ -23,11 +23,13 @@ from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.quantity import parse_quantity
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import Isolation
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "kube" / "dialects"
 OURS = AdmissionSettings()
 THEIRS = AdmissionSettings(second_scheduler=False)
 TEAM = NamespaceTerms(name="team")
+APART = namespace_terms("team", {names.ISOLATION: "brokered"}, {})
 
 
 def as_stored(tree: Any) -> Any:
@@ -342,3 +344,38 @@ def test_a_namespace_is_not_let_into_another_tenants_queue_whatever_it_says() ->
     allowed = {queue for queue in (*tenants, "anybodys") if team.allows(queue)}
     assert allowed == {"vision.train", "vision.default", "anybodys"}
     assert not NamespaceTerms(name="x", queues=frozenset({"speech.default"}), tenants=tenants).allows("speech.default")
+
+
+@pytest.mark.parametrize(
+    ("limits", "said", "level"),
+    [
+        ({names.MEMORY: "8Gi", names.CORES: "30"}, {}, Isolation.BROKERED),
+        ({"nvidia.com/gpu": "1"}, {}, Isolation.BROKERED),
+        ({names.MEMORY: "8Gi"}, {names.ISOLATION: "cooperative"}, Isolation.BROKERED),
+        ({names.MEMORY: "8Gi"}, {names.ISOLATION: "hardware"}, Isolation.HARDWARE),
+        ({names.GPUS: "1"}, {names.MODE: "exclusive"}, Isolation.BROKERED),
+    ],
+)
+def test_a_namespace_says_the_least_isolation_of_its_pods(
+    limits: dict[str, str], said: dict[str, str], level: Isolation
+) -> None:
+    once = admitted(asking(limits, annotations=said), namespace=APART)
+    (part,) = read_request(once["metadata"]["annotations"][names.REQUEST]).containers
+    assert part.request.isolation is level
+    assert admitted(once, namespace=APART) == once
+    validate(None, pod_of(once), "ann", APART, OURS)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "said", "why"),
+    [
+        (APART, {names.MODE: "vgpu"}, "label calabash.dev/isolation=brokered: mode vgpu isolates at level cooperative"),
+        (APART, {names.SPILL: "1Gi"}, "mode vgpu isolates at level cooperative, asked brokered"),
+        (namespace_terms("team", {names.ISOLATION: "total"}, {}), {}, "isolation 'total' is not known"),
+    ],
+)
+def test_what_cannot_be_had_at_the_level_of_the_namespace_is_refused(
+    namespace: NamespaceTerms, said: dict[str, str], why: str
+) -> None:
+    with pytest.raises(CalabashError, match=why):
+        admitted(asking({names.MEMORY: "8Gi"}, annotations=said), namespace=namespace)
