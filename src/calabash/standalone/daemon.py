@@ -46,7 +46,7 @@ from calabash.seams.store import Store, open_store
 from calabash.standalone.handlers.application import application
 from calabash.standalone.handlers.asked import Context
 from calabash.standalone.jobs import Jobs
-from calabash.standalone.noticing import notifying, over_use_told
+from calabash.standalone.noticing import over_use_told, pool_notices
 from calabash.standalone.overuse_watch import OverUseWatch
 from calabash.standalone.pool import Pool
 from calabash.standalone.run_times import RunTimes
@@ -225,7 +225,7 @@ def _keep_run_times(agent: NodeAgent, tenancy: TenancyBook, stack: ExitStack) ->
 
 def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> NoticeBook:
     """Look for over-use, and tell whoever wants to know; who that is, is returned."""
-    notices = notifying(pool, settings.notifications, SystemClock(), stack)
+    notices = pool_notices(pool, settings.notifications, SystemClock(), stack)
     watch = OverUseWatch(
         agent=pool.agent,
         binder=pool.binder,

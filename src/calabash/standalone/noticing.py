@@ -8,35 +8,27 @@ from contextlib import ExitStack
 from calabash.binder.binder import Binder
 from calabash.model.errors import Reason
 from calabash.model.notices import Notice, NoticeKind
-from calabash.operations.notice_collector import NoticeCollector, WaitingLong
-from calabash.operations.notice_courier import Courier
+from calabash.operations.notice_collector import WaitingLong
 from calabash.operations.notice_settings import NotificationSettings
 from calabash.operations.notices import NoticeBook
+from calabash.operations.notifying import notifying
 from calabash.seams.clock import Clock
 from calabash.standalone.overuse import OverUseFinding
 from calabash.standalone.pool import Pool
 
 
-def notifying(pool: Pool, settings: NotificationSettings, clock: Clock, stack: ExitStack) -> NoticeBook:
-    """The book of notifications, with what carries notices started. Raises CalabashError(BAD_FILE)."""
-    tables = pool.store.notices
-    book = NoticeBook(tables, settings, permission=pool.permission, tenancy=pool.tenancy, clock=clock)
-    courier = Courier(tables, book.send, clock)
-    book.changed = courier.wake
-    collector = NoticeCollector(
-        book,
+def pool_notices(pool: Pool, settings: NotificationSettings, clock: Clock, stack: ExitStack) -> NoticeBook:
+    """The pool's book of notifications, with what carries notices started. Raises CalabashError(BAD_FILE)."""
+    return notifying(
         settings,
+        stack,
         store=pool.store,
+        permission=pool.permission,
+        tenancy=pool.tenancy,
         tokens=pool.tokens,
-        people=pool.tenancy.people,
         waiting=lambda: _waiting(pool.binder),
         clock=clock,
     )
-    courier.start()
-    stack.callback(courier.stop)
-    collector.start()
-    stack.callback(collector.stop)
-    return book
 
 
 def over_use_told(book: NoticeBook, clock: Clock) -> Callable[[str, OverUseFinding], None]:

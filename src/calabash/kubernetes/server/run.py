@@ -23,6 +23,7 @@ from calabash.kubernetes.server.cluster import ClusterFace
 from calabash.kubernetes.server.devices import DeviceOrders
 from calabash.kubernetes.server.handlers import ClusterContext, handlers
 from calabash.kubernetes.server.keeping import COMPONENT, TenantKeeper
+from calabash.kubernetes.server.noticing import waiting_pods
 from calabash.kubernetes.server.queues import QueueWriter
 from calabash.kubernetes.server.recording import ClusterRecorder
 from calabash.kubernetes.server.settings import ClusterOrder
@@ -40,6 +41,7 @@ from calabash.operations.home import own_home
 from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.logs import LOG_FILE
+from calabash.operations.notifying import notifying
 from calabash.operations.permission import Permission
 from calabash.operations.serving import Listener, Server
 from calabash.operations.sockets import listening
@@ -171,6 +173,16 @@ class ClusterProgram:
             queues=cluster.queues,
             settle=lambda: None,  # what pods hold is told by the API server, without being asked
             traces=cluster.traces,
+            notices=notifying(
+                order.settings.notifications,
+                stack,
+                store=store,
+                permission=permission,
+                tenancy=tenancy,
+                tokens=tokens,
+                waiting=lambda: waiting_pods(cluster),
+                clock=clock,
+            ),
         )
         if order.usage_port:
             usage = UsageProgram(

@@ -10,14 +10,16 @@ import msgspec
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError, Reason
 from calabash.operations.limits import Kept, Limits
+from calabash.operations.notice_settings import NotificationSettings
 
 
 class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The file: sections ``[user]``, ``[journal]`` and ``[console]`` of ``pool.toml``."""
+    """The file: sections ``[user]``, ``[journal]``, ``[console]`` and ``[notifications]`` of ``pool.toml``."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
     console: ConsoleSettings = ConsoleSettings()
+    notifications: NotificationSettings = NotificationSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

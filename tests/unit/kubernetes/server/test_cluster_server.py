@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from tests.receiver import receiving
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import OFF, SYSTEM, ServedCluster
 
@@ -17,6 +20,7 @@ from calabash.api.routes import ROUTES
 from calabash.kubernetes.server.run import ClusterProgram
 from calabash.kubernetes.server.settings import ClusterOrder, ClusterSettings
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.notice_settings import NotificationSettings
 from calabash.seams.kube.objects import POD
 from calabash.seams.kube.resources import GPU_NODE, QUEUE, TENANT
 from calabash.server.web.pages import PAGES
@@ -211,6 +215,26 @@ def test_an_operator_drains_a_device_and_puts_it_back(cluster: ServedCluster) ->
         cluster.admin.post("/v1/devices/3/drain", {"evict": True})
 
 
+def test_a_tenant_is_told_of_its_pod_that_waits(tmp_path: Path) -> None:
+    world = ServedCluster(tmp_path)
+    told = NotificationSettings(allow=["127.0.0.1"], waiting_minutes=1e-6)
+    world.start(msgspec.structs.replace(OFF, notifications=told))
+    try:
+        with receiving() as receiver:
+            ann, _ = two_tenants(world)
+            waiting = world.pod("more", "vision-ns", waits="it waits")
+            until(lambda: len(world.admin.items("/v1/allocations")) == 3, "the waiting pod to be seen")
+            world.admin.put("/v1/members", {"user": "ann", "tenant": "vision", "role": "tenant-admin"})
+            status, made = world.ask(ann, "PUT", "/v1/notifications/hook", {"webhook": receiver.url})
+            assert (status, made["tenant"]) == (200, "vision")
+            until(lambda: receiver.taken, "the notice")
+            (told_of,) = [json.loads(body) for _, body in receiver.taken]
+            assert (told_of["type"], told_of["data"]["tenant"]) == ("waiting-long", "vision")
+            assert told_of["data"]["about"] == waiting.metadata.uid
+    finally:
+        world.stop()
+
+
 def test_every_route_is_answered_or_refused_with_what_to_do_instead(cluster: ServedCluster) -> None:
     token = cluster.admin.post("/v1/tokens", {"note": "all"})["secret"]
     unserved = set()
@@ -224,7 +248,9 @@ def test_every_route_is_answered_or_refused_with_what_to_do_instead(cluster: Ser
             assert answer["hint"], known.name
             unserved.add(known.path.split("/")[2])
     assert {"allocations", "mig", "simulator", "shutdown", "scenario"} <= unserved
-    assert unserved.isdisjoint({"tenants", "users", "tokens", "usage", "quota", "me", "audit", "overview", "queues"})
+    assert unserved.isdisjoint(
+        {"tenants", "users", "tokens", "usage", "quota", "me", "audit", "overview", "queues", "notifications"}
+    )
 
 
 def test_what_happens_to_pods_is_in_the_journal_and_who_changed_what_in_the_audit_log(cluster: ServedCluster) -> None:
