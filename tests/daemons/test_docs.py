@@ -19,6 +19,7 @@ PAGES: dict[str, dict[str, int]] = {
     "docs/tutorial/first-slice.md": {"calabash run --memory 200GiB -- true": 5},
     "docs/tutorial/three-teams.md": {},
     "docs/how-to/test-your-platform-without-gpus.md": {},
+    "docs/how-to/back-up-the-pool.md": {},
     "docs/how-to/failed-cards.md": {},
     "docs/how-to/mig-layouts.md": {},
     "docs/how-to/mps.md": {},

@@ -39,6 +39,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "quota": ("tenant:quota", "Show and set what tenants are promised and have."),
     "notify": ("notify:notify", "Say who is told of what: by webhooks and by mail."),
     "audit": ("audit:audit", "Show who did what from where, and check that nobody has changed it."),
+    "backup": ("backup:backup", "Keep the pool's database in a file."),
+    "restore": ("backup:restore", "Put a backup in the place of the pool's database."),
     "usage": ("usage:usage", "Show what was used, in hours of devices."),
     "tariff": ("tariff:tariff", "Set and show what an hour costs."),
     "invoice": ("invoice:invoice", "Draft, issue, show and take back invoices."),
@@ -62,6 +64,8 @@ _HERE_ONLY = {
     "run": "log in there, or use its cards from here: calabash run --remote",
     "up": "start the pool on its machine",
     "down": "stop the pool on its machine",
+    "backup": "write one on the pool's machine",
+    "restore": "restore on the pool's machine",
     "login-link": "make one on the pool's machine, or use `calabash login` here",
     "vm": "machines that get cards run on the pool's machine",
 }

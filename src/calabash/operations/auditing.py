@@ -134,10 +134,7 @@ class AuditTrail:
             head = AuditHead(id=chain[-1].id, seal=chain[-1].seal)
         self._table.add(chain)
         if chain:
-            temporary = self._home / f".{HEAD_FILE}"
-            temporary.write_text(f"{head.id} {head.seal}\n")
-            temporary.chmod(0o600)
-            temporary.rename(self._home / HEAD_FILE)
+            write_head(self._home, head)
 
     def _head(self) -> AuditHead | None:
         try:
@@ -145,6 +142,14 @@ class AuditTrail:
             return AuditHead(id=int(number), seal=seal)
         except (OSError, ValueError):
             return None
+
+
+def write_head(home: Path, head: AuditHead) -> None:
+    """Keep the last line of the log beside the key."""
+    temporary = home / f".{HEAD_FILE}"
+    temporary.write_text(f"{head.id} {head.seal}\n")
+    temporary.chmod(0o600)
+    temporary.rename(home / HEAD_FILE)
 
 
 def _key(path: Path) -> bytes:

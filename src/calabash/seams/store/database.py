@@ -52,6 +52,18 @@ class Database:
         except DBAPIError as error:
             raise translated(error, self.url) from error
 
+    @contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads, everything as of one moment."""
+        wanted = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {_READS: True}
+        try:
+            with self.engine.connect() as connection:
+                connection = connection.execution_options(**wanted)  # noqa: PLW2901
+                with connection.begin():
+                    yield connection
+        except DBAPIError as error:
+            raise translated(error, self.url) from error
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -102,16 +114,15 @@ class Database:
 
     def migrate(self, revision: str = "head") -> None:
         """Apply the missing revisions up to that one; all or nothing."""
-        # Alembic takes a third of a second to import and is needed only here.
-        from alembic import command  # noqa: PLC0415
-        from alembic.config import Config  # noqa: PLC0415
-
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-        config.set_main_option("path_separator", "os")
         with self.transaction() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+            _upgrade(connection, revision)
+
+    def make(self, connection: sa.Connection, schema: int) -> None:
+        """The tables of that schema in an empty database, as a part of a transaction."""
+        if schema == tables.SCHEMA_VERSION:
+            tables.create(connection)
+        else:
+            _upgrade(connection, f"{schema:04}")
 
     def check_writable(self) -> None:
         """Prove by a committed write that grants could be journalled."""
@@ -146,6 +157,18 @@ def _engine(url: str) -> sa.Engine:
     raise CalabashError(
         f"database kind {backend!r} is not supported", hint="write sqlite:///PATH or postgresql://USER@HOST/NAME"
     )
+
+
+def _upgrade(connection: sa.Connection, revision: str) -> None:
+    # Alembic takes a third of a second to import and is needed only here.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def _begin(connection: sa.Connection) -> None:
