@@ -116,7 +116,7 @@ class Namespaces:
         assert self._warden.stdin is not None
         self._warden.stdin.close()
         try:
-            self._warden.wait(30)
+            self._warden.wait(180)
         finally:
             assert self._warden.stdout is not None
             self._warden.stdout.close()

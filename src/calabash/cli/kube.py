@@ -94,7 +94,7 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int) -> None:
     "settings_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Settings in TOML: sections [console], [user] and [journal] of pool.toml.",
+    help="Settings in TOML: sections [console], [user], [journal] and [notifications] of pool.toml.",
 )
 @click.option(
     "--console", default="", metavar="HOST:PORT", help="Where to serve the console and the API over TCP; off: nowhere."

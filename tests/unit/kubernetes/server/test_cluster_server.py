@@ -199,6 +199,21 @@ def test_queues_that_are_no_tenants_are_objects_too(cluster: ServedCluster) -> N
         cluster.admin.put("/v1/queues/vision.default", {"deserved": 9})
 
 
+def test_whoever_wants_to_know_is_told_that_a_device_has_failed(tmp_path: Path) -> None:
+    world = ServedCluster(tmp_path)
+    with receiving() as receiver:
+        world.start(ClusterSettings(console=OFF.console, notifications=NotificationSettings(allow=["127.0.0.0/8"])))
+        try:
+            world.admin.put("/v1/notifications/hook", {"webhook": receiver.url, "kinds": ["device-failed"]})
+            world.running("first", "team")
+            until(lambda: world.admin.get("/v1/events")["items"], "what happens to be looked at")
+            world.devices("b", health="lost")
+            until(lambda: receiver.taken, "the notice", timeout_s=60)
+            assert b"of node b is lost" in receiver.taken[0][1]
+        finally:
+            world.stop()
+
+
 def test_an_operator_drains_a_device_and_puts_it_back(cluster: ServedCluster) -> None:
     cluster.admin.put("/v1/tenants/vision", {})
     token = cluster.member("ann", "vision")
