@@ -12,10 +12,11 @@ REMOTE_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(R
 REMOTE_HEADERS := $(wildcard $(REMOTE_DIR)/*/*.h)
 
 $(REMOTE_STAMP): $(REMOTE_DIR)/calls.txt $(REMOTE_DIR)/spec.py $(REMOTE_DIR)/generate.py $(REMOTE_DIR)/nvml.txt \
-		$(REMOTE_DIR)/nvml_generate.py $(API_STAMP)
+		$(REMOTE_DIR)/nvml_generate.py $(REMOTE_DIR)/span_generate.py $(API_STAMP)
 	@mkdir -p $(@D)
 	$(PYTHON) $(REMOTE_DIR)/nvml_generate.py $(REMOTE_BUILD)
 	$(PYTHON) $(REMOTE_DIR)/generate.py $(REMOTE_BUILD)
+	$(PYTHON) $(REMOTE_DIR)/span_generate.py $(REMOTE_BUILD)
 
 $(REMOTE_BUILD)/%.o: $(REMOTE_DIR)/%.c $(REMOTE_HEADERS) $(REMOTE_DIR)/part.mk $(REMOTE_STAMP)
 	@mkdir -p $(@D)
@@ -59,4 +60,39 @@ $(REMOTE_OUT)/calabash-enclose: $(REMOTE_DIR)/enclose/main.c $(REMOTE_DIR)/part.
 $(REMOTE_OUT)/lib%.so: $(REMOTE_OUT)/lib%.so.1
 	ln -sf $(<F) $@
 
+# A program of several servers has a library that shares its calls out, and of the client's a copy for each.
+SPAN_OUT := $(REMOTE_OUT)/span
+SPAN_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/$(1)/*.c))
+SPAN_LINK = $(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -o $@.new
+
+$(REMOTE_BUILD)/session_%.map: $(API_BUILD)/sim_%.map
+	sed '0,/^global:/s//global:\n    cb_session_port;/' $< >$@
+
+$(SPAN_OUT)/libcuda-session.so: $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) $(REMOTE_BUILD)/session_cuda.map
+	@mkdir -p $(@D)
+	$(SPAN_LINK) -Wl,--version-script=$(filter %.map,$^) $(filter %.o,$^) $(OPENSSL_LIBS)
+	@mv -f $@.new $@
+
+$(SPAN_OUT)/libnvidia-ml-session.so: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) \
+		$(REMOTE_BUILD)/session_nvml.map
+	@mkdir -p $(@D)
+	$(SPAN_LINK) -Wl,--version-script=$(filter %.map,$^) $(sort $(filter %.o,$^)) $(OPENSSL_LIBS)
+	@mv -f $@.new $@
+
+$(SPAN_OUT)/libcuda.so.1: $(call SPAN_OBJECTS,span) $(REMOTE_BUILD)/remote_span.o $(REMOTE_BUILD)/wire/span.o $(API_ERRORS) \
+		$(API_BUILD)/cuda_resolve.o $(API_SIM_CUDA_MAP)
+	@mkdir -p $(@D)
+	$(SPAN_LINK) -Wl,--version-script=$(API_SIM_CUDA_MAP) $(filter %.o,$^) -ldl
+	@mv -f $@.new $@
+
+$(SPAN_OUT)/libnvidia-ml.so.1: $(call SPAN_OBJECTS,span_nvml) $(REMOTE_BUILD)/remote_span_nvml.o $(REMOTE_BUILD)/span/session.o \
+		$(REMOTE_BUILD)/nvml/errors.o $(API_SIM_NVML_MAP)
+	@mkdir -p $(@D)
+	$(SPAN_LINK) -Wl,--version-script=$(API_SIM_NVML_MAP) $(filter %.o,$^) -ldl
+	@mv -f $@.new $@
+
+$(SPAN_OUT)/lib%.so: $(SPAN_OUT)/lib%.so.1
+	ln -sf $(<F) $@
+
+TARGETS += $(SPAN_OUT)/libcuda.so $(SPAN_OUT)/libnvidia-ml.so $(SPAN_OUT)/libcuda-session.so $(SPAN_OUT)/libnvidia-ml-session.so
 TARGETS += $(REMOTE_OUT)/libcuda.so $(REMOTE_OUT)/libnvidia-ml.so $(REMOTE_OUT)/calabash-worker $(REMOTE_OUT)/calabash-enclose

@@ -30,10 +30,12 @@ def program(name: str) -> Path:
 class CudaNode:
     """A node of the test's own, and processes on it."""
 
+    seed = 1
+
     def __init__(self, state: Path, gpus: str) -> None:
         self.state = state
         self._started: list[subprocess.Popen[str]] = []
-        made = simctl("create", state, "--gpus", gpus, "--seed", 1)
+        made = simctl("create", state, "--gpus", gpus, "--seed", self.seed)
         assert made.returncode == 0, made.stderr
 
     def environment(self, **extra: str) -> dict[str, str]:

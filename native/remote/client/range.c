@@ -1,6 +1,7 @@
 #include "remote/client/range.h"
 
 #include "remote/client/current.h"
+#include "remote/wire/span.h"
 
 static struct {
     pthread_rwlock_t lock;
@@ -37,6 +38,8 @@ static bool make_room(void)
 bool cb_range_add(uint64_t address, uint64_t bytes, enum cb_memory memory, unsigned int flags)
 {
     const struct cb_context *c = cb_context_current();
+    if (!cb_memory_is_host(memory) && !cb_span_holds(address, bytes))
+        return false; /* it may be another session's */
     struct cb_range r = {.address = address, .bytes = bytes, .memory = memory, .flags = flags};
     if (c) {
         r.context = (CUcontext)(uintptr_t)c->id;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 enum cb_purpose cb_session_purpose;
+const char *cb_session_where;
 
 static void in_child(void)
 {
@@ -30,13 +31,17 @@ static void at_end(void)
     pthread_mutex_unlock(&cb_line.lock);
 }
 
+#define CB_NAME(name) name,
 static void put_environment(struct cb_call *c)
 {
-#define PUT(name)                         \
-    cb_put_word(c, getenv(name) != NULL); \
-    cb_put_string(c, getenv(name) ? getenv(name) : "");
-    CB_ENVIRONMENT(PUT)
-#undef PUT
+    static const char *const names[] = {CB_ENVIRONMENT(CB_NAME)};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        /* Of a span, devices are chosen where all of them are known. */
+        bool chosen_elsewhere = cb_span_member && strcmp(names[i], CB_VISIBLE_DEVICES) == 0;
+        const char *value = chosen_elsewhere ? NULL : getenv(names[i]);
+        cb_put_word(c, value != NULL);
+        cb_put_string(c, value ? value : "");
+    }
 }
 
 static CUresult hello(void)
@@ -48,6 +53,7 @@ static CUresult hello(void)
     cb_put_word(&c, CB_OPS_SUM);
     put_environment(&c);
     cb_put_word(&c, cb_session_purpose);
+    cb_put_word(&c, cb_span_member);
     CUresult result = cb_call_ask(&c);
     if (result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) {
         unsigned long long version = cb_take_word(&c), table = cb_take_word(&c);
@@ -67,7 +73,7 @@ bool cb_session_open(void)
     static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
     static bool prepared;
     char why[256];
-    const char *where = getenv("CALABASH_REMOTE");
+    const char *where = cb_session_where ? cb_session_where : getenv("CALABASH_REMOTE");
     pthread_mutex_lock(&opening);
     bool ok = cb_line.state == CB_OPEN;
     static bool told;

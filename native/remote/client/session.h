@@ -6,6 +6,7 @@
 
 /* Of the session, before it is opened. */
 extern enum cb_purpose cb_session_purpose;
+extern const char *cb_session_where; /* NULL: as CALABASH_REMOTE says */
 
 /* Connect, once. False when there is no worker; why has been said. */
 bool cb_session_open(void);

@@ -2,10 +2,9 @@
 #ifndef CALABASH_REMOTE_ARENA_H
 #define CALABASH_REMOTE_ARENA_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "remote/wire/span.h"
 
-#define CB_ARENA_BASE  0x200000000000ull
+#define CB_ARENA_BASE  (0x200000000000ull + ((uint64_t)cb_span_member << 40))
 #define CB_ARENA_BYTES (1ull << 40)
 #define CB_TWINS_MAX   4096u
 #define CB_CHANGES_MAX (512u << 10) /* of memory that both have, in one frame */

@@ -1,12 +1,12 @@
 /*
  * Numbers of objects. A program holds them as its handles: no address looks like one, so a handle that is used as a
- * pointer fails at once. Streams have three more: the default ones of CUDA, which are no objects.
+ * pointer fails at once. One that is another session's of a span is none. Streams have three more: the default ones of CUDA,
+ * which are no objects.
  */
 #ifndef CALABASH_REMOTE_OBJECTS_H
 #define CALABASH_REMOTE_OBJECTS_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "remote/wire/span.h"
 
 enum cb_kind {
     CB_KIND_NONE,
@@ -37,12 +37,12 @@ enum cb_kind {
 
 static inline uint64_t cb_object_id(enum cb_kind kind, uint32_t number)
 {
-    return CB_OBJECT_TAG << 48 | (uint64_t)kind << 40 | number;
+    return CB_OBJECT_TAG << 48 | (uint64_t)kind << 40 | (uint64_t)cb_span_member << 32 | number;
 }
 
 static inline bool cb_object_is(uint64_t id, enum cb_kind kind)
 {
-    return id >> 40 == (CB_OBJECT_TAG << 8 | kind) && (id & 0xffffffffffull) >> 32 == 0;
+    return id >> 32 == (CB_OBJECT_TAG << 16 | (uint64_t)kind << 8 | cb_span_member);
 }
 
 static inline uint32_t cb_object_number(uint64_t id)

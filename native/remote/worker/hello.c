@@ -2,6 +2,7 @@
 #include "remote/wire/device.h"
 #include "remote/worker/environment.h"
 #include "remote/worker/generated.h"
+#include "remote/worker/span.h"
 
 #include <stdio.h>
 
@@ -53,8 +54,10 @@ CUresult cb_on_HELLO(struct cb_request *q)
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
     cb_take_environment(q);
-    uint64_t purpose = cb_take_word(q);
-    if (!cb_taken(q)) return CB_MALFORMED;
+    uint64_t purpose = cb_take_word(q), member = cb_take_word(q);
+    if (!cb_taken(q) || member > CB_SPAN_MAX) return CB_MALFORMED;
+    cb_span_member = (uint8_t)member;
+    if (member && purpose == CB_FOR_CUDA) cb_span_keep_apart();
     CUresult result = purpose == CB_FOR_CUDA ? CB_CALL(cuInit)(0) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && purpose == CB_FOR_CUDA) result = CB_CALL(cuDriverGetVersion)(&driver);
     if (result == CUDA_SUCCESS && purpose == CB_FOR_CUDA) result = CB_CALL(cuDeviceGetCount)(&devices);

@@ -167,11 +167,22 @@ def sessions(names: tuple[str, ...], fmt: str) -> None:
 @click.option("--wait", default="0", metavar="TIME", help="Wait so long for room. Default: do not wait.")
 @_filters
 @click.option("--server", "names", multiple=True, metavar="NAME", help="This server.")
+@click.option(
+    "--span", is_flag=True, help="Of several servers, where one has too few; prints all leases, joined by commas."
+)
 def reserve(
-    *, gpus: int, memory: str | None, cores: str, idle: str, wait: str, filters: tuple[str, ...], names: tuple[str, ...]
+    *,
+    gpus: int,
+    memory: str | None,
+    cores: str,
+    idle: str,
+    wait: str,
+    filters: tuple[str, ...],
+    names: tuple[str, ...],
+    span: bool,
 ) -> None:
     """Keep cards for several programs: `calabash run --remote --lease ID -- PROGRAM` uses them."""
-    from calabash.cli.remoterun import leased  # noqa: PLC0415
+    from calabash.cli.remoterun import keep, leases  # noqa: PLC0415
 
     idle_s = parse_duration_s(idle)
     if idle_s < 1:
@@ -185,9 +196,9 @@ def reserve(
         "idle_s": idle_s,
         "command": ["(reserved)"],
     }
-    server, granted = leased(order, names)
-    account().keep_key(server, granted["id"], granted["key"], granted["grace_s"])
-    click.echo(granted["id"])
+    granted = leases(order, names, span=span)
+    keep(granted)
+    click.echo(",".join(grant["id"] for _, grant in granted))
 
 
 @remote.command()
@@ -195,7 +206,7 @@ def reserve(
 def release(ids: tuple[str, ...]) -> None:
     """Give reservations or runs back; programs that use them lose their cards."""
     kept = account()
-    for wanted in ids:
+    for wanted in (one for several in ids for one in several.split(",")):
         meant = [lease for lease in _leases(()) if lease["id"].startswith(wanted)] if wanted else []
         if len(meant) != 1:
             raise CalabashError(

@@ -20,9 +20,12 @@ from calabash.remote.choice import rank
 from calabash.remote.filters import parse_filters
 from calabash.remote.keeper import keep_for_this_process
 from calabash.remote.shapes import LeaseOrder, ServerView
+from calabash.remote.span import SpanSeeker, give_back
 from calabash.seams.gpu.library import shim_library
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from calabash.remote.contact import ServerContact
 
 _ANSWER_S = 30.0
@@ -49,28 +52,52 @@ def start_remote(
     span: bool,
 ) -> NoReturn:
     """Become ``command`` on cards of another machine. Raises CalabashError when there are none."""
-    if span:
-        raise CalabashError(
-            "cards of several servers cannot be joined in one run: a program has one session, with one server",
-            reason=Reason.UNSUPPORTED,
-            hint="leave --span out: all cards of a run come from one server",
-        )
     if lease:
-        server, lease_id, grace_s = _reserved(given, lease, servers, filters)
-        path = account().key_file(lease_id)
+        held = [_reserved(given, one, servers, filters) for one in lease.split(",")]
     else:
-        server, granted = leased({**_order(given, command), "filters": list(filters)}, servers)
-        lease_id, grace_s = granted["id"], granted["grace_s"]
-        for text in granted["warnings"]:
+        held = keep(leases({**_order(given, command), "filters": list(filters)}, servers, span=span))
+    for server, lease_id, grace_s in held:
+        keep_for_this_process(account(), server, lease_id, grace_s, own=not lease)
+    become_with_worker(command, _environment([account().key_file(lease_id) for _, lease_id, _ in held]))
+
+
+def keep(granted: Sequence[tuple[ServerContact, Any]]) -> list[tuple[ServerContact, str, float]]:
+    """The leases as the program is to hold them; when a key cannot be kept, none is."""
+    try:
+        for server, grant in granted:
+            account().keep_key(server, grant["id"], grant["key"], grant["grace_s"])
+    except BaseException:
+        give_back(granted)
+        for _, grant in granted:
+            account().forget_key(grant["id"])
+        raise
+    for _, grant in granted:
+        for text in grant["warnings"]:
             say(f"warning: {text}")
-        try:
-            path = account().keep_key(server, lease_id, granted["key"], grace_s)
-        except BaseException:
-            server.call("DELETE", f"/v1/leases/{lease_id}")
-            raise
-    keep_for_this_process(account(), server, lease_id, grace_s, own=not lease)
+    return [(server, grant["id"], grant["grace_s"]) for server, grant in granted]
+
+
+def _environment(keys: Sequence[Path]) -> dict[str, str]:
+    """Where a program finds its driver, and that its cards: a library that joins sessions only where there are several."""
     libraries = shim_library().parent.parent / "remote"
-    become_with_worker(command, {"LD_LIBRARY_PATH": str(libraries), "CALABASH_REMOTE": f"file:{path}"})
+    where = [f"file:{path}" for path in keys]
+    if len(where) == 1:
+        return {"LD_LIBRARY_PATH": str(libraries), "CALABASH_REMOTE": where[0]}
+    return {"LD_LIBRARY_PATH": str(libraries / "span"), "CALABASH_REMOTE": "span:" + "\n".join(where)}
+
+
+def leases(order: Mapping[str, Any], names: Sequence[str], *, span: bool) -> Sequence[tuple[ServerContact, Any]]:
+    """Leases for what is ordered, with their servers: one, or with ``span`` as few as there must be."""
+    if not span:
+        return [leased(order, names)]
+    wanted = msgspec.convert(order, LeaseOrder)
+    parse_filters(wanted.filters)
+    servers = account().servers(*names)
+
+    def look() -> list[tuple[ServerContact, ServerView]]:
+        return [(server, msgspec.convert(view, ServerView)) for server, view in views(servers)]
+
+    return SpanSeeker(look=look, no_room=frozenset(_NO_ROOM | {Reason.QUEUE_OVER_LIMIT})).seek(wanted)
 
 
 def leased(order: Mapping[str, Any], names: Sequence[str]) -> tuple[ServerContact, Any]:

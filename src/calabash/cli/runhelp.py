@@ -34,7 +34,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--server", "servers", multiple=True, metavar="NAME", help="With --remote: of this server; repeat for several."
 )
 @click.option("--lease", default="", metavar="ID", help="With --remote: on what `calabash remote reserve` keeps.")
-@click.option("--span", is_flag=True, help="With --remote: on cards of several servers.")
+@click.option("--span", is_flag=True, help="With --remote: on cards of several servers, where one has too few.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND on a slice of a GPU and end with its exit code.

@@ -1,0 +1,22 @@
+/* NVML of a span: the devices of all servers, in the order of the sessions. */
+#ifndef CALABASH_REMOTE_SPAN_NVML_H
+#define CALABASH_REMOTE_SPAN_NVML_H
+
+#include "remote/span/session.h"
+
+#include "api/nvml_api.h"
+
+#define SPAN_NVML(session, name) ((cb_fn_##name)span_nvml_function(session, CB_NVML_##name))
+
+extern unsigned int span_nvml_users; /* how often it was begun and not ended */
+
+void *span_nvml_function(const struct span_session *s, int function);
+/* NULL: there is none. */
+const struct span_session *span_nvml_first(void);
+const struct span_session *span_nvml_of(nvmlDevice_t device);
+unsigned int span_nvml_devices(const struct span_session *s);
+/* A device as its session knows it, and as the program does. */
+nvmlDevice_t span_nvml_inner(nvmlDevice_t device);
+nvmlDevice_t span_nvml_outer(const struct span_session *s, nvmlDevice_t device);
+
+#endif

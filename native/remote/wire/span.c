@@ -1,0 +1,3 @@
+#include "remote/wire/span.h"
+
+uint8_t cb_span_member;

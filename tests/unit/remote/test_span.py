@@ -1,0 +1,206 @@
+"""Leases of several servers for one run: as few servers as can be, and all leases or none."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.remote.choice import divide
+from calabash.remote.shapes import LeaseOrder, RemoteCard, ServerView
+from calabash.remote.span import SpanSeeker, give_back
+
+GIB = 1024
+NO_ROOM = frozenset({Reason.NO_CAPACITY, Reason.TOO_LARGE, Reason.QUEUE_OVER_LIMIT})
+
+
+def card(number: int, *, free_gib: int = 40, model: str = "A100") -> RemoteCard:
+    return RemoteCard(
+        uuid=f"GPU-{number}",
+        index=number,
+        model=model,
+        memory_mib=40 * GIB,
+        memory_free_mib=free_gib * GIB,
+        memory_used_mib=0,
+        cores_free_percent=100 if free_gib == 40 else 0,
+        utilization_percent=0,
+        compute_capability="8.0",
+        health="healthy",
+        leases=[],
+    )
+
+
+def view(name: str, cards: Sequence[RemoteCard], *, draining: bool = False) -> ServerView:
+    return ServerView(
+        name=name, version="1", pid=1, driver="580", draining=draining, grace_s=60, leases=0, cards=list(cards)
+    )
+
+
+def free(name: str, count: int) -> ServerView:
+    return view(name, [card(number) for number in range(count)])
+
+
+@dataclass
+class MemoryServer:
+    """Grants whole cards while there are some; ``fails`` gives what is answered instead, in turn."""
+
+    name: str
+    cards: int
+    fails: Iterator[Reason | None] = field(default_factory=lambda: iter(()))
+    held: dict[str, int] = field(default_factory=dict)
+    waited: list[float] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    made: int = 0
+
+    @property
+    def certificate(self) -> str:
+        return self.name
+
+    def view(self) -> ServerView:
+        with self.lock:
+            left = self.cards - sum(self.held.values())
+            return view(self.name, [card(n, free_gib=40 if n < left else 0) for n in range(self.cards)])
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        with self.lock:
+            if method == "DELETE":
+                del self.held[path.rpartition("/")[2]]
+                return {}
+            self.waited.append(body["wait_s"])
+            failure = next(self.fails, None)
+            if failure or sum(self.held.values()) + body["gpus"] > self.cards:
+                raise CalabashError(f"{self.name} has no room", reason=failure or Reason.NO_CAPACITY)
+            self.made += 1
+            name = f"{self.name}-{self.made}"
+            self.held[name] = body["gpus"]
+            return {"id": name}
+
+
+def seeker(servers: Sequence[MemoryServer]) -> SpanSeeker:
+    now = [0.0]
+
+    def sleep(pause_s: float) -> None:
+        now[0] += pause_s
+
+    return SpanSeeker(
+        look=lambda: [(server, server.view()) for server in servers],
+        no_room=NO_ROOM,
+        clock=lambda: now[0],
+        sleep=sleep,
+        chance=random.Random(1),
+    )
+
+
+def test_one_server_is_taken_where_one_is_enough_and_it_leaves_least_behind() -> None:
+    assert divide([free("a", 8), free("b", 2), free("c", 4)], LeaseOrder(gpus=2)) == [(1, 2)]
+
+
+def test_otherwise_as_few_as_can_be_and_the_smallest_for_what_is_left() -> None:
+    assert divide([free("a", 2), free("b", 3), free("c", 1)], LeaseOrder(gpus=4)) == [(1, 3), (2, 1)]
+
+
+def test_a_filter_holds_for_the_cards_of_every_server() -> None:
+    mixed = [view("a", [card(0), card(1, model="T4")]), view("b", [card(0), card(1, model="T4")])]
+    assert divide(mixed, LeaseOrder(gpus=2, filters=["model~a100,memory>=30GiB"])) == [(0, 1), (1, 1)]
+    with pytest.raises(CalabashError, match="together have 2 such cards, 3 wanted") as refused:
+        divide(mixed, LeaseOrder(gpus=3, filters=["model~a100"]))
+    assert refused.value.reason is Reason.SELECTOR_MISMATCH
+
+
+def test_what_is_held_and_what_is_drained_is_not_counted_as_free() -> None:
+    servers = [view("a", [card(0), card(1, free_gib=0)]), view("b", [card(0)]), view("c", [card(0)], draining=True)]
+    assert divide(servers, LeaseOrder(gpus=2)) == [(0, 1), (1, 1)]
+    with pytest.raises(CalabashError, match="2 of 3 such cards of 3 servers are free, 3 wanted") as refused:
+        divide(servers, LeaseOrder(gpus=3))
+    assert refused.value.reason is Reason.NO_CAPACITY
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(1, 12))
+def test_a_division_is_exact_and_needs_no_more_servers_than_any_other(sizes: list[int], wanted: int) -> None:
+    views = [free(str(number), size) for number, size in enumerate(sizes)]
+    if sum(sizes) < wanted:
+        with pytest.raises(CalabashError):
+            divide(views, LeaseOrder(gpus=wanted))
+        return
+    parts = divide(views, LeaseOrder(gpus=wanted))
+    assert sum(gpus for _, gpus in parts) == wanted
+    assert len({number for number, _ in parts}) == len(parts)
+    assert all(0 < gpus <= sizes[number] for number, gpus in parts)
+    largest = sorted(sizes, reverse=True)
+    assert sum(largest[: len(parts) - 1]) < wanted
+
+
+REFUSALS = st.lists(st.sampled_from([None, *sorted(NO_ROOM), Reason.POOL_DOWN, Reason.NOT_PERMITTED]), max_size=4)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), REFUSALS), min_size=1, max_size=4),
+    st.integers(1, 8),
+    st.sampled_from([0, 30]),
+)
+def test_whatever_servers_answer_all_cards_are_held_or_none(
+    said: list[tuple[int, list[Reason | None]]], gpus: int, wait_s: float
+) -> None:
+    servers = [MemoryServer(str(n), cards, iter(refusals)) for n, (cards, refusals) in enumerate(said)]
+    try:
+        granted = seeker(servers).seek(LeaseOrder(gpus=gpus, wait_s=wait_s))
+    except CalabashError:
+        assert [server.held for server in servers] == [{} for _ in servers]
+        return
+    finally:
+        assert not any(wait for server in servers for wait in server.waited)  # nobody waits while it holds
+    assert sum(sum(server.held.values()) for server in servers) == gpus
+    assert sorted(grant["id"] for _, grant in granted) == sorted(name for server in servers for name in server.held)
+    give_back(granted)
+    assert [server.held for server in servers] == [{} for _ in servers]
+
+
+def test_an_interrupt_between_two_leases_gives_back_the_first() -> None:
+    class Interrupted(MemoryServer):
+        def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+            raise KeyboardInterrupt
+
+    first, second = MemoryServer("a", 1), Interrupted("b", 1)
+    with pytest.raises(KeyboardInterrupt):
+        seeker([first, second]).seek(LeaseOrder(gpus=2))
+    assert first.held == {}
+    assert first.made == 1
+
+
+def test_a_server_that_gives_less_than_it_shows_is_asked_for_less() -> None:
+    small, large = MemoryServer("a", 3, iter([Reason.TOO_LARGE])), MemoryServer("b", 2)
+    granted = seeker([small, large]).seek(LeaseOrder(gpus=3))
+    assert sum(small.held.values()) + sum(large.held.values()) == 3
+    assert len(granted) == 2
+
+
+def test_many_who_want_the_same_cards_all_get_them_in_turn() -> None:
+    servers = [MemoryServer(name, 2) for name in "abc"]
+    had: list[int] = []
+
+    def client(number: int) -> None:
+        given_to = SpanSeeker(
+            look=lambda: [(server, server.view()) for server in servers],
+            no_room=NO_ROOM,
+            sleep=lambda _: None,
+            clock=lambda: 0.0,
+            chance=random.Random(number),
+        )
+        granted = given_to.seek(LeaseOrder(gpus=5, wait_s=60))
+        had.append(number)
+        give_back(granted)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert sorted(had) == list(range(6))
+    assert [server.held for server in servers] == [{}, {}, {}]
