@@ -56,8 +56,9 @@ CUresult cb_on_HELLO(struct cb_request *q)
     cb_take_environment(q);
     uint64_t purpose = cb_take_word(q), member = cb_take_word(q);
     if (!cb_taken(q) || member > CB_SPAN_MAX) return CB_MALFORMED;
+    if (cb_span_member && member != cb_span_member) return CB_MALFORMED;
+    if (member != cb_span_member && purpose == CB_FOR_CUDA) cb_span_keep_apart((uint8_t)member);
     cb_span_member = (uint8_t)member;
-    if (member && purpose == CB_FOR_CUDA) cb_span_keep_apart();
     CUresult result = purpose == CB_FOR_CUDA ? CB_CALL(cuInit)(0) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && purpose == CB_FOR_CUDA) result = CB_CALL(cuDriverGetVersion)(&driver);
     if (result == CUDA_SUCCESS && purpose == CB_FOR_CUDA) result = CB_CALL(cuDeviceGetCount)(&devices);

@@ -47,8 +47,9 @@ static void take_between(uint64_t from, uint64_t to)
     }
 }
 
-void cb_span_keep_apart(void)
+void cb_span_keep_apart(uint8_t member)
 {
+    cb_span_member = member;
     for (uint64_t bytes = 1ull << 43; bytes >= SMALLEST; bytes /= 2)
         take_above(bytes);
     take_between(LOWEST, CB_ARENA_BASE);

@@ -2,6 +2,9 @@
 #ifndef CALABASH_REMOTE_WORKER_SPAN_H
 #define CALABASH_REMOTE_WORKER_SPAN_H
 
-void cb_span_keep_apart(void);
+#include <stdint.h>
+
+/* As that member of a span. */
+void cb_span_keep_apart(uint8_t member);
 
 #endif
