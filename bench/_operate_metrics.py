@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from bench._report import Report
-from calabash.api import replies
+from calabash.api import replies, tenancy
 from calabash.exporter.catalogue import CATALOGUE
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
 
-DEVICES, SLICES, QUEUES = 1000, 2000, 20
+DEVICES, SLICES, QUEUES, TENANTS = 1000, 2000, 20, 50
 GOAL_MS = 200.0
 REPEATS = 7
 
@@ -55,7 +55,15 @@ class _Pool:
             version="1", pid=1, home="/", node="n", sim="", db="", started_at=1, uptime_s=1, devices=DEVICES,
             allocations=SLICES, pending=0, driver="nvidia", arbiter_pid=1, membership="kernel", serves="every user",
         )  # fmt: skip
+        quota = [
+            tenancy.QuotaView(
+                tenant=f"tenant{n}", project="", queue=f"tenant{n}", guarantee=4, limit=8, allocated=2, borrowed=0, pending=1,
+                budget="5000EUR", spent="1234.50EUR",
+            )
+            for n in range(TENANTS)
+        ]  # fmt: skip
         self._answers = {
+            "/v1/quota": msgspec.json.encode(tenancy.QuotaList(items=quota)),
             "/v1/status": msgspec.json.encode(status),
             "/v1/devices": msgspec.json.encode(replies.DeviceList(items=devices)),
             "/v1/queues": msgspec.json.encode(replies.QueueList(items=queues)),
@@ -86,7 +94,7 @@ def _allocation(index: int) -> replies.AllocationView:
         core_used_percent=27.5, denied=1, throttled_s=12.25,
     )  # fmt: skip
     return replies.AllocationView(
-        id=f"a-{index:012x}", tenant=f"tenant{index % 50}", queue=f"queue{index % QUEUES}", user="ann", uid=1,
+        id=f"a-{index:012x}", tenant=f"tenant{index % TENANTS}", queue=f"queue{index % QUEUES}", user="ann", uid=1,
         command=["python", "train.py"], mode="vgpu", policy="burst", priority=0, gang="", state="running", reason="",
         explanation="", created_at=1, started_at=2, ended_at=None, pids=[index], slices=[part],
     )  # fmt: skip
