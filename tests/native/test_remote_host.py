@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,3 +199,27 @@ def test_words_that_it_does_not_know_are_told(words: list[str]) -> None:
     done = subprocess.run([WORKER, *words], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "usage: calabash-worker" in done.stderr
+
+
+PROFILED = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuProfilerStart() == 201, "there is no context yet"
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+print(cuda.cuProfilerStart(), cuda.cuProfilerStop())
+"""
+
+
+def test_a_program_may_ask_a_profiler_to_look_on(node: RemoteNode) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROFILED],
+        capture_output=True,
+        text=True,
+        env=node.environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "0 0\n"), done.stderr
