@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 
 class Receiver:
@@ -23,7 +25,7 @@ class Receiver:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
+def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """It listens until the context ends."""
     made = Receiver()
 
@@ -39,8 +41,17 @@ def receiving() -> Iterator[Receiver]:
         def log_message(self, *_: object) -> None:
             return
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        made.url = f"http://127.0.0.1:{server.server_address[1]}/hook?key=1"
+    class Server(ThreadingHTTPServer):
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            with suppress(ssl.SSLError, ConnectionError):  # a client that does not trust it hangs up
+                if tls is not None:
+                    request = tls.wrap_socket(request, server_side=True)
+                super().finish_request(request, client_address)
+                if tls is not None:
+                    request.close()
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        made.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}/hook?key=1"
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:

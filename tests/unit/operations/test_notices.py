@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
+from tests.certificates import server_context
 from tests.receiver import Receiver, receiving
 
 from calabash.api.notifications import NotificationOrder
@@ -389,6 +390,31 @@ def test_a_mail_server_that_is_busy_is_tried_again_and_one_that_refuses_is_not(
     box.refuse = "550 nobody"
     assert notices.courier.carry()
     assert (notices.state("team").waiting, notices.state("team").failed) == (0, 1)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_mail_goes_over_tls_to_a_server_that_is_trusted_and_to_no_other(
+    store: Store, tmp_path: Path, trusted: bool
+) -> None:
+    box = Mailbox()
+    context, authority = server_context(tmp_path / "one")
+    _, other = server_context(tmp_path / "two")
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    controller = Controller(box, hostname="127.0.0.1", port=port, tls_context=context, require_starttls=True)
+    controller.start()
+    try:
+        mail = MailSettings(
+            host="127.0.0.1", port=port, sender="pool@example.org", authority=authority if trusted else other
+        )
+        notices = Notices(store, NotificationSettings(mail=mail))
+        notices.book.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
+        notices.post(1)
+        assert notices.courier.carry()
+    finally:
+        controller.stop()
+    assert len(box.mails) == int(trusted)
+    assert (notices.state("team").delivered, notices.state("team").waiting) == ((1, 0) if trusted else (0, 1))
 
 
 def test_mail_without_tls_goes_to_this_machine_alone() -> None:

@@ -7,10 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.certificates import server_context
 from tests.receiver import receiving
 
 from calabash.model.errors import CalabashError, Reason
@@ -125,6 +127,25 @@ def test_a_bad_answer_is_an_error_within_its_time(speak: Callable[[socket.socket
     with _speaking(speak) as url, pytest.raises(CalabashError) as failed:
         client.ask("GET", url)
     assert failed.value.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("name", "trusted", "taken"),
+    [("127.0.0.1", True, True), ("127.0.0.1", False, False), ("elsewhere.org", True, False)],
+)
+def test_a_certificate_has_to_be_signed_by_whom_is_trusted_for_that_very_name(
+    tmp_path: Path, name: str, trusted: bool, taken: bool
+) -> None:
+    context, authority = server_context(tmp_path / "one", name=name)
+    _, other = server_context(tmp_path / "two")
+    client = WebClient(rule=HERE, authority=authority if trusted else other)
+    with receiving(context) as receiver:
+        if taken:
+            assert client.ask("POST", receiver.url, b"x").status == 200
+        else:
+            with pytest.raises(CalabashError, match="is not trusted"):
+                client.ask("POST", receiver.url, b"x")
+    assert len(receiver.taken) == int(taken)
 
 
 @given(st.text(max_size=60))
