@@ -19,9 +19,11 @@ from tests.certificates import server_context
 from tests.receiver import Receiver, receiving
 
 from calabash.api.notifications import NotificationOrder
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.notices import Delivery, Notice, NoticeKind, Notification
-from calabash.model.request import AllocationId
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind
 from calabash.operations.notice_collector import NoticeCollector, WaitingLong
 from calabash.operations.notice_courier import PAUSE_S, PAUSE_S_MAX, Courier
@@ -276,6 +278,45 @@ def test_what_happened_before_anybody_wanted_to_know_is_not_told(notices: Notice
     assert notices.state().waiting == 1
     ((_, _, delivery),) = notices.store.notices.heads(now_s=notices.clock.now_s())
     assert (delivery.notice.kind, delivery.notice.about) == (NoticeKind.DEVICE_FAILED, "GPU-1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [("reclaim", "evicted"), ("drained", "evicted"), ("run_time", "evicted"), ("idle", "returned"),
+     ("budget_spent", "returned"), ("released", ""), ("ended", "")],
+)  # fmt: skip
+def test_a_slice_that_was_taken_back_is_told_to_its_tenant_and_one_that_ended_is_not(
+    notices: Notices, receiver: Receiver, reason: str, kind: str
+) -> None:
+    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.book.put(EVE, "other", None, NotificationOrder(webhook=receiver.url))
+    record = AllocationRecord(
+        id=AllocationId("a1"),
+        state=AllocationState.GRANTED,
+        request=GpuRequest(memory_mib=1, core_percent=1, tenant="vision"),
+        placement=Placement(node=NodeName("here"), mode=ModeName("vgpu"), slices=()),
+        user="ann",
+        uid=1,
+        client_pid=1,
+        client_start_time=1,
+        command=("x",),
+        slot="",
+        created_at=1.0,
+        granted_at=1.0,
+    )
+    notices.store.grant(record)
+    message = "its devices were needed for speech/secret"
+    notices.store.add_events(
+        [{"at": notices.clock.now_s(), "kind": "released", "reason": reason, "allocation": "a1", "message": message}]
+    )
+    notices.collector.round()
+    while notices.courier.carry():
+        pass
+    told = [json.loads(body) for _, body in receiver.taken]
+    assert [(t["type"], t["data"]["tenant"], t["data"]["about"]) for t in told] == (
+        [(kind, "vision", "a1")] if kind else []
+    )
+    assert "secret" not in str(told)
 
 
 def test_requests_that_wait_long_and_tokens_that_expire_are_told_once(notices: Notices, receiver: Receiver) -> None:
