@@ -25,7 +25,7 @@ FIGURES = ("0.1373", "1.9317", "7.7731", "4242.42")
 # What the victim has, by the word that stands for it in a row; the name of the same kind that nobody has.
 REAL = {"tenant": "zqtenant", "project": "zqproject", "user": "zquser", "gang": "zqgang", "queue": "zqqueue"}
 GHOST = {"tenant": "xxtenant", "project": "xxproject", "user": "xxuser", "gang": "xxgang", "queue": "xxqueue"}
-SECRETS = (*REAL.values(), "zqcommand", "zqnote", "zqmail", "zqsubject", *FIGURES)
+SECRETS = (*REAL.values(), "zqnotice", "zqcommand", "zqnote", "zqmail", "zqsubject", *FIGURES)
 
 # Of each route its body and query, about the victim; a path takes its names from the same words.
 Row = tuple[Any, str]
@@ -93,6 +93,15 @@ ROWS: dict[str, Row] = {
     "POST /v1/invoices/{number}/issue": EMPTY,
     "POST /v1/invoices/{number}/void": EMPTY,
     "GET /v1/changes": (None, "after=1"),
+    "GET /v1/jobs": NOTHING,
+    "POST /v1/jobs": ({"command": ["true"], "tenant": "{tenant}", "memory_mib": 16}, ""),
+    "GET /v1/jobs/{id}": NOTHING,
+    "DELETE /v1/jobs/{id}": NOTHING,
+    "GET /v1/notifications": NOTHING,
+    "GET /v1/notifications/{name}": (None, "tenant={tenant}"),
+    "PUT /v1/notifications/{name}": ({"email": "mallory@raiders.example"}, "tenant={tenant}"),
+    "DELETE /v1/notifications/{name}": (None, "tenant={tenant}"),
+    "POST /v1/notifications/{name}/test": (None, "tenant={tenant}"),
 }
 # These say what time it is, or whose token it was, or what was asked before.
 FREE = {"GET /v1/status", "GET /v1/overview", "GET /v1/me", "GET /v1/audit", "DELETE /v1/sessions/current"}
@@ -115,6 +124,8 @@ def _victim(net: Network) -> None:
     net.person(user, Role.TENANT_ADMIN, tenant)
     client.put(f"/v1/users/{user}", {"email": "zqmail@x", "subject": "zqsubject"})
     client.put(f"/v1/queues/{REAL['queue']}", {"deserved": 0.5, "users": [user]})
+    REAL["notifications name"], GHOST["notifications name"] = "zqnotice", "xxnotice"
+    client.put(f"/v1/notifications/zqnotice?tenant={tenant}", {"email": "zqmail@victim.example"})
     issued = net.issue(user, note="zqnote")
     net.tokens["victim"], REAL["tokens id"], GHOST["tokens id"] = issued["secret"], issued["id"], "abcdefghjk"
     held = {"memory_mib": 1024, "cores": 10, "policy": "burst", "tenant": tenant, "project": REAL["project"]}
@@ -144,7 +155,7 @@ def _attackers(net: Network) -> None:
 
 def _words(route: str, names: dict[str, str]) -> dict[str, str]:
     area = route.split("/")[2]
-    own = {"id": names.get(f"{area} id", names["id"]), "name": names["queue"]}
+    own = {"id": names.get(f"{area} id", names["id"]), "name": names.get(f"{area} name", names["queue"])}
     return {**names, **own, **({"id": "0"} if area == "devices" else {})}
 
 
@@ -191,7 +202,16 @@ def _state(net: Network) -> Any:
     held = [(a["id"], a["state"], a["queue"]) for a in net.world.allocations() if a["tenant"] == tenant]
     tenants = client.get("/v1/tenants")["items"], client.get(f"/v1/tenants/{tenant}/projects")["items"]
     health = [(d["health"], d["mode"], d["pinned"]) for d in client.get("/v1/devices")["items"]]
-    return tokens, users, queues, held, tenants, health, client.get("/v1/invoices")["items"]
+    return (
+        tokens,
+        users,
+        queues,
+        held,
+        tenants,
+        health,
+        client.get("/v1/invoices")["items"],
+        client.get("/v1/notifications")["items"],
+    )
 
 
 def test_every_route_has_its_row() -> None:

@@ -4,6 +4,7 @@ that every answer has.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -38,6 +39,7 @@ SECURITY = (
 )
 TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
 UNSIGNED = 401
+BODY_S = 10.0  # from the end of the head to the end of the body
 
 
 def headers_of(scope: Any) -> dict[str, str]:
@@ -145,13 +147,19 @@ class RequestGuard:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Chunks of a body that says no length are counted."""
-    left = requests.BODY_BYTES_MAX
+    """Chunks of a body that says no length are counted, and nobody waits for ever for the last one."""
+    left, arrived = requests.BODY_BYTES_MAX, False
+    until_s = asyncio.get_running_loop().time() + BODY_S
 
     async def next_message() -> Message:
-        nonlocal left
-        message = await receive()
+        nonlocal left, arrived
+        try:
+            async with asyncio.timeout_at(None if arrived else until_s):
+                message = await receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
         left -= len(message.get("body", b""))
+        arrived = arrived or not message.get("more_body", False)
         if left < 0:
             return {"type": "http.disconnect"}
         return message
