@@ -162,7 +162,7 @@ def test_what_pods_hold_on_two_nodes_is_collected_though_an_agent_is_killed(coll
         used_s, truth_s = sum(one.used_gpu_s for one in found), KERNELS * KERNEL_NS / 1e9
         assert abs(used_s - truth_s) <= truth_s * 0.001 + TICK_S, (used_s, truth_s)
         assert {(one.tenant, one.project, one.user, one.device) for one in found} == {
-            ("vision", "default", "default", node.devices()[0])
+            ("vision", "default", "namespace:default", node.devices()[0])
         }
         assert all(a.to_s == b.from_s for a, b in itertools.pairwise(found)), "no gap, no overlap"
     assert [one.node for one in collected.store.collected.sources()] == ["node1", "node2"]

@@ -166,6 +166,7 @@ async def delete_queue(request: Asked, name: str) -> replies.Named:
 _INSTEAD = (
     ("/v1/allocations", "slices of a cluster are asked for by pods, with `calabash.dev/gpus` in their limits"),
     ("/v1/devices", "`kubectl calabash device` does it on Kubernetes"),
+    ("/v1/jobs", "a Job of Kubernetes runs a command, with `calabash.dev/gpus` in the limits of its pod"),
     ("/v1/mig", "the planner cuts cards as pods ask for it; `kubectl get gpunodes -o yaml` shows how they are cut"),
     ("/v1/simulator", "simulated cards of a cluster are set by the chart's agent.simulated"),
     ("/v1/scenario", "`kubectl calabash why` says what the planner knows of a pod"),

@@ -100,7 +100,9 @@ class Attribution:
         if not queue:
             return UsageAccount(tenant="", project="", queue="", user=f"node {node}"[:128], doubt=doubt)
         tenant, project = self._tenant_of_queue(queue)
-        return UsageAccount(tenant=tenant, project=project, queue=queue, user=entry.namespace, doubt=doubt)
+        # No user of the API can have such a name, and so none sees the use of pods of a namespace that is called like it.
+        user = f"namespace:{entry.namespace}"
+        return UsageAccount(tenant=tenant, project=project, queue=queue, user=user, doubt=doubt)
 
     def _queue(self, node: str, entry: UsageEntry) -> tuple[str, str]:
         """Of the interval, and a doubt; "" is nobody's."""

@@ -53,7 +53,12 @@ def test_intervals_arrive_on_the_account_of_their_pods_queue(node: NodeSide, ser
     node.meter(record, 60.0)
     node.drain()
     (one,) = server.store.usage()
-    assert (one.tenant, one.project, one.queue, one.user) == ("vision", "vision-train", "vision-train", "team")
+    assert (one.tenant, one.project, one.queue, one.user) == (
+        "vision",
+        "vision-train",
+        "vision-train",
+        "namespace:team",
+    )
     assert (one.from_s, one.to_s, one.allocated_gpu_s, one.used_gpu_s) == (BEGIN_S, BEGIN_S + 60, 15.0, 7.5)
     assert node.store.outbox.waiting() == 0
     assert server.store.events() == []
