@@ -46,6 +46,7 @@ static struct {
 static size_t frame_count, next;
 static struct { /* in memory that sessions share with who starts them */
     uint64_t frames, changed;
+    uint64_t locked, ordinary; /* memory into which the driver was to copy by itself */
 } * read_by;
 static uint8_t secret[16];
 static struct {
@@ -308,8 +309,23 @@ static void look_whether_still(int number)
     before = next;
 }
 
+static cb_fn_cuMemcpyDtoHAsync_v2 copy_out_of_driver;
+
+static CUresult CUDAAPI count_copy(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    unsigned int flags;
+    CUresult result = copy_out_of_driver(to, from, bytes, stream);
+    bool locked = CB_CALL(cuMemHostGetFlags)(&flags, to) == CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        __atomic_fetch_add(locked ? &read_by->locked : &read_by->ordinary, 1, __ATOMIC_RELAXED);
+    return result;
+}
+
 static _Noreturn void be_worker(void)
 {
+    copy_out_of_driver = CB_CALL(cuMemcpyDtoHAsync_v2);
+    cb_driver[CB_CUDA_cuMemcpyDtoHAsync_v2] = (void *)count_copy;
+
     static const struct cb_stream_kind memory = {send_nowhere, receive_said, close_nothing, NULL};
     struct itimerval still = {{0, STILL_US}, {0, STILL_US}};
     signal(SIGALRM, look_whether_still);
@@ -403,8 +419,10 @@ int main(int argc, char **argv)
     while (running)
         await_one();
     if (!other_is_well()) give_up("the secret of another was changed in one up to", seed + sessions - 1);
-    printf("%llu frames, %llu of them changed, in %llu sessions, %llu of them stopped\n",
+    printf("%llu frames, %llu of them changed, in %llu sessions, %llu of them stopped, ",
            (unsigned long long)read_by->frames, (unsigned long long)read_by->changed, (unsigned long long)sessions,
            (unsigned long long)stopped);
+    printf("%llu copies into page-locked memory, %llu into other memory\n", (unsigned long long)read_by->locked,
+           (unsigned long long)read_by->ordinary);
     return 0;
 }

@@ -95,7 +95,8 @@ def record(node: CudaNode, to: Path) -> None:
     door = OpenDoor(node)
     recorder = Recorder(door.port)
     remote = {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"tcp:127.0.0.1:{recorder.port}"}
-    for name, checks in (("sim_cuda_memory", MEMORY), ("sim_cuda_order", ORDER)):
+    pinned = {name: name for name in ("through_pinned", "into_pinned")}
+    for name, checks in (("sim_cuda_memory", MEMORY), ("sim_cuda_order", ORDER), ("remote_memory", pinned)):
         for check in list(checks.values())[:12]:
             command = [str(program(name)), check]
             subprocess.run(command, env=os.environ | remote, capture_output=True, check=False, timeout=60)
@@ -112,8 +113,9 @@ class SessionFailedError(Exception):
 
 def feed(
     fuzzer: Path, recording: Path, node: CudaNode, *, seed: int, sessions: int, **environment: str
-) -> tuple[int, int]:
-    """How many frames were read, and how many of them were changed. Raises SessionFailedError."""
+) -> tuple[int, ...]:
+    """How many frames were read, how many of them were changed, sessions, those of them that were stopped, copies out of the
+    driver into page-locked memory, and others. Raises SessionFailedError."""
     options = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=99", "UBSAN_OPTIONS": "exitcode=99:print_stacktrace=1"}
     with tempfile.TemporaryFile("w+") as told:
         done = subprocess.run(
@@ -126,11 +128,11 @@ def feed(
         )
         if done.returncode:
             told.seek(0)
-            lines = told.read().splitlines()
+            lines = [line for line in told.read().splitlines() if not line.endswith("is malformed")]
             begin = next((i for i, line in enumerate(lines) if "ERROR: " in line or "runtime error" in line), -200)
             raise SessionFailedError("\n".join([done.stdout, *lines[begin:][:200]]))
     numbers = [int(word) for word in done.stdout.replace(",", " ").split() if word.isdigit()]
-    return numbers[0], numbers[1]
+    return tuple(numbers)
 
 
 def main() -> None:

@@ -523,6 +523,32 @@ static void after_a_function(void)
     show("function", sum(out, 4000));
 }
 
+/* Copies that nobody waits for, of many sizes, again and again, while contexts end beside them. */
+static void into_pinned(void)
+{
+    static const size_t sizes[] = {4, 4000, 4096, 100000, 1u << 20, 5u << 20, 8, 4000};
+    CUdeviceptr d;
+    CUstream s;
+    CUcontext other;
+    int *pinned[8];
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc_v2(&d, 5u << 20));
+    for (int i = 0; i < 8; i++)
+        OK(cuMemAllocHost_v2((void **)&pinned[i], sizes[i]));
+    for (int round = 0; round < 6; round++) {
+        if (round % 2) OK(cuCtxCreate_v2(&other, 0, 0)); /* in which the last ones run */
+        if (round % 2) OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+        OK(cuMemsetD32Async(d, 77u + (unsigned)round, (5u << 20) / 4, s));
+        for (int i = 0; i < 8; i++)
+            OK(cuMemcpyDtoHAsync_v2(pinned[i], d, sizes[i], s));
+        OK(cuStreamSynchronize(s));
+        for (int i = 0; i < 8; i++)
+            show("into", sum(pinned[i], sizes[i]));
+        if (round % 2) OK(cuCtxDestroy_v2(other));
+        if (round % 2) OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    }
+}
+
 /* What only a remote card has to say no to. */
 static void refused(void)
 {
@@ -563,6 +589,7 @@ int main(int argc, char **argv)
         {"through_pinned", through_pinned},
         {"captured_pinned", captured_pinned},
         {"after_a_function", after_a_function},
+        {"into_pinned", into_pinned},
         {"refused", refused},
     };
     start();

@@ -24,6 +24,7 @@ CHECKS = {
     "both ways through pinned memory": "through_pinned",
     "pinned memory in graphs": "captured_pinned",
     "pinned memory that a function fills": "after_a_function",
+    "pinned memory of all sizes, while contexts end": "into_pinned",
 }
 
 

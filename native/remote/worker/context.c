@@ -1,6 +1,7 @@
 #include "remote/worker/context.h"
 
 #include "remote/worker/generated.h"
+#include "remote/worker/pinned.h"
 #include "remote/worker/thread.h"
 #include "remote/worker/watch.h"
 
@@ -52,6 +53,7 @@ static CUresult leave(struct cb_request *q, CUcontext *c, uint64_t *id)
         current = 0;
     }
     life[number]++;
+    cb_pinned_context_ends();
     cb_watch_forget(number);
     cb_thread_forget(number);
     cb_object_gone(q, CB_KIND_CONTEXT, *id);

@@ -1,18 +1,27 @@
 #include "remote/worker/drain.h"
 
 #include "remote/worker/outbox.h"
+#include "remote/worker/pinned.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 #define OPEN_MAX   (1u << 30)
 #define PART_BYTES (1u << 20)
+#define PAGE_BYTES 4096u
+#define LOCKED_MAX \
+    (256u << 20)   /* of pages that the driver copies to by itself; beyond it copies are slower */
+#define CLASSES 15 /* of such rooms: 4 KiB to CB_FETCH_MAX */
 
 struct room { /* filled by copies, perhaps again and again */
     struct cb_frame frame;
     size_t bytes;
     unsigned int references;
+    struct cb_pinned pages; /* in which all this lies; no data: in ordinary memory */
+    struct room *next;      /* that nobody uses either */
     uint8_t data[] __attribute__((aligned(64)));
 };
+_Static_assert(sizeof(struct room) <= PAGE_BYTES, "a page of its own goes before the data");
 
 struct filled { /* by one copy */
     struct room *room;
@@ -32,6 +41,8 @@ static struct {
     pthread_cond_t sent;
     struct filled *first;
     struct keeper *keepers;
+    struct room *idle[CLASSES];
+    size_t locked; /* bytes of pages */
     size_t open;
     uint32_t count;
 } drain = {.lock = PTHREAD_MUTEX_INITIALIZER, .sent = PTHREAD_COND_INITIALIZER};
@@ -41,16 +52,62 @@ static struct room *room_of(uint8_t *data)
     return (struct room *)(void *)(data - offsetof(struct room, data));
 }
 
+/* ---- rooms ---- */
+
+static unsigned int class_of(size_t bytes)
+{
+    unsigned int c = 0;
+    while ((size_t)PAGE_BYTES << c < bytes)
+        c++;
+    return c;
+}
+
+/* One that nobody uses; NULL: there is none, and way is made for it, as far as that goes. With the lock held. */
+static struct room *take_idle(unsigned int class, size_t whole)
+{
+    struct room *r = drain.idle[class];
+    if (r) drain.idle[class] = r->next;
+    for (unsigned int c = CLASSES; !r && c-- && drain.locked + whole > LOCKED_MAX;) {
+        for (struct room *other; drain.locked + whole > LOCKED_MAX && (other = drain.idle[c]);) {
+            drain.idle[c] = other->next;
+            drain.locked -= other->pages.bytes;
+            cb_pinned_end(&other->pages);
+        }
+    }
+    return r;
+}
+
+static struct room *new_room(size_t bytes, size_t whole, bool locked)
+{
+    struct cb_pinned pages = {0};
+    struct room *r = NULL;
+    if (locked && cb_pinned_make(&pages, whole)) r = (struct room *)(void *)pages.data;
+    if (!r) r = aligned_alloc(_Alignof(struct room), (sizeof *r + bytes + 63) & ~(size_t)63);
+    if (r) r->pages = pages;
+    return r;
+}
+
 uint8_t *cb_drain_room(size_t bytes)
 {
-    if (bytes > CB_FETCH_MAX || drain.open > OPEN_MAX - bytes) return NULL;
-    size_t whole = (sizeof(struct room) + bytes + 63) & ~(size_t)63;
-    struct room *r = aligned_alloc(_Alignof(struct room), whole);
+    if (bytes > CB_FETCH_MAX) return NULL;
+    unsigned int class = class_of(bytes);
+    size_t whole = PAGE_BYTES + ((size_t)PAGE_BYTES << class);
+    pthread_mutex_lock(&drain.lock);
+    bool fits = drain.open <= OPEN_MAX - bytes;
+    struct room *r = fits ? take_idle(class, whole) : NULL;
+    bool locked = fits && !r && drain.locked + whole <= LOCKED_MAX;
+    pthread_mutex_unlock(&drain.lock);
+    if (!fits) return NULL;
+    if (r)
+        cb_pinned_renew(&r->pages);
+    else
+        r = new_room(bytes, whole, locked); /* of the one thread that reads commands */
     if (!r) return NULL;
     r->bytes = bytes;
     r->references = 1;
     pthread_mutex_lock(&drain.lock);
     drain.open += bytes;
+    if (locked) drain.locked += r->pages.bytes;
     pthread_mutex_unlock(&drain.lock);
     return r->data;
 }
@@ -60,8 +117,16 @@ static void release(struct room *r)
 {
     if (--r->references) return;
     drain.open -= r->bytes;
-    free(r);
+    if (!r->pages.data) {
+        free(r);
+        return;
+    }
+    struct room **idle = &drain.idle[class_of(r->bytes)];
+    r->next = *idle;
+    *idle = r;
 }
+
+/* ---- what fills them ---- */
 
 void cb_drain_free(uint8_t *data)
 {

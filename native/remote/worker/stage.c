@@ -29,10 +29,9 @@ static bool is_free(const struct cb_stage *s)
 static struct cb_stage *more(void)
 {
     struct cb_stage *s = &stages[count];
-    void *p = NULL;
-    if (count == STAGES_MAX) return NULL;
-    if (CB_CALL(cuMemHostAlloc)(&p, CB_STAGE_BYTES, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return NULL;
-    *s = (struct cb_stage){.data = p};
+    struct cb_pinned pages;
+    if (count == STAGES_MAX || !cb_pinned_make(&pages, CB_STAGE_BYTES)) return NULL;
+    *s = (struct cb_stage){.pages = pages, .data = pages.data};
     count++;
     return s;
 }
@@ -59,6 +58,7 @@ static struct cb_stage *take(void)
     CUcontext context = NULL;
     struct cb_stage *s = find();
     if (!s || CB_CALL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS) return NULL;
+    cb_pinned_renew(&s->pages);
     s->used = false;
     s->filled = 0;
     if (s->event && s->context == context) return s;

@@ -2,12 +2,14 @@
 #ifndef CALABASH_REMOTE_WORKER_STAGE_H
 #define CALABASH_REMOTE_WORKER_STAGE_H
 
+#include "remote/worker/pinned.h"
 #include "remote/worker/request.h"
 
 #define CB_STAGE_BYTES (512u << 10)
 
 struct cb_stage {
-    uint8_t *data;
+    struct cb_pinned pages;
+    uint8_t *data; /* theirs */
     size_t filled;
     CUcontext context; /* of the event */
     CUevent event;     /* after the last copy */

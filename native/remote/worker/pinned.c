@@ -1,0 +1,43 @@
+#include "remote/worker/pinned.h"
+
+#include <sys/mman.h>
+
+static unsigned int ended;
+
+/* Also while something is captured, of which it is no part. */
+static CUresult lock_pages(struct cb_pinned *p)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult exchanged = CB_CALL(cuThreadExchangeStreamCaptureMode)(&mode);
+    p->age = __atomic_load_n(&ended, __ATOMIC_ACQUIRE);
+    CUresult result = CB_CALL(cuMemHostRegister_v2)(p->data, p->bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (exchanged == CUDA_SUCCESS) CB_CALL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return result;
+}
+
+bool cb_pinned_make(struct cb_pinned *p, size_t bytes)
+{
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return false;
+    *p = (struct cb_pinned){.data = pages, .bytes = bytes};
+    if (lock_pages(p) == CUDA_SUCCESS) return true;
+    munmap(pages, bytes);
+    return false;
+}
+
+void cb_pinned_renew(struct cb_pinned *p)
+{
+    if (p->age != __atomic_load_n(&ended, __ATOMIC_ACQUIRE)) lock_pages(p); /* most often it still is */
+}
+
+void cb_pinned_end(struct cb_pinned *p)
+{
+    struct cb_pinned was = *p; /* it may lie in them */
+    CB_CALL(cuMemHostUnregister)(was.data);
+    munmap(was.data, was.bytes);
+}
+
+void cb_pinned_context_ends(void)
+{
+    __atomic_fetch_add(&ended, 1, __ATOMIC_RELEASE);
+}
