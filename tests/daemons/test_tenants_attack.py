@@ -250,6 +250,7 @@ def test_the_victim_itself_reads_what_the_others_may_not(net: Network) -> None:
         "/v1/quota",
         "/v1/queues",
         "/v1/events?after=0",
+        "/v1/notifications",
     ):
         told = net.ask("GET", path, token=net.tokens["victim"])
         seen.update(_leaks(told))
