@@ -43,8 +43,8 @@ class _Pool:
     """Answers as a pool's client does, from memory: decoded JSON."""
 
     def __init__(self) -> None:
-        devices = [_device(index) for index in range(DEVICES)]
-        allocations = [_allocation(index) for index in range(SLICES)]
+        devices = [made_device(index) for index in range(DEVICES)]
+        allocations = [made_allocation(index) for index in range(SLICES)]
         queues = [
             replies.QueueView(
                 name=f"queue{n}", parent="", deserved=4, limit=8, weight=1, allocated=2, pending=1, users=[], groups=[]
@@ -78,7 +78,8 @@ class _Pool:
         return found
 
 
-def _device(index: int) -> replies.DeviceView:
+def made_device(index: int) -> replies.DeviceView:
+    """A device of the pool."""
     return replies.DeviceView(
         uuid=f"GPU-{index:036d}", index=index, vendor="nvidia", model="NVIDIA H100", compute_capability="9.0",
         memory_mib=81920, memory_used_mib=40000, memory_allocated_mib=60000, memory_free_mib=21920,
@@ -87,7 +88,8 @@ def _device(index: int) -> replies.DeviceView:
     )  # fmt: skip
 
 
-def _allocation(index: int) -> replies.AllocationView:
+def made_allocation(index: int) -> replies.AllocationView:
+    """A slice of one of them."""
     device = index % DEVICES
     part = replies.SliceUseView(
         device=f"GPU-{device:036d}", device_index=device, memory_mib=30000, core_percent=40, memory_used_mib=20000,

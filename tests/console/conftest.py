@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.console.people import ROLES
+from tests.console.people import LOGINS, ROLES
+from tests.daemons.users import open_way
 from tests.daemons.world import World
 from tools import web
 
@@ -47,10 +48,13 @@ def browser() -> Iterator[Browser]:
 def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A pool with two cards, a tenant and one user of each role; the browser comes first, since without it there is no test."""
     made = World(tmp_path_factory.mktemp("pool") / "home", "1xA100-40GB,1xT4", options=("--console", "127.0.0.1:0"))
+    made.home.joinpath("pool.toml").write_text("[jobs]\nleast_user = 1\n")
     made.up()
+    open_way(made.home)
     made.client.put("/v1/tenants/vision", {"guarantee": 1.0, "limit": 2.0})
+    made.client.put("/v1/tenants/vision/projects/night", {})
     for user, (role, tenant) in ROLES.items():
-        made.client.put(f"/v1/users/{user}", {})
+        made.client.put(f"/v1/users/{user}", {"login": LOGINS[user]})
         made.client.put("/v1/members", {"user": user, "role": role, "tenant": tenant})
     yield made
     made.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.console.people import PAGES, ROLES
+from tests.console.people import PAGES
 from tests.daemons.world import World, until
 
 if TYPE_CHECKING:
@@ -203,29 +202,6 @@ def test_a_simulated_card_is_broken_and_healed(world: World, console: Console) -
     page.get_by_role("link", name="Simulated node").click()
     page.get_by_role("button", name="Card 1: Heal").click()
     until(lambda: world.devices()[1]["health"] == "healthy", what="the card to come back")
-
-
-@pytest.mark.parametrize("user", ROLES)
-def test_what_a_role_may_not_is_not_offered_and_refused_all_the_same(world: World, console: Console, user: str) -> None:
-    role, tenant = ROLES[user]
-    operates, administers = role == "operator", role == "tenant-admin"
-    page = console(user)
-    page.goto(_address(world) + "/devices/0")
-    assert page.get_by_role("button", name="Drain").count() == (1 if operates else 0)
-    if not operates:
-        assert _post(page, "/do/drain", id="0") == 403
-        assert _post(page, "/do/queue", name="mine") == 403
-    assert _post(page, "/do/tenant", name="mine") == 403
-    assert _post(page, "/do/user", name="mine") == 403
-    assert _post(page, "/do/fault", gpu="0", fault="lost") == 403
-    page.goto(_address(world) + ("/tenants/vision" if role != "operator" else "/tenants"))
-    assert page.get_by_role("button", name="New tenant").count() == 0
-    assert page.get_by_role("button", name="Add member").count() == (1 if administers else 0)
-    if not administers:
-        assert _post(page, "/do/member", user=user, role="tenant-admin", tenant="vision", place="vision") == 403
-    assert page.get_by_role("link", name="Simulated node").count() == 0
-    me = json.loads(page.evaluate("fetch('/v1/me').then(answer => answer.text())"))
-    assert [(r["role"], r["tenant"]) for r in me["roles"]] == [(role, tenant)]
 
 
 def test_no_tenant_sees_the_names_and_commands_of_another(world: World, console: Console) -> None:

@@ -180,8 +180,8 @@ def test_a_token_runs_jobs_as_the_account_of_its_user_alone(pool: World) -> None
     assert held["user"] == "mallory"
 
 
-def _with_token(world: World, secret: str) -> int:
-    data = json.dumps({"command": ["true"], **SLICE}).encode()
+def _with_token(world: World, secret: str, order: Any = None) -> int:
+    data = json.dumps(order or {"command": ["true"], **SLICE}).encode()
     head = f"POST /v1/jobs HTTP/1.0\r\nAuthorization: Bearer {secret}\r\nContent-Length: {len(data)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(60)

@@ -14,28 +14,10 @@ import click
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
-from calabash.cli.usage import comma_separated
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.pool.client import quoted
 
 RATING_S = 1000.0
-LINE_FIELDS = (
-    "project",
-    "measure",
-    "model",
-    "mode",
-    "preemptible",
-    "tariff",
-    "price",
-    "window",
-    "tier",
-    "committed",
-    "hours",
-    "unit",
-    "unit_price",
-    "discount_percent",
-    "amount",
-)
 COLUMNS = (
     Column(title="NUMBER", text=lambda r: r["number"]),
     Column(title="STATE", text=lambda r: r["state"]),
@@ -168,8 +150,6 @@ def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) ->
 def _written(bill: dict[str, Any], fmt: str) -> bytes:
     if fmt in ("json", "yaml"):
         return (output.document("Invoice", bill, fmt) + "\n").encode()
-    if fmt == "csv":
-        return comma_separated(LINE_FIELDS, bill["lines"]).encode()
     if fmt == "table":
         return (_table(bill) + "\n").encode()
     import msgspec  # noqa: PLC0415 - only for documents
@@ -177,6 +157,10 @@ def _written(bill: dict[str, Any], fmt: str) -> bytes:
     from calabash.api.billing import InvoiceView  # noqa: PLC0415
 
     view = msgspec.convert(bill, InvoiceView)
+    if fmt == "csv":
+        from calabash.seams.documents.invoice_csv import invoice_csv  # noqa: PLC0415
+
+        return invoice_csv(view).encode()
     if fmt == "html":
         from calabash.seams.documents.invoice_html import invoice_html  # noqa: PLC0415
 

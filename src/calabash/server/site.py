@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +32,7 @@ from calabash.server.guard import forwarded_for, headers_of
 from calabash.server.oidc.pages import OidcPages
 from calabash.server.settings import Gateway
 from calabash.server.web.pages import ACTIONS, PAGES
-from calabash.server.web.pages.page import ConsolePage, PageAction, Visit
+from calabash.server.web.pages.page import ConsolePage, PageAction, PageFile, Visit
 from calabash.server.web.rendering import environment, render
 
 log = structlog.get_logger(__name__)
@@ -109,6 +111,8 @@ class Site:
             visitor = PoolOfVisitor(self._gateway.pool, credential.token, origin=forwarded_for(request.scope))
             me = await visitor.get("/v1/me", Me)
             shown = dict(await page.read(self._visit(request, visitor, me)))
+            if (file := page.files.get(request.query_params.get("format", ""))) is not None:
+                return await _download(file, shown, request.query_params["format"])
             if request.query_params.get("format") == "json":
                 return Response(msgspec.json.encode(shown), media_type="application/json")
             flash = self._flashes.take(credential.token)
@@ -194,6 +198,13 @@ def _told(error: Exception) -> tuple[int, CalabashError]:
         return error.status_code, CalabashError(f"there is no such page ({error.detail})", reason=reason)
     log.error("a page failed unexpectedly", exc_info=error)
     return 500, CalabashError("the console failed unexpectedly", reason=Reason.CONFLICT, hint="see the pool's log")
+
+
+async def _download(file: PageFile, shown: Mapping[str, Any], ending: str) -> Response[bytes]:
+    """A page as a file, which browsers keep and do not show."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", file.name(shown))[:100] or "page"
+    headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
+    return Response(await asyncio.to_thread(file.write, shown), media_type=file.media_type, headers=headers)
 
 
 async def _fields(request: Seen) -> dict[str, str]:

@@ -73,7 +73,7 @@ def filled(shape: type[Any]) -> Any:
     return msgspec.convert(_plain(msgspec.inspect.type_info(shape)), shape)
 
 
-def _plain(info: Any) -> Any:
+def _plain(info: Any) -> Any:  # noqa: PLR0911 - a kind of type, a line
     kinds = msgspec.inspect
     simple: dict[Any, Any] = {
         kinds.IntType: 1, kinds.FloatType: 1.0, kinds.BoolType: True, kinds.NoneType: None,
@@ -90,6 +90,8 @@ def _plain(info: Any) -> Any:
         return [_plain(info.item_type)]
     if isinstance(info, kinds.DictType):
         return {"x": _plain(info.value_type)}
+    if isinstance(info, kinds.EnumType):
+        return next(iter(info.cls)).value
     inner = info.types[0] if isinstance(info, kinds.UnionType) else info.type
     return _plain(inner)
 

@@ -12,6 +12,12 @@ from calabash.server.web.forms import Form
 from calabash.server.web.pages.page import Outcome, PageAction, Visit
 
 
+class AnyJob(msgspec.Struct, kw_only=True, frozen=True):
+    """A job in a reply that has more than it."""
+
+    id: str
+
+
 class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
     """What a form needs of the pool's answer, whatever route it asked: names for the next page, and a secret."""
 
@@ -19,6 +25,8 @@ class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
     name: str = ""
     number: str | int = ""
     queue: str = ""
+    state: str = ""
+    job: AnyJob | None = None
     secret: str = ""
     passed: bool | None = None
     why: str = ""
@@ -31,6 +39,7 @@ def action_of(form: Form) -> PageAction:
         path, body = form.request(given)
         reply = await visit.pool.send(form.method, path, body, AnyReply)
         known: dict[str, Any] = {n: v for n, v in msgspec.structs.asdict(reply).items() if v not in ("", None)}
+        known |= {"id": reply.job.id} if reply.job else {}
         said = form.told(given, known)
         if reply.passed is False:
             said = f"It failed its test: {reply.why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calabash.server.web.form_bills import BILLS
+from calabash.server.web.form_jobs import JOBS
 from calabash.server.web.form_notices import NOTICES
 from calabash.server.web.form_teams import TEAMS
 from calabash.server.web.forms import DURATION, Form, decimal, flag, text, whole, words
@@ -126,4 +127,4 @@ SIMULATOR = (
     ),
 )
 
-FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *QUEUES, *TEAMS, *BILLS, *NOTICES, *SIMULATOR)}
+FORMS = {form.name: form for form in (*DEVICES, *WORKLOADS, *JOBS, *QUEUES, *TEAMS, *BILLS, *NOTICES, *SIMULATOR)}

@@ -25,6 +25,7 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
             NavigationLink(section="overview", title="Overview", path="/", key="o"),
             NavigationLink(section="devices", title="Devices", path="/devices", key="d"),
             NavigationLink(section="workloads", title="Workloads", path="/workloads", key="w"),
+            NavigationLink(section="jobs", title="Jobs", path="/jobs", key="j"),
             NavigationLink(section="waiting", title="Waiting", path="/waiting", key="l"),
             NavigationLink(section="queues", title="Queues", path="/queues", key="q"),
         ),

@@ -8,6 +8,7 @@ from calabash.server.web.acting import ACTIONS
 from calabash.server.web.pages.audit import AUDIT_PAGES
 from calabash.server.web.pages.billing import BILLING_PAGES
 from calabash.server.web.pages.devices import DEVICE_PAGES
+from calabash.server.web.pages.jobs import JOB_PAGES
 from calabash.server.web.pages.notifications import NOTIFICATION_PAGES
 from calabash.server.web.pages.overview import OVERVIEW_PAGES
 from calabash.server.web.pages.page import ConsolePage
@@ -23,6 +24,7 @@ PAGES: tuple[ConsolePage, ...] = (
     *OVERVIEW_PAGES,
     *DEVICE_PAGES,
     *WORKLOAD_PAGES,
+    *JOB_PAGES,
     *QUEUE_PAGES,
     *TENANT_PAGES,
     *BILLING_PAGES,

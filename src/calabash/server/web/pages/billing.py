@@ -10,8 +10,11 @@ from urllib.parse import urlencode
 
 from calabash.api import billing
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.documents.invoice_csv import invoice_csv
+from calabash.seams.documents.invoice_html import invoice_html
+from calabash.seams.documents.invoice_pdf import invoice_pdf  # now: later the gateway may have no right to read it
 from calabash.server.web.lists import part_of
-from calabash.server.web.pages.page import ConsolePage, Shown, Visit
+from calabash.server.web.pages.page import ConsolePage, PageFile, Shown, Visit
 from calabash.server.web.words import share
 
 DAYS = {"1": "one day", "7": "a week", "30": "30 days", "90": "90 days"}
@@ -104,12 +107,30 @@ async def _invoice(visit: Visit) -> Shown:
     return {"invoice": await visit.pool.get(f"/v1/invoices/{visit.path['number']}", billing.InvoiceView)}
 
 
+def _number(shown: Shown) -> str:
+    return str(shown["invoice"].number)
+
+
+def _pdf(shown: Shown) -> bytes:
+    return invoice_pdf(shown["invoice"])
+
+
+INVOICE_FILES = {
+    "pdf": PageFile(media_type="application/pdf", write=_pdf, name=_number),
+    "html": PageFile(media_type="text/html", write=lambda shown: invoice_html(shown["invoice"]).encode(), name=_number),
+    "csv": PageFile(media_type="text/csv", write=lambda shown: invoice_csv(shown["invoice"]).encode(), name=_number),
+}
 BILLING_PAGES = (
     ConsolePage(path="/usage", title="Usage", template="usage.html", read=_usage, section="usage"),
     ConsolePage(path="/usage/plot", title="Usage", template="plot.html", read=_plot, section="usage"),
     ConsolePage(path="/tariffs", title="Tariffs", template="tariffs.html", read=_tariffs, section="tariffs"),
     ConsolePage(path="/invoices", title="Invoices", template="invoices.html", read=_invoices, section="invoices"),
     ConsolePage(
-        path="/invoices/{number:str}", title="Invoice", template="invoice.html", read=_invoice, section="invoices"
+        path="/invoices/{number:str}",
+        title="Invoice",
+        template="invoice.html",
+        read=_invoice,
+        section="invoices",
+        files=INVOICE_FILES,
     ),
 )

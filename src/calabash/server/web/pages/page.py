@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -38,8 +38,18 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageFile:
+    """What a page is downloaded as: made of what the page shows, in a thread of its own; ``name`` without its ending."""
+
+    media_type: str
+    write: Callable[[Shown], bytes]
+    name: Callable[[Shown], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolePage:
-    """A page of the console. ``needs`` is the action without which it is not offered; empty: everybody."""
+    """A page of the console. ``needs`` is the action without which it is not offered; empty: everybody. ``files``: what it can
+    be downloaded as, by what ``format`` in the URL says."""
 
     path: str
     title: str
@@ -47,6 +57,7 @@ class ConsolePage:
     read: Callable[[Visit], Awaitable[Shown]]
     section: str = ""
     needs: str = ""
+    files: Mapping[str, PageFile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

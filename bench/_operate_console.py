@@ -1,0 +1,151 @@
+"""The console's first page in a browser: 1,000 devices and 10,000 slices, a real gateway, nothing in the browser's cache.
+
+Behind the gateway stands a pool that has these devices and slices in memory and sums them up as the pool does.
+Time is the browser's own (first contentful paint since the navigation began), bytes are what came over the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bench._operate_metrics import DEVICES, made_allocation, made_device
+from bench._report import Report
+from calabash.api.gateway import ConsoleSettings, GatewayOrder
+from calabash.api.tenancy import Me, MemberView
+from calabash.model.access import Action
+from calabash.operations.gateway import GatewayKeeper, listening_tcp, url_of
+from calabash.operations.overview import overview
+from calabash.server.credentials import cookie_name
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+SLICES = 10_000
+PAINT_MS, KILOBYTES = 1000.0, 300.0
+VISITS = 7
+TOKEN = "a-session-of-the-benchmark"
+_MEASURED = """async () => {
+    const painted = () => performance.getEntriesByName("first-contentful-paint")[0];
+    while (!painted()) await new Promise(again => setTimeout(again, 20));
+    const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+    return [painted().startTime, all.reduce((sum, entry) => sum + entry.transferSize, 0), performance.timing.responseStart
+        - performance.timing.navigationStart];
+}"""
+
+
+def measure_console(report: Report) -> None:
+    """First paint of the overview, its bytes, and how much of the time passed before the first byte."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        print("the console's first paint is left out: there is no chromium")
+        return
+    with tempfile.TemporaryDirectory(prefix="calabash-bench-") as directory:
+        pool = _Pool(Path(directory) / "pool.sock")
+        listener = listening_tcp("127.0.0.1:0")
+        order = GatewayOrder(
+            pool=str(pool.path), credential="none", listener=listener.fileno(), user=0, console=ConsoleSettings()
+        )
+        gateway = GatewayKeeper(listener, order)
+        gateway.start()
+        try:
+            found = _visited(url_of(listener, tls=False), chromium, visits=3 if report.quick else VISITS)
+        finally:
+            gateway.stop()
+            listener.close()
+            pool.close()
+    what = f"{DEVICES} devices, {SLICES} slices, empty cache"
+    paints, sizes, answers = ([one[n] for one in found] for n in range(3))
+    report.add("overview, first paint", statistics.median(paints), "ms", at_most=PAINT_MS, detail=what)
+    report.add("overview, first paint, slowest", max(paints), "ms")
+    report.add("overview, first byte", statistics.median(answers), "ms")
+    report.add("overview over the wire", max(sizes) / 1e3, "kB", at_most=KILOBYTES, detail="page, style, scripts")
+
+
+def _visited(address: str, chromium: str, *, visits: int) -> list[list[float]]:
+    """Of each visit: first paint (ms), bytes, first byte (ms). The first one, which starts the gateway, does not count."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only where there is a browser
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        try:
+            return [_visit(browser, address) for _ in range(visits + 1)][1:]
+        finally:
+            browser.close()
+
+
+def _visit(browser: Browser, address: str) -> list[float]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    try:
+        context.set_default_timeout(120_000)
+        context.add_cookies([{"name": cookie_name(secure=False), "value": TOKEN, "url": address}])
+        page = context.new_page()
+        page.goto(address)
+        page.get_by_role("heading", name="Overview").wait_for()
+        measured: list[float] = page.evaluate(_MEASURED)
+        return measured
+    finally:
+        context.close()
+
+
+class _Pool:
+    """Answers what the first page asks, over a Unix socket, in a thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._devices = [made_device(index) for index in range(DEVICES)]
+        self._held = [made_allocation(index) for index in range(SLICES)]
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._up.wait()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        server = self._loop.run_until_complete(asyncio.start_unix_server(self._serve, self.path))
+        self._up.set()
+        self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                content = msgspec.json.encode(self._answer(head.split()[1]))
+                writer.write(
+                    f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n".encode()
+                )
+                writer.write(content)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    def _answer(self, path: str) -> Any:
+        if path == "/v1/me":
+            every = [str(action) for action in Action]
+            admin = MemberView(user="ann", role="admin", tenant="", project="")
+            return Me(
+                user="ann", uid=1, token="t", kind="session", scopes=[], own="ann", roles=[admin], may=every, tenants=[]
+            )  # fmt: skip
+        return overview(self._devices, self._held, pending=0, reasons=(), at_s=time.time())

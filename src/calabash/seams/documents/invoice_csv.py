@@ -1,0 +1,47 @@
+"""The lines of an invoice for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import msgspec
+
+from calabash.api.billing import InvoiceView
+
+LINE_FIELDS = (
+    "project",
+    "measure",
+    "model",
+    "mode",
+    "preemptible",
+    "tariff",
+    "price",
+    "window",
+    "tier",
+    "committed",
+    "hours",
+    "unit",
+    "unit_price",
+    "discount_percent",
+    "amount",
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
+_NUMBER = re.compile(r"[+-]?[0-9]+([.][0-9]+)?")
+
+
+def invoice_csv(bill: InvoiceView) -> str:
+    """A row for each line, with a heading. Names that a spreadsheet would take for formulas have an apostrophe in front."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(LINE_FIELDS)
+    for line in bill.lines:
+        known = msgspec.to_builtins(line)
+        rows.writerow([_plain(known[name]) for name in LINE_FIELDS])
+    return text.getvalue()
+
+
+def _plain(value: object) -> object:
+    formula = isinstance(value, str) and value.startswith(_FORMULA) and _NUMBER.fullmatch(value) is None
+    return f"'{value}" if formula else value

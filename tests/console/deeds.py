@@ -1,0 +1,207 @@
+"""What can be done in the console, and by whom: a page, the form on it, what is filled in, and the users who may.
+
+The test walks it for each user: whoever may does it by clicking, and whoever may not is not offered it and is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.console.people import ROLES
+
+EVERYBODY = frozenset(ROLES)
+ADMIN = frozenset({"ada"})
+OPERATORS = frozenset({"ada", "ola"})
+OF_VISION = frozenset({"ada", "tom"})
+MAY_STOP = frozenset({"ada", "ola", "tom", "mia"})
+MAY_RUN = frozenset({"ada", "tom", "mia"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deed:
+    """``fields`` are filled in, ``fixed`` stand in the form and tell it from others of its page; ``{made}`` is what ``made``
+    prepares, and ``{user}`` who does it. ``told``: a part of what the next page says."""
+
+    page: str
+    form: str
+    users: frozenset[str]
+    told: str
+    fields: dict[str, str] = field(default_factory=dict)
+    fixed: dict[str, str] = field(default_factory=dict)
+    prepare: str = ""
+    offered: frozenset[str] | None = None  # where the form is shown to more than those whose fields are taken
+
+    @property
+    def name(self) -> str:
+        return self.form + ("-" + next(iter(self.fields.values())) if self.offered else "")
+
+
+_CARD = {"id": "1"}
+_TEAM = {"tenant": "vision", "name": "{user}-part"}
+DEEDS = (
+    Deed(
+        page="/devices/1",
+        form="drain",
+        users=OPERATORS,
+        told="takes nothing new",
+        fields={"reason": "a fan"},
+        fixed=_CARD,
+    ),
+    Deed(page="/devices/1", form="undrain", users=OPERATORS, told="goes back", fixed=_CARD, prepare="drained"),
+    Deed(page="/devices/1", form="mode", users=OPERATORS, told="kept in mode", fields={"mode": "auto"}, fixed=_CARD),
+    Deed(
+        page="/devices/1",
+        form="settings",
+        users=OPERATORS,
+        told="has its settings",
+        fields={"replicas": "0"},
+        fixed=_CARD,
+    ),
+    Deed(page="/devices/1", form="test", users=OPERATORS, told="was tested", fixed=_CARD),
+    Deed(page="/devices/1", form="reset", users=OPERATORS, told="was reset", fixed=_CARD),
+    Deed(
+        page="/workloads/{made}",
+        form="stop",
+        users=MAY_STOP,
+        told="was stopped",
+        fixed={"id": "{made}"},
+        prepare="runs",
+    ),
+    Deed(
+        page="/workloads/{made}",
+        form="move",
+        users=MAY_STOP,
+        told="waits in vision/night",
+        fields={"queue": "vision/night"},
+        fixed={"id": "{made}"},
+        prepare="waits",
+    ),
+    Deed(
+        page="/workloads/{made}",
+        form="withdraw",
+        users=MAY_STOP,
+        told="waits no more",
+        fixed={"id": "{made}"},
+        prepare="waits",
+    ),
+    Deed(
+        page="/jobs",
+        form="job",
+        users=MAY_RUN,
+        offered=EVERYBODY,
+        told="is started",
+        fields={"tenant": "vision", "command": "sh -c 'echo hello'", "memory_mib": "100MiB", "cores": "1"},
+    ),
+    Deed(page="/jobs/{made}", form="job-stop", users=MAY_STOP, told="stopping", fixed={"id": "{made}"}, prepare="job"),
+    Deed(
+        page="/workloads",
+        form="reserve",
+        users=OPERATORS,
+        told="is kept for you",
+        fields={"mode": "brokered", "memory_mib": "100MiB", "cores": "1", "keep_s": "1h", "note": "a visit"},
+    ),
+    Deed(
+        page="/queues", form="queue", users=OPERATORS, told="is set", fields={"name": "{user}-queue", "deserved": "0"}
+    ),
+    Deed(
+        page="/queues",
+        form="queue-delete",
+        users=OPERATORS,
+        told="is gone",
+        fixed={"name": "{user}-queue"},
+        prepare="queue",
+    ),
+    Deed(page="/tenants", form="tenant", users=ADMIN, told="is set", fields={"name": "{user}-team", "budget": "50EUR"}),
+    Deed(
+        page="/tenants/{made}",
+        form="tenant-delete",
+        users=ADMIN,
+        told="is gone",
+        fixed={"name": "{made}"},
+        prepare="tenant",
+    ),
+    Deed(
+        page="/tenants/vision",
+        form="project",
+        users=OF_VISION,
+        told="is set",
+        fields={"name": "{user}-new", "guarantee": "0"},
+        fixed={"tenant": "vision"},
+    ),
+    Deed(
+        page="/tenants/vision", form="project-delete", users=OF_VISION, told="is gone", fixed=_TEAM, prepare="project"
+    ),
+    Deed(
+        page="/tenants/vision",
+        form="member",
+        users=OF_VISION,
+        told="is viewer",
+        fields={"user": "guest", "role": "viewer"},
+        fixed={"tenant": "vision"},
+    ),
+    Deed(
+        page="/tenants/vision",
+        form="member-remove",
+        users=OF_VISION,
+        told="no member",
+        fixed={"user": "guest", "tenant": "vision"},
+        prepare="member",
+    ),
+    Deed(page="/users", form="user", users=ADMIN, told="is set", fields={"name": "{user}-friend", "email": "a@b.test"}),
+    Deed(
+        page="/users", form="user-delete", users=ADMIN, told="is gone", fixed={"name": "{user}-friend"}, prepare="user"
+    ),
+    Deed(page="/tokens", form="token", users=EVERYBODY, told="is made", fields={"note": "a test", "scopes": "read"}),
+    Deed(
+        page="/tokens",
+        form="token-revoke",
+        users=EVERYBODY,
+        told="is refused from now on",
+        prepare="token",
+        fixed={"id": "{made}"},
+    ),
+    Deed(
+        page="/tariffs",
+        form="tariff",
+        users=ADMIN,
+        told="is set",
+        fields={
+            "name": "plain",
+            "currency": "EUR",
+            "valid_from": "2020-01-01",
+            "guaranteed": "2.00",
+            "borrowed": "1.00",
+        },
+    ),
+    Deed(
+        page="/invoices",
+        form="invoice-draft",
+        users=ADMIN,
+        told="is drafted",
+        fields={"month": "2026-01", "tenant": "vision"},
+        prepare="tariff",
+    ),
+    Deed(
+        page="/invoices/{made}",
+        form="invoice-issue",
+        users=ADMIN,
+        told="issued as",
+        fixed={"number": "{made}"},
+        prepare="draft",
+    ),
+    Deed(
+        page="/invoices/{made}",
+        form="invoice-void",
+        users=ADMIN,
+        told="taken back",
+        fixed={"number": "{made}"},
+        prepare="draft",
+    ),
+    Deed(page="/simulator", form="fault", users=ADMIN, told="recover", fixed={"gpu": "1", "fault": "recover"}),
+)
+
+# Pages that are not everybody's, and whose they are.
+PAGES_OF: dict[str, frozenset[str]] = {
+    "/simulator": ADMIN,
+    "/audit": frozenset({"ada", "ola", "vera", "tom"}),
+}
