@@ -77,6 +77,17 @@ def workers(uid: str) -> list[int]:
     return sorted(found)
 
 
+def strays(uid: str, pids: list[int]) -> list[str]:
+    """Groups outside of their pod that these processes are in, in hierarchies in which its other processes are in it."""
+    groups = (
+        path.parent / "cgroup" for path in Path("/proc").glob("[0-9]*/comm") if pod_of(int(path.parent.name)) == uid
+    )
+    everybody = [line.split(":", 2) for file in groups for line in file.read_text().splitlines()]
+    of_pods = {number for number, _, name in everybody if uid in name}
+    theirs = [line for pid in pids for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    return [line for line in theirs if line.split(":")[0] in of_pods and uid not in line]
+
+
 def uid_of(gpu_node: GpuNode, name: str) -> str:
     return str(gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"])
 
@@ -158,6 +169,7 @@ def test_a_running_program_goes_on_while_agent_and_kubelet_die_and_so_does_its_n
     uid = uid_of(gpu_node, name)
     before = workers(uid)
     assert len(before) == 2, "the host, and the worker of one program"
+    assert strays(uid, before) == [], "the agent's own groups are empty when it has ended"
     assert "Seccomp:\t2\n" in Path(f"/proc/{before[1]}/status").read_text(), "what it may ask of the kernel is bounded"
     gpu_node.cluster.restart("agent")
     gpu_node.cluster.restart(gpu_node.node.kubelet)

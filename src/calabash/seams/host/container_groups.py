@@ -116,15 +116,16 @@ def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> N
     """Move a process of ours into the group of a pod, beside its containers: what it uses counts as the pod's, the kubelet
     ends it with the pod, and whoever ends our own group does not. Raises OSError.
 
-    It has a group of its own, ``name``, in our hierarchy; in others of version 1 it is in that of the pod, where there is one.
+    It has a group of its own, ``name``, in our hierarchy; in every other one it is in that of the pod, where there is one: a
+    group of ours in which it stayed could not be removed when we have ended.
     """
     below = pod.relative_to(hierarchy.directory)
     group = hierarchy.group(pod / name)
     group.create()
     for entry in mounts():
         other = entry.directory / below / "cgroup.procs"
-        if entry.kind == "cgroup" and entry.directory != hierarchy.directory and other.exists():
-            with contextlib.suppress(OSError):  # it is then accounted to us there, no more
+        if entry.kind in {"cgroup", "cgroup2"} and entry.directory != hierarchy.directory and other.exists():
+            with contextlib.suppress(OSError):  # it is then accounted to us there
                 Cgroup(other.parent).add(pid)
     group.add(pid)
 
