@@ -2,9 +2,10 @@
 
 ``python -m tools.real_programs`` makes the environment, gives every test module a process of its own with a deadline,
 repeats one by one what a crash has left open, and writes ``docs/measurements/programs.json`` and ``.md``. A failure that
-``CAUSES`` explains is counted under its cause; one that it does not is listed by name. ``--place remote`` runs the same with
-each program's driver in a worker, and writes ``programs_remote``. A run has a copy of the libraries for itself, so that what
-is built meanwhile is not half of it.
+``CAUSES`` explains is counted under its cause; one that it does not is listed by name. ``--place brokered`` and ``--place
+remote`` run the same with each program's driver in a worker, behind a ring of shared memory or a TCP connection, and write
+``programs_brokered`` and ``programs_remote``, with what differs from the local run. Of modules that are named nothing is
+written but with ``--write``. A run has a copy of the libraries for itself, so that what is built meanwhile is not half of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -34,7 +37,7 @@ PLUGINS = ROOT / "tests" / "programs" / "plugins"
 ENVIRONMENT = ROOT / "build" / "programs"
 OUT = ROOT / "docs" / "measurements"
 SUITE = "numba.cuda.tests"
-STATE, SOCKET = "node.state", "workers.sock"
+STATE, SOCKET, PORT = "node.state", "workers.sock", "workers.port"
 MODULE_S, TEST_S = 3600, 600  # two cores that others use as well
 
 # What a failure's text says, and what that means. The first that matches counts.
@@ -46,7 +49,10 @@ CAUSES: tuple[tuple[str, str], ...] = (
     ("test_cpu_and_cuda_(reuse|targets)", "about numba's cache of functions for the CPU, which asks no driver"),
     ("graph_builder_launch_user_facing", "reads the result without waiting for the stream; a real card is faster"),
     ("test_many_args", "the simulated card takes kernels of up to 64 parameters, a card those of 32,764 bytes"),
-    ("test_pinned_memory", "with a worker, no card is given pages of the program's own"),
+    (
+        "test_pinned_memory|cuMemHostRegister results in CUDA_ERROR_NOT_SUPPORTED",
+        "with a worker, no card is given pages of the program's own",
+    ),
     (r"Timeout \(>|TimeoutExpired", "deadline: the kernel or the compiler takes long, or the machine is busy"),
 )
 
@@ -86,8 +92,9 @@ def prepare() -> None:
 
 def environment(directory: Path, place: str) -> dict[str, str]:
     """What a program of a place is started with."""
-    if place == "remote":
-        own = {"CALABASH_REMOTE": f"unix:{directory / SOCKET}", "LD_LIBRARY_PATH": str(directory / "remote")}
+    if place != "local":
+        door = f"unix:{directory / SOCKET}" if place == "brokered" else (directory / PORT).read_text()
+        own = {"CALABASH_REMOTE": door, "LD_LIBRARY_PATH": str(directory / "remote")}
     else:
         own = {"CALABASH_SIM": str(directory / STATE), "LD_LIBRARY_PATH": str(directory / "simgpu")}
     return os.environ | own | {"PYTHONPATH": str(PLUGINS)}
@@ -95,13 +102,17 @@ def environment(directory: Path, place: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def node(directory: Path, place: str) -> Iterator[None]:
-    """Two cards for everything, and for ``remote`` a host that starts a worker for each program."""
+    """Two cards for everything, and what starts a worker for each program of another place."""
     for libraries in (simulated_library_dir(), remote_library_dir()):
         shutil.copytree(libraries, directory / libraries.name, symlinks=True)
     create = [str(directory / "simgpu" / "calabash-simctl"), "create", str(directory / STATE)]
     subprocess.run([*create, "--gpus", "2xA30", "--seed", "1"], check=True, stdout=subprocess.DEVNULL)
     if place == "local":
         yield
+        return
+    if place == "remote":
+        with _door(directory):
+            yield
         return
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directory / SOCKET))
@@ -116,6 +127,37 @@ def node(directory: Path, place: str) -> Iterator[None]:
     finally:
         host.terminate()
         host.wait()
+
+
+@contextlib.contextmanager
+def _door(directory: Path) -> Iterator[None]:
+    """A worker for each TCP connection of this machine."""
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                number = connection.fileno()
+                words: list[str | Path] = [directory / "remote" / "calabash-worker", str(number)]
+                workers.append(subprocess.Popen(words, pass_fds=[number], env=environment(directory, "local")))
+            workers[:] = [worker for worker in workers if worker.poll() is None]
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (directory / PORT).write_text(f"tcp:127.0.0.1:{listener.getsockname()[1]}")
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for worker in workers:
+                worker.terminate()
+                worker.wait()
 
 
 def modules() -> list[str]:
@@ -171,8 +213,10 @@ def pytest(target: str, directory: Path, place: str, junit: Path) -> tuple[bool,
     return junit.exists(), log.read_text(errors="replace")[-3000:]
 
 
-def run_module(module: str, directory: Path, place: str) -> list[Outcome]:
-    """All tests of a module; one by one if its process did not survive them."""
+def run_module(module: str, directory: Path, place: str, until_s: float) -> list[Outcome] | None:
+    """All tests of a module; one by one if its process did not survive them. None: it is too late to begin."""
+    if time.monotonic() > until_s:
+        return None
     short = module.removeprefix(SUITE + ".")
     junit = directory / f"{short}.xml"
     ended, said = pytest(module, directory, place, junit)
@@ -222,6 +266,20 @@ def table(found: list[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def differences(found: list[Outcome]) -> str:
+    """What came out otherwise than in the committed local run, test by test."""
+    local = {o["name"]: o["result"] for o in json.loads((OUT / "programs.json").read_text())["not passed"]}
+    other = [(o, before) for o in found if o.result != (before := local.get(o.name, "passed"))]
+    lines = ["", "## Otherwise than without a worker", ""]
+    if not other:
+        return "\n".join([*lines, "Nothing.", ""])
+    lines += ["| test | without | here | cause |", "|---|---|---|---|"]
+    for o, before in other:
+        why = o.cause or (o.said.strip().splitlines() or [""])[0][:120]
+        lines.append(f"| `{o.name}` | {before} | {o.result} | {_cell(why)} |")
+    return "\n".join([*lines, ""])
+
+
 def versions() -> dict[str, str]:
     """Of what ran."""
     names = ("numba-cuda", "numba", "cuda-core", "cuda-bindings", "nvidia-nvvm", "nvidia-cuda-nvrtc", "numpy")
@@ -230,20 +288,26 @@ def versions() -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines()) | {"Python": platform.python_version()}
 
 
-def write(found: list[Outcome], place: str) -> None:
+def write(found: list[Outcome], place: str, ran_modules: list[str]) -> None:
     """Both forms. Of what passed only the count is kept."""
-    name, where = ("programs", "on the simulated card") if place == "local" else ("programs_remote", "through a worker")
-    ran = versions()
+    name = "programs" if place == "local" else f"programs_{place}"
+    where = {"brokered": "through a worker on the same machine", "remote": "through a worker behind TCP"}
+    ran, everything = versions(), len(modules())
     document = {
         "versions": ran,
+        "modules": "all" if len(ran_modules) == everything else ran_modules,
         "count": Counter(o.result for o in found),
         "not passed": [asdict(o) | {"cause": o.cause, "said": o.said[-400:]} for o in found if o.result != "passed"],
     }
     (OUT / f"{name}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     head = (
-        f"# numba-cuda's own tests {where}\n\nWritten by one run of `python -m tools.real_programs --place {place}`. "
+        f"# numba-cuda's own tests {where.get(place, 'on the simulated card')}\n\n"
+        f"Written by one run of `python -m tools.real_programs --place {place}`. "
     )
-    text = head + ", ".join(f"{k} {v}" for k, v in ran.items()) + ".\n\n" + table(found)
+    text = head + ", ".join(f"{k} {v}" for k, v in ran.items()) + ".\n\n"
+    if len(ran_modules) < everything:
+        text += f"{len(ran_modules)} of {everything} modules: {', '.join(f'`{m}`' for m in ran_modules)}.\n\n"
+    text += table(found) + (differences(found) if place != "local" else "")
     (OUT / f"{name}.md").write_text(text)
 
 
@@ -252,7 +316,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run the test suite of numba-cuda on a simulated node.")
     parser.add_argument("modules", nargs="*", help="names within the suite; all of them, and the pages, without")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--place", choices=("local", "remote"), default="local", help="where their driver is")
+    parser.add_argument(
+        "--place", choices=("local", "brokered", "remote"), default="local", help="where their driver is"
+    )
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no module after so long")
+    parser.add_argument("--write", action="store_true", help="write the pages for the named modules too")
     parser.add_argument("--keep", type=Path, help="a directory for logs")
     options = parser.parse_args()
     prepare()
@@ -261,11 +329,14 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         wanted = [f"{SUITE}.{m}" for m in options.modules] or modules()
         with node(directory, options.place), ThreadPoolExecutor(options.jobs) as pool:
-            found = [o for part in pool.map(lambda m: run_module(m, directory, options.place), wanted) for o in part]
+            until_s = time.monotonic() + options.minutes * 60
+            parts = list(pool.map(lambda m: run_module(m, directory, options.place, until_s), wanted))
+    found = [outcome for part in parts for outcome in part or ()]
+    ran = [module.removeprefix(SUITE + ".") for module, part in zip(wanted, parts, strict=True) if part is not None]
     if options.modules:
         print(table(found))
-    else:
-        write(found, options.place)
+    if options.write or not options.modules:
+        write(found, options.place, ran)
 
 
 if __name__ == "__main__":
