@@ -14,6 +14,7 @@ import yaml
 from tests.kube import charts
 from tests.kube.charts import NAMESPACE, Manifest, need_helm, one, render
 
+from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.strangers import StrangerPolicy
 from calabash.cli.commands import cli
 from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -194,6 +195,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         sim_state=Path("/var/lib/sim/lab.state"),
         strangers=StrangerPolicy.DRAIN,
         use_every_s=30.0,
+        workers=WorkerUsers(first=2_100_000_000, last=2_100_000_999),
         serve_nvidia_names=True,
     )
     for wanted in (values, {}):
