@@ -115,6 +115,29 @@ def test_a_tenants_pod_goes_all_the_way_and_has_its_slice_and_not_more(installed
     assert 824 <= int(said.split()[-1]) // MIB <= 1024
 
 
+def test_a_pod_with_a_worker_goes_on_when_its_nodes_agent_is_another(installed: Cluster) -> None:
+    """The worker is not the agent's container's: it is in the control group of the pod that it serves."""
+    limits = {"calabash.dev/memory": "1Gi", "calabash.dev/cores": "30"}
+    until_told = "load wait < /dev/null; while [ ! -e /tmp/go ]; do sleep 0.1; done; exec load fill 2"
+    run(installed, "brokered", ["sh", "-c", until_told], limits, annotations={"calabash.dev/isolation": "brokered"})
+    logs = ["logs", "--namespace=tenant", "brokered"]
+    installed.wait_for(lambda: "ready" in installed.kubectl(*logs, check=False), "its first program", 60)
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    agents = f"{pods}?labelSelector=app.kubernetes.io/component=agent"
+    (before,) = installed.api.get(agents)["items"]
+    name = before["metadata"]["name"]
+    installed.api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 1})
+
+    def another() -> bool:
+        found = {pod["metadata"]["name"]: pod["status"] for pod in installed.api.get(agents)["items"]}
+        statuses = [one for status in found.values() for one in status.get("containerStatuses", ())]
+        return name not in found and len(statuses) == 1 and bool(statuses[0]["ready"])
+
+    installed.wait_for(another, "another agent", 90)
+    installed.kubectl("exec", "--namespace=tenant", "brokered", "--", "touch", "/tmp/go")
+    assert 824 <= int(ended(installed, "brokered").split()[-1]) // MIB <= 1024
+
+
 def test_what_nobody_can_have_is_refused_when_the_pod_is_made(installed: Cluster) -> None:
     with pytest.raises(RefusedError, match=r'"pods.calabash.dev" denied the request: .*cores'):
         run(installed, "nonsense", ["true"], {"calabash.dev/gpus": "1", "calabash.dev/cores": "300"})
@@ -216,6 +239,7 @@ def run(
     image: str = CUDA,
     labels: dict[str, str] | None = None,
     namespace: str = "tenant",
+    annotations: dict[str, str] | None = None,
 ) -> Json:
     """Makes a pod as a tenant writes it; what the API server made of it."""
     if not cluster.api.exists(f"/api/v1/namespaces/{namespace}"):
@@ -224,7 +248,7 @@ def run(
     cluster.wait_for(lambda: cluster.api.exists(account), "an account")
     container = {"name": "main", "image": image, "command": command, "resources": {"limits": limits}}
     spec = {"restartPolicy": "Never", "containers": [container]}
-    metadata = {"name": name, "labels": labels or {}}
+    metadata = {"name": name, "labels": labels or {}, "annotations": annotations or {}}
     return cluster.api.create(
         f"/api/v1/namespaces/{namespace}/pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     )
