@@ -33,8 +33,9 @@ def _chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for longer than a module: an event loop runs in this thread while it is there, and other tests want their own."""
     executable = _chromium()
     from playwright.sync_api import sync_playwright
 
@@ -44,7 +45,7 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A pool with two cards, a tenant and one user of each role; the browser comes first, since without it there is no test."""
     made = World(tmp_path_factory.mktemp("pool") / "home", "1xA100-40GB,1xT4", options=("--console", "127.0.0.1:0"))
@@ -88,7 +89,7 @@ def console(world: World, browser: Browser) -> Iterator[Callable[..., Page]]:
     assert [c for c in complaints if not any(words in c for words in refused)] == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def axe(browser: Browser) -> str:
     """The checker of accessibility, from its package; it is used here and nowhere in the product."""
     target = Path(__file__).resolve().parents[2] / "build" / "console-tests"
