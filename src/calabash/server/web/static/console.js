@@ -65,6 +65,18 @@
   });
 
   // A live part stands still while nobody looks, while something in it is open, and while text is marked.
+  // What is wider than its place can be scrolled with the keyboard, too.
+  function scrollable() {
+    document.querySelectorAll(".scroll").forEach(function (place) {
+      if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+      else place.removeAttribute("tabindex");
+    });
+  }
+  document.addEventListener("DOMContentLoaded", scrollable);
+  document.addEventListener("htmx:afterSettle", scrollable);
+  addEventListener("resize", scrollable);
+  if (document.readyState !== "loading") scrollable();
+
   document.addEventListener("htmx:beforeRequest", function (event) {
     var part = event.detail.elt;
     if (!part.matches || !part.matches("[data-live]")) return;
