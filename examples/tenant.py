@@ -61,11 +61,16 @@ def take_memory(driver: Driver) -> int:
     return held
 
 
-def keep_busy(driver: Driver, seconds: float, kernel_us: int) -> int:
-    """Launch kernels back to back, a few in flight, until the time is over; return how many ran."""
+def load_kernel(driver: Driver) -> ctypes.c_void_p:
+    """The kernel, loaded: it needs device memory too."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     driver.call("cuModuleLoadData", ctypes.byref(module), PTX)
     driver.call("cuModuleGetFunction", ctypes.byref(function), module, b"spin_ns")
+    return function
+
+
+def keep_busy(driver: Driver, function: ctypes.c_void_p, seconds: float, kernel_us: int) -> int:
+    """Launch kernels back to back, a few in flight, until the time is over; return how many ran."""
     duration_ns = ctypes.c_uint64(kernel_us * 1000)
     parameters = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(duration_ns), ctypes.c_void_p))
     launches, end = 0, time.monotonic() + seconds
@@ -91,8 +96,9 @@ def main() -> None:
     driver.call("cuCtxSetCurrent", context)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    function = load_kernel(driver)
     held = take_memory(driver)
-    launches = keep_busy(driver, options.seconds, options.kernel_us)
+    launches = keep_busy(driver, function, options.seconds, options.kernel_us)
     print(
         json.dumps(
             {
