@@ -171,7 +171,6 @@ def test_filters_choose_cards_and_wrong_ones_are_told_with_their_position(site: 
     [
         (("--mode", "mig"), 2, "--mode does not go with --remote"),
         (("--tenant", "x"), 2, "--tenant does not go with --remote"),
-        (("--span",), 1, "cannot be joined"),
         (("--server", "other"), 3, "there is no server 'other'"),
         (("--lease", "abc"), 3, "there is no reservation"),
         (("--gpus", "3"), 5, "2 of 2 cards"),

@@ -45,7 +45,8 @@ class Client:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(BrokenPipeError), self.process:  # its pipes are closed
+            self.process.wait()
 
 
 class Service:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -79,7 +80,8 @@ class CudaNode:
     def close(self) -> None:
         for process in self._started:
             process.kill()
-            process.wait()
+            with contextlib.suppress(BrokenPipeError), process:  # its pipes are closed
+                process.wait()
 
 
 def ask(process: subprocess.Popen[str]) -> str:

@@ -51,9 +51,13 @@ def quantity(lines: Sequence[RatedLine], *measures: Measure) -> int:
 
 
 def cut(draw: st.DataObject, whole: UsageInterval) -> list[UsageInterval]:
-    """The same in two parts, with what was measured divided anyhow."""
+    """The same in two parts, with what was measured divided anyhow; in no time at all nothing is measured."""
     at = draw.draw(st.integers(whole.from_us, whole.to_us))
     busy, idle = draw.draw(st.integers(0, whole.busy_us)), draw.draw(st.integers(0, whole.idle_us))
+    if at == whole.from_us:
+        busy = idle = 0
+    elif at == whole.to_us:
+        busy, idle = whole.busy_us, whole.idle_us
     return [
         replace(whole, to_us=at, busy_us=busy, idle_us=idle),
         replace(whole, from_us=at, busy_us=whole.busy_us - busy, idle_us=whole.idle_us - idle),

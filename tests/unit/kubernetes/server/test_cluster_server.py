@@ -316,7 +316,10 @@ def test_every_page_of_the_console_is_drawn_for_a_cluster(tmp_path: Path) -> Non
             above, _, name = page.path.partition("/{")
             if not name or above in some:
                 drawn[page.path] = drawn_as(address, token, f"{above}/{some[above]}" if name else page.path)
-        assert {path: status for path, (status, _) in drawn.items() if status != 200} == {"/simulator": 409}
+        assert {path: status for path, (status, _) in drawn.items() if status != 200} == {
+            "/simulator": 409,
+            "/jobs": 409,
+        }
         assert "not served by a cluster" in drawn["/simulator"][1]
         assert "vision-ns/vision-pod" in drawn["/workloads"][1]
         assert "0 of 4 devices have room" in drawn["/waiting"][1]
