@@ -56,7 +56,10 @@ class _Forward(logging.Handler):
     """What libraries log goes the same way."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        structlog.get_logger(record.name).warning(record.getMessage()[:500], level_of=record.levelname.lower())
+        raised = {"exc_info": record.exc_info} if record.exc_info else {}
+        structlog.get_logger(record.name).warning(
+            record.getMessage()[:500], level_of=record.levelname.lower(), **raised
+        )
 
 
 def configure() -> None:

@@ -105,9 +105,15 @@ class Protocol(H11Protocol):
         connection = transport.get_extra_info("socket")
         self._uid = peer_of(connection).uid
         self.token_required = connection.getsockname() == self.token_socket
-        transport.pause_reading()
+        # Older Pythons begin to read after this call whatever is said in it, so reading is stopped right after that, before
+        # the first byte is looked for.
+        self.loop.call_soon(self._hold)
         self._wait_for_request()
         self.turns.begin(self._uid, self._begin)
+
+    def _hold(self) -> None:
+        if self.caller is None:
+            self.transport.pause_reading()
 
     def _begin(self) -> None:
         if self.transport.is_closing():

@@ -1,0 +1,56 @@
+"""Connections are read from when it is their user's turn, whichever Python serves them."""
+
+from __future__ import annotations
+
+import asyncio.selector_events
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calabash.operations.fairness import Fairness
+from calabash.operations.limits import Limits
+from calabash.operations.serving import Listener, Receive, Send, Server, connection_of
+from calabash.operations.sockets import listening
+
+CLIENTS = 60  # more than one period's turns of one user
+
+
+def _reads_whatever_was_said(transport: Any, descriptor: int, callback: Any, *arguments: Any) -> None:
+    """As Python does up to 3.11.2."""
+    transport._loop._add_reader(descriptor, callback, *arguments)
+
+
+async def _answer(scope: Any, receive: Receive, send: Send) -> None:
+    assert connection_of(scope).caller is not None
+    await receive()
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("python", ["this", "older"])
+def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    if python == "older":
+        monkeypatch.setattr(asyncio.selector_events._SelectorTransport, "_add_reader", _reads_whatever_was_said)
+    path = tmp_path / "socket"
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS)]
+    with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listening(path, listener)
+        for client in clients:  # all of them are there when the server begins
+            client.settimeout(60)
+            client.connect(str(path))
+            client.sendall(b"GET /v1/x HTTP/1.1\r\nHost: pool\r\n\r\n")
+        server = Server([listener], Fairness(Limits(), exempt=lambda _: True))
+        serving = threading.Thread(target=server.run, args=(_answer,))
+        serving.start()
+        try:
+            assert {client.recv(4096).split()[1] for client in clients} == {b"204"}
+        finally:
+            server.stop()
+            serving.join()
+            for client in clients:
+                client.close()
