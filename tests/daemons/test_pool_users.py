@@ -134,7 +134,7 @@ def test_a_slice_is_on_the_account_of_its_user_unless_another_tenant_lists_him(p
     listed = as_user(ANN, lambda: ask(tenant="vision"))
     assert {a["id"]: a["tenant"] for a in pool.allocations(ended=True)}[listed["id"]] == "vision"
     assert as_user(BOB, lambda: refusal_of(lambda: ask(tenant="vision"))).reason is Reason.NOT_PERMITTED
-    program, held = pool.running("cat", tenant="vision", memory_mib=100)
+    program, held = pool.running("cat", tenant="vision", memory_mib=100, wait_s=50)  # until the others are back
     assert refusal_of(lambda: pool.client.delete("/v1/tenants/vision")).reason is Reason.CONFLICT
     program.finish()
     until(

@@ -109,7 +109,7 @@ def allocations(pool: Pool, page: requests.AllocationPage, sight: Sight) -> repl
     waiting = (w for w in pool.binder.waiting() if seen(w, sight))
     live = list(dict.fromkeys([*(record.id for record in records), *(w.id for w in waiting)]))
     begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
-    found = map(sight.shown_allocation, _live(pool, devices, index, live[begin:]))
+    found = map(sight.shown_allocation, _live(pool, devices, index, live[begin:], ended=page.all))
     return _page(found, page.limit, shown)
 
 
@@ -140,7 +140,12 @@ def _page(
 
 
 def _live(
-    pool: Pool, devices: Sequence[DeviceSnapshot], index: Mapping[DeviceUuid, int], wanted: Sequence[AllocationId]
+    pool: Pool,
+    devices: Sequence[DeviceSnapshot],
+    index: Mapping[DeviceUuid, int],
+    wanted: Sequence[AllocationId],
+    *,
+    ended: bool,
 ) -> Iterator[replies.AllocationView]:
     explained = 0
     for begin in range(0, len(wanted), LOOKED_AT_ONCE):
@@ -153,7 +158,10 @@ def _live(
                 continue
             waiting = pool.binder.find(name)
             if waiting is None:
-                continue  # answered in the meantime
+                over = pool.store.allocation(name) if ended else None
+                if over is not None:
+                    yield _allocation(over, (), index, ())
+                continue  # it has been answered, or has ended, in the meantime
             why = replies.WhyReply(id=name, state="pending", reason="", explanation="")
             if explained < EXPLAINED_MAX:
                 explained += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio.selector_events
 import socket
 import threading
 from pathlib import Path
@@ -35,7 +34,7 @@ def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
     if python == "older":
-        monkeypatch.setattr(asyncio.selector_events._SelectorTransport, "_add_reader", _reads_whatever_was_said)
+        monkeypatch.setattr("asyncio.selector_events._SelectorTransport._add_reader", _reads_whatever_was_said)
     path = tmp_path / "socket"
     clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS)]
     with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
