@@ -32,7 +32,7 @@ class TimeSliceExecutor(ViewOnly):
         super().__init__(tools)
         intervals = Intervals(tools.environment, tools.driver_files)
         self._turns = TurnLengths(tools.home / "timeslices.json", intervals, wanted=self._wanted)
-        self._tenants: dict[AllocationId, frozenset[DeviceUuid]] = {}
+        self._tenants: dict[AllocationId, dict[DeviceUuid, int]] = {}  # cards, and the MiB granted on each
         self._due_s = 0.0
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
@@ -51,7 +51,7 @@ class TimeSliceExecutor(ViewOnly):
         """The first tenant of a card sets the length of its turns; a driver that cannot do it is no reason to refuse."""
         devices = self.prepare(record)
         self._tenants[record.id] = _cards(record)
-        self._turns.apply(_cards(record))
+        self._turns.apply(frozenset(self._tenants[record.id]))
         return devices
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
@@ -101,11 +101,11 @@ class TimeSliceExecutor(ViewOnly):
         return next((d.interval for d in self._tools.inventory.devices() if d.uuid == uuid), "")
 
     def _uncapped_beside(self, uuid: DeviceUuid) -> bool:
-        return any(not k.is_capped and uuid in k.limits.uuids for k in self._tools.keepings())
+        return any(cards.get(uuid) == 0 for cards in list(self._tenants.values()))
 
 
-def _cards(record: AllocationRecord) -> frozenset[DeviceUuid]:
-    return frozenset(part.device for part in record.placement.slices)
+def _cards(record: AllocationRecord) -> dict[DeviceUuid, int]:
+    return {part.device: part.memory_mib for part in record.placement.slices}
 
 
 def open_mode(tools: NodeTools) -> TimeSliceExecutor:
