@@ -1,0 +1,80 @@
+"""Addresses and names of tenant networks, read strictly: one spelling each, and a clear line for everything else."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from calabash.model.errors import CalabashError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+NAME_LENGTH_MAX = 40
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}")
+_TEXT_MAX = 64  # longer than any address
+
+
+def parse_network(text: str, what: str = "network") -> Network:
+    """``10.0.0.0/16`` or ``fd00::/64``; the host's bits are zero. Raises CalabashError."""
+    try:
+        if "/" not in text or len(text) > _TEXT_MAX:
+            raise ValueError("no prefix length")
+        return ip_network(text)
+    except ValueError as error:
+        raise CalabashError(
+            f"{what}: {text[:_TEXT_MAX]!r} is no network", hint="write it as 10.0.0.0/16, with the host's bits zero"
+        ) from error
+
+
+def parse_address(text: str, what: str = "address") -> Address:
+    """``10.0.0.7`` or ``fd00::7``, without a zone. Raises CalabashError."""
+    try:
+        if "%" in text or len(text) > _TEXT_MAX:
+            raise ValueError("no plain address")
+        return ip_address(text)
+    except ValueError as error:
+        raise CalabashError(f"{what}: {text[:_TEXT_MAX]!r} is no address", hint="write it as 10.0.1.11") from error
+
+
+def parse_mac(text: str, what: str = "MAC") -> str:
+    """``0a:00:00:00:00:01``, of one station, in small letters. Raises CalabashError."""
+    small = text[:_TEXT_MAX].lower()
+    if not _MAC.fullmatch(small) or int(small[:2], 16) & 1 or small == "00:00:00:00:00:00":
+        raise CalabashError(f"{what}: {small!r} is no address of one station", hint="write it as 0a:00:00:00:00:01")
+    return small
+
+
+def check_label(text: str, what: str) -> str:
+    """One part of a name: small letters, digits and dashes, as in DNS. Raises CalabashError."""
+    if len(text) > NAME_LENGTH_MAX or not _LABEL.fullmatch(text):
+        raise CalabashError(
+            f"{what}: {text[: NAME_LENGTH_MAX + 1]!r} is no name",
+            hint=f"small letters, digits and dashes, at most {NAME_LENGTH_MAX}, a letter or digit at each end",
+        )
+    return text
+
+
+def check_path(text: str, parts: int, what: str) -> tuple[str, ...]:
+    """The ``parts`` labels of a name like ``red/a/web1``. Raises CalabashError."""
+    found = text[: (NAME_LENGTH_MAX + 1) * (parts + 1)].split("/")
+    if len(found) != parts:
+        example = "/".join(("red", "a", "web1")[:parts])
+        raise CalabashError(
+            f"{what}: {text[:200]!r} has {len(found)} parts, not {parts}", hint=f"write it as {example}"
+        )
+    return tuple(check_label(part, what) for part in found)
+
+
+def overlapping(networks: Iterable[Network]) -> tuple[Network, Network] | None:
+    """Two that share addresses, None where no two do."""
+    known = tuple(networks)
+    for version in (4, 6):
+        ordered = sorted((n for n in known if n.version == version), key=lambda n: (int(n[0]), n.prefixlen))
+        for one, other in itertools.pairwise(ordered):
+            if int(other[0]) <= int(one[-1]):
+                return one, other
+    return None
