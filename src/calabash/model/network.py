@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.model.addresses import Address, Network
-from calabash.model.network_services import LoadBalancer, TransportProtocol, ServiceEndpoint
+from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
 
 MTU_DEFAULT = 1400  # what is left of 1500 bytes of an underlay under Geneve over IPv6
 

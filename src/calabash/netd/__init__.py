@@ -1,1 +1,1 @@
-"""The network controller: keeps OVN equal to the networks that the pool's book describes, one process that may end at any moment."""
+"""The network controller: keeps OVN equal to what the pool's book of networks describes; it may end at any moment."""
