@@ -168,6 +168,38 @@ static void captures_by_thread(void)
     OK(cuMemFree_v2(flag));
 }
 
+static void CUDA_CB count(void *unused)
+{
+    (void)unused;
+    copied++;
+}
+
+/* A wait is for the record that was there when it was called: the event may be used anew behind it. */
+static void waits_take_the_record_of_their_call(void)
+{
+    CUevent turn;
+    prepare();
+    copied = 0;
+    OK(cuEventCreate(&turn, CU_EVENT_DISABLE_TIMING));
+    for (unsigned round = 1; round <= 20; round++) {
+        OK(cuStreamWaitValue32_v2(b, flag, round, CU_STREAM_WAIT_VALUE_GEQ));
+        OK(cuLaunchHostFunc(b, count, NULL));
+        OK(cuEventRecord(turn, b));
+        OK(cuStreamWaitEvent(a, turn, 0));
+        OK(cuLaunchHostFunc(a, look, NULL));
+        OK(cuEventRecord(turn, a));
+        if (round % 2) OK(cuStreamWaitEvent(b, turn, 0));
+        EXPECT(cuStreamQuery(a), CUDA_ERROR_NOT_READY);
+        OK(cuMemsetD32_v2(flag, round, 1));
+        OK(cuStreamSynchronize(a));
+        OK(cuStreamSynchronize(b));
+        OK(cuEventSynchronize(turn));
+        EQUAL(seen, round);
+    }
+    OK(cuEventDestroy_v2(turn));
+    OK(cuMemFree_v2(flag));
+}
+
 int main(int argc, char **argv)
 {
     static const struct check checks[] = {
@@ -175,6 +207,7 @@ int main(int argc, char **argv)
         {"function_without_a_call", function_without_a_call},
         {"copies_before_the_answer", copies_before_the_answer},
         {"captures_by_thread", captures_by_thread},
+        {"waits_take_the_record_of_their_call", waits_take_the_record_of_their_call},
     };
     start();
     return run_check(checks, sizeof checks / sizeof checks[0], argc, argv);

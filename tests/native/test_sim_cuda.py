@@ -79,6 +79,7 @@ WAITS = {
     "a function runs while its program makes no call, and sees what was copied before it": "function_without_a_call",
     "a copy is there when any later work of its stream is told to be done": "copies_before_the_answer",
     "a capture binds the thread that began it, and others only when it is for all": "captures_by_thread",
+    "a wait is for the record that was there when it was called": "waits_take_the_record_of_their_call",
 }
 
 

@@ -67,6 +67,7 @@ bool event_move(struct event *e, struct context *c)
     event_unmark(e);
     e->context = c;
     e->context_id = c->id;
+    e->superseded = 0;
     pthread_mutex_unlock(&before->lock);
     return true;
 }
@@ -134,6 +135,26 @@ CUresult event_wait(struct event *e)
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
     return context_health(c);
+}
+
+void event_supersede(struct event *e, uint64_t last)
+{
+    if (last > e->superseded) e->superseded = last;
+}
+
+void event_wait_for(struct event *e, uint64_t generation)
+{
+    struct context *c = e->context;
+    pthread_mutex_lock(&c->lock);
+    while (e->state == EVENT_PENDING && e->generation == generation)
+        pthread_cond_wait(&c->changed, &c->lock);
+    bool newest = generation == 0 || e->generation == generation;
+    uint64_t last = e->superseded;
+    pthread_mutex_unlock(&c->lock);
+    if (newest)
+        (void)event_wait(e);
+    else if (last)
+        queue_wait(&process.sim, c->queue, last - 1);
 }
 
 CUresult event_get(CUevent handle, struct event **out)

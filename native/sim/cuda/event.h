@@ -16,9 +16,11 @@ struct event {
     uint32_t flags;
     enum { EVENT_NEVER, EVENT_PENDING, EVENT_POSTED, EVENT_DONE } state;
     uint64_t recorded_ns;
-    uint64_t number; /* 1 + entry whose end is the event's time; 0: none */
-    uint64_t end_ns; /* valid in EVENT_DONE */
-    uint64_t generation;
+    uint64_t number;     /* 1 + entry whose end is the event's time; 0: none */
+    uint64_t end_ns;     /* valid in EVENT_DONE */
+    uint64_t generation; /* how often it has been recorded */
+    uint64_t
+        superseded; /* 1 + last entry of records before the newest, whose ends nobody notes any more; 0: none */
     struct depend effects; /* what must have happened to memory when the event is complete */
     struct event *next_mark;
     bool marked;
@@ -46,5 +48,11 @@ void event_forget_all(struct context *c);
 bool event_move(struct event *e, struct context *c);
 bool event_done(struct event *e);
 CUresult event_wait(struct event *e);
+/* Recorded anew, or its record's turn has come too late: the entry that it stood behind is not forgotten. The
+ * context's lock is held. */
+void event_supersede(struct event *e, uint64_t last);
+/* As event_wait(), for the record that was the newest when `generation` was read; 0: the newest. What was recorded
+ * since, perhaps behind this very wait, is not waited for. The record's effects have happened. */
+void event_wait_for(struct event *e, uint64_t generation);
 
 #endif

@@ -56,6 +56,7 @@ static CUresult record(struct event *e, CUstream hStream)
     if (!event_move(e, s->context)) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&s->context->lock);
     event_unmark(e);
+    if (e->state == EVENT_POSTED) event_supersede(e, e->number);
     e->generation++;
     e->state = EVENT_PENDING;
     uint64_t generation = e->generation;
@@ -128,11 +129,14 @@ EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int
     pthread_mutex_lock(&c->lock);
     bool known = e->context == c && e->state != EVENT_PENDING;
     struct depend effects = e->effects;
+    uint64_t generation = e->context == c ? e->generation : 0;
     bool nothing = e->state == EVENT_NEVER || (known && event_effects_done(e));
     if (known && e->state == EVENT_POSTED) stream_follow(s, e->number);
     pthread_mutex_unlock(&c->lock);
     if (nothing) return CUDA_SUCCESS;
     /* Posted in one context: the order of the queue is the wait. Otherwise the stream's thread waits. */
     if (known) return stream_submit(s, &(struct work){.kind = WORK_EFFECT, .after = effects});
-    return stream_submit(s, &(struct work){.kind = WORK_WAIT, .event = e});
+    if (!generation) return stream_submit(s, &(struct work){.kind = WORK_WAIT, .event = e});
+    return stream_submit(
+        s, &(struct work){.kind = WORK_WAIT, .event = e, .event_generation = generation, .after = effects});
 }

@@ -108,7 +108,7 @@ static void perform(struct stream *s, struct work *w)
         uint64_t last = stream_mark(s);
         pthread_mutex_unlock(&c->lock);
         if (last) queue_wait(&process.sim, c->queue, last - 1);
-        if (w->kind == WORK_WAIT && w->event) event_wait(w->event);
+        if (w->kind == WORK_WAIT && w->event) event_wait_for(w->event, w->event_generation);
         run_effect(c, w);
         pthread_mutex_lock(&c->lock);
         return;
@@ -126,6 +126,8 @@ static void perform(struct stream *s, struct work *w)
         struct depend before = {s, s->id, s->finished};
         if (w->event->generation == w->event_generation)
             event_stamp(c, w->event, stream_mark(s), before, sim_now());
+        else
+            event_supersede(w->event, stream_mark(s));
         return;
     }
     pthread_mutex_unlock(&c->lock);
@@ -252,7 +254,11 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
  * later. */
 static CUresult record(struct stream *s, const struct work *w, const struct depend *depend, size_t count)
 {
-    if (!timing_is_known(s, depend, count)) return defer(s, w, depend, count);
+    if (!timing_is_known(s, depend, count)) {
+        CUresult deferred = defer(s, w, depend, count);
+        w->event->effects = all_of(s); /* the record's own turn included */
+        return deferred;
+    }
     CUresult result = count ? defer(s, &(struct work){.kind = WORK_EFFECT}, depend, count) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) event_stamp(s->context, w->event, stream_mark(s), all_of(s), sim_now());
     return result;
