@@ -1,0 +1,40 @@
+"""Most objects of each kind: in a VPC, in the pool, and within one object. Refused above, as each costs every host."""
+
+from __future__ import annotations
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import NetworkKind
+
+VPCS_MAX = 4096
+PER_VPC: dict[NetworkKind, int] = {
+    NetworkKind.SUBNET: 64,
+    NetworkKind.PORT: 4096,
+    NetworkKind.SECURITY_GROUP: 128,
+    NetworkKind.GATEWAY: 1,
+    NetworkKind.EIP: 64,
+    NetworkKind.NAT_RULE: 256,
+    NetworkKind.LOAD_BALANCER: 64,
+    NetworkKind.PEERING: 16,
+    NetworkKind.SERVICE_ENDPOINT: 64,
+    NetworkKind.ROUTE: 256,
+    NetworkKind.DEDICATED_LINE: 8,
+    NetworkKind.DNS_RECORD: 1024,
+    NetworkKind.QOS_POLICY: 64,
+}
+POOL: dict[NetworkKind, int] = {NetworkKind.VPC: VPCS_MAX, NetworkKind.UPLINK: 255, NetworkKind.PORT: 100_000}
+
+CIDRS_PER_VPC = 8
+GROUPS_PER_PORT = 8
+RULES_PER_GROUP = 128
+BACKENDS_PER_BALANCER = 64
+HOSTS_PER_UPLINK = 16
+ROUTES_PER_PEER = 32
+ADDRESSES_PER_RECORD = 16
+PARENTS_PER_PORT = 8
+OFFERS_PER_BALANCER = 64
+
+
+def check_count(found: int, most: int, what: str) -> None:
+    """Raises CalabashError where ``found`` of ``what`` are more than ``most``."""
+    if found > most:
+        raise CalabashError(f"{what}: {found}, and {most} are the most", reason=Reason.NO_CAPACITY)
