@@ -99,7 +99,7 @@ class BalancerReplica:
     Args:
         balancer: its name, ``VPC/LB``.
         number: where it listens, at ``seat.virtual``.
-        targets: backends: label of the port, address, number.
+        targets: backends: ``SUBNET.PORT``, address, number.
         certificate: name of the secret that ends TLS, "" plain HTTP.
     """
 
@@ -122,6 +122,7 @@ class ApplianceProgram:
         name: as the package calls it; ``file`` its configuration in ``Appliance.files``, of which it is known among processes.
         arguments: of the start; ``check``: of a run that says whether the configuration is good, () where there is none.
         reload: the signal that has it read its configuration again, "" where it is started anew.
+        leaves: files of its own that would keep it from starting when it was killed.
     """
 
     name: str
@@ -129,6 +130,7 @@ class ApplianceProgram:
     arguments: tuple[str, ...]
     check: tuple[str, ...] = ()
     reload: str = ""
+    leaves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
