@@ -12,8 +12,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def server_context(directory: Path, *, name: str = "127.0.0.1") -> tuple[ssl.SSLContext, str]:
-    """What a server needs, and the file that makes a client trust it as ``name``, an address or a host."""
+def server_context(directory: Path, *, name: str = "127.0.0.1", good_days: int = 1) -> tuple[ssl.SSLContext, str]:
+    """What a server needs, and the file that makes a client trust it as ``name``, an address or a host.
+
+    The certificate and its key are ``tls.crt`` and ``tls.key`` there. With ``good_days`` below 0 it expired so many days ago.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     try:
@@ -27,8 +30,8 @@ def server_context(directory: Path, *, name: str = "127.0.0.1") -> tuple[ssl.SSL
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now - timedelta(days=max(0, -good_days), hours=1))
+        .not_valid_after(now + timedelta(days=good_days))
         .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
@@ -36,6 +39,7 @@ def server_context(directory: Path, *, name: str = "127.0.0.1") -> tuple[ssl.SSL
     directory.mkdir(exist_ok=True)
     certificate, secret = directory / "tls.crt", directory / "tls.key"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.touch(mode=0o600)
     secret.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )

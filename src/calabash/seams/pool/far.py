@@ -78,7 +78,8 @@ class ServerClient(ApiClient):
             raise CalabashError(
                 f"{self.url} does not answer: {error}",
                 reason=Reason.POOL_DOWN,
-                hint="check the address and the network",
+                hint="check the address and the network"
+                + (", or say https:// where the pool has a certificate" if self.url.startswith("http:") else ""),
             ) from None
         finally:
             connection.close()
