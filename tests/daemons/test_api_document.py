@@ -29,7 +29,14 @@ SCHEMA: Any = schemathesis.openapi.from_dict(openapi())
 OPERATIONS: dict[str, Any] = {
     f"{found.ok().method.upper()} {found.ok().path}": found.ok() for found in SCHEMA.get_all_operations()
 }
-KNOWN = {"tenant": "vision", "project": "train", "user": "member", "devices id": "0", "queues name": "default"}
+KNOWN = {
+    "kind": "vpc",
+    "tenant": "vision",
+    "project": "train",
+    "user": "member",
+    "devices id": "0",
+    "queues name": "default",
+}
 WHO = ("admin", "operator", "viewer", "chief", "member", "guest", "stranger", "reader")
 
 
@@ -98,7 +105,8 @@ def _bounded(name: str, case: Any, who: str) -> None:
         and isinstance(case.body.get("wait_s"), (int, float))
     ):
         case.body["wait_s"] = min(case.body["wait_s"], 0)
-    if name == "GET /v1/changes" and case.query:
+    if name in {"GET /v1/changes", "GET /v1/networks/snapshot"} and case.query:
         case.query.pop("wait_s", None)
+        case.query.pop("wait", None)
     if name == "POST /v1/shutdown" and who == "admin":
         case.body = {"force": "no"}

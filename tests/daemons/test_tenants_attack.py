@@ -23,9 +23,33 @@ from calabash.model.tenancy import Role
 MONTH = "2026-01"
 FIGURES = ("0.1373", "1.9317", "7.7731", "4242.42")
 # What the victim has, by the word that stands for it in a row; the name of the same kind that nobody has.
-REAL = {"tenant": "zqtenant", "project": "zqproject", "user": "zquser", "gang": "zqgang", "queue": "zqqueue"}
-GHOST = {"tenant": "xxtenant", "project": "xxproject", "user": "xxuser", "gang": "xxgang", "queue": "xxqueue"}
-SECRETS = (*REAL.values(), "zqnotice", "zqcommand", "zqnote", "zqmail", "zqsubject", *FIGURES)
+REAL = {
+    "tenant": "zqtenant",
+    "project": "zqproject",
+    "user": "zquser",
+    "gang": "zqgang",
+    "queue": "zqqueue",
+    "vpc": "zqvpc",
+}
+GHOST = {
+    "tenant": "xxtenant",
+    "project": "xxproject",
+    "user": "xxuser",
+    "gang": "xxgang",
+    "queue": "xxqueue",
+    "vpc": "xxvpc",
+}
+SECRETS = (
+    *REAL.values(),
+    "zqsubnet",
+    "10.137.193.0",
+    "zqnotice",
+    "zqcommand",
+    "zqnote",
+    "zqmail",
+    "zqsubject",
+    *FIGURES,
+)
 
 # Of each route its body and query, about the victim; a path takes its names from the same words.
 Row = tuple[Any, str]
@@ -102,6 +126,12 @@ ROWS: dict[str, Row] = {
     "PUT /v1/notifications/{name}": ({"email": "mallory@raiders.example"}, "tenant={tenant}"),
     "DELETE /v1/notifications/{name}": (None, "tenant={tenant}"),
     "POST /v1/notifications/{name}/test": (None, "tenant={tenant}"),
+    "GET /v1/networks/objects": (None, "vpc={vpc}"),
+    "GET /v1/networks/objects/{kind}": (None, "name={vpc}/zqsubnet"),
+    "PUT /v1/networks/objects": ({"kind": "port", "name": "{vpc}/zqsubnet/mine", "spec": {}}, ""),
+    "DELETE /v1/networks/objects/{kind}": (None, "name={vpc}/zqsubnet"),
+    "GET /v1/networks/snapshot": NOTHING,
+    "PUT /v1/networks/status": ({"items": [{"kind": "vpc", "name": "{vpc}", "status": {"host": "mallory"}}]}, ""),
 }
 # These say what time it is, or whose token it was, or what was asked before.
 FREE = {"GET /v1/status", "GET /v1/overview", "GET /v1/me", "GET /v1/audit", "DELETE /v1/sessions/current"}
@@ -126,6 +156,12 @@ def _victim(net: Network) -> None:
     client.put(f"/v1/queues/{REAL['queue']}", {"deserved": 0.5, "users": [user]})
     REAL["notifications name"], GHOST["notifications name"] = "zqnotice", "xxnotice"
     client.put(f"/v1/notifications/zqnotice?tenant={tenant}", {"email": "zqmail@victim.example"})
+    REAL["kind"] = GHOST["kind"] = "subnet"
+    for kind, name, spec in (
+        ("vpc", REAL["vpc"], {"tenant": tenant}),
+        ("subnet", f"{REAL['vpc']}/zqsubnet", {"dhcp": True}),
+    ):
+        client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": {"cidrs": ["10.137.193.0/24"], **spec}})
     issued = net.issue(user, note="zqnote")
     net.tokens["victim"], REAL["tokens id"], GHOST["tokens id"] = issued["secret"], issued["id"], "abcdefghjk"
     held = {"memory_mib": 1024, "cores": 10, "policy": "burst", "tenant": tenant, "project": REAL["project"]}
@@ -211,6 +247,7 @@ def _state(net: Network) -> Any:
         health,
         client.get("/v1/invoices")["items"],
         client.get("/v1/notifications")["items"],
+        client.get(f"/v1/networks/objects?vpc={REAL['vpc']}")["items"],
     )
 
 
@@ -251,11 +288,12 @@ def test_the_victim_itself_reads_what_the_others_may_not(net: Network) -> None:
         "/v1/queues",
         "/v1/events?after=0",
         "/v1/notifications",
+        "/v1/networks/objects",
     ):
         told = net.ask("GET", path, token=net.tokens["victim"])
         seen.update(_leaks(told))
     assert {*REAL.values()} & set(SECRETS) <= seen, "the canaries are where they can be seen"
-    assert {"zqcommand", "zqnote", "zqmail", "0.1373", "4242.42"} <= seen
+    assert {"zqcommand", "zqnote", "zqmail", "zqsubnet", "0.1373", "4242.42"} <= seen
 
 
 def test_who_watches_hears_nothing_of_another_tenant(net: Network) -> None:

@@ -110,7 +110,7 @@ def test_what_is_ones_own_can_be_stopped_and_only_that() -> None:
 
 def test_the_tenant_of_ones_own_needs_no_role() -> None:
     who = Principal(user="ann", uid=1001, own="ann")
-    assert access.actions(who, tenant="ann") == (Action.SEE, Action.RUN, Action.STOP)
+    assert access.actions(who, tenant="ann") == (Action.SEE, Action.RUN, Action.STOP, Action.MANAGE_NETWORKS)
     assert access.tenants_seen(who) == frozenset({"ann"})
     assert access.tenants_seen(of(Member(user="ann", role=Role.VIEWER))) is None
 

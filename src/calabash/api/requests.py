@@ -14,6 +14,8 @@ from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
+LARGE_BODY_BYTES_MAX = 1 << 20  # of what names many things at once
+_LARGE = frozenset({"/v1/networks/apply", "/v1/networks/status"})
 WAIT_S_MAX = 7 * 86_400.0
 RUN_TIME_S_MAX = 366 * 86_400.0
 PAGE_MAX = 1000
@@ -277,6 +279,11 @@ def _isolation(word: str) -> Isolation:
     if word and word not in levels:
         raise CalabashError(f"isolation {word!r} is not known", hint=f"one of: {', '.join(levels)}")
     return levels.get(word, Isolation.COOPERATIVE)
+
+
+def body_bytes_max(path: str) -> int:
+    """The most that a request to that path may carry."""
+    return LARGE_BODY_BYTES_MAX if path in _LARGE else BODY_BYTES_MAX
 
 
 def decode(body: bytes, shape: type[Shape]) -> Shape:

@@ -6,6 +6,7 @@ from calabash.api.audit_routes import AUDIT
 from calabash.api.billing_routes import BILLING
 from calabash.api.changes import CHANGES
 from calabash.api.jobs_routes import JOBS
+from calabash.api.network_routes import NETWORKS
 from calabash.api.notification_routes import NOTIFICATIONS
 from calabash.api.overview_routes import OVERVIEW
 from calabash.api.pool_routes import POOL
@@ -13,4 +14,15 @@ from calabash.api.route import Route
 from calabash.api.simulator_routes import SIMULATOR
 from calabash.api.tenancy_routes import TENANCY
 
-ROUTES: tuple[Route, ...] = (*POOL, *AUDIT, *OVERVIEW, *TENANCY, *SIMULATOR, *BILLING, *CHANGES, *JOBS, *NOTIFICATIONS)
+ROUTES: tuple[Route, ...] = (
+    *POOL,
+    *AUDIT,
+    *OVERVIEW,
+    *TENANCY,
+    *SIMULATOR,
+    *BILLING,
+    *CHANGES,
+    *JOBS,
+    *NOTIFICATIONS,
+    *NETWORKS,
+)

@@ -24,12 +24,14 @@ class Action(StrEnum):
     SEE_BILLS = "see-bills"
     SEE_AUDIT = "see-audit"
     MANAGE_NOTICES = "manage-notices"
+    MANAGE_NETWORKS = "manage-networks"  # its VPCs and what is in them
 
     SEE_PLATFORM = "see-platform"  # everybody's
     OPERATE = "operate"  # devices, queues, reservations
     MANAGE_TENANTS = "manage-tenants"  # what they are guaranteed and may
     MANAGE_USERS = "manage-users"  # and roles for the platform, and tokens of others
     MANAGE_BILLS = "manage-bills"
+    MANAGE_UPLINKS = "manage-uplinks"  # what networks share: uplinks, VLANs of lines, and what their controller does
     SHUT_DOWN = "shut-down"
 
 
@@ -43,6 +45,7 @@ _OF_TENANTS = frozenset(
         Action.SEE_BILLS,
         Action.SEE_AUDIT,
         Action.MANAGE_NOTICES,
+        Action.MANAGE_NETWORKS,
     }
 )
 _LOOKS = frozenset({Action.SEE, Action.SEE_BILLS, Action.SEE_AUDIT, Action.SEE_PLATFORM})
@@ -53,10 +56,11 @@ _PLATFORM: dict[Role, frozenset[Action]] = {
 }
 _TENANT: dict[Role, frozenset[Action]] = {
     Role.TENANT_ADMIN: _OF_TENANTS,
-    Role.MEMBER: frozenset({Action.SEE, Action.RUN}),
+    Role.MEMBER: frozenset({Action.SEE, Action.RUN, Action.MANAGE_NETWORKS}),
     Role.VIEWER: frozenset({Action.SEE}),
 }
 _OWN = frozenset({Action.SEE, Action.RUN, Action.STOP})
+_OWN_TENANT = _OWN | {Action.MANAGE_NETWORKS}
 _SCOPE: dict[Action, TokenScope] = {
     action: TokenScope.READ if action in _LOOKS else TokenScope.RUN if action in _OWN else TokenScope.MANAGE
     for action in Action
@@ -74,7 +78,7 @@ def may(principal: Principal, action: Action, *, tenant: str = "", project: str 
         return False
     if owner and owner == principal.key and action in _OWN - {Action.RUN}:
         return True
-    if tenant and tenant == principal.own and action in _OWN:
+    if tenant and tenant == principal.own and action in _OWN_TENANT:
         return True
     return any(action in _allowed(role, tenant, project) for role in principal.roles)
 

@@ -11,6 +11,7 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.billing import Billing
 from calabash.operations.changes import Key, Trace
 from calabash.operations.fairness import Fairness
+from calabash.operations.networks import NetworkBook
 from calabash.operations.notices import NoticeBook
 from calabash.operations.permission import Permission
 from calabash.operations.sight import Sight
@@ -30,6 +31,7 @@ class Operations:
         settle: look once more at what has ended; called before something is judged by what runs.
         traces: all that there is now, to be compared with what was.
         notices: who is notified of what; None where nobody can be.
+        networks: of its tenants; None where there are none.
     """
 
     permission: Permission
@@ -45,3 +47,4 @@ class Operations:
     settle: Callable[[], None]
     traces: Callable[[], Mapping[Key, Trace]]
     notices: NoticeBook | None = None
+    networks: NetworkBook | None = None

@@ -105,7 +105,7 @@ class RequestGuard:
             await refuse(secured, status, error, *headers)
             return
         try:
-            await self._application(scope, _bounded(receive), secured)
+            await self._application(scope, _bounded(receive, requests.body_bytes_max(scope["path"])), secured)
         except Exception:
             log.exception("a request failed unexpectedly", path=scope["path"])
             if seen["status"]:
@@ -129,10 +129,9 @@ class RequestGuard:
         if sum(name.lower() == b"authorization" for name, _ in scope["headers"]) > 1:
             return 400, CalabashError("the request has two Authorization headers", hint="send one")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > requests.BODY_BYTES_MAX:
-            return 413, CalabashError(
-                f"the request body is larger than {requests.BODY_BYTES_MAX} bytes", hint="shorten it"
-            )
+        most = requests.body_bytes_max(scope["path"])
+        if not length.isdigit() or int(length) > most:
+            return 413, CalabashError(f"the request body is larger than {most} bytes", hint="shorten it")
         shown = headers.get("authorization") or headers.get("cookie") or ""
         key = "token " + hashlib.sha256(shown.encode()).hexdigest() if shown else "address " + address
         wait_s = self._gateway.requests.take(key)
@@ -146,9 +145,9 @@ class RequestGuard:
         return None
 
 
-def _bounded(receive: Receive) -> Receive:
+def _bounded(receive: Receive, most: int) -> Receive:
     """Chunks of a body that says no length are counted, and nobody waits for ever for the last one."""
-    left, arrived = requests.BODY_BYTES_MAX, False
+    left, arrived = most, False
     until_s = asyncio.get_running_loop().time() + BODY_S
 
     async def next_message() -> Message:

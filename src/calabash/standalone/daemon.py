@@ -31,6 +31,8 @@ from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
 from calabash.operations.logs import LOG_FILE, configure
+from calabash.operations.network_rights import NetworkRights
+from calabash.operations.networks import NetworkBook
 from calabash.operations.notices import NoticeBook
 from calabash.operations.permission import Permission
 from calabash.operations.serving import Listener, Server
@@ -189,6 +191,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
             fairness=fairness,
             jobs=Jobs(pool, home=home, settings=settings.jobs),
             notices=notices,
+            networks=NetworkBook(store.networks, NetworkRights(permission, tenancy.people)),
             stop=server.stop,
         )
     )

@@ -41,6 +41,8 @@ from calabash.operations.home import own_home
 from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.logs import LOG_FILE
+from calabash.operations.network_rights import NetworkRights
+from calabash.operations.networks import NetworkBook
 from calabash.operations.notifying import notifying
 from calabash.operations.permission import Permission
 from calabash.operations.serving import Listener, Server
@@ -183,6 +185,7 @@ class ClusterProgram:
                 waiting=lambda: waiting_pods(cluster),
                 clock=clock,
             ),
+            networks=NetworkBook(store.networks, NetworkRights(permission, tenancy.people)),
         )
         if order.usage_port:
             usage = UsageProgram(

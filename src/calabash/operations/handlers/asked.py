@@ -112,14 +112,14 @@ async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args
 
 async def body_of(request: Asked) -> bytes:
     """The whole body, bounded in size and time."""
-    found = bytearray()
+    found, most = bytearray(), requests.body_bytes_max(request.scope["path"])
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in _chunks(request):
                 found += chunk
-                if len(found) > requests.BODY_BYTES_MAX:
+                if len(found) > most:
                     raise CalabashError(
-                        f"the request body is larger than {requests.BODY_BYTES_MAX} bytes",
+                        f"the request body is larger than {most} bytes",
                         hint="shorten the command line",
                     )
     except TimeoutError:

@@ -14,7 +14,7 @@ from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError
 from calabash.model.tenancy import Principal
 from calabash.operations.auditing import AuditTrail
-from calabash.operations.handlers.asked import known_caller
+from calabash.operations.handlers.asked import Asked, known_caller
 from calabash.operations.serving import Application, Message, Receive, Send, connection_of
 
 WORDS_MAX = 200
@@ -22,6 +22,7 @@ _LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSED = frozenset({401, 403})
 _RUNS = "/v1/allocations"
 _TENANTS = "/v1/tenants/"
+_CONCERNED = "calabash concerned"
 
 
 def audited(audit: AuditTrail, application: Application) -> Application:
@@ -63,16 +64,22 @@ def _line(scope: Any, path: str, status: int) -> AuditLine:
     origin = f"uid {peer.uid} pid {peer.pid}" if peer is not None else ""
     if connection.token_required:  # the gateway says for whom it asks
         origin = f"address {_forwarded(scope)}"
+    concerned: tuple[str, str] = scope["state"].get(_CONCERNED, ("", ""))
     return AuditLine(
         at=0.0,
         user=principal.user[:WORDS_MAX],
         token=principal.token,
         origin=origin,
-        tenant=_tenant(path, principal)[:WORDS_MAX],
+        tenant=(concerned[0] or _tenant(path, principal))[:WORDS_MAX],
         action=str(scope["method"])[:16],
-        target=_plain(path),
+        target=_plain(path + (f" {concerned[1]}" if concerned[1] else "")),
         outcome=status,
     )
+
+
+def concerns(request: Asked, what: str, *, tenant: str = "") -> None:
+    """Say what a request is about, where its path does not; ``tenant``: whose matter that is."""
+    request.scope["state"][_CONCERNED] = (tenant, what)
 
 
 def _tenant(path: str, principal: Principal) -> str:

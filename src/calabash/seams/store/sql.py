@@ -23,6 +23,7 @@ from calabash.seams.store.billing import BillingTables
 from calabash.seams.store.collected import CollectedUsage
 from calabash.seams.store.database import Database
 from calabash.seams.store.event_filter import AllocationsSeen, EventsSeen, held_by, seen_by
+from calabash.seams.store.networks import NetworkTables
 from calabash.seams.store.notices import NoticeTables
 from calabash.seams.store.outbox import UsageOutbox
 from calabash.seams.store.retention import Retention, trim
@@ -63,6 +64,7 @@ class Store:
         self.usage_book = UsageBook(database)
         self.audit = AuditTable(database)
         self.notices = NoticeTables(database)
+        self.networks = NetworkTables(database)
         self.billing = BillingTables(database)
         self.usage_reader = UsageReader(database)
         self.outbox = UsageOutbox(database)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -215,6 +215,34 @@ notices_told = sa.Table(
     metadata,
     sa.Column("id", sa.String(128), primary_key=True),  # one row per notice: nothing is told twice
     sa.Column("at", sa.Float(53), nullable=False, index=True),
+)
+
+network_objects = sa.Table(
+    "network_objects",
+    metadata,
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("tenant", sa.String(128), nullable=False),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("applied", sa.Boolean, nullable=False),  # made by a file of objects, which may take it back
+    sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("status", sa.JSON, nullable=False),
+)
+
+network_revision = sa.Table(
+    "network_revision",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),  # 1: there is one row, or none yet
+    sa.Column("revision", sa.BigInteger, nullable=False),
+)
+
+network_certificates = sa.Table(
+    "network_certificates",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("certificate", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("changed_at", sa.Float(53), nullable=False),
 )
 
 

@@ -10,6 +10,7 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.context import Operations
 from calabash.operations.fairness import Fairness
 from calabash.operations.handlers.application import OPERATING, served
+from calabash.operations.networks import NetworkBook
 from calabash.operations.notices import NoticeBook
 from calabash.operations.serving import Application
 from calabash.standalone.handlers.administration import ADMINISTRATION
@@ -36,6 +37,7 @@ def application(
     fairness: Fairness,
     jobs: Jobs,
     notices: NoticeBook,
+    networks: NetworkBook,
     stop: Callable[[], None],
 ) -> Application:
     """The ASGI application."""
@@ -53,6 +55,7 @@ def application(
         settle=pool.binder.schedule,
         traces=lambda: traces(pool),
         notices=notices,
+        networks=networks,
     )
     state = {
         "pool": pool,

@@ -1,0 +1,162 @@
+"""Objects of networks as plain data and back: the fields of a noun as they stand in JSON, in YAML and in the database.
+
+Read strictly: a field that the noun does not have, another type than the field's, or more than anybody means is an error
+that names the field (``rules[2].peer``). Addresses and ranges are text. The name stands beside the fields, not in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Any
+
+from calabash.model.addresses import Address, Network, check_path, parse_address, parse_mac, parse_network
+from calabash.model.errors import CalabashError
+from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject
+
+ITEMS_MAX = 1024  # of one field
+TEXT_MAX = 255
+NUMBER_MAX = 1 << 50
+_NOUNS = {kind: noun for noun, kind in KINDS.items()}
+_MISSING = object()
+_ADDRESSES: dict[Any, Any] = {Address: parse_address, Network: parse_network}
+
+
+def kind_named(word: object) -> NetworkKind:
+    """The kind that is called so. Raises CalabashError."""
+    try:
+        return NetworkKind(str(word))
+    except ValueError:
+        raise CalabashError(f"kind {str(word)[:40]!r} is unknown", hint=f"one of: {', '.join(NetworkKind)}") from None
+
+
+def decode(kind: NetworkKind, name: object, spec: object) -> NetworkObject:
+    """The noun. Raises CalabashError that says which field is wrong, and how."""
+    if not isinstance(name, str):
+        raise CalabashError(f"a {kind} has no name", hint="name: " + "/".join(("red", "a", "web1")[: PATH_PARTS[kind]]))
+    check_path(name, PATH_PARTS[kind], f"{kind} name")
+    if not isinstance(spec, Mapping):
+        raise CalabashError(f"{kind} {name}: its spec is no map", hint="spec: {FIELD: VALUE, ...}")
+    found: NetworkObject = _object(_NOUNS[kind], {**spec, "name": name}, f"{kind} {name}", "")
+    if "name" in spec:
+        raise CalabashError(f"{kind} {name}: the name stands beside spec, not in it", hint="take it out of spec")
+    return found
+
+
+def encode(item: NetworkObject) -> dict[str, Any]:
+    """All fields but the name, as JSON has them."""
+    found: dict[str, Any] = _plain(item)
+    del found["name"]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (IPv4Address, IPv6Address, IPv4Network, IPv6Network, StrEnum)):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if dataclasses.is_dataclass(value):
+        return {name: _plain(getattr(value, name)) for name in _typed(typing.cast("type", type(value)))}
+    return value
+
+
+@functools.cache
+def _typed(noun: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(noun)
+    return {field.name: hints[field.name] for field in dataclasses.fields(noun)}
+
+
+@functools.cache
+def _needed(noun: type) -> frozenset[str]:
+    none = dataclasses.MISSING
+    return frozenset(f.name for f in dataclasses.fields(noun) if f.default is none and f.default_factory is none)
+
+
+def _object(noun: type, given: Mapping[Any, Any], what: str, place: str) -> Any:
+    known = _typed(noun)
+    for name in given:
+        if name not in known:
+            raise CalabashError(
+                f"{what}: there is no field {place}{str(name)[:40]!r}",
+                hint=f"fields: {', '.join(n for n in known if place or n != 'name')}",
+            )
+    for name in sorted(_needed(noun) - given.keys()):
+        raise CalabashError(f"{what}: {place}{name} is missing", hint=_hint(known[name]))
+    return noun(**{name: _value(known[name], value, what, f"{place}{name}") for name, value in given.items()})
+
+
+def _value(wanted: Any, value: Any, what: str, place: str) -> Any:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted in _ADDRESSES and isinstance(value, str):
+        return _ADDRESSES[wanted](value, f"{what}: {place}")
+    if origin in (typing.Union, types.UnionType) and type(None) in arguments:
+        if value is None:
+            return None
+        left = tuple(a for a in arguments if a is not type(None))
+        return _value(typing.Union[left], value, what, place)  # noqa: UP007 - of as many as there are
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return _items(arguments, value, what, place)
+    if dataclasses.is_dataclass(wanted) and isinstance(value, Mapping):
+        return _object(typing.cast("type", wanted), value, what, f"{place}.")
+    found = _scalar(wanted, value, what, place)
+    if found is _MISSING:
+        raise CalabashError(f"{what}: {place} is {_shown(value)}", hint=_hint(wanted))
+    return found
+
+
+def _items(arguments: tuple[Any, ...], value: Any, what: str, place: str) -> tuple[Any, ...]:
+    if len(value) > ITEMS_MAX:
+        raise CalabashError(f"{what}: {place} has {len(value)} items", hint=f"at most {ITEMS_MAX}")
+    if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+        raise CalabashError(f"{what}: {place} has {len(value)} items, not {len(arguments)}", hint="like [443, 443]")
+    return tuple(_value(arguments[0], one, what, f"{place}[{i}]") for i, one in enumerate(value))
+
+
+def _scalar(wanted: Any, value: Any, what: str, place: str) -> Any:
+    """The value as that type; ``_MISSING`` where it is none."""
+    if isinstance(value, bool) or wanted is bool:
+        return value if wanted is bool and isinstance(value, bool) else _MISSING
+    if wanted in (int, float):
+        number = isinstance(value, (int, wanted)) and abs(value) <= NUMBER_MAX  # nor a NaN
+        return wanted(value) if number else _MISSING
+    if not isinstance(value, str) or len(value) > TEXT_MAX or not value.isprintable():
+        return _MISSING
+    if isinstance(wanted, type) and issubclass(wanted, StrEnum):
+        return wanted(value) if value in set(wanted) else _MISSING
+    return parse_mac(value, f"{what}: mac") if place == "mac" and value else value if wanted is str else _MISSING
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (str, bool, int, float)) or value is None:
+        return repr(value)[:60]
+    return {"dict": "a map", "list": "a list"}.get(type(value).__name__, f"a {type(value).__name__}")
+
+
+_HINTS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: f"text in one line, at most {TEXT_MAX} characters",
+    Address: "an address as text, like 10.0.1.11",
+    Network: "a range as text, like 10.0.0.0/16",
+}
+
+
+def _hint(wanted: Any) -> str:
+    """What would be one of that type."""
+    if wanted in _HINTS:
+        return _HINTS[wanted]
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is tuple:
+        return f"a list of: {_hint(arguments[0])}"
+    if origin in (typing.Union, types.UnionType):
+        left = tuple(a for a in arguments if a is not type(None))
+        return _hint(typing.Union[left]) + ", or null"  # noqa: UP007 - of as many as there are
+    if issubclass(wanted, StrEnum):
+        return f"one of: {', '.join(wanted)}"
+    return f"a map of: {', '.join(_typed(wanted))}"

@@ -1,0 +1,142 @@
+"""Who may see and change which object of a network.
+
+A VPC is a tenant's, and so is everything in it: who sees the tenant sees it, its members change it. Uplinks are the
+platform's; lines take a VLAN of the provider's network, which an administrator gives. Of a VPC that somebody does not see it
+learns nothing, but that a name is taken when it wants the same for its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from calabash.model.access import Action, may
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import NetworkKind, NetworkObject, Peering, Vpc, kind_of, vpc_of
+from calabash.model.network_services import ServiceEndpoint
+from calabash.model.tenancy import Principal
+from calabash.operations.people import People
+from calabash.operations.permission import Permission
+from calabash.operations.tenancy import missing
+from calabash.seams.store.networks import StoredNetworkObject
+
+Key = tuple[str, str]
+Kept = Mapping[Key, StoredNetworkObject]
+
+VPCS_PER_TENANT_MAX = 64
+OBJECTS_PER_TENANT_MAX = 10_000
+ANOTHERS = "(another's)"
+_PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
+_PATH = re.compile(
+    r"(?<![A-Za-z0-9./-])([a-z0-9][-a-z0-9]*)(/[-a-z0-9]+){1,2}(?![./][0-9])|(?<=VPC )[a-z0-9][-a-z0-9]*"
+)
+
+
+class NetworkRights:
+    """The rules; methods named ``require`` raise CalabashError."""
+
+    def __init__(self, permission: Permission, people: Callable[[], People]) -> None:
+        self._permission = permission
+        self._people = people
+
+    def platform(self, who: Principal) -> bool:
+        """Whether it changes what networks share."""
+        return may(who, Action.MANAGE_UPLINKS)
+
+    def require_platform(self, who: Principal, what: str) -> None:
+        self._permission.require(who, Action.MANAGE_UPLINKS, what)
+
+    def require_local(self, who: Principal, what: str) -> None:
+        """Of processes of this machine, and administrators', alone."""
+        self.require_platform(who, what)
+        self._permission.require_process(who, what)
+
+    def sees(self, who: Principal, kept: StoredNetworkObject) -> bool:
+        if kept.kind == NetworkKind.UPLINK:
+            return may(who, Action.SEE_PLATFORM)
+        return may(who, Action.SEE, tenant=kept.tenant)
+
+    def found(self, who: Principal, kept: Kept, kind: NetworkKind, name: str) -> StoredNetworkObject:
+        """The object. Raises NOT_FOUND where there is none, as far as it may know."""
+        item = kept.get((kind, name))
+        if item is None or not self.sees(who, item):
+            raise missing(kind, name[:200])
+        return item
+
+    def tenant_for(self, who: Principal, wanted: str) -> str:
+        """Whose a new VPC is."""
+        tenant = self._permission.tenant(who, wanted)
+        people = self._people()
+        if tenant != who.own and tenant not in people.tenants and tenant not in people.users:
+            raise missing("tenant", tenant)
+        self._permission.require(who, Action.MANAGE_NETWORKS, "make networks there", tenant=tenant)
+        return tenant
+
+    def require_change(self, who: Principal, kept: Kept, kind: NetworkKind, name: str) -> str:
+        """That it may put or remove that object; whose it is."""
+        tenant = ""
+        if kind is not NetworkKind.UPLINK:
+            vpc = self.found(who, kept, NetworkKind.VPC, vpc_of(name))
+            tenant = vpc.tenant
+            self._permission.require(who, Action.MANAGE_NETWORKS, "change its networks", tenant=tenant)
+        if kind in _PLATFORMS:
+            self.require_platform(who, f"change a {kind}, which takes a part of the provider's network")
+        return tenant
+
+    def require_put(self, who: Principal, kept: Kept, wanted: NetworkObject) -> None:
+        """That it may put this object there, which may be a new VPC."""
+        kind, key = kind_of(wanted), (kind_of(wanted), wanted.name)
+        if isinstance(wanted, Vpc):
+            known = kept.get(key)
+            if known is not None and not self.sees(who, known):
+                raise CalabashError(
+                    f"the name {wanted.name} is taken", reason=Reason.CONFLICT, hint="choose another name for the VPC"
+                )
+            tenant = known.tenant if known is not None else self.tenant_for(who, wanted.tenant)
+            if known is not None:
+                self._permission.require(who, Action.MANAGE_NETWORKS, "change its networks", tenant=tenant)
+        else:
+            tenant = self.require_change(who, kept, kind, wanted.name)
+            self._require_reach(who, kept, wanted)
+        if key not in kept and not self.platform(who):
+            _check_room(kept, kind, tenant)
+
+    def _require_reach(self, who: Principal, kept: Kept, wanted: NetworkObject) -> None:
+        """That both sides want what goes from one VPC to another."""
+        if isinstance(wanted, Peering):
+            here, _, there = wanted.name.partition("/")
+            other = kept.get((NetworkKind.VPC, there))
+            asked = (NetworkKind.PEERING, f"{there}/{here}") in kept
+            if other is None or not (asked or self.sees(who, other)):
+                raise missing("vpc", there)
+        if isinstance(wanted, ServiceEndpoint):
+            known = kept.get((NetworkKind.SERVICE_ENDPOINT, wanted.name))
+            if known is not None and known.spec.get("source") == wanted.source:
+                return
+            there = vpc_of(wanted.source)
+            other = kept.get((NetworkKind.VPC, there))
+            if other is None or not may(who, Action.MANAGE_NETWORKS, tenant=other.tenant):
+                raise missing("lb", wanted.source[:200])
+
+    def told(self, who: Principal, kept: Kept, error: CalabashError) -> CalabashError:
+        """The error without names of objects that it does not see, but for those that it has said itself."""
+        if error.reason in {Reason.BAD_REQUEST, Reason.NOT_PERMITTED, Reason.NOT_FOUND}:
+            return error
+
+        def seen(match: re.Match[str]) -> str:
+            vpc = kept.get((NetworkKind.VPC, vpc_of(match[0])))
+            return match[0] if vpc is None or self.sees(who, vpc) else ANOTHERS
+
+        hint = _PATH.sub(seen, error.hint)
+        return CalabashError(_PATH.sub(seen, error.message), reason=error.reason, hint=hint)
+
+
+def _check_room(kept: Kept, kind: NetworkKind, tenant: str) -> None:
+    mine = [item for item in kept.values() if item.tenant == tenant]
+    vpcs = sum(item.kind == NetworkKind.VPC for item in mine)
+    if len(mine) >= OBJECTS_PER_TENANT_MAX or (kind is NetworkKind.VPC and vpcs >= VPCS_PER_TENANT_MAX):
+        raise CalabashError(
+            f"tenant {tenant} has {vpcs} VPCs and {len(mine)} objects in them",
+            reason=Reason.USER_LIMIT,
+            hint=f"at most {VPCS_PER_TENANT_MAX} and {OBJECTS_PER_TENANT_MAX}: remove some, or ask an administrator",
+        )
