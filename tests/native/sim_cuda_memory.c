@@ -305,6 +305,16 @@ static void illegal(void)
     EXPECT(cuMemcpyDtoH_v2(&x, p, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+/* An address between two integers is another error than one of nobody's memory. */
+static void misaligned(void)
+{
+    CUdeviceptr p;
+    OK(cuMemAlloc_v2(&p, 4000));
+    count_up(NULL, p + 2, 10);
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_MISALIGNED_ADDRESS);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+}
+
 /* On a card beside a Grace CPU kernels reach whatever pages the program has; elsewhere that is an illegal address. */
 static void coherent(void)
 {
@@ -453,6 +463,7 @@ int main(int argc, char **argv)
         {"box", box},
         {"pointers", pointers},
         {"illegal", illegal},
+        {"misaligned", misaligned},
         {"coherent", coherent},
         {"not_coherent", not_coherent},
         {"no_access", no_access},

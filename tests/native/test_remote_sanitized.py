@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from tests.native.remote_fuzzing import feed, fuzzer, record
-from tests.native.sim_cuda_programs import CudaNode
+from tests.compiled import compiled
+from tests.native.remote_fuzzing import FLAGS, INCLUDE, ROOT, feed, fuzzer, record
+from tests.native.sim_cuda_programs import STRICT, CudaNode
 
 SESSIONS = 60
 
@@ -23,3 +25,16 @@ def test_no_frame_makes_the_worker_touch_what_is_not_its_own(tmp_path: Path) -> 
     assert said > 20_000
     assert changed > 1_000
     assert locked > 10 * ordinary  # no more is locked for one session than it may have
+
+
+def test_pages_that_the_driver_does_not_lock_are_forgotten() -> None:
+    headers: list[str | Path] = [
+        f"-I{ROOT}/native",
+        f"-I{ROOT}/build/native",
+        f"-I{ROOT}/build/native/remote",
+        "-isystem",
+        INCLUDE,
+    ]
+    sources = [Path(__file__).with_name("remote_pinned.c"), ROOT / "native" / "remote" / "worker" / "pinned.c"]
+    program = compiled("remote_pinned", ["gcc", *STRICT, *FLAGS.split(), *headers, *sources])
+    subprocess.run([program], check=True, timeout=60)

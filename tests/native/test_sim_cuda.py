@@ -22,6 +22,7 @@ MEMORY = {
     "copies of boxes touch the box and nothing else": "box",
     "a pointer knows its kind, context, device and range": "pointers",
     "an illegal address is sticky and a reset heals it": "illegal",
+    "a misaligned address is an error of its own": "misaligned",
     "without coherence memory of the host is an illegal address": "not_coherent",
     "physical memory is shared with a process that gets its descriptor": "descriptor",
     "an IPC handle shows the memory of its owner, who pays": "ipc",

@@ -19,10 +19,13 @@ bool cb_pinned_make(struct cb_pinned *p, size_t bytes)
 {
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) return false;
-    *p = (struct cb_pinned){.data = pages, .bytes = bytes};
-    if (lock_pages(p) == CUDA_SUCCESS) return true;
-    munmap(pages, bytes);
-    return false;
+    struct cb_pinned made = {.data = pages, .bytes = bytes};
+    if (lock_pages(&made) != CUDA_SUCCESS) {
+        munmap(pages, bytes);
+        return false;
+    }
+    *p = made;
+    return true;
 }
 
 void cb_pinned_renew(struct cb_pinned *p)

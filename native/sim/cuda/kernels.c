@@ -51,6 +51,11 @@ static uint64_t covered(const struct kernel_call *k, int n)
 #define REQUIRE(c, address, bytes) \
     if ((bytes) != 0 && !memory_allows(c, address, bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS
 
+/* So many elements of four bytes each. */
+#define REQUIRE_WORDS(c, address, count)                                          \
+    if ((count) != 0 && (address) % 4 != 0) return CUDA_ERROR_MISALIGNED_ADDRESS; \
+    REQUIRE(c, address, 4ull * (count))
+
 /* vector_add(const float *a, const float *b, float *c, int n): c = a + b */
 static void vector_add_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
@@ -61,9 +66,9 @@ static void vector_add_cost(const struct kernel_call *k, struct kernel_cost *cos
 static CUresult vector_add(struct context *c, const struct kernel_call *k)
 {
     uint64_t n = covered(k, integer(k, 24)), a = pointer(k, 0), b = pointer(k, 8), out = pointer(k, 16);
-    REQUIRE(c, a, 4 * n);
-    REQUIRE(c, b, 4 * n);
-    REQUIRE(c, out, 4 * n);
+    REQUIRE_WORDS(c, a, n);
+    REQUIRE_WORDS(c, b, n);
+    REQUIRE_WORDS(c, out, n);
     for (uint64_t i = 0; i < n; i++)
         ((float *)out)[i] = ((const float *)a)[i] + ((const float *)b)[i];
     return CUDA_SUCCESS;
@@ -80,8 +85,8 @@ static CUresult saxpy(struct context *c, const struct kernel_call *k)
 {
     uint64_t n = covered(k, integer(k, 24)), x = pointer(k, 8), y = pointer(k, 16);
     float a = real(k, 0);
-    REQUIRE(c, x, 4 * n);
-    REQUIRE(c, y, 4 * n);
+    REQUIRE_WORDS(c, x, n);
+    REQUIRE_WORDS(c, y, n);
     for (uint64_t i = 0; i < n; i++)
         ((float *)y)[i] += a * ((const float *)x)[i];
     return CUDA_SUCCESS;
@@ -100,9 +105,9 @@ static CUresult sgemm(struct context *c, const struct kernel_call *k)
     uint64_t a = pointer(k, 0), b = pointer(k, 8), out = pointer(k, 16);
     int m = integer(k, 24), n = integer(k, 28), d = integer(k, 32);
     if (m <= 0 || n <= 0 || d <= 0) return CUDA_SUCCESS;
-    REQUIRE(c, a, 4ull * (uint64_t)m * (uint64_t)d);
-    REQUIRE(c, b, 4ull * (uint64_t)d * (uint64_t)n);
-    REQUIRE(c, out, 4ull * (uint64_t)m * (uint64_t)n);
+    REQUIRE_WORDS(c, a, (uint64_t)m * (uint64_t)d);
+    REQUIRE_WORDS(c, b, (uint64_t)d * (uint64_t)n);
+    REQUIRE_WORDS(c, out, (uint64_t)m * (uint64_t)n);
     uint64_t columns = threads_along(k, 0) < (uint64_t)n ? threads_along(k, 0) : (uint64_t)n;
     uint64_t rows = threads_along(k, 1) < (uint64_t)m ? threads_along(k, 1) : (uint64_t)m;
     const float *x = (const float *)a, *y = (const float *)b;
@@ -127,8 +132,8 @@ static void reduce_cost(const struct kernel_call *k, struct kernel_cost *cost)
 static CUresult reduce_sum(struct context *c, const struct kernel_call *k)
 {
     uint64_t x = pointer(k, 0), out = pointer(k, 8), n = (uint64_t)(integer(k, 16) > 0 ? integer(k, 16) : 0);
-    REQUIRE(c, x, 4 * n);
-    REQUIRE(c, out, 4);
+    REQUIRE_WORDS(c, x, n);
+    REQUIRE_WORDS(c, out, 1u);
     double sum = 0;
     for (uint64_t i = 0; i < n; i++)
         sum += (double)((const float *)x)[i];
@@ -145,7 +150,7 @@ static void fill_cost(const struct kernel_call *k, struct kernel_cost *cost)
 static CUresult fill(struct context *c, const struct kernel_call *k)
 {
     uint64_t x = pointer(k, 0), n = covered(k, integer(k, 12));
-    REQUIRE(c, x, 4 * n);
+    REQUIRE_WORDS(c, x, n);
     for (uint64_t i = 0; i < n; i++)
         ((float *)x)[i] = real(k, 8);
     return CUDA_SUCCESS;
@@ -160,7 +165,7 @@ static void iota_cost(const struct kernel_call *k, struct kernel_cost *cost)
 static CUresult iota(struct context *c, const struct kernel_call *k)
 {
     uint64_t x = pointer(k, 0), n = covered(k, integer(k, 8));
-    REQUIRE(c, x, 4 * n);
+    REQUIRE_WORDS(c, x, n);
     for (uint64_t i = 0; i < n; i++)
         ((int *)x)[i] = (int)i;
     return CUDA_SUCCESS;

@@ -170,7 +170,7 @@ class NetworkGateway:
         uplink: its name; "": the one with the fewest VPCs.
         snat: whether what leaves gets the gateway's address, so that ports without one of their own reach the outside.
         address: of the uplink's range; None: to be allocated.
-        ports: of the NFV kind, its replicas' ports inside the VPC.
+        ports: of the NFV kind: its two replicas' ports inside the VPC, and the virtual one that moves between them; allocated.
     """
 
     name: str

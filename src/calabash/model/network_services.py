@@ -55,7 +55,7 @@ class LoadBalancer:
         vip, vip_number: in a subnet of the VPC and free there, or the address of one of its EIPs.
         protocol: TCP or UDP; L7 is TCP.
         certificate: of L7: name of the secret with certificate and key that end TLS; "" plain HTTP.
-        ports: of L7: the pair's own ports, and the virtual one; allocated.
+        ports: of L7: the pair's own two ports, and the virtual one that moves between them; allocated.
     """
 
     name: str

@@ -24,7 +24,7 @@ class Ref:
 
 
 Atom = str | int | float | bool | Ref
-Value = Atom | frozenset[Atom] | Mapping[str, str] | None
+Value = Atom | frozenset[Atom] | Mapping[str, str] | Mapping[str, int] | None
 Columns = Mapping[str, Value]
 Rows = Mapping[Ref, Columns]
 

@@ -1,0 +1,60 @@
+"""Configuration of conntrackd: connections that one replica translates are known to the other at once, in its kernel.
+
+So a stream goes on when the other one takes over. What the two tell each other goes through the VPC between their ports, whose
+sender OVN vouches for, and is no secret of more than this VPC.
+"""
+
+from __future__ import annotations
+
+from calabash.net.appliances.nft import SYNC_PORT
+from calabash.net.appliances.values import INSIDE, NfvReplica
+
+_ENTRIES_MAX = 262144
+
+
+def of_gateway(replica: NfvReplica, directory: str) -> str:
+    """The file, with its socket and lock in ``directory`` (absolute)."""
+    seat = replica.seat
+    own = (seat.own, seat.peer, seat.virtual)
+    return f"""Sync {{
+    Mode FTFW {{
+        DisableExternalCache on
+        StartupResync on
+    }}
+    UDP {{
+        IPv4_address {seat.own}
+        IPv4_Destination_Address {seat.peer}
+        Port {SYNC_PORT}
+        Interface {INSIDE}
+        Checksum on
+    }}
+    Options {{
+        TCPWindowTracking off
+    }}
+}}
+General {{
+    Systemd off
+    HashSize 8192
+    HashLimit {_ENTRIES_MAX}
+    Syslog off
+    LogFile off
+    LockFile {directory}/conntrackd.lock
+    UNIX {{
+        Path {directory}/conntrackd.ctl
+    }}
+    NetlinkBufferSize 2097152
+    NetlinkBufferSizeMaxGrowth 8388608
+    NetlinkOverrunResync on
+    NetlinkEventsReliable on
+    Filter From Userspace {{
+        Protocol Accept {{
+            TCP
+            UDP
+            ICMP
+        }}
+        Address Ignore {{
+{chr(10).join(f"            IPv4_address {address}" for address in (*own, "127.0.0.1"))}
+        }}
+    }}
+}}
+"""

@@ -1,0 +1,109 @@
+"""What a replica takes on its host, all of it: interfaces, routes, kernel settings, files, programs."""
+
+from __future__ import annotations
+
+from calabash.model.network import NetworkKind
+from calabash.net.appliances import conntrackd, haproxy, keepalived, nft
+from calabash.net.appliances.values import (
+    INSIDE,
+    OUTSIDE,
+    Appliance,
+    ApplianceLeg,
+    ApplianceProgram,
+    ApplianceRoute,
+    BalancerReplica,
+    NfvReplica,
+    PairSeat,
+    Replica,
+)
+
+_RULES, _CONNECTIONS, _BALANCER, _VIRTUAL = "rules.nft", "conntrackd.conf", "haproxy.cfg", "keepalived.conf"
+_FORWARDING = {
+    "net/ipv4/ip_forward": "1",
+    "net/ipv4/conf/all/rp_filter": "0",
+    "net/ipv4/conf/all/send_redirects": "0",
+    "net/ipv4/conf/all/accept_redirects": "0",
+    "net/netfilter/nf_conntrack_tcp_be_liberal": "1",  # of a stream taken over, windows are not known
+    "net/netfilter/nf_conntrack_tcp_loose": "0",  # what nobody began here gets no translation of another's
+}
+_BALANCING = {"net/ipv4/ip_nonlocal_bind": "1", "net/ipv6/ip_nonlocal_bind": "1"}
+
+
+def rendered(replica: Replica, directory: str) -> Appliance:
+    """The appliance with its files in ``directory``, an absolute path. Raises CalabashError on a bad path of a check."""
+    return _gateway(replica, directory) if isinstance(replica, NfvReplica) else _balancer(replica, directory)
+
+
+def _gateway(replica: NfvReplica, directory: str) -> Appliance:
+    seat = replica.seat
+    outside = ApplianceLeg(
+        device=OUTSIDE, port=replica.outside_port, mac=replica.outside_mac, addresses=(), mtu_bytes=seat.mtu_bytes
+    )
+    routes = (
+        ApplianceRoute(prefix=str(cidr), via=str(seat.router), device=INSIDE, metric=100) for cidr in replica.ranges
+    )
+    return Appliance(
+        name=seat.name,
+        kind=NetworkKind.GATEWAY.value,
+        item=replica.gateway,
+        legs=(_inside(seat), outside),
+        routes=tuple(routes),
+        settings=_FORWARDING,
+        files={
+            _RULES: nft.ruleset(replica),
+            _CONNECTIONS: conntrackd.of_gateway(replica, directory),
+            _VIRTUAL: keepalived.of_gateway(replica),
+        },
+        programs=(_conntrackd(directory), _keepalived(directory)),
+        ruleset=_RULES,
+    )
+
+
+def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
+    seat = replica.seat
+    anywhere = "0.0.0.0/0" if seat.own.version == 4 else "::/0"
+    return Appliance(
+        name=seat.name,
+        kind=NetworkKind.LOAD_BALANCER.value,
+        item=replica.balancer,
+        legs=(_inside(seat),),
+        routes=(ApplianceRoute(prefix=anywhere, via=str(seat.router), device=INSIDE),),
+        settings=_BALANCING,
+        files={_BALANCER: haproxy.of_balancer(replica, directory), _VIRTUAL: keepalived.of_balancer(replica)},
+        programs=(_haproxy(directory), _keepalived(directory)),
+        secrets=(replica.certificate,) if replica.certificate else (),
+    )
+
+
+def _inside(seat: PairSeat) -> ApplianceLeg:
+    return ApplianceLeg(
+        device=INSIDE, port=seat.name, mac=seat.mac, addresses=(f"{seat.own}/{seat.prefix}",), mtu_bytes=seat.mtu_bytes
+    )
+
+
+def _keepalived(directory: str) -> ApplianceProgram:
+    file = f"{directory}/{_VIRTUAL}"
+    own = ("-p", f"{directory}/keepalived.pid", "-r", f"{directory}/vrrp.pid")
+    return ApplianceProgram(
+        name="keepalived",
+        file=_VIRTUAL,
+        arguments=("--vrrp", "--dont-fork", "--log-console", *own, "-f", file),
+        check=("--config-test", "-f", file),
+        reload="HUP",
+    )
+
+
+def _conntrackd(directory: str) -> ApplianceProgram:
+    return ApplianceProgram(
+        name="conntrackd",
+        file=_CONNECTIONS,
+        arguments=("-C", f"{directory}/{_CONNECTIONS}"),
+        leaves=("conntrackd.lock", "conntrackd.ctl"),
+    )
+
+
+def _haproxy(directory: str) -> ApplianceProgram:
+    file = f"{directory}/{_BALANCER}"
+    return ApplianceProgram(
+        name="haproxy", file=_BALANCER, arguments=("-W", "-f", file), check=("-c", "-f", file), reload="USR2"
+    )

@@ -1,0 +1,134 @@
+"""The central part of a lab: the northbound database, the southbound one, and northd between them.
+
+Both are on Unix sockets for who may enter their directory. Hosts reach the southbound database over TLS with a certificate of
+their own, in the role ``ovn-controller``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.netd.lab.certificates import AUTHORITY
+from calabash.netd.lab.daemons import LabDaemon
+from calabash.netd.lab.programs import OvnPrograms
+
+ADDRESS, SOUTHBOUND_PORT = "172.30.0.1", 6642
+DAEMONS = ("nb", "sb", "northd")
+_DATABASES = ("nb", "sb")
+BFD = {"bfd-min-rx": 200, "bfd-min-tx": 200, "bfd-mult": 3}  # ms, ms, packets: a gateway is lost after 0.6 s
+_CTL_S = 30
+
+
+class LabCentral:
+    """``nb``, ``sb`` and ``northd`` of a lab, in ``directory`` and a namespace ("" of a lab without)."""
+
+    def __init__(self, *, directory: Path, namespace: str, programs: OvnPrograms) -> None:
+        self.directory = directory
+        self.namespace = namespace
+        self.keys = directory / "keys"
+        self._programs = programs
+
+    @property
+    def northbound(self) -> str:
+        """What clients of the northbound database connect to."""
+        return f"unix:{self.directory / 'nb.sock'}"
+
+    @property
+    def southbound(self) -> str:
+        """What clients of the southbound database on this machine connect to."""
+        return f"unix:{self.directory / 'sb.sock'}"
+
+    def up(self) -> None:
+        """Makes the databases where they are not, and starts what does not run."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in _DATABASES:
+            create_database(self._programs, self.directory / f"{name}.db", name)
+        for name in DAEMONS:
+            self.start(name)
+        self.nbctl("--no-wait", "init", "--", "set", "NB_Global", ".", *(f"options:{k}={v}" for k, v in BFD.items()))
+        if self.namespace:
+            remote = f"pssl:{SOUTHBOUND_PORT}:{ADDRESS}"
+            self.sbctl("init", "--", "set-connection", "role=ovn-controller", remote)
+
+    def daemon(self, name: str) -> LabDaemon:
+        """One of ``nb``, ``sb``, ``northd``. Raises CalabashError(NOT_FOUND)."""
+        if name not in DAEMONS:
+            raise CalabashError(f"central has no {name}: it has {', '.join(DAEMONS)}", reason=Reason.NOT_FOUND)
+        program = "ovn-northd" if name == "northd" else "ovsdb-server"
+        return LabDaemon(
+            name=name,
+            directory=self.directory,
+            command=self._programs.command(program),
+            arguments=self._arguments(name),
+            namespace=self.namespace,
+            environment=rundirs(self.directory),
+        )
+
+    def start(self, name: str) -> None:
+        self.daemon(name).start()
+
+    def stop(self, name: str) -> None:
+        self.daemon(name).stop()
+
+    def kill(self, name: str) -> None:
+        self.daemon(name).kill()
+
+    def nbctl(self, *words: str, timeout_s: float = _CTL_S) -> str:
+        """What ``ovn-nbctl`` prints. Raises CalabashError with what it says otherwise."""
+        line = (*self._programs.command("ovn-nbctl"), f"--timeout={int(timeout_s)}", f"--db={self.northbound}", *words)
+        return told(line)
+
+    def sbctl(self, *words: str, timeout_s: float = _CTL_S) -> str:
+        """What ``ovn-sbctl`` prints, as for :meth:`nbctl`."""
+        line = (*self._programs.command("ovn-sbctl"), f"--timeout={int(timeout_s)}", f"--db={self.southbound}", *words)
+        return told(line)
+
+    def _arguments(self, name: str) -> tuple[str, ...]:
+        if name == "northd":
+            return (f"--ovnnb-db={self.northbound}", f"--ovnsb-db={self.southbound}")
+        arguments = [f"--remote=punix:{self.directory / name}.sock"]
+        if name == "sb" and self.namespace:
+            arguments += [
+                "--remote=db:OVN_Southbound,SB_Global,connections",
+                f"--private-key={self.keys / 'key.pem'}",
+                f"--certificate={self.keys / 'certificate.pem'}",
+                f"--ca-cert={self.keys / AUTHORITY}",
+            ]
+        return (*arguments, str(self.directory / f"{name}.db"))
+
+
+def create_database(programs: OvnPrograms, path: Path, schema: str) -> None:
+    """An empty database, whole or not at all; one that is there stays."""
+    if path.exists():
+        return
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    told((*programs.command("ovsdb-tool"), "create", str(new), str(programs.schema(schema))))
+    new.rename(path)
+
+
+def rundirs(directory: Path) -> dict[str, str]:
+    """Has programs of OVN and Open vSwitch look for each other in one directory instead of this machine's own."""
+    return {f"{owner}_{kind}": str(directory) for owner in ("OVS", "OVN") for kind in ("RUNDIR", "LOGDIR", "DBDIR")}
+
+
+def told(line: tuple[str, ...], timeout_s: float = 120) -> str:
+    """What a program prints. Raises CalabashError with the first line that it says when it fails."""
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise CalabashError(f"{_name(line)} did not end within {timeout_s:g} s", reason=Reason.TIMEOUT) from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise CalabashError(
+            f"{_name(line)} ended with {done.returncode}: {said[0][:300] if said else 'it said nothing'}",
+            reason=Reason.API_DOWN,
+            hint="`calabash net status` says which daemons run",
+        )
+    return done.stdout
+
+
+def _name(line: tuple[str, ...]) -> str:
+    return next((Path(word).name for word in line if Path(word).name.startswith(("ovs-", "ovn-", "ovsdb-"))), line[0])

@@ -1,0 +1,146 @@
+"""Network namespaces by name: made and wired by ``ip``, entered by a thread of its own for sockets and programs.
+
+A socket that is opened inside a namespace stays there, whoever holds it; a program that is started inside stays, too. So the
+thread that enters ends after one piece of work and the caller never leaves its own namespace.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from calabash.model.errors import CalabashError, Reason
+
+PLACE = Path("/run/netns")  # where `ip netns` keeps them
+_CLONE_NEWNET = 0x40000000
+_SIOCETHTOOL = 0x8946
+_OFFLOADS = (0x17, 0x1F, 0x24, 0x2C)  # ETHTOOL_STXCSUM, _STSO, _SGSO, _SGRO
+_RUN_S = 60
+Made = TypeVar("Made")
+
+
+def exists(name: str) -> bool:
+    """Whether there is such a namespace."""
+    return (PLACE / name).exists()
+
+
+def named(prefix: str) -> list[str]:
+    """Those that begin so, sorted."""
+    return sorted(path.name for path in PLACE.glob(f"{prefix}*")) if PLACE.is_dir() else []
+
+
+def inside(name: str, work: Callable[[], Made]) -> Made:
+    """What ``work`` returns when done by a thread inside; raises what it raises, NOT_FOUND where there is no namespace."""
+    result: list[Made] = []
+    failure: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            _enter(name)
+            result.append(work())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=enter, name=f"netns-{name}")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def _enter(name: str) -> None:
+    try:
+        descriptor = os.open(PLACE / name, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise CalabashError(f"there is no network namespace {name}", reason=Reason.NOT_FOUND) from error
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"entering network namespace {name}: {os.strerror(number)}")
+    finally:
+        os.close(descriptor)
+
+
+def run(name: str, *argv: str, timeout_s: float = _RUN_S) -> subprocess.CompletedProcess[str]:
+    """A program inside, with what it said; its exit code is the caller's to judge."""
+    return inside(name, lambda: _run(argv, timeout_s=timeout_s))
+
+
+def open_socket(name: str, family: int, kind: int, protocol: int = 0) -> socket.socket:
+    """A socket of that namespace."""
+    return inside(name, lambda: socket.socket(family, kind, protocol))
+
+
+def ip(commands: Iterable[Sequence[object]], *, name: str = "") -> None:
+    """Carries out commands of ``ip``, in a namespace or (namespaces themselves, wires between them) in this one.
+
+    Raises CalabashError with what ``ip`` said; what stood before the failed one has been done.
+    """
+    lines = "".join(" ".join(map(str, words)) + "\n" for words in commands)
+    if not lines:
+        return
+    where = ("-n", name) if name else ()
+    done = _run(("ip", *where, "-batch", "-"), text=lines, timeout_s=_RUN_S)
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split())
+        raise CalabashError(
+            f"ip{' in ' + name if name else ''}: {said}",
+            reason=Reason.CONFLICT if "exists" in said else Reason.UNSUPPORTED,
+            hint="`calabash doctor` and `ip netns list` say what is there",
+        )
+
+
+def without_offloads(name: str, devices: Iterable[str]) -> None:
+    """Has senders compute checksums and cut packets, as Open vSwitch's userspace ports cannot; else all TCP stalls."""
+
+    def switch_off() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            for device in devices:
+                for command in _OFFLOADS:
+                    value = array.array("I", [command, 0])
+                    request = struct.pack("16sP16x", device.encode(), value.buffer_info()[0])
+                    fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
+
+    inside(name, switch_off)
+
+
+def set_kernel(name: str, settings: Mapping[str, str]) -> None:
+    """Writes settings of the kernel (``net/ipv4/ip_forward``) as a namespace has them; those that it has not are left out."""
+
+    def write() -> None:
+        for key, value in settings.items():
+            path = Path("/proc/sys", key)
+            if path.exists():
+                path.write_text(value)
+
+    inside(name, write)
+
+
+def quiet_default(name: str, *, version6: bool) -> None:
+    """IPv6 addresses are valid at once and only those that are set; without any, IPv6 is silent."""
+    wanted = {"accept_dad": "0", "accept_ra": "0"} if version6 else {"disable_ipv6": "1"}
+    parts = ("all", "default")
+    set_kernel(name, {f"net/ipv6/conf/{part}/{key}": value for part in parts for key, value in wanted.items()})
+
+
+def processes(name: str) -> list[int]:
+    """Processes of a namespace."""
+    done = _run(("ip", "netns", "pids", name), timeout_s=_RUN_S)
+    return [int(word) for word in done.stdout.split()] if done.returncode == 0 else []
+
+
+def _run(argv: Sequence[str], *, timeout_s: float, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, input=text, capture_output=True, text=True, errors="replace", check=False, timeout=timeout_s
+    )

@@ -1,0 +1,81 @@
+"""What a lab is made of, on disk: written before anything is made. And where labs of this machine are registered."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from calabash.model.errors import CalabashError
+
+HOSTS_MAX, GATEWAYS_MAX = 64, 8
+_FILE = "lab.json"
+_NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
+_TAKEN = frozenset({"fab", "ctl", "world", "central", "authority"})
+_PATH_BYTES_MAX = 107 - len("/h1234567/ovs-vswitchd.ctl")  # of the address of a Unix socket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabRecord:
+    """``phase`` is "", "coming up" or "up"."""
+
+    prefix: str
+    hosts: tuple[str, ...]
+    gateways: tuple[str, ...]
+    dummy: bool = False
+    phase: str = ""
+
+    def with_phase(self, phase: str) -> LabRecord:
+        return replace(self, phase=phase)
+
+    def check(self) -> None:
+        """Raises CalabashError for names and numbers that cannot be."""
+        names = (*self.hosts, *self.gateways)
+        for what, name in (("prefix", self.prefix), *(("host", name) for name in names)):
+            if not _NAME.fullmatch(name) or (what == "host" and name in _TAKEN):
+                raise CalabashError(
+                    f"{what} {name[:40]!r} is no name for it",
+                    hint="take a letter and up to seven letters or digits: h1",
+                )
+        if len(set(names)) != len(names) or not names:
+            raise CalabashError("hosts and gateways need names of their own, and there must be one at least")
+        if len(self.hosts) > HOSTS_MAX or len(self.gateways) > GATEWAYS_MAX:
+            raise CalabashError(
+                f"{len(self.hosts)} hosts and {len(self.gateways)} gateway hosts are more than "
+                f"{HOSTS_MAX} and {GATEWAYS_MAX}",
+                hint="a lab is for trying; real hosts join by ovn-controller of their own",
+            )
+
+    def write(self, directory: Path) -> None:
+        if len(os.fsencode(directory)) > _PATH_BYTES_MAX:
+            raise CalabashError(
+                f"{directory} is longer than {_PATH_BYTES_MAX} bytes, too long for sockets in it",
+                hint="name a shorter directory",
+            )
+        new = directory / (_FILE + ".new")
+        new.write_text(json.dumps(asdict(self)) + "\n")
+        new.replace(directory / _FILE)
+
+    @classmethod
+    def read(cls, directory: Path) -> LabRecord | None:
+        """None when there is none, or not a whole one."""
+        try:
+            raw = json.loads((directory / _FILE).read_text())
+            return cls(
+                prefix=str(raw["prefix"]),
+                hosts=tuple(map(str, raw["hosts"])),
+                gateways=tuple(map(str, raw["gateways"])),
+                dummy=bool(raw["dummy"]),
+                phase=str(raw["phase"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def register() -> Path:
+    """Where labs are found by their prefix: root's in /run, as namespaces are the machine's; of others in their own place."""
+    if os.geteuid() == 0:
+        return Path("/run/calabash-net")
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/calabash-{os.geteuid()}") / "calabash-net"  # noqa: S108

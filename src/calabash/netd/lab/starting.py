@@ -1,0 +1,35 @@
+"""Starting what of a lab does not run: central and all switches at once, then who joins the two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from calabash.netd.lab.central import LabCentral
+from calabash.netd.lab.certificates import LabAuthority
+from calabash.netd.lab.host import LabHost
+
+_CHASSIS_S = 60
+
+
+def start(central: LabCentral, hosts: Sequence[LabHost], *, keys: Path) -> None:
+    """Returns when every host is a chassis. ``keys``: where the lab's authority is. Raises CalabashError."""
+    if central.namespace:
+        authority = LabAuthority(keys)
+        authority.issue(central.keys, "central")
+        for host in hosts:
+            authority.issue(host.keys, host.name)
+    with ThreadPoolExecutor(max_workers=len(hosts) + 1) as pool:
+        ready = pool.submit(central.up)
+        started = [pool.submit(_start_host, host, ready) for host in hosts]
+    for outcome in (ready, *started):
+        outcome.result()
+    for host in hosts:
+        central.sbctl("wait-until", "Chassis", host.name, timeout_s=_CHASSIS_S)
+
+
+def _start_host(host: LabHost, central: Future[None]) -> None:
+    host.up_switch()
+    central.result()  # ovn-controller would come back for it only after a second
+    host.start("ovn-controller")

@@ -1,0 +1,38 @@
+"""What a network of namespaces needs of the machine; where something is absent, tests stand aside and say what it is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from calabash.netd.lab import programs
+
+
+@functools.cache
+def absent(*, packets: bool = True) -> str:
+    """Why no lab (with packets) can be here; empty when one can."""
+    if packets and os.geteuid() != 0:
+        return "namespaces need root"
+    if packets and not Path("/dev/net/tun").exists():
+        return "/dev/net/tun is missing"
+    if packets and programs.missing_commands():
+        return f"Debian packages are missing: {' '.join(programs.missing_commands())}"
+    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False) if packets else None
+    if tried is not None and tried.returncode != 0:
+        return f"network namespaces cannot be made here: {tried.stderr.decode(errors='replace').strip()}"
+    if programs.find() is None:
+        return "OVN is not here: tools/bootstrap --tests fetches it"
+    return ""
+
+
+def need(*, packets: bool = True) -> None:
+    """Skips the test that asks, with the reason; fails it where ``CALABASH_NET=required``, as in CI."""
+    reason = absent(packets=packets)
+    if reason and os.environ.get("CALABASH_NET") == "required":
+        pytest.fail(f"no network for tests: {reason}")
+    if reason:
+        pytest.skip(f"no network for tests: {reason}")

@@ -1,0 +1,77 @@
+"""Books of networks with pairs of appliances, as they are when everything has been allocated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+from calabash.model.network import (
+    Eip,
+    GatewayKind,
+    NatKind,
+    NatRule,
+    NetworkGateway,
+    NetworkObject,
+    Port,
+    Subnet,
+    Uplink,
+    Vpc,
+)
+from calabash.model.network_services import Backend, CheckKind, HealthCheck, Layer, LoadBalancer, TransportProtocol
+from calabash.net.objects import NetworkObjects
+
+UPLINK = Uplink(name="up", cidr=IPv4Network("198.51.100.0/24"), gateway=IPv4Address("198.51.100.1"), number=1)
+
+
+def tenant(vpc: str, number: int, *, check: HealthCheck | None = None, certificate: str = "") -> list[NetworkObject]:
+    """A VPC with 10.0.1.0/24 in it, a server, a gateway at 198.51.100.(10 * number), an EIP after it, and an L7 balancer."""
+    subnet, base = f"{vpc}/a", 10 * number
+    port = Port(name="", addresses=(IPv4Address("10.0.1.11"),), mac=f"0a:00:{number:02x}:00:00:0b")
+
+    def more(label: str, last: int, *parents: str) -> Port:
+        address, mac = IPv4Address(f"10.0.1.{last}"), f"0a:00:{number:02x}:00:00:{last:02x}"
+        return replace(port, name=f"{subnet}/{label}", addresses=(address,), mac=mac, virtual_parents=parents)
+
+    nfv, lb = (tuple(f"{subnet}/x-{what}-{part}" for part in ("1", "2", "v")) for what in ("nfv", "lb"))
+    return [
+        Vpc(name=vpc, cidrs=(IPv4Network("10.0.0.0/16"),), number=number),
+        Subnet(name=subnet, cidrs=(IPv4Network("10.0.1.0/24"),), gateways=(IPv4Address("10.0.1.1"),), number=1),
+        more("web1", 11),
+        more("web2", 12),
+        *(more(name.rpartition("/")[2], 200 + at, *(nfv[:2] if at == 2 else ())) for at, name in enumerate(nfv)),
+        *(more(name.rpartition("/")[2], 210 + at, *(lb[:2] if at == 2 else ())) for at, name in enumerate(lb)),
+        NetworkGateway(
+            name=f"{vpc}/out",
+            kind=GatewayKind.NFV,
+            uplink=UPLINK.name,
+            snat=True,
+            address=IPv4Address(f"198.51.100.{base}"),
+            ports=nfv,
+        ),
+        Eip(name=f"{vpc}/web", address=IPv4Address(f"198.51.100.{base + 1}")),
+        Eip(name=f"{vpc}/own", address=IPv4Address(f"198.51.100.{base + 2}")),
+        NatRule(
+            name=f"{vpc}/http",
+            kind=NatKind.DNAT,
+            eip=f"{vpc}/web",
+            port=f"{subnet}/web1",
+            protocol=TransportProtocol.TCP,
+            outside_number=80,
+            inside_number=8080,
+        ),
+        NatRule(name=f"{vpc}/fip", kind=NatKind.FIP, eip=f"{vpc}/own", port=f"{subnet}/web2"),
+        LoadBalancer(
+            name=f"{vpc}/lb",
+            vip=IPv4Address("10.0.1.212"),
+            vip_number=443 if certificate else 80,
+            backends=(Backend(port=f"{subnet}/web1", number=8080), Backend(port=f"{subnet}/web2", number=8080)),
+            check=check or HealthCheck(kind=CheckKind.HTTP, path="/healthz", interval_s=0.5, failures=2),
+            layer=Layer.L7,
+            certificate=certificate,
+            ports=lb,
+        ),
+    ]
+
+
+def book(*tenants: list[NetworkObject]) -> NetworkObjects:
+    return NetworkObjects.of([UPLINK, *(item for items in tenants for item in items)], 1)

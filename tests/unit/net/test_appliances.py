@@ -1,0 +1,217 @@
+"""What replicas of NFV gateways and of balancers are given: pure text of a book of networks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from ipaddress import IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.net.appliance_books import UPLINK, book, tenant
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkGateway
+from calabash.model.network_services import CheckKind, HealthCheck, Layer, LoadBalancer
+from calabash.net.appliances import haproxy, keepalived, nft
+from calabash.net.appliances.naming import forwards, is_pair, of_platform, outside_mac, pair_ports
+from calabash.net.appliances.plans import placed, replicas, replicas_of, spread
+from calabash.net.appliances.rendering import rendered
+from calabash.net.appliances.values import BalancerReplica, NfvReplica, Translation
+
+RED = tenant("red", 1)
+ADDRESS = re.compile(r"(?<![0-9.])\d+\.\d+\.\d+\.\d+(?![0-9.])")
+SHARED = {"0.0.0.0", "127.0.0.0", "127.0.0.1", "169.254.0.0"}  # in every replica's files
+
+
+def nfv(number: int = 1) -> NfvReplica:
+    return next(one for one in replicas(book(RED)) if isinstance(one, NfvReplica) and one.seat.rank == number)
+
+
+def balancer(check: HealthCheck | None = None, certificate: str = "") -> BalancerReplica:
+    of = book(tenant("red", 1, check=check, certificate=certificate))
+    return next(one for one in replicas(of) if isinstance(one, BalancerReplica))
+
+
+def test_a_gateway_and_a_balancer_are_two_replicas_each() -> None:
+    found = list(replicas(book(RED, tenant("blue", 2))))
+    assert sorted(one.seat.name for one in found) == sorted(
+        f"{vpc}/a/x-{what}-{rank}" for vpc in ("red", "blue") for what in ("nfv", "lb") for rank in (1, 2)
+    )
+
+
+def test_the_two_of_a_pair_name_each_other_and_share_the_virtual_address() -> None:
+    one, other = nfv(1).seat, nfv(2).seat
+    assert (one.own, one.peer) == (other.peer, other.own)
+    assert one.virtual == other.virtual
+    assert one.own != one.virtual != other.own
+
+
+def test_a_port_of_the_platform_is_known_by_its_label() -> None:
+    assert of_platform("red/a/x-nfv-out-1")
+    assert forwards("red/a/x-nfv-out-1")
+    assert of_platform("red/a/x-lb-web-1")
+    assert not forwards("red/a/x-lb-web-1")
+    assert not of_platform("x-red/x-a/web")
+
+
+def test_outside_macs_of_replicas_and_vpcs_differ() -> None:
+    assert len({outside_mac(number, rank) for number in (1, 2, 255, 256, 65535) for rank in (1, 2)}) == 10
+
+
+def test_a_pair_without_its_ports_is_refused_with_numbers() -> None:
+    gateway = next(item for item in RED if isinstance(item, NetworkGateway))
+    assert is_pair(gateway)
+    with pytest.raises(CalabashError, match="red/out has 1 ports of its own, not 3"):
+        pair_ports(replace(gateway, ports=gateway.ports[:1]))
+
+
+def test_an_item_that_cannot_be_carried_out_does_not_keep_others_from_it() -> None:
+    broken = [replace(item, ports=()) if isinstance(item, NetworkGateway) else item for item in RED]
+    assert {one.seat.name for one in replicas(book(broken))} == {"red/a/x-lb-1", "red/a/x-lb-2"}
+
+
+def test_the_ruleset_replaces_its_table_in_one_step() -> None:
+    text = nft.ruleset(nfv())
+    assert text.splitlines()[:3] == ["table inet calabash", "delete table inet calabash", "table inet calabash {"]
+    assert text.count("{") == text.count("}")
+
+
+def test_the_ruleset_translates_what_the_book_says_and_nothing_else() -> None:
+    text = nft.ruleset(nfv())
+    assert 'iifname "out0" ip daddr 198.51.100.11 tcp dport 80 dnat ip to 10.0.1.11:8080' in text
+    assert 'iifname "out0" ip daddr 198.51.100.12 dnat ip to 10.0.1.12' in text
+    assert 'oifname "out0" ip saddr 10.0.1.12 snat ip to 198.51.100.12' in text
+    assert 'oifname "out0" ip saddr { 10.0.0.0/16 } snat ip to 198.51.100.10' in text
+    assert text.count("dnat ip to") == 2
+    assert text.count("snat ip to") == 2
+
+
+def test_a_floating_address_comes_before_the_gateways_own() -> None:
+    lines = nft.ruleset(nfv()).splitlines()
+    fip = next(at for at, line in enumerate(lines) if "snat ip to 198.51.100.12" in line)
+    assert fip < next(at for at, line in enumerate(lines) if "snat ip to 198.51.100.10" in line)
+
+
+def test_one_port_of_an_address_comes_before_the_whole_address() -> None:
+    replica = nfv()
+    whole, one = replica.translations[1], replica.translations[0]
+    both = replace(replica, translations=(whole, replace(one, outside=whole.outside)))
+    destinations = [line for line in nft.ruleset(both).splitlines() if "dnat ip to" in line]
+    assert "dport 80" in destinations[0]
+
+
+def test_a_gateway_that_does_not_hide_addresses_translates_floating_ones_only() -> None:
+    text = nft.ruleset(replace(nfv(), snat=False))
+    assert text.count("snat ip to") == 1
+
+
+def test_networks_of_the_platform_are_closed_before_anything_is_let_through() -> None:
+    (replica,) = (
+        one
+        for one in replicas(book(RED), [IPv4Network("172.31.0.0/24")])
+        if isinstance(one, NfvReplica) and one.seat.rank == 1
+    )
+    forward = nft.ruleset(replica).partition("chain forward")[2].splitlines()
+    assert "172.31.0.0/24" in forward[2]
+    assert forward[2].endswith("drop")
+    assert "169.254.0.0/16" in forward[2]
+
+
+@given(st.data())
+def test_no_rule_of_one_tenant_names_another_tenants_addresses(data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(1, 24), min_size=2, max_size=4, unique=True))
+    of = book(*(tenant(f"t{number}", number) for number in numbers))
+    inside = {f"10.0.1.{last}" for last in (1, 11, 12, 200, 201, 202, 210, 211, 212)} | {"10.0.0.0"}
+    for replica in replicas(of):
+        number = replica.seat.number
+        own = inside | {f"198.51.100.{10 * number + at}" for at in range(3)} | {str(UPLINK.gateway)}
+        made = rendered(replica, "/run/x")
+        found = {address for text in made.files.values() for address in ADDRESS.findall(text)}
+        assert found <= own | SHARED
+        others = [f"t{other}" for other in numbers if other != number]
+        assert not any(re.search(rf"\b{other}\b", text) for text in made.files.values() for other in others)
+
+
+@given(st.text(max_size=40))
+def test_no_path_of_a_check_adds_to_the_configuration(path: str) -> None:
+    check = HealthCheck(kind=CheckKind.HTTP, path=path)
+    try:
+        text = haproxy.of_balancer(balancer(check), "/run/x")
+    except CalabashError:
+        return  # refused; that each hostile letter is, the next test says
+    plain = haproxy.of_balancer(balancer(HealthCheck(kind=CheckKind.HTTP, path="/")), "/run/x")
+    assert text.replace(f"uri '{path}'", "uri '/'") == plain
+    assert not set(path) & set("'\"\\ #\n\r\t\0")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/a' ver HTTP/1.0\nserver evil 10.9.9.9:80", "/a b", "a", "/a\\n", "/#x", '/"', "/\x00", "/ü", "/" + "a" * 300],
+)
+def test_a_hostile_path_is_refused_in_one_line(path: str) -> None:
+    with pytest.raises(CalabashError, match="is no path to check") as refused:
+        haproxy.of_balancer(balancer(HealthCheck(kind=CheckKind.HTTP, path=path)), "/run/x")
+    assert "\n" not in refused.value.message
+
+
+def test_a_balancer_that_ends_tls_names_its_certificate_by_its_private_file() -> None:
+    made = rendered(balancer(certificate="site"), "/run/x")
+    assert "bind 10.0.1.212:443 ssl crt /run/x/site.pem" in made.files["haproxy.cfg"]
+    assert made.secrets == ("site",)
+    assert not any("PRIVATE KEY" in text for text in made.files.values())
+
+
+def test_a_balancer_without_a_check_asks_nothing_of_its_backends() -> None:
+    text = haproxy.of_balancer(balancer(HealthCheck()), "/run/x")
+    assert "check" not in text.replace("http-check", "")
+    assert "server a.web1-8080 10.0.1.11:8080\n" in text
+
+
+def test_states_of_backends_are_read_from_statistics() -> None:
+    said = (
+        "# pxname,svname,status,\npublic,FRONTEND,OPEN,\ntargets,a.web1-80,UP,\ntargets,a.web2-80,DOWN,\n"
+        "targets,a.web3-80,no check,\ntargets,a.web4-80,UP 1/2,\ntargets,BACKEND,UP,\n"
+    )
+    assert haproxy.states(said) == {"a.web1-80": True, "a.web2-80": False, "a.web3-80": True, "a.web4-80": True}
+
+
+@given(st.text(max_size=300))
+def test_no_statistics_break_the_reader(said: str) -> None:
+    assert all(isinstance(well, bool) for well in haproxy.states(said).values())
+
+
+def test_all_outside_addresses_move_with_the_inside_one() -> None:
+    text = keepalived.of_gateway(nfv())
+    for moved in ("198.51.100.10/24 dev out0", "198.51.100.11/32 dev out0", "198.51.100.12/32 dev out0"):
+        assert moved in text
+    assert "0.0.0.0/0 via 198.51.100.1 dev out0" in text
+    assert "10.0.1.202/32 dev in0" in text
+
+
+def test_neither_replica_takes_back_what_the_other_has() -> None:
+    for rank in (1, 2):
+        text = keepalived.of_gateway(nfv(rank))
+        assert "nopreempt" in text
+        assert "state BACKUP" in text
+
+
+def test_the_two_of_a_pair_are_on_two_hosts_and_others_do_not_move_them() -> None:
+    of = book(RED)
+    gateway = next(item for item in RED if isinstance(item, NetworkGateway))
+    pair = replicas_of(of, gateway)
+    for hosts in (["g1", "g2"], ["g1", "g2", "g3"]):
+        assert len(set(placed(pair, hosts, spread(gateway.name)).values())) == 2
+    assert placed(pair, [], 1) == {}
+    assert set(placed(pair, ["g1"], 7).values()) == {"g1"}
+
+
+def test_a_balancer_that_ovn_carries_out_has_no_replicas() -> None:
+    l4 = [replace(item, layer=Layer.L4) if isinstance(item, LoadBalancer) else item for item in RED]
+    assert {type(one) for one in replicas(book(l4))} == {NfvReplica}
+
+
+def test_a_translation_of_a_whole_address_has_no_numbers() -> None:
+    whole = nfv().translations[1]
+    assert whole == Translation(outside=whole.outside, inside=whole.inside)

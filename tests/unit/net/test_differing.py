@@ -1,0 +1,78 @@
+"""What differs between rows: the changes make one like the other, in an order that a database can follow."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.net.books import book, port, subnet, vpc
+
+from calabash.model.network import NetworkObject
+from calabash.net.columns import TABLES
+from calabash.net.desired import desired, desired_platform
+from calabash.net.differing import applied, diff
+from calabash.net.rows import Delete, Insert, Ref, Rows, Update
+from calabash.net.view import NetworkHosts
+
+HOSTS = NetworkHosts(gateways=("g1", "g2"))
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Rows:
+    """Rows of a VPC with what a user may have chosen."""
+    names = draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=4))
+    served = draw(st.booleans())
+    items: list[NetworkObject] = [
+        vpc("red", "10.0.0.0/16", "fd00::/56"),
+        subnet("red/a", "10.0.1.0/24", "fd00::/64", served=served),
+    ]
+    items += [port(f"red/a/{name}") for name in names]
+    return desired(book(*items), "red", hosts=HOSTS)
+
+
+@given(wanted=rows(), found=rows())
+def test_what_differs_makes_the_one_like_the_other(wanted: Rows, found: Rows) -> None:
+    changes = diff(wanted, found)
+    assert applied(changes, found) == wanted
+    assert diff(wanted, applied(changes, found)) == ()
+
+
+@given(wanted=rows(), found=rows())
+def test_what_is_pointed_to_is_made_before_and_goes_after(wanted: Rows, found: Rows) -> None:
+    known = set(found)
+    for change in diff(wanted, found):
+        if isinstance(change, Delete):
+            known.remove(change.row)
+            continue
+        if isinstance(change, Insert):
+            known.add(change.row)
+        for value in change.columns.values():
+            for item in value if isinstance(value, frozenset) else (value,):
+                assert not isinstance(item, Ref) or item in known
+    assert known == set(wanted)
+
+
+def test_what_others_write_into_a_shared_map_stays_and_into_our_columns_goes() -> None:
+    wanted = desired(book(vpc("red")), "red", hosts=HOSTS)
+    router = Ref("Logical_Router", "cb-red")
+    ids = {"calabash:vpc": "red", "calabash:revision": "7", "somebody": "else"}
+    found = {**wanted, router: {**wanted[router], "external_ids": ids, "options": {"chassis": "h1"}}}
+    (change,) = diff(wanted, found)
+    assert change == Update(router, {"options": wanted[router]["options"]})
+    assert applied((change,), found)[router]["external_ids"] == ids
+
+
+def test_options_of_the_whole_are_compared_by_key_and_their_row_is_never_removed() -> None:
+    wanted = desired_platform()
+    row = Ref("NB_Global", ".")
+    found: Rows = {row: {"options": {"mac_prefix": "0a:00:00", "bfd-mult": "9"}}}
+    changes = diff(wanted, found)
+    after = applied(changes, found)
+    assert after[row]["options"] == {"mac_prefix": "0a:00:00"} | dict(wanted[row]["options"])  # type: ignore[arg-type]
+    assert diff(wanted, after) == ()
+    assert diff({}, found) == ()
+
+
+def test_tables_are_in_an_order_in_which_rows_can_be_made() -> None:
+    rank = list(TABLES)
+    for before, after in (("ACL", "Port_Group"), ("Logical_Switch_Port", "Port_Group"), ("BFD", "NAT")):
+        assert rank.index(before) < rank.index(after)
