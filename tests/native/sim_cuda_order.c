@@ -474,6 +474,12 @@ static void kept(void)
     OK(cuGraphCreate(&g, 0));
     OK(cuUserObjectCreate(&object, NULL, hit, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     OK(cuGraphRetainUserObject(g, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    EXPECT(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE); /* the graph's, not the program's */
+    EXPECT(cuGraphRetainUserObject(g, object, 1, CU_GRAPH_USER_OBJECT_MOVE), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuGraphRetainUserObject(g, object, 0x7FFFFFFF, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuUserObjectRetain(object, 2));
+    EXPECT(cuUserObjectRelease(object, 3), CUDA_ERROR_INVALID_VALUE);
+    OK(cuUserObjectRelease(object, 2));
     OK(cuGraphInstantiateWithFlags(&x, g, 0));
     OK(cuGraphDestroy(g));
     EQUAL(hits, 0);

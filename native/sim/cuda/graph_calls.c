@@ -247,8 +247,7 @@ EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsi
     struct graph *g = object_get(graph, KIND_GRAPH);
     OK_OR_RETURN(user_get(object, count, &u));
     if (!g || (flags & ~(unsigned int)CU_GRAPH_USER_OBJECT_MOVE)) return CUDA_ERROR_INVALID_VALUE;
-    return held_add(&g->held, u, count, !(flags & CU_GRAPH_USER_OBJECT_MOVE)) ? CUDA_SUCCESS
-                                                                              : CUDA_ERROR_OUT_OF_MEMORY;
+    return user_hold(&g->held, u, count, (flags & CU_GRAPH_USER_OBJECT_MOVE) != 0);
 }
 
 EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)

@@ -6,9 +6,12 @@
 #include "sim/cuda/object.h"
 #include "sim/cuda/process.h"
 
+#define COUNT_MAX 0x7FFFFFFFu
+
 struct user {
     struct object object;
-    unsigned int references;
+    unsigned int references; /* all there are */
+    unsigned int own;        /* of them the program's, which no graph holds */
     CUhostFn destroy;
     void *data;
 };
@@ -20,14 +23,45 @@ void user_release(struct user *u, unsigned int count)
     object_free(u);
 }
 
-bool held_add(struct held **list, struct user *u, unsigned int count, bool retain)
+/* Add to a counter what it has room for, or take from it what it has; false: not so many. */
+static bool add(unsigned int *counter, unsigned int count)
+{
+    unsigned int was = __atomic_load_n(counter, __ATOMIC_RELAXED);
+    do {
+        if (count > COUNT_MAX - was) return false;
+    } while (
+        !__atomic_compare_exchange_n(counter, &was, was + count, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+    return true;
+}
+
+static bool subtract(unsigned int *counter, unsigned int count)
+{
+    unsigned int was = __atomic_load_n(counter, __ATOMIC_RELAXED);
+    do {
+        if (count > was) return false;
+    } while (
+        !__atomic_compare_exchange_n(counter, &was, was - count, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+    return true;
+}
+
+static bool held_add(struct held **list, struct user *u, unsigned int count, bool retain)
 {
     struct held *h = malloc(sizeof *h);
-    if (!h) return false;
-    if (retain) __atomic_add_fetch(&u->references, count, __ATOMIC_RELAXED);
+    if (!h || (retain && !add(&u->references, count))) {
+        free(h);
+        return false;
+    }
     *h = (struct held){u, count, *list};
     *list = h;
     return true;
+}
+
+CUresult user_hold(struct held **list, struct user *u, unsigned int count, bool move)
+{
+    if (move && !subtract(&u->own, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (held_add(list, u, count, !move)) return CUDA_SUCCESS;
+    if (move) (void)add(&u->own, count);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool held_copy(struct held **to, const struct held *from)
@@ -52,11 +86,12 @@ EXPORT CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn
                                    unsigned int initialRefcount, unsigned int flags)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!object_out || !destroy || !initialRefcount || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+    if (!object_out || !destroy || !initialRefcount || initialRefcount > COUNT_MAX ||
+        flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
         return CUDA_ERROR_INVALID_VALUE;
     struct user *u = object_new(KIND_USER, sizeof *u);
     if (!u) return CUDA_ERROR_OUT_OF_MEMORY;
-    u->references = initialRefcount;
+    u->references = u->own = initialRefcount;
     u->destroy = destroy;
     u->data = ptr;
     *object_out = (CUuserObject)u;
@@ -67,22 +102,22 @@ CUresult user_get(CUuserObject handle, unsigned int count, struct user **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(handle, KIND_USER);
-    return *out && count && count <= 0x7FFFFFFFu ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return *out && count && count <= COUNT_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
     struct user *u;
-    CUresult result = user_get(object, count, &u);
-    if (result == CUDA_SUCCESS) __atomic_add_fetch(&u->references, count, __ATOMIC_RELAXED);
-    return result;
+    OK_OR_RETURN(user_get(object, count, &u));
+    if (!add(&u->references, count)) return CUDA_ERROR_INVALID_VALUE;
+    return add(&u->own, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
     struct user *u;
     OK_OR_RETURN(user_get(object, count, &u));
-    if (count > u->references) return CUDA_ERROR_INVALID_VALUE;
+    if (!subtract(&u->own, count)) return CUDA_ERROR_INVALID_VALUE;
     user_release(u, count);
     return CUDA_SUCCESS;
 }

@@ -15,8 +15,8 @@ struct held {
 /* Both the object behind a handle and the count are checked. */
 CUresult user_get(CUuserObject handle, unsigned int count, struct user **out);
 void user_release(struct user *u, unsigned int count);
-/* `retain`: the list's references are new ones. False without memory. */
-bool held_add(struct held **list, struct user *u, unsigned int count, bool retain);
+/* The list gets so many references: new ones, or with `move` the program's. Refused where it has not so many. */
+CUresult user_hold(struct held **list, struct user *u, unsigned int count, bool move);
 bool held_copy(struct held **to, const struct held *from);
 void held_release(struct held **list);
 
