@@ -4,7 +4,7 @@ SHELL := /bin/bash
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help setup native demo kube-demo test soak lint format bench image sanitize stubs docs clean
+.PHONY: help setup native demo kube-demo net-lab test soak lint format bench image sanitize stubs docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,10 @@ demo: ready ## three tenants on one card for about 20 seconds, every limit check
 kube-demo: ## three tenants, a gang and a queue on a real Kubernetes with simulated cards, in a minute; STAY=1 leaves it to you
 	@./tools/bootstrap --kube
 	@$(RUN) python -m tools.kube_demo $(if $(filter-out 0 no,$(STAY)),--stay)
+
+net-lab: ready ## a network of OVN in namespaces: three hosts, two gateway hosts and an outside; `calabash net down` ends it
+	@$(RUN) calabash net up --hosts 3 --gateways 2
+	@$(RUN) calabash net status
 
 test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards
 	@./tools/bootstrap --tests

@@ -55,6 +55,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "metrics": ("kube:metrics", "Tell a cluster's autoscalers how busy slices are and what waits."),
     "planner": ("planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),
     "cluster": ("kube:cluster", "Serve the API and the console of a cluster, and keep its tenants."),
+    "net": ("net:net", "Bring up and check the network under tenants' VPCs."),
     "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
 }
 

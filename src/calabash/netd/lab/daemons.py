@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,32 +118,47 @@ def running(pid_file: Path) -> int:
 
 
 def kill_all(directory: Path) -> int:
-    """Kills every daemon with a pid file anywhere below a directory; how many there were."""
-    found = [pid for pid in (running(file) for file in directory.rglob("*.pid")) if pid]
-    for pid in found:
-        _end(pid, signal.SIGKILL)
+    """Kills every daemon whose pid file is or will be below a directory, and waits until all are gone; how many there were."""
+    mark = f"--pidfile={directory}/".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if any(word.startswith(mark) for word in entry.read_bytes().split(b"\0")):
+                found.append(int(entry.parent.name))
+    end(found)
     return len(found)
 
 
-def end(pids: list[int]) -> None:
-    """Kills processes and waits until they are gone."""
-    for pid in pids:
-        _end(pid, signal.SIGKILL)
+def end(pids: Iterable[int]) -> None:
+    """Kills processes, all of them at once, and waits until they are gone."""
+    waiting = [descriptor for pid in pids if (descriptor := _signal(pid, signal.SIGKILL)) >= 0]
+    for descriptor in waiting:
+        _wait(descriptor)
 
 
 def _end(pid: int, number: int) -> None:
-    if pid <= 0:
-        return
+    if pid > 0 and (descriptor := _signal(pid, number)) >= 0:
+        _wait(descriptor)
+
+
+def _signal(pid: int, number: int) -> int:
+    """A descriptor of the process that got the signal, -1 when it is gone."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
-        return
+        return -1
     try:
         signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        os.close(descriptor)
+        return -1
+    return descriptor
+
+
+def _wait(descriptor: int) -> None:
+    try:
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
         waiting.poll(_STOP_S * 1000)
-    except ProcessLookupError:
-        return
     finally:
         os.close(descriptor)

@@ -75,10 +75,11 @@ class Lab:
         with self._alone():
             known = Lab.of_prefix(self.record.prefix)
             _refuse_other(self, known)
-            if known is not None and known.record != self.record.with_phase("up"):
-                known.remove()
+            if known is not None and known.record.phase != "up":
+                known.remove()  # a killed process left it half
+                known = None
             self._programs = programs.get()
-            if not (known is not None and known.record == self.record.with_phase("up")):
+            if known is None:
                 self._begin()
             starting.start(self.central, list(self.hosts.values()), keys=self.directory / "authority")
             self.record = self.record.with_phase("up")
@@ -191,12 +192,9 @@ class Lab:
     def _begin(self) -> None:
         """Says on disk what will be made, then makes what daemons find."""
         self.record = self.record.with_phase("coming up")
+        (register() / f"{self.record.prefix}.lab").symlink_to(self.directory)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.record.write(self.directory)
-        place = register() / f"{self.record.prefix}.lab"
-        with contextlib.suppress(FileNotFoundError):
-            place.unlink()
-        place.symlink_to(self.directory)
         if not self.record.dummy:
             wiring.make(self.record.prefix, list(self.hosts.values()))
 
@@ -204,9 +202,9 @@ class Lab:
         """As ``down``, for who holds the lab's lock."""
         daemons.kill_all(self.directory)
         if not self.record.dummy:
-            own = namespaces.named(f"{self.record.prefix}-")
-            daemons.end([pid for name in own for pid in namespaces.processes(name)])
-            namespaces.ip([("netns", "del", name) for name in own])
+            while own := namespaces.named(f"{self.record.prefix}-"):  # an `ip` of a killed `up` may still be at work
+                daemons.end([pid for name in own for pid in namespaces.processes(name)])
+                namespaces.ip([("netns", "del", name) for name in own])
         shutil.rmtree(self.directory, ignore_errors=True)
         (register() / f"{self.record.prefix}.lab").unlink(missing_ok=True)
 
@@ -227,6 +225,13 @@ def _refuse_other(lab: Lab, known: Lab | None) -> None:
             f"prefix {prefix} is the lab's in {known.directory}",
             reason=Reason.CONFLICT,
             hint=f"take another --prefix, or `calabash net down --prefix {prefix}`",
+        )
+    if known is not None and known.record.phase == "up" and known.record != lab.record.with_phase("up"):
+        raise CalabashError(
+            f"network {prefix} is up with {len(known.record.hosts)} hosts and {len(known.record.gateways)} gateway hosts"
+            f"{', without packets' if known.record.dummy else ''}",
+            reason=Reason.CONFLICT,
+            hint=f"`calabash net down --prefix {prefix}` first, or take another --prefix",
         )
     if known is None and not lab.record.dummy and (foreign := namespaces.named(f"{prefix}-")):
         raise CalabashError(

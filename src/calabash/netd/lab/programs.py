@@ -104,11 +104,11 @@ def refused(ovs: Version, ovn: Version) -> str:
     """Why these versions are not used, "" when they are."""
     if ovs < OVS_MIN:
         return (
-            f"Open vSwitch {_text(ovs)} is installed; before {_text(OVS_MIN)} its userspace datapath aborts "
+            f"Open vSwitch {text(ovs)} is installed; before {text(OVS_MIN)} its userspace datapath aborts "
             "when a client uses its source ports again"
         )
     if ovn < OVN_MIN:
-        return f"OVN {_text(ovn)} is installed, {_text(OVN_MIN)} is the oldest that is used"
+        return f"OVN {text(ovn)} is installed, {text(OVN_MIN)} is the oldest that is used"
     return ""
 
 
@@ -143,7 +143,8 @@ def _version(command: tuple[str, ...]) -> Version:
     return (int(found[1]), int(found[2]), int(found[3]))
 
 
-def _text(version: Version) -> str:
+def text(version: Version) -> str:
+    """``3.5.0``."""
     return ".".join(map(str, version))
 
 

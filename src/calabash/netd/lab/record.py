@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from calabash.model.errors import CalabashError
+from calabash.netd.lab import packages
 
 HOSTS_MAX, GATEWAYS_MAX = 64, 8
 _FILE = "lab.json"
@@ -75,7 +76,10 @@ class LabRecord:
 
 
 def register() -> Path:
-    """Where labs are found by their prefix: root's in /run, as namespaces are the machine's; of others in their own place."""
-    if os.geteuid() == 0:
-        return Path("/run/calabash-net")
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/calabash-{os.geteuid()}") / "calabash-net"  # noqa: S108
+    """Where labs are found by their prefix: root's in /run, as namespaces are the machine's; of others in their own cache."""
+    return Path("/run/calabash-net") if os.geteuid() == 0 else packages.cached().parent / "net"
+
+
+def registered() -> list[str]:
+    """Prefixes of all labs, also of those that came up half."""
+    return sorted(place.stem for place in register().glob("*.lab"))

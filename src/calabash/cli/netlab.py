@@ -1,0 +1,114 @@
+"""``calabash net up|down|status``: a whole network of OVN in namespaces of this machine, for one machine and for trying."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from calabash.cli import output
+from calabash.cli.output import Column
+from calabash.model.errors import CalabashError, Reason
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.programs import text
+from calabash.netd.lab.record import HOSTS_MAX, register, registered
+
+PREFIX = "cb"
+_HOSTS, _GATEWAYS = 2, 2
+_prefix = click.option("--prefix", default=PREFIX, show_default=True, help="What names of its namespaces begin with.")
+
+DAEMONS = (
+    Column(title="PREFIX", text=lambda r: r["prefix"]),
+    Column(title="ON", text=lambda r: r["on"]),
+    Column(title="DAEMON", text=lambda r: r["daemon"]),
+    Column(title="PID", text=lambda r: str(r["pid"]) if r["pid"] else "does not run", right=True),
+)
+
+
+@click.command()
+@click.option("--hosts", type=click.IntRange(1, HOSTS_MAX), help=f"Hosts that programs run on; {_HOSTS} when new.")
+@click.option(
+    "--gateways", type=click.IntRange(0, 8), help=f"Hosts by which VPCs reach the outside; {_GATEWAYS} when new."
+)
+@_prefix
+@click.option(
+    "--dummy", is_flag=True, help="Only the control plane, without root: databases, hosts that move no packets."
+)
+def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool) -> None:
+    """Bring up OVN with hosts, gateway hosts and an outside, each in a network namespace of this machine.
+
+    What runs already stays as it is; what has ended is started again. OVN and Open vSwitch are this machine's where they
+    are new enough, else Debian 13's, fetched once into ~/.cache/calabash/ovn.
+    """
+    known = Lab.of_prefix(prefix)
+    # One that came up half has no shape to keep.
+    record = known.record if known is not None and known.record.phase == "up" else None
+    old = (len(record.hosts), len(record.gateways)) if record is not None else (_HOSTS, _GATEWAYS)
+    wanted = (old[0] if hosts is None else hosts, old[1] if gateways is None else gateways)
+    lab = Lab(
+        prefix=prefix,
+        directory=register() / prefix,
+        hosts=[f"h{number}" for number in range(1, wanted[0] + 1)],
+        gateways=[f"g{number}" for number in range(1, wanted[1] + 1)],
+        dummy=dummy or (hosts is None and gateways is None and record is not None and record.dummy),
+    )
+    lab.up()
+    click.echo(
+        f"network {prefix} is up: {_shape(lab)}, OVN {text(lab.programs.ovn)}, Open vSwitch {text(lab.programs.ovs)}"
+    )
+    click.echo(f"northbound: {lab.northbound}")
+
+
+@click.command()
+@_prefix
+def down(prefix: str) -> None:
+    """End every process of the network and take its namespaces and files away, also after a crash."""
+    lab = Lab(prefix=prefix, directory=register() / prefix)
+    lab.record.check()
+    click.echo(f"network {prefix} is down" if lab.down() else f"no network {prefix} is up")
+
+
+@click.command()
+@output.option
+def status(fmt: str) -> None:
+    """Show the networks of namespaces on this machine, and which of their daemons run."""
+    labs = [lab for lab in map(Lab.of_prefix, registered()) if lab is not None]
+    if fmt in ("json", "yaml"):
+        click.echo(output.document("NetworkLabList", [_described(lab) for lab in labs], fmt))
+    elif not labs:
+        click.echo("no network is up; `calabash net up` brings one up")
+    elif fmt == "name":
+        for lab in labs:
+            click.echo(lab.record.prefix)
+    else:
+        for lab in labs:
+            state = lab.record.phase or "broken; `calabash net down` takes it away"
+            click.echo(f"network {lab.record.prefix}: {state}, {_shape(lab)}, in {lab.directory}")
+        rows = [row for lab in labs for row in _described(lab)["daemons"]]
+        output.emit("NetworkLabDaemonList", rows, DAEMONS, fmt, name="daemon")
+        if any(not row["pid"] for row in rows):
+            raise CalabashError(
+                "daemons do not run", reason=Reason.API_DOWN, hint="`calabash net up` starts them again"
+            )
+
+
+def _described(lab: Lab) -> dict[str, Any]:
+    prefix = lab.record.prefix
+    split = [(*name.split("/", 1), pid) for name, pid in lab.daemons().items()]
+    return {
+        "prefix": prefix,
+        "phase": lab.record.phase,
+        "dummy": lab.record.dummy,
+        "directory": str(lab.directory),
+        "northbound": lab.northbound,
+        "southbound": lab.southbound,
+        "hosts": list(lab.record.hosts),
+        "gateways": list(lab.record.gateways),
+        "daemons": [{"prefix": prefix, "on": on, "daemon": daemon, "pid": pid} for on, daemon, pid in split],
+    }
+
+
+def _shape(lab: Lab) -> str:
+    hosts, gateways = len(lab.record.hosts), len(lab.record.gateways)
+    words = [f"{hosts} host{'' if hosts == 1 else 's'}", f"{gateways} gateway host{'' if gateways == 1 else 's'}"]
+    return ", ".join([*words, *(["no packets"] if lab.record.dummy else [])])
