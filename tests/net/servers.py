@@ -1,0 +1,126 @@
+"""Servers of OVSDB alone, without switches and without root: one, a cluster of three, and their clients for editing by hand."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.daemons.world import until
+from tests.net import needs
+
+from calabash.netd.lab import programs
+
+SCHEMAS = {"OVN_Northbound": "nb", "OVN_Southbound": "sb", "Open_vSwitch": "vswitch"}
+
+
+def ovn_programs() -> programs.OvnPrograms:
+    """OVN's programs; without them the test stands aside, visibly."""
+    needs.need(packets=False)
+    return programs.get()
+
+
+class DatabaseServer:
+    """One ovsdb-server with one database in ``directory``; ``starts`` again where it was."""
+
+    def __init__(self, directory: Path, database: str = "OVN_Northbound", *, file: str = "data.db") -> None:
+        self.directory, self.database = directory, database
+        self.programs = ovn_programs()
+        self.file = directory / file
+        self.socket = directory / "db.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def remote(self) -> str:
+        return f"unix:{self.socket}"
+
+    def create(self) -> None:
+        schema = self.programs.schema(SCHEMAS[self.database])
+        self.tool("create", str(self.file), str(schema))
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self.file.exists():
+            self.create()
+        self.socket.unlink(missing_ok=True)
+        with open(self.directory / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *self.programs.command("ovsdb-server"),
+                    f"--remote=punix:{self.socket}",
+                    f"--unixctl={self.directory}/ctl",
+                    "--no-chdir",
+                    str(self.file),
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        until(self.socket.exists, within_s=30)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(30)
+
+    def tool(self, *words: str) -> str:
+        return self._run("ovsdb-tool", *words)
+
+    def control(self, *words: str) -> str:
+        return self._run("ovs-appctl", "-t", f"{self.directory}/ctl", *words)
+
+    def ctl(self, *words: str) -> str:
+        """A client of somebody else: ovn-nbctl or ovs-vsctl."""
+        program = {"OVN_Northbound": "ovn-nbctl", "OVN_Southbound": "ovn-sbctl", "Open_vSwitch": "ovs-vsctl"}
+        return self._run(program[self.database], "--timeout=30", f"--db={self.remote}", *words)
+
+    def backup(self, to: Path) -> None:
+        """A copy as administrators make it."""
+        to.write_bytes(self._run("ovsdb-client", "--timeout=30", "backup", self.remote, self.database).encode())
+
+    def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
+        """What ovsdb-client finds."""
+        question = [self.database, {"op": "select", "table": table, "where": [], "columns": list(columns)}]
+        told = self._run("ovsdb-client", "--timeout=30", "query", self.remote, json.dumps(question))
+        return list(json.loads(told)[0]["rows"])
+
+    def _run(self, name: str, *words: str) -> str:
+        done = subprocess.run(
+            [*self.programs.command(name), *words], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, f"{name} {words}: {done.stderr}"
+        return done.stdout
+
+
+class ClusterServer(DatabaseServer):
+    """A server of a cluster; the first makes it, others join. On loopback, at a port of the kernel's choice."""
+
+    def __init__(self, directory: Path, *, address: str, joins: str = "") -> None:
+        super().__init__(directory)
+        self.address, self._joins = address, joins
+
+    def create(self) -> None:
+        schema = str(self.programs.schema("nb"))
+        if self._joins:
+            self.tool("join-cluster", str(self.file), self.database, self.address, self._joins)
+        else:
+            self.tool("create-cluster", str(self.file), schema, self.address)
+
+    def status(self) -> str:
+        return self.control("cluster/status", self.database)
+
+    def leads(self) -> bool:
+        return self.process is not None and "Role: leader" in self.status()
+
+    def member(self) -> bool:
+        return "Status: cluster member" in self.status()
