@@ -56,6 +56,7 @@ class LoadBalancer:
         protocol: TCP or UDP; L7 is TCP.
         certificate: of L7: name of the secret with certificate and key that end TLS; "" plain HTTP.
         ports: of L7: the pair's own two ports, and the virtual one that moves between them; allocated.
+        offered_to: tenants beside its own whose VPCs may have an endpoint of it; "*" all.
     """
 
     name: str
@@ -67,6 +68,7 @@ class LoadBalancer:
     layer: Layer = Layer.L4
     certificate: str = ""
     ports: tuple[str, ...] = ()
+    offered_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 
 from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
@@ -10,12 +10,27 @@ from calabash.net.transit import PORTS_PER_VPC_EVER, port_mac
 
 
 def free_number(taken: Iterable[int], most: int, what: str) -> int:
-    """The smallest of 1..``most`` that is not taken. Raises CalabashError where all are."""
+    """The smallest of 1..``most`` that is not taken. Raises CalabashError where all are; ``what`` needs it."""
     used = set(taken)
     for number in range(1, most + 1):
         if number not in used:
             return number
-    raise CalabashError(f"all {most} numbers of {what} are in use", reason=Reason.NO_CAPACITY, hint="delete one")
+    raise CalabashError(
+        f"{what}: all {most} numbers for such are in use", reason=Reason.NO_CAPACITY, hint="delete what is not needed"
+    )
+
+
+def number_of(asked: int, was: int, taken: Collection[int], most: int, whose: str) -> int:
+    """The number of an object: as asked for, as it was, or the smallest free. Raises CalabashError where it is taken."""
+    if asked and asked != was:
+        if not 1 <= asked <= most or asked in taken:
+            raise CalabashError(
+                f"{whose}: number {asked} is taken or not between 1 and {most}",
+                reason=Reason.CONFLICT,
+                hint="leave the number out, and one is chosen",
+            )
+        return asked
+    return was or free_number(taken, most, whose)
 
 
 def free_address(network: Network, taken: Callable[[int], bool], whose: str) -> Address:

@@ -8,16 +8,19 @@ nothing goes out that something else needs. Books share what did not change, so 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
+from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Port, Vpc, kind_of, vpc_of
+from calabash.model.network_services import LoadBalancer
 from calabash.net.checking import completed
-from calabash.net.checks.common import PLATFORM_LABEL, called, conflict, titled
-from calabash.net.checks.spaces import DEFAULT_GROUP, default_group
+from calabash.net.checks.common import called, conflict, is_platform, titled
+from calabash.net.checks.spaces import DEFAULT_GROUP
+from calabash.net.companions import companions
 from calabash.net.objects import NetworkObjects
-from calabash.net.using import users
+from calabash.net.using import foreign_users, goes_along, made_for, users
 
 NAMED_USERS = 3  # how many of those that use a thing a message names
 
@@ -45,9 +48,12 @@ class Networks(NetworkObjects):
         item = completed(self, item, old, platform=platform)
         if item == old:
             return self, item
-        after = self.replaced(kind, item.name, item)
-        if isinstance(item, Vpc) and old is None:
-            after = after.replaced(NetworkKind.SECURITY_GROUP, f"{item.name}/{DEFAULT_GROUP}", default_group(item.name))
+        after = self
+        if old is None and not isinstance(item, Vpc):
+            after, item = self.with_companions(item)
+        after = after.replaced(kind, item.name, item)
+        if old is None and isinstance(item, Vpc):
+            after, item = after.with_companions(item)
         return replace(after, revision=self.revision + 1), item
 
     def remove(self, kind: NetworkKind, name: str, *, cascade: bool = False, platform: bool = False) -> Self:
@@ -64,7 +70,7 @@ class Networks(NetworkObjects):
         if item is None:
             raise CalabashError(f"there is no {called(kind, name[:200])}", reason=Reason.NOT_FOUND)
         label = name.rsplit("/", 1)[-1]
-        if label.startswith(PLATFORM_LABEL) and not platform:
+        if is_platform(name) and not platform:
             raise CalabashError(
                 f"{titled(item)} is the platform's; it goes with what it was made for", reason=Reason.NOT_PERMITTED
             )
@@ -72,19 +78,41 @@ class Networks(NetworkObjects):
             raise conflict(f"{titled(item)} goes with its VPC", hint="change its rules instead")
         if cascade and kind is not NetworkKind.VPC:
             raise CalabashError(f"{titled(item)}: only a VPC is deleted with all that uses it")
-        self._check_unused(item, cascade)
-        after = self._without_vpc(name) if kind is NetworkKind.VPC else self.replaced(kind, name, None)
+        if isinstance(item, Vpc):
+            self._check_unused(item, foreign_users(self, item) if cascade else users(self, item))
+            after = self._without_vpc(name)
+        else:
+            made = made_for(self.of_vpc(vpc_of(name)), item)
+            for each in (item, *made):
+                self._check_unused(item, (user for user in users(self, each) if user not in (item, *made)))
+            after = self
+            for each in (item, *made):
+                after = after.replaced(kind_of(each), each.name, None)
+        for orphan in goes_along(self, item):
+            after = after.replaced(kind_of(orphan), orphan.name, None)
         return replace(after, revision=self.revision + 1)
 
-    def _check_unused(self, item: NetworkObject, cascade: bool) -> None:
-        own = vpc_of(item.name)
-        using = (user for user in users(self, item) if not (cascade and vpc_of(user.name) == own))
+    def with_companions(self, item: NetworkObject) -> tuple[Self, NetworkObject]:
+        """The book with what the platform puts for ``item``, and ``item`` with the names of its own ports."""
+        after, ports = self, []
+        for companion in companions(self, item):
+            after, made = after.put(companion, platform=True)
+            ports += [made.name] if isinstance(made, Port) else []
+        if not isinstance(item, LoadBalancer | NetworkGateway):
+            return after, item
+        if item.ports not in ((), tuple(ports)):
+            raise conflict(
+                f"{titled(item)}: its own ports are {', '.join(ports) or 'none'}", hint="leave the ports out"
+            )
+        return after, replace(item, ports=tuple(ports))
+
+    def _check_unused(self, item: NetworkObject, using: Iterable[NetworkObject]) -> None:
         named = list(itertools.islice(using, NAMED_USERS + 1))
         if named:
             more = " and others" if len(named) > NAMED_USERS else ""
             raise conflict(
                 f"{titled(item)} is used by {', '.join(titled(user) for user in named[:NAMED_USERS])}{more}",
-                hint="delete these first" + (", or all with --all" if isinstance(item, Vpc) and not cascade else ""),
+                hint="delete these first" + (", or all with --all" if isinstance(item, Vpc) else ""),
             )
 
     def _without_vpc(self, name: str) -> Self:

@@ -9,9 +9,13 @@ from calabash.model.addresses import check_path
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import PATH_PARTS, NetworkKind, NetworkObject, kind_of, vpc_of
 from calabash.net.bounds import PER_VPC, POOL
-from calabash.net.checks.common import PLATFORM_LABEL, called, titled
+from calabash.net.checks.common import PLATFORM_LABEL, called, is_platform, titled
+from calabash.net.checks.outside import check_eip, check_gateway, check_nat, check_uplink
+from calabash.net.checks.policies import check_qos, check_record
+from calabash.net.checks.services import check_balancer, check_endpoint
 from calabash.net.checks.spaces import check_subnet, check_vpc
 from calabash.net.checks.stations import check_group, check_port
+from calabash.net.checks.ways import check_line, check_peering, check_route
 from calabash.net.objects import NetworkObjects
 
 Check = Callable[[NetworkObjects, Any, Any], NetworkObject]
@@ -20,6 +24,17 @@ CHECKS: dict[NetworkKind, Check] = {
     NetworkKind.SUBNET: check_subnet,
     NetworkKind.PORT: check_port,
     NetworkKind.SECURITY_GROUP: check_group,
+    NetworkKind.UPLINK: check_uplink,
+    NetworkKind.GATEWAY: check_gateway,
+    NetworkKind.EIP: check_eip,
+    NetworkKind.NAT_RULE: check_nat,
+    NetworkKind.LOAD_BALANCER: check_balancer,
+    NetworkKind.PEERING: check_peering,
+    NetworkKind.SERVICE_ENDPOINT: check_endpoint,
+    NetworkKind.ROUTE: check_route,
+    NetworkKind.DEDICATED_LINE: check_line,
+    NetworkKind.DNS_RECORD: check_record,
+    NetworkKind.QOS_POLICY: check_qos,
 }
 ALONE = (NetworkKind.VPC, NetworkKind.UPLINK)  # kinds that are in no VPC
 
@@ -30,7 +45,7 @@ def completed(
     """``item`` with what it left empty, as it can be put. Raises CalabashError."""
     kind = kind_of(item)
     labels = check_path(item.name, PATH_PARTS[kind], kind.value)
-    if labels[-1].startswith(PLATFORM_LABEL) and not platform:
+    if is_platform(item.name) and not platform:
         raise CalabashError(
             f"{titled(item)}: names that begin with {PLATFORM_LABEL} are the platform's",
             reason=Reason.NOT_PERMITTED,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar, cast
 
-from calabash.model.network import KINDS, NetworkKind, NetworkObject, Port, kind_of, vpc_of
+from calabash.model.network import KINDS, NetworkKind, NetworkObject, Port, Uplink, kind_of, vpc_of
 
 T = TypeVar("T", bound=NetworkObject)
 SHARED = ""  # whose objects uplinks are: no VPC's
@@ -107,6 +107,9 @@ class NetworkObjects:
     def of_vpc(self, vpc: str) -> VpcObjects:
         """A VPC's own objects, itself among them; empty if there is none of that name."""
         return self.vpcs.get(vpc, NOTHING)
+
+    def uplinks(self) -> Mapping[str, Uplink]:
+        return self.of_vpc(SHARED).all(Uplink)
 
     def changes_since(self, before: NetworkObjects) -> tuple[tuple[NetworkObject, ...], tuple[NetworkObject, ...]]:
         """What is new or different, and what is gone, compared with ``before``; the cost is that of VPCs that changed."""

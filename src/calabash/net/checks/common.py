@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from calabash.model.addresses import Address, Network
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, kind_of
+from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, Vpc, kind_of
 from calabash.net.objects import NetworkObjects, VpcObjects
 from calabash.net.transit import TRANSIT_4, TRANSIT_6
 
@@ -31,6 +31,11 @@ _UNUSABLE: tuple[Network, ...] = (
     TRANSIT_4,
     TRANSIT_6,
 )
+
+
+def is_platform(name: str) -> bool:
+    """Whether only the platform makes and deletes what is called so."""
+    return name.rsplit("/", 1)[-1].startswith(PLATFORM_LABEL)
 
 
 def titled(item: NetworkObject) -> str:
@@ -115,10 +120,14 @@ def first_overlap(ours: Iterable[Network], theirs: Iterable[Network]) -> tuple[N
     return next(((one, other) for one in ours for other in others if _overlap(one, other)), None)
 
 
+def listed(networks: Iterable[Network]) -> str:
+    return ", ".join(map(str, networks))
+
+
 def owner(networks: NetworkObjects, vpc: str) -> str:
     """The tenant of a VPC that exists."""
-    objects = networks.of_vpc(vpc)
-    return next(iter(objects.kinds[NetworkKind.VPC].values())).tenant  # type: ignore[union-attr]
+    (found,) = networks.of_vpc(vpc).all(Vpc).values()
+    return found.tenant
 
 
 def _overlap(one: Network, other: Network) -> bool:

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from calabash.model.addresses import Address, Network, overlapping
 from calabash.model.errors import CalabashError
 from calabash.model.network import Direction, SecurityGroup, SecurityRule, Subnet, Vpc, vpc_of
-from calabash.net.allocating import check_station, free_number, usable
+from calabash.net.allocating import check_station, number_of, usable
 from calabash.net.bounds import CIDRS_PER_VPC, check_count
 from calabash.net.checks.common import (
     NUMBER_MAX,
@@ -18,9 +18,11 @@ from calabash.net.checks.common import (
     check_usable,
     conflict,
     first_overlap,
+    listed,
     titled,
     within,
 )
+from calabash.net.checks.reach import check_reach
 from calabash.net.objects import NetworkObjects
 
 MTU_MIN, MTU_MIN_6, MTU_MAX = 576, 1280, 9000
@@ -43,13 +45,9 @@ def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
     for subnet in networks.of_vpc(item.name).all(Subnet).values():
         if outside := next((cidr for cidr in subnet.cidrs if not within(cidr, item.cidrs)), None):
             raise conflict(f"{titled(item)} would not have {outside} of its {titled(subnet)} any more")
-    number = item.number or (old.number if old else 0)
-    if not number:
-        number = free_number((vpc.number for vpc in networks.all(Vpc)), NUMBER_MAX, "VPCs")
-    elif old is None:
-        check_between(number, 1, NUMBER_MAX, f"number of {titled(item)}")
-        if any(vpc.number == number for vpc in networks.all(Vpc)):
-            raise conflict(f"{titled(item)}: number {number} is taken", hint="leave the number out")
+    check_reach(networks, item)
+    taken = {vpc.number for vpc in networks.all(Vpc)} if old is None or item.number != old.number else ()
+    number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
     item = replace(item, number=number)
     check_fixed(item, old, "tenant", "number")
     return item
@@ -67,12 +65,12 @@ def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> 
     objects = networks.of_vpc(vpc_of(item.name))
     (vpc,) = objects.all(Vpc).values()
     if not item.cidrs:
-        raise CalabashError(f"{titled(item)} has no range", hint=f"give one of {_listed(vpc.cidrs)}")
+        raise CalabashError(f"{titled(item)} has no range", hint=f"give one of {listed(vpc.cidrs)}")
     check_distinct((f"a range of IPv{cidr.version}" for cidr in item.cidrs), titled(item))
     for cidr in item.cidrs:
         if not within(cidr, vpc.cidrs):
             raise CalabashError(
-                f"{titled(item)}: {cidr} is not within its VPC's {_listed(vpc.cidrs)}",
+                f"{titled(item)}: {cidr} is not within its VPC's {listed(vpc.cidrs)}",
                 hint=f"choose a part of these, or give VPC {vpc.name} another range",
             )
         _check_prefix(cidr, titled(item))
@@ -82,14 +80,9 @@ def check_subnet(networks: NetworkObjects, item: Subnet, old: Subnet | None) -> 
             raise conflict(f"{titled(item)}: {shared[0]} overlaps {shared[1]} of {titled(other)}")
     gateways = tuple(_gateway(item, cidr) for cidr in item.cidrs)
     if strangers := set(item.gateways) - set(gateways):
-        raise CalabashError(f"{titled(item)}: gateway {min(map(str, strangers))} is not in {_listed(item.cidrs)}")
-    number = item.number or (old.number if old else 0)
+        raise CalabashError(f"{titled(item)}: gateway {min(map(str, strangers))} is not in {listed(item.cidrs)}")
     taken = {other.number for other in others.values()}
-    if not number:
-        number = free_number(taken, NUMBER_MAX, f"subnets of VPC {vpc.name}")
-    check_between(number, 1, NUMBER_MAX, f"number of {titled(item)}")
-    if number in taken:
-        raise conflict(f"{titled(item)}: number {number} is taken", hint="leave the number out")
+    number = number_of(item.number, old.number if old else 0, taken, NUMBER_MAX, titled(item))
     if old is not None and not item.gateways:
         gateways = old.gateways
     item = replace(item, gateways=gateways, number=number)
@@ -116,7 +109,3 @@ def _check_prefix(cidr: Network, whose: str) -> None:
     least, most = PREFIX_MIN[cidr.version], PREFIX_MAX[cidr.version]
     if not least <= cidr.prefixlen <= most:
         raise CalabashError(f"{whose}: {cidr} is not between /{least} and /{most}, as a range must be")
-
-
-def _listed(networks: tuple[Network, ...]) -> str:
-    return ", ".join(map(str, networks))

@@ -16,6 +16,7 @@ from calabash.net.checks.common import (
     check_distinct,
     check_fixed,
     conflict,
+    is_platform,
     known,
     range_of,
     titled,
@@ -51,6 +52,10 @@ def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
     check_distinct(groups, f"security groups of {titled(item)}")
     for group in groups:
         known(objects, SecurityGroup, group, titled(item))
+        if is_platform(group) and not is_platform(item.name):
+            raise CalabashError(
+                f"{titled(item)}: {group} is for the platform's ports", hint="make a group of your own with such rules"
+            )
     if item.qos:
         known(objects, QosPolicy, item.qos, titled(item))
     _check_parents(objects, item)
@@ -60,9 +65,12 @@ def check_port(networks: NetworkObjects, item: Port, old: Port | None) -> Port:
 
 
 class Taken:
-    """Which addresses of a VPC's subnets somebody has, beside the object that asks."""
+    """Which addresses of a VPC's subnets somebody has, beside the object that asks: by its name, or "" for nobody.
 
-    def __init__(self, objects: VpcObjects, asker: str) -> None:
+    Balancers, which may share one, are left out for a balancer that asks.
+    """
+
+    def __init__(self, objects: VpcObjects, asker: str, *, balancers: bool = True) -> None:
         self._asker = asker
         self._ports = objects.addresses
         self._others: dict[int, tuple[str, str]] = {}
@@ -72,7 +80,7 @@ class Taken:
         for endpoint in objects.all(ServiceEndpoint).values():
             if endpoint.vip is not None:
                 self._others[int(endpoint.vip)] = (endpoint.name, titled(endpoint))
-        for balancer in objects.all(LoadBalancer).values():
+        for balancer in objects.all(LoadBalancer).values() if balancers else ():
             self._others.setdefault(int(balancer.vip), (balancer.name, titled(balancer)))
 
     def __call__(self, number: int) -> bool:

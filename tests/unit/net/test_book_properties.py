@@ -1,0 +1,133 @@
+"""Any sequence of changes keeps a book of networks whole: a state machine of random puts and removals, and its laws."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.unit.net.invariants import check_book
+from tests.unit.net.random_networks import RandomChange, RandomNetworks
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkKind, SecurityGroup, Vpc, kind_of
+from calabash.model.network_services import ServiceEndpoint
+from calabash.net.book import Networks
+from calabash.net.standing import endpoint_stands
+from calabash.net.using import foreign_users
+
+SEEDS = st.integers(0, 1 << 32)
+
+
+class ChangingBook(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.networks = Networks()
+
+    @rule(seed=SEEDS, count=st.integers(1, 12))
+    def users_change_it(self, seed: int, count: int) -> None:
+        source = RandomNetworks(seed)
+        for _ in range(count):
+            before, items = self.networks, tuple(self.networks.items())
+            change = source.change(before)
+            self.networks, refusal = tried(before, change)
+            assert "\n" not in refusal
+            assert not refusal or self.networks is before
+            assert tuple(before.items()) == items
+            assert self.networks.revision - before.revision == (self.networks is not before)
+
+    @rule(seed=SEEDS)
+    def users_only_create(self, seed: int) -> None:
+        self.networks = RandomNetworks(seed, vpcs=3, removing=0.0).made(self.networks, 40)
+
+    @rule(data=st.data())
+    def a_vpc_goes_with_all_that_is_in_it(self, data: st.DataObject) -> None:
+        vpcs = [vpc.name for vpc in self.networks.all(Vpc)]
+        if not vpcs:
+            return
+        name = data.draw(st.sampled_from(vpcs))
+        serves = any(
+            True for vpc in self.networks.all(Vpc) if vpc.name == name for _ in foreign_users(self.networks, vpc)
+        )
+        self.networks, refusal = tried(self.networks, RandomChange(kind=NetworkKind.VPC, name=name, cascade=True))
+        assert (name in self.networks.vpcs) == bool(refusal) == serves
+
+    @invariant()
+    def the_book_is_whole(self) -> None:
+        check_book(self.networks)
+
+    def teardown(self) -> None:
+        emptied(self.networks)
+
+
+def tried(networks: Networks, change: RandomChange) -> tuple[Networks, str]:
+    """The book after the change, and why it was refused."""
+    try:
+        return change.applied(networks), ""
+    except CalabashError as error:
+        return networks, error.message or "no reason"
+
+
+def emptied(networks: Networks) -> Networks:
+    """The book after all that can be removed, until nothing is left."""
+    for group in list(networks.all(SecurityGroup)):  # which may name each other
+        networks, _ = networks.put(replace(group, rules=()), platform=True)
+    while networks.vpcs:
+        before = networks
+        for item in list(networks.items()):
+            if networks.get(kind_of(item), item.name) is not None:
+                networks, _ = tried(networks, RandomChange(kind=kind_of(item), name=item.name))
+        assert networks is not before, f"nothing of {list(networks.items())} can be removed"
+    return networks
+
+
+ChangingBook.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestAnySequenceOfChangesKeepsTheBookWholeAndItCanBeEmptied = ChangingBook.TestCase
+
+
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_the_same_changes_give_the_same_book(seed: int) -> None:
+    assert RandomNetworks(seed).made(Networks(), 120) == RandomNetworks(seed).made(Networks(), 120)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_what_was_completed_can_be_put_again_and_changes_nothing(seed: int) -> None:
+    networks = RandomNetworks(seed, removing=0.1).made(Networks(), 150)
+    for item in networks.items():
+        withdrawn = isinstance(item, ServiceEndpoint) and not endpoint_stands(networks, item)
+        if not withdrawn:
+            assert networks.put(item, platform=True) == (networks, item)
+            assert networks.put(item, platform=True)[0] is networks
+
+
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_what_changed_between_two_books_makes_one_of_the_other(seed: int) -> None:
+    source = RandomNetworks(seed)
+    before = source.made(Networks(), 100)
+    after = source.made(before, 30)
+    put, gone = after.changes_since(before)
+    known = {(kind_of(item), item.name): item for item in before.items()}
+    for item in gone:
+        del known[kind_of(item), item.name]
+    known.update({(kind_of(item), item.name): item for item in put})
+    assert set(known.values()) == set(after.items())
+    assert not set(put) & set(before.items())
+
+
+def test_random_changes_make_objects_of_every_kind_and_are_refused_too() -> None:
+    seen: set[NetworkKind] = set()
+    refused = 0
+    networks, source = Networks(), RandomNetworks(7)
+    for _ in itertools.repeat(None, 1500):
+        try:
+            networks = source.change(networks).applied(networks)
+        except CalabashError:
+            refused += 1
+        seen |= {kind_of(item) for item in networks.items()}
+    assert seen == set(NetworkKind)
+    assert 100 < refused < 1400
