@@ -1,0 +1,113 @@
+"""Kube-OVN's own word on custom resources: its types, through a program of Go that imports them, and the schemas beside them in
+the same module. Fetched by Go from where it fetches modules, built once, kept in Go's own cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from tests.contract.node_root import ROOT
+
+MODULE = Path(__file__).parent / "go" / "kube-ovn"
+NAME = "github.com/kubeovn/kube-ovn"
+GO = ROOT / "build" / "go"
+SCHEMAS = "charts/kube-ovn-v2/crds/kube-ovn-crd.yaml"
+BUILD_S = 900
+
+
+def _absent(why: str) -> None:
+    """Skipped where it may be, and said; else a failure."""
+    if os.environ.get("CALABASH_NET") == "required":
+        pytest.fail(f"Kube-OVN's schemas cannot be had: {why}")
+    pytest.skip(f"Kube-OVN's schemas cannot be had: {why}")
+
+
+def _go(*words: str) -> str:
+    done = subprocess.run(
+        ["nice", "-n", "5", "go", *words],
+        cwd=MODULE,
+        env=os.environ | {"GOFLAGS": "-mod=readonly"},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    if done.returncode != 0 and ("dial tcp" in done.stderr or "lookup" in done.stderr):
+        _absent(done.stderr.strip()[-200:])
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.strip()
+
+
+@cache
+def reader() -> Path:
+    """The program; several workers wait for one."""
+    if shutil.which("go") is None:
+        _absent("there is no go")
+    sources = sorted(path for path in MODULE.iterdir() if path.is_file())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    program = GO / "bin" / f"kube-ovn-{digest}"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with (GO / "kube-ovn.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            _go("build", "-p", "2", "-o", f"{program}.new", ".")
+            Path(f"{program}.new").rename(program)
+    return program
+
+
+def wrong_types(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What Kube-OVN's types say of each that they do not take."""
+    lines = [json.dumps(document) for document in documents]
+    done = subprocess.run([reader()], input="\n".join(lines), capture_output=True, text=True, timeout=60, check=True)
+    said = done.stdout.splitlines()
+    assert len(said) == len(lines)
+    return [f"{answer}: {line}" for line, answer in zip(lines, said, strict=True) if answer != "ok"]
+
+
+@cache
+def schemas() -> dict[str, jsonschema_rs.Draft7Validator]:
+    """By kind; strict: a field that a schema does not name would be dropped by an API server, so it is an error here."""
+    reader()
+    text = (Path(_go("list", "-m", "-f", "{{.Dir}}", NAME)) / SCHEMAS).read_text()
+    found = {}
+    for definition in yaml.safe_load_all(text):
+        if definition:
+            spec = definition["spec"]
+            (version,) = (v for v in spec["versions"] if v["name"] == "v1")
+            schema = _closed(version["schema"]["openAPIV3Schema"], top=True)
+            found[spec["names"]["kind"]] = jsonschema_rs.Draft7Validator(schema)
+    return found
+
+
+def _closed(schema: dict[str, Any], *, top: bool = False) -> dict[str, Any]:
+    properties = {name: _closed(inner) for name, inner in schema.get("properties", {}).items()}
+    found = {key: value for key, value in schema.items() if not key.startswith("x-")}
+    if "items" in found:
+        found["items"] = _closed(found["items"])
+    if properties:
+        if top:
+            metadata = properties.get("metadata", {}).get("properties", {})
+            properties |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+            properties["metadata"] = {"type": "object", "properties": {"name": metadata.get("name", {})}}
+        found |= {"properties": properties, "additionalProperties": False}
+    return found
+
+
+def wrong_shapes(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What the published schemas say of each that they do not take."""
+    found = []
+    for document in documents:
+        errors = schemas()[document["kind"]].iter_errors(document)
+        found += [f"{document['kind']} {document['metadata']['name']}: {error.message}" for error in errors]
+    return found

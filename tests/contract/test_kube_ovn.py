@@ -1,0 +1,70 @@
+"""What is rendered for Kube-OVN is what Kube-OVN's own types and schemas take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.contract.kube_ovn import wrong_shapes, wrong_types
+from tests.unit.net.every_network import every_network
+
+from calabash.net.kubeovn import render_kube_ovn
+from calabash.net.kubeovn_words import API
+from calabash.net.objects import NetworkObjects
+
+
+def documents(networks: NetworkObjects) -> list[dict[str, Any]]:
+    """The custom resources among what is rendered; the others are Kubernetes' own."""
+    return [one.document() for one in render_kube_ovn(networks).resources if one.api == API]
+
+
+def test_every_kind_of_object_is_rendered_as_kube_ovn_has_it() -> None:
+    found = documents(every_network())
+    assert {document["kind"] for document in found} == {
+        "IptablesDnatRule",
+        "IptablesEIP",
+        "IptablesFIPRule",
+        "IptablesSnatRule",
+        "OvnDnatRule",
+        "OvnEip",
+        "OvnFip",
+        "OvnSnatRule",
+        "ProviderNetwork",
+        "SecurityGroup",
+        "Subnet",
+        "SwitchLBRule",
+        "Vip",
+        "Vlan",
+        "Vpc",
+        "VpcDns",
+        "VpcNatGateway",
+    }
+    assert wrong_types(found) == []
+    assert wrong_shapes(found) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("Vpc", {"namespace": ["a"]}),
+        ("Subnet", {"mtu": "1400"}),
+        ("Subnet", {"mtu": 1}),
+        ("Subnet", {"protocol": "IPv5"}),
+        ("Vlan", {"id": 4096, "provider": "ext"}),
+        ("SwitchLBRule", {"ports": [{"port": 80, "target": 80}]}),
+    ],
+)
+def test_what_kube_ovn_does_not_take_is_seen(kind: str, spec: dict[str, Any]) -> None:
+    document = {"apiVersion": API, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    assert wrong_shapes([document])
+
+
+def test_a_field_that_kube_ovns_types_do_not_have_is_seen() -> None:
+    assert wrong_types([{"apiVersion": API, "kind": "Vpc", "metadata": {"name": "a"}, "spec": {"namespace": []}}])
+    assert wrong_types([{"apiVersion": API, "kind": "Network", "metadata": {"name": "a"}}])
+
+
+def test_a_name_that_is_too_long_for_a_bridge_is_seen() -> None:
+    document = {"apiVersion": API, "kind": "ProviderNetwork", "spec": {"defaultInterface": "eth1"}}
+    assert wrong_shapes([document | {"metadata": {"name": "thirteen-char"}}])
+    assert not wrong_shapes([document | {"metadata": {"name": "twelve-chars"}}])

@@ -1,0 +1,225 @@
+"""What of a book Kube-OVN gets: each object in some way or with a reason, no name twice, and security groups word for word."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+from tests.unit.net.every_network import every_network
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import (
+    Direction,
+    NatRule,
+    NetworkKind,
+    NetworkObject,
+    QosPolicy,
+    SecurityGroup,
+    SecurityRule,
+    Uplink,
+    Vpc,
+    kind_of,
+)
+from calabash.model.network_services import LoadBalancer, TransportProtocol
+from calabash.net.kubeovn import KubeOvnRendering, render_kube_ovn
+from calabash.net.kubeovn_words import Unsupported
+from calabash.net.objects import NetworkObjects
+
+
+def told_of(rendering: KubeOvnRendering) -> set[str]:
+    """Names of all objects of which something was rendered or refused."""
+    return (
+        {resource.of for resource in rendering.resources}
+        | set(rendering.pods)
+        | {name for _, name in rendering.parts}
+        | {refused.name for refused in rendering.unsupported}
+    )
+
+
+def spec(rendering: KubeOvnRendering, kind: str, name: str) -> dict[str, Any]:
+    (found,) = (one for one in rendering.resources if (one.kind, one.name) == (kind, name))
+    return dict(found.spec)
+
+
+def reasons(rendering: KubeOvnRendering, name: str, kind: NetworkKind) -> list[Unsupported]:
+    return [refused for refused in rendering.unsupported if (refused.name, refused.kind) == (name, kind)]
+
+
+def with_changed(*items: NetworkObject) -> NetworkObjects:
+    networks = every_network()
+    for item in items:
+        networks = networks.replaced(kind_of(item), item.name, item)
+    return networks
+
+
+RENDERED = render_kube_ovn(every_network())
+
+
+def test_of_every_object_something_is_said() -> None:
+    assert {item.name for item in every_network().items()} <= told_of(RENDERED)
+
+
+def test_no_two_resources_have_one_name() -> None:
+    keys = [(one.kind, one.namespace, one.name) for one in RENDERED.resources]
+    assert len(keys) == len(set(keys))
+
+
+def test_resources_refer_only_to_what_stands_before_them_or_is_a_group() -> None:
+    seen: set[tuple[str, str]] = set()
+    refers = {
+        "vpc": "Vpc",
+        "vlan": "Vlan",
+        "provider": "ProviderNetwork",
+        "externalSubnet": "Subnet",
+        "natGwDp": "VpcNatGateway",
+    }
+    for one in RENDERED.resources:
+        for key, kind in refers.items():
+            if key in one.spec:
+                assert (kind, one.spec[key]) in seen, f"{one.kind} {one.name} names {kind} {one.spec[key]}"
+        seen.add((one.kind, one.name))
+
+
+def test_names_that_kube_ovn_would_make_equal_stay_apart() -> None:
+    """It writes dots for dashes in names of security groups: joined names of two tenants would be one group."""
+    one, other = Vpc(name="red", cidrs=(), number=1), Vpc(name="red-a", cidrs=(), number=2)
+    groups_of_both = SecurityGroup(name="red/a-b"), SecurityGroup(name="red-a/b")
+    found = render_kube_ovn(NetworkObjects.of([one, other, *groups_of_both], 1))
+    groups = [resource.name.replace("-", ".") for resource in found.resources if resource.kind == "SecurityGroup"]
+    assert len(set(groups)) == 2
+
+
+def test_a_port_is_a_pod_with_its_address_mac_groups_and_rates() -> None:
+    assert RENDERED.pods["red/a/web1"] == {
+        "ovn.kubernetes.io/logical_switch": "cb1-a",
+        "ovn.kubernetes.io/ip_address": "10.1.1.11,fd00:1::11",
+        "ovn.kubernetes.io/mac_address": "0a:00:01:00:00:01",
+        "ovn.kubernetes.io/port_security": "true",
+        "ovn.kubernetes.io/security_groups": "cb1-default,cb1-web",
+        "ovn.kubernetes.io/egress_rate": "100",
+        "ovn.kubernetes.io/ingress_rate": "20",
+        "ovn.kubernetes.io/aaps": "cb1-a.shared",
+    }
+    (stored,) = (one for one in RENDERED.resources if one.kind == "ConfigMap" and one.namespace == "cb1")
+    assert json.loads(stored.spec["a.web1"]) == RENDERED.pods["red/a/web1"]
+
+
+def test_a_group_lets_through_what_its_rules_say_for_each_version_and_nothing_else() -> None:
+    found = spec(RENDERED, "SecurityGroup", "cb1-web")
+    assert [
+        (r["ipVersion"], r["protocol"], r.get("remoteAddress"), r.get("portRangeMin")) for r in found["ingressRules"]
+    ] == [
+        ("ipv4", "tcp", "0.0.0.0/0", 80),
+        ("ipv6", "icmp", "::/0", None),
+    ]
+    assert [(r["ipVersion"], r["protocol"], r["remoteSecurityGroup"]) for r in found["egressRules"]] == [
+        ("ipv4", "udp", "cb1-default"),
+        ("ipv6", "udp", "cb1-default"),
+    ]
+    assert all(r["policy"] == "allow" and 1 <= r["priority"] <= 200 for side in found.values() for r in side)
+
+
+def test_a_rule_that_kube_ovn_does_not_know_stays_closed_and_is_said() -> None:
+    rule = SecurityRule(direction=Direction.INGRESS, protocol=TransportProtocol.SCTP, peer=ip_network("0.0.0.0/0"))
+    found = render_kube_ovn(with_changed(SecurityGroup(name="red/web", rules=(rule,))))
+    assert (
+        "ingressRules" not in spec(found, "SecurityGroup", "cb1-web")
+        or not spec(found, "SecurityGroup", "cb1-web")["ingressRules"]
+    )
+    (told,) = reasons(found, "red/web", NetworkKind.SECURITY_GROUP)
+    assert "sctp" in told.reason
+
+
+def test_gateways_leave_by_their_uplink_and_translate() -> None:
+    assert spec(RENDERED, "Vpc", "cb1")["extraExternalSubnets"] == ["uplink.ext"]
+    default = {"policy": "policyDst", "cidr": "0.0.0.0/0", "nextHopIP": "198.51.100.1"}
+    assert default in spec(RENDERED, "Vpc", "cb1")["staticRoutes"]
+    assert spec(RENDERED, "OvnEip", "cb1-uplink.ext")["v4Ip"] == "198.51.100.7"
+    assert spec(RENDERED, "OvnDnatRule", "cb1-d")["ovnEip"] == "cb1-uplink.ext"
+    assert default | {"nextHopIP": "10.2.1.5"} in spec(RENDERED, "Vpc", "cb2")["staticRoutes"]
+    assert spec(RENDERED, "IptablesDnatRule", "cb2-d") == {
+        "eip": "cb2-out.own",
+        "externalPort": "80",
+        "internalPort": "8080",
+        "internalIp": "10.2.1.12",
+        "protocol": "tcp",
+    }
+
+
+def test_a_peering_has_routes_at_both_ends_and_one_that_was_asked_for_once_has_none() -> None:
+    red, blue = spec(RENDERED, "Vpc", "cb1"), spec(RENDERED, "Vpc", "cb2")
+    assert [peer["remoteVpc"] for peer in red["vpcPeerings"]] == ["cb2"]
+    here = {prefix.partition("/")[0] for prefix in red["vpcPeerings"][0]["localConnectIP"].split(",")}
+    back = [route for route in blue["staticRoutes"] if route["cidr"] == "10.1.1.0/24"]
+    assert len(back) == 1
+    assert back[0]["nextHopIP"] in here
+    assert RENDERED.parts[NetworkKind.PEERING, "red/green"] == "nothing, until green asks for it too"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("red/tls", NetworkKind.LOAD_BALANCER, "ends TLS"),
+        ("red/mixed", NetworkKind.LOAD_BALANCER, "not 2"),
+        ("red/drop", NetworkKind.ROUTE, "next hop"),
+        ("red/db", NetworkKind.DNS_RECORD, "names of the cluster"),
+        ("blue/models", NetworkKind.SERVICE_ENDPOINT, "another VPC"),
+    ],
+)
+def test_what_kube_ovn_cannot_do_is_left_out_and_said(name: str, kind: NetworkKind, said: str) -> None:
+    (told,) = reasons(RENDERED, name, kind)
+    assert said in told.reason
+    assert told.whole
+    assert name not in {resource.of for resource in RENDERED.resources}
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (
+            Uplink(
+                name="ext", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1"), physical="a" * 13
+            ),
+            "12",
+        ),
+        (QosPolicy(name="red/slow", egress_bits_per_s=1_500_000), "1 Mbit/s"),
+        (
+            replace(every_network().all(LoadBalancer).__next__(), vip=ip_address("198.51.100.11")),
+            "198.51.100.11 is outside",
+        ),
+        (
+            replace(next(n for n in every_network().all(NatRule) if n.name == "red/f"), distributed=True),
+            "on the gateway",
+        ),
+    ],
+)
+def test_limits_of_kube_ovn_are_said_with_the_value(item: NetworkObject, said: str) -> None:
+    found = render_kube_ovn(with_changed(item))
+    (told,) = reasons(found, item.name, kind_of(item))
+    assert said in told.reason
+
+
+def test_what_stands_on_an_uplink_that_cannot_be_had_is_said_too() -> None:
+    uplink = next(every_network().all(Uplink))
+    found = render_kube_ovn(with_changed(replace(uplink, physical="a" * 13)))
+    refused = {told.name for told in found.unsupported if told.whole}
+    assert {"ext", "red/out", "red/e", "red/f", "red/d"} <= refused
+    assert not [one for one in found.resources if one.kind.startswith(("Ovn", "Iptables", "VpcNat"))]
+
+
+def test_the_card_of_the_hosts_can_be_named() -> None:
+    found = render_kube_ovn(every_network(), interfaces={"ext": "enp1s0"})
+    assert spec(found, "ProviderNetwork", "ext") == {"defaultInterface": "enp1s0"}
+
+
+def test_the_same_book_gives_the_same_text() -> None:
+    again = render_kube_ovn(every_network())
+    assert [one.document() for one in again.resources] == [one.document() for one in RENDERED.resources]
+
+
+def test_objects_that_no_book_completed_are_refused() -> None:
+    with pytest.raises(CalabashError, match="has no number"):
+        render_kube_ovn(NetworkObjects.of([Vpc(name="red", cidrs=())], 1))
