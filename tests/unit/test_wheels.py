@@ -42,6 +42,15 @@ def libraries(directory: Path, machine: int, needs: bytes = b"\0GLIBC_2.2.5\0GLI
     return directory
 
 
+def files_beside_modules() -> set[str]:
+    """What the package has beside modules and libraries, as a wheel names it."""
+    package = wheel.ROOT / "src" / "calabash"
+    files = [p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc") and p.name[0] != "."]
+    names = {str(p.relative_to(package.parent)) for p in files if package / "_native" not in p.parents}
+    assert {"calabash/server/web/templates/base.html", "calabash/py.typed"} <= names
+    return names
+
+
 def test_the_name_says_the_machine_and_the_youngest_c_library_that_is_needed(hook: Any, tmp_path: Path) -> None:
     native = libraries(tmp_path, 183)
     assert hook.tag_of(native) == "py3-none-manylinux_2_17_aarch64"
@@ -74,6 +83,9 @@ def test_the_wheel_of_a_machine_has_its_libraries(tmp_path: Path, machine: str) 
         native = [name for name in content.namelist() if name.startswith("calabash/_native/")]
         assert {name.removeprefix("calabash/_native/") for name in native} >= {*LIBRARIES, "simgpu/calabash-simctl"}
         elf = [content.read(name)[:20] for name in native]
+        assert files_beside_modules() <= set(
+            content.namelist()
+        )  # templates, styles and scripts of the console, migrations
     machines = {int.from_bytes(head[18:20], "little") for head in elf if head[:4] == b"\x7fELF"}
     assert machines == {ELF_MACHINES[machine]}
 
