@@ -130,7 +130,15 @@ ROWS: dict[str, Row] = {
     "GET /v1/networks/objects/{kind}": (None, "name={vpc}/zqsubnet"),
     "PUT /v1/networks/objects": ({"kind": "port", "name": "{vpc}/zqsubnet/mine", "spec": {}}, ""),
     "DELETE /v1/networks/objects/{kind}": (None, "name={vpc}/zqsubnet"),
+    "POST /v1/networks/apply": (
+        {"documents": [{"kind": "port", "name": "{vpc}/zqsubnet/mine", "spec": {}}], "prune": True},
+        "",
+    ),
     "GET /v1/networks/snapshot": NOTHING,
+    "GET /v1/networks/certificates": NOTHING,
+    "PUT /v1/networks/certificates": ({"certificate": "{tenant}", "key": "{tenant}"}, "name={vpc}/zqcert"),
+    "DELETE /v1/networks/certificates": (None, "name={vpc}/zqcert"),
+    "GET /v1/networks/certificates/key": (None, "name={vpc}/zqcert"),
     "PUT /v1/networks/status": ({"items": [{"kind": "vpc", "name": "{vpc}", "status": {"host": "mallory"}}]}, ""),
 }
 # These say what time it is, or whose token it was, or what was asked before.

@@ -3,7 +3,7 @@ once for the program that carries them out."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -121,9 +121,10 @@ class NetworkKey(Reply, kw_only=True, frozen=True):
 
 
 class NetworkChangeView(Reply, kw_only=True, frozen=True):
-    """What became of an object, with its fields before and after; null where there was or is none."""
+    """What became of an object (``created``, ``changed``, ``removed``, ``unchanged``), with its fields before and after; null
+    where there was or is none."""
 
-    change: Literal["created", "changed", "removed", "unchanged"]
+    change: str
     kind: NetworkKind
     name: str
     before: dict[str, Any] | None

@@ -11,6 +11,7 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.billing import Billing
 from calabash.operations.changes import Key, Trace
 from calabash.operations.fairness import Fairness
+from calabash.operations.network_certificates import CertificateBook
 from calabash.operations.networks import NetworkBook
 from calabash.operations.notices import NoticeBook
 from calabash.operations.permission import Permission
@@ -32,6 +33,7 @@ class Operations:
         traces: all that there is now, to be compared with what was.
         notices: who is notified of what; None where nobody can be.
         networks: of its tenants; None where there are none.
+        certificates: of their load balancers; there where networks are.
     """
 
     permission: Permission
@@ -48,3 +50,4 @@ class Operations:
     traces: Callable[[], Mapping[Key, Trace]]
     notices: NoticeBook | None = None
     networks: NetworkBook | None = None
+    certificates: CertificateBook | None = None

@@ -83,8 +83,8 @@ class NetworkRights:
             self.require_platform(who, f"change a {kind}, which takes a part of the provider's network")
         return tenant
 
-    def require_put(self, who: Principal, kept: Kept, wanted: NetworkObject) -> None:
-        """That it may put this object there, which may be a new VPC."""
+    def require_put(self, who: Principal, kept: Kept, wanted: NetworkObject, *, room: bool = True) -> None:
+        """That it may put this object there, which may be a new VPC; ``room``: and that there is room for it."""
         kind, key = kind_of(wanted), (kind_of(wanted), wanted.name)
         if isinstance(wanted, Vpc):
             known = kept.get(key)
@@ -98,8 +98,21 @@ class NetworkRights:
         else:
             tenant = self.require_change(who, kept, kind, wanted.name)
             self._require_reach(who, kept, wanted)
-        if key not in kept and not self.platform(who):
-            _check_room(kept, kind, tenant)
+        if room and key not in kept:
+            self.require_room(who, kept, tenant, vpcs=int(kind is NetworkKind.VPC))
+
+    def require_room(self, who: Principal, kept: Kept, tenant: str, *, vpcs: int, objects: int = 1) -> None:
+        """That a tenant may have so many more; administrators are not bound."""
+        if self.platform(who):
+            return
+        mine = [item for item in kept.values() if item.tenant == tenant]
+        there = sum(item.kind == NetworkKind.VPC for item in mine)
+        if len(mine) + objects > OBJECTS_PER_TENANT_MAX or there + vpcs > VPCS_PER_TENANT_MAX:
+            raise CalabashError(
+                f"tenant {tenant} has {there} VPCs and {len(mine)} objects in all",
+                reason=Reason.USER_LIMIT,
+                hint=f"at most {VPCS_PER_TENANT_MAX} and {OBJECTS_PER_TENANT_MAX}: remove some, or ask an administrator",
+            )
 
     def _require_reach(self, who: Principal, kept: Kept, wanted: NetworkObject) -> None:
         """That both sides want what goes from one VPC to another."""
@@ -129,14 +142,3 @@ class NetworkRights:
 
         hint = _PATH.sub(seen, error.hint)
         return CalabashError(_PATH.sub(seen, error.message), reason=error.reason, hint=hint)
-
-
-def _check_room(kept: Kept, kind: NetworkKind, tenant: str) -> None:
-    mine = [item for item in kept.values() if item.tenant == tenant]
-    vpcs = sum(item.kind == NetworkKind.VPC for item in mine)
-    if len(mine) >= OBJECTS_PER_TENANT_MAX or (kind is NetworkKind.VPC and vpcs >= VPCS_PER_TENANT_MAX):
-        raise CalabashError(
-            f"tenant {tenant} has {vpcs} VPCs and {len(mine)} objects in them",
-            reason=Reason.USER_LIMIT,
-            hint=f"at most {VPCS_PER_TENANT_MAX} and {OBJECTS_PER_TENANT_MAX}: remove some, or ask an administrator",
-        )

@@ -123,6 +123,22 @@ class NetworkBook:
         except CalabashError as error:
             raise self.rights.told(who, self._state.kept, error) from error
 
+    @contextmanager
+    def held(self) -> Iterator[NetworkState]:
+        """The state, which does not change while this lasts."""
+        with self._lock:
+            yield self._state
+
+    def require_none_of(self, tenant: str) -> None:
+        """Raises CONFLICT where a tenant has networks."""
+        for row in self._state.kept.values():
+            if row.kind == NetworkKind.VPC and row.tenant == tenant:
+                raise CalabashError(
+                    f"tenant {tenant} has networks, VPC {row.name} among them",
+                    reason=Reason.CONFLICT,
+                    hint=f"calabash vpc delete {row.name} --all",
+                )
+
     def _write(self, networks: Networks, applied: frozenset[Key]) -> NetworkState:
         before = self._state
         found = difference(before, networks, applied)

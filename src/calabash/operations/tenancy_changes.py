@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ class TenancyChanges:
         self._tokens = tokens
         self._permission = permission
         self.identities = Identities(tenancy)
+        self.tenant_leaves: Callable[[str], None] = lambda _: None  # raises where something of a tenant is in the way
 
     # -- tenants and projects ----------------------------------------------------------------------------------
 
@@ -62,8 +64,9 @@ class TenancyChanges:
         self._tenancy.put_tenant(tenant, members=users)
 
     def delete_tenant(self, who: Principal, name: str) -> None:
-        """A tenant without requests."""
+        """A tenant without requests and without networks."""
         self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
+        self.tenant_leaves(name)
         self._tenancy.delete_tenant(name)
 
     def put_project(self, who: Principal, tenant: str, name: str, wanted: shapes.ProjectSettings) -> None:

@@ -31,8 +31,7 @@ from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
 from calabash.operations.logs import LOG_FILE, configure
-from calabash.operations.network_rights import NetworkRights
-from calabash.operations.networks import NetworkBook
+from calabash.operations.networking import networking
 from calabash.operations.notices import NoticeBook
 from calabash.operations.permission import Permission
 from calabash.operations.serving import Listener, Server
@@ -167,6 +166,9 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         door.serve(token_socket, credential=pool.tokens.gateway().secret)
     notices = _watch_over_use(pool, settings, audit, stack)
+    networks, certificates = networking(
+        store.networks, permission=permission, tenancy=tenancy, changes=pool.changes, clock=SystemClock()
+    )
     keeper = Housekeeper(
         store=store,
         clock=SystemClock(),
@@ -191,7 +193,8 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
             fairness=fairness,
             jobs=Jobs(pool, home=home, settings=settings.jobs),
             notices=notices,
-            networks=NetworkBook(store.networks, NetworkRights(permission, tenancy.people)),
+            networks=networks,
+            certificates=certificates,
             stop=server.stop,
         )
     )

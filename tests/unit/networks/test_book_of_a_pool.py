@@ -5,34 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.unit.networks.people import ANN, EVE, GUEST, LONER, ROOT, book_of, put, red, refused
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
-from calabash.model.tenancy import Member, Principal, Role, Tenant
-from calabash.net.specs import decode, kind_named
+from calabash.net.specs import decode
 from calabash.operations import network_rights
-from calabash.operations.network_rights import NetworkRights
 from calabash.operations.network_views import shown, snapshot
 from calabash.operations.networks import NetworkBook
-from calabash.operations.people import People
-from calabash.operations.permission import Permission
 from calabash.seams.store import Store, open_store
-from calabash.seams.store.networks import StoredNetworkObject
-
-PEOPLE = People(tenants={name: Tenant(name=name) for name in ("vision", "speech")})
-ROOT = Principal(user="root", uid=0, roles=(Member(user="root", role=Role.ADMIN),), own="root")
-ANN = Principal(user="ann", roles=(Member(user="ann", role=Role.MEMBER, tenant="vision"),))
-EVE = Principal(user="eve", roles=(Member(user="eve", role=Role.MEMBER, tenant="speech"),))
-GUEST = Principal(user="guest", roles=(Member(user="guest", role=Role.VIEWER, tenant="vision"),))
-LONER = Principal(user="loner", uid=1007, own="loner")
-
-
-def book_of(store: Store) -> NetworkBook:
-    permission = Permission(0, everybody=True, people=lambda: PEOPLE)
-    return NetworkBook(store.networks, NetworkRights(permission, lambda: PEOPLE))
 
 
 @pytest.fixture
@@ -45,22 +28,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def book(store: Store) -> NetworkBook:
     return book_of(store)
-
-
-def put(book: NetworkBook, who: Principal, kind: str, name: str, /, **spec: Any) -> StoredNetworkObject:
-    return book.put(who, decode(kind_named(kind), name, spec))
-
-
-def red(book: NetworkBook, who: Principal = ANN) -> None:
-    put(book, who, "vpc", "red", cidrs=["10.0.0.0/16"])
-    put(book, who, "subnet", "red/a", cidrs=["10.0.1.0/24"])
-
-
-def refused(reason: Reason, call: Any, *given: Any, **named: Any) -> CalabashError:
-    with pytest.raises(CalabashError) as told:
-        call(*given, **named)
-    assert told.value.reason is reason, told.value
-    return told.value
 
 
 def test_a_vpc_is_of_its_makers_tenant_and_comes_with_the_group_in_which_its_ports_are(book: NetworkBook) -> None:

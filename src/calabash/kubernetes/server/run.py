@@ -41,8 +41,7 @@ from calabash.operations.home import own_home
 from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.logs import LOG_FILE
-from calabash.operations.network_rights import NetworkRights
-from calabash.operations.networks import NetworkBook
+from calabash.operations.networking import networking
 from calabash.operations.notifying import notifying
 from calabash.operations.permission import Permission
 from calabash.operations.serving import Listener, Server
@@ -162,6 +161,9 @@ class ClusterProgram:
         audit = AuditTrail(order.home, store.audit, clock)
         audit.start()
         stack.callback(audit.stop)
+        networks, certificates = networking(
+            store.networks, permission=permission, tenancy=tenancy, changes=changes, clock=clock
+        )
         operations = Operations(
             permission=permission,
             tokens=tokens,
@@ -185,7 +187,8 @@ class ClusterProgram:
                 waiting=lambda: waiting_pods(cluster),
                 clock=clock,
             ),
-            networks=NetworkBook(store.networks, NetworkRights(permission, tenancy.people)),
+            networks=networks,
+            certificates=certificates,
         )
         if order.usage_port:
             usage = UsageProgram(

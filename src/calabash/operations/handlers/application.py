@@ -19,6 +19,7 @@ from calabash.operations.handlers.audit import AUDIT
 from calabash.operations.handlers.audited import audited
 from calabash.operations.handlers.billing import BILLING
 from calabash.operations.handlers.changes import CHANGES
+from calabash.operations.handlers.network_certificates import CERTIFICATES
 from calabash.operations.handlers.networks import NETWORKS
 from calabash.operations.handlers.notifications import NOTIFICATIONS
 from calabash.operations.handlers.tenancy import TENANCY
@@ -26,7 +27,15 @@ from calabash.operations.serving import Application, connection_of
 
 log = structlog.get_logger(__name__)
 
-OPERATING: tuple[HTTPRouteHandler, ...] = (*AUDIT, *TENANCY, *BILLING, *CHANGES, *NOTIFICATIONS, *NETWORKS)
+OPERATING: tuple[HTTPRouteHandler, ...] = (
+    *AUDIT,
+    *TENANCY,
+    *BILLING,
+    *CHANGES,
+    *NOTIFICATIONS,
+    *NETWORKS,
+    *CERTIFICATES,
+)
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,

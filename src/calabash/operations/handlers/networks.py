@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from litestar import delete, get, put
+from litestar import delete, get, post, put
 
 from calabash.api import networks as shapes
 from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.network_services import LoadBalancer
 from calabash.net.specs import decode, kind_named
 from calabash.operations import network_views as views
 from calabash.operations.handlers.asked import Asked, body_of, caller_of, operations_of, work
 from calabash.operations.handlers.audited import concerns
+from calabash.operations.network_certificates import CertificateBook
+from calabash.operations.network_files import apply_file, shown_changes
 from calabash.operations.networks import NetworkBook
 from calabash.seams.store.networks import StoredNetworkObject
+
+AUDITED_MAX = 5  # objects of a file that a line of the audit log names
 
 
 @get("/v1/networks/objects")
@@ -39,6 +44,8 @@ async def put_object(request: Asked) -> shapes.NetworkObjectView:
     order = requests.decode(await body_of(request), shapes.NetworkOrder)
     concerns(request, f"{order.kind} {order.name}")
     wanted = decode(order.kind, order.name, order.spec)
+    if isinstance(wanted, LoadBalancer) and wanted.certificate:
+        await work(request, certificates_of(request).require, who, wanted)
     made = await work(request, book.put, who, wanted, new=order.new, generation=order.generation)
     return views.shown(_noted(request, made))
 
@@ -51,6 +58,16 @@ async def remove_object(request: Asked, kind: str) -> Named:
     concerns(request, f"{found} {order.name}")
     gone = await work(request, book.remove, who, found, order.name, cascade=order.cascade)
     return Named(name=_noted(request, gone).name)
+
+
+@post("/v1/networks/apply", status_code=200)
+async def apply_objects(request: Asked) -> shapes.NetworkChanges:
+    who, book = caller_of(request).principal, book_of(request)
+    file = requests.decode(await body_of(request), shapes.NetworkFile)
+    found, revision = await work(request, apply_file, book, who, file)
+    changed = [f"{one.kind} {one.name}" for one in found if one.word != "unchanged"]
+    concerns(request, f"{'tried' if file.dry_run else len(changed)}: {', '.join(changed[:AUDITED_MAX])}")
+    return await work(request, shown_changes, found, revision)
 
 
 @get("/v1/networks/snapshot")
@@ -78,6 +95,14 @@ def book_of(request: Asked) -> NetworkBook:
         raise CalabashError(
             "this pool has no networks", reason=Reason.UNSUPPORTED, hint="use those of the pool of a machine"
         )
+    return found
+
+
+def certificates_of(request: Asked) -> CertificateBook:
+    """Those of the networks of what serves. Raises UNSUPPORTED."""
+    book_of(request)
+    found = operations_of(request).certificates
+    assert found is not None
     return found
 
 
@@ -110,4 +135,4 @@ def _noted(request: Asked, row: StoredNetworkObject) -> StoredNetworkObject:
     return row
 
 
-NETWORKS = (list_objects, show_object, put_object, remove_object, snapshot, report)
+NETWORKS = (list_objects, show_object, put_object, remove_object, apply_objects, snapshot, report)

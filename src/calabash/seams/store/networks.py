@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import NetworkKind
 from calabash.seams.store import tables
 from calabash.seams.store.database import Database
 
@@ -81,6 +82,8 @@ class NetworkTables:
                 )
             for key in removed:
                 connection.execute(sa.delete(_O).where(*_is(key)))
+                if key[0] == NetworkKind.VPC:  # whoever has the name next must not find its keys
+                    connection.execute(sa.delete(_C).where(_C.c.name.startswith(f"{key[1]}/", autoescape=True)))
             for item in puts:
                 values = {"tenant": item.tenant, "generation": item.generation, "applied": item.applied}
                 values |= {"spec": dict(item.spec)}

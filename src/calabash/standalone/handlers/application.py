@@ -10,6 +10,7 @@ from calabash.operations.auditing import AuditTrail
 from calabash.operations.context import Operations
 from calabash.operations.fairness import Fairness
 from calabash.operations.handlers.application import OPERATING, served
+from calabash.operations.network_certificates import CertificateBook
 from calabash.operations.networks import NetworkBook
 from calabash.operations.notices import NoticeBook
 from calabash.operations.serving import Application
@@ -38,6 +39,7 @@ def application(
     jobs: Jobs,
     notices: NoticeBook,
     networks: NetworkBook,
+    certificates: CertificateBook,
     stop: Callable[[], None],
 ) -> Application:
     """The ASGI application."""
@@ -56,6 +58,7 @@ def application(
         traces=lambda: traces(pool),
         notices=notices,
         networks=networks,
+        certificates=certificates,
     )
     state = {
         "pool": pool,

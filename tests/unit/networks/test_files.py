@@ -1,0 +1,243 @@
+"""Files of objects: read strictly, applied in one step or not at all, and taking back only what files have made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.networks.people import ANN, EVE, ROOT, book_of, put, red, refused
+
+from calabash.api import networks as shapes
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import NetworkKind
+from calabash.model.tenancy import Principal
+from calabash.net.documents import BYTES_MAX, DOCUMENTS_MAX, read_manifests
+from calabash.net.manifests import difference_lines
+from calabash.operations.network_files import apply_file
+from calabash.operations.networks import NetworkBook
+from calabash.seams.store import Store, open_store
+
+TEXT = """\
+# a network of one's own
+kind: port
+name: red/a/web1
+spec: {addresses: [10.0.1.11], mac: 52:54:00:12:34:56, security_groups: [red/web]}
+---
+kind: sg
+name: red/web
+spec:
+  rules:
+  - {direction: ingress, protocol: tcp, ports: [443, 443], peer: 0.0.0.0/0}
+  - {direction: ingress, peer_group: red/db}
+---
+kind: sg
+name: red/db
+spec: {rules: [{direction: ingress, peer_group: red/web}]}
+---
+apiVersion: calabash.dev/v1
+kind: subnet
+name: red/a
+spec: {cidrs: [10.0.1.0/24], dhcp: true}
+---
+kind: vpc
+name: red
+spec: {cidrs: [10.0.0.0/16]}
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:///{tmp_path}/pool.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def book(store: Store) -> NetworkBook:
+    return book_of(store)
+
+
+def applied(
+    book: NetworkBook, text: str, who: Principal = ANN, *, prune: bool = False, dry_run: bool = False
+) -> list[str]:
+    documents = [
+        shapes.NetworkDocument(kind=m.kind, name=m.name, spec=dict(m.spec)) for m in read_manifests(text, "net.yaml")
+    ]
+    changes, _ = apply_file(book, who, shapes.NetworkFile(documents=documents, prune=prune, dry_run=dry_run))
+    return [f"{change.word} {change.kind} {change.name}" for change in changes]
+
+
+def test_objects_come_in_any_order_and_the_same_file_again_changes_nothing(book: NetworkBook) -> None:
+    assert applied(book, TEXT) == [
+        "created vpc red",
+        "created subnet red/a",
+        "created sg red/db",
+        "created sg red/default",
+        "created sg red/web",
+        "created port red/a/web1",
+    ]
+    kept = book.state().kept
+    assert len(kept["sg", "red/web"].spec["rules"]) == 2
+    assert kept["port", "red/a/web1"].spec["mac"] == "52:54:00:12:34:56", "no number of base sixty"
+    assert {row.generation for row in kept.values()} == {1}
+    assert kept["vpc", "red"].tenant == "vision"
+    assert book.state().revision == 1, "one step"
+    again = applied(book, TEXT)
+    assert {line.split()[0] for line in again} == {"unchanged"}
+    assert book.state().kept == kept
+    assert book.state().revision == 1
+
+
+def test_what_a_dry_run_says_is_what_happens_then_and_nothing_before(book: NetworkBook, store: Store) -> None:
+    said = applied(book, TEXT, dry_run=True)
+    assert not book.state().kept
+    assert not book_of(store).state().kept
+    assert applied(book, TEXT) == said
+
+
+def test_a_file_with_one_object_that_cannot_be_changes_nothing_and_names_the_document(book: NetworkBook) -> None:
+    overlap = TEXT + "---\nkind: subnet\nname: red/b\nspec: {cidrs: [10.0.1.128/25]}\n"
+    assert refused(Reason.CONFLICT, applied, book, overlap).message.startswith("document 6: subnet red/b: ")
+    unknown = TEXT + "---\nkind: port\nname: red/z/web1\n"
+    assert refused(Reason.NOT_FOUND, applied, book, unknown).message.startswith("document 6: ")
+    twice = TEXT + "---\nkind: vpc\nname: red\nspec: {cidrs: [10.0.0.0/16]}\n"
+    assert "document 6: vpc red is in document 5 already" in refused(Reason.BAD_REQUEST, applied, book, twice).message
+    field = TEXT + "---\nkind: vpc\nname: blue\nspec: {cidr: 10.0.0.0/16}\n"
+    assert "document 6: vpc blue: there is no field 'cidr'" in refused(Reason.BAD_REQUEST, applied, book, field).message
+    assert not book.state().kept
+    assert book.state().revision == 0
+
+
+def test_pruning_takes_back_what_a_file_made_in_the_vpcs_that_it_names_and_nothing_else(book: NetworkBook) -> None:
+    applied(book, TEXT)
+    put(book, ANN, "port", "red/a/by-hand")
+    blue = "kind: vpc\nname: blue\nspec: {cidrs: [10.0.0.0/16]}\n---\nkind: sg\nname: blue/web\n"
+    applied(book, blue)
+    only_subnet = "kind: subnet\nname: red/a\nspec: {cidrs: [10.0.1.0/24], dhcp: true}\n"
+    assert applied(book, only_subnet, prune=True) == ["unchanged subnet red/a"], "the VPC is no document of it"
+    less = f"{only_subnet}---\nkind: vpc\nname: red\nspec: {{cidrs: [10.0.0.0/16]}}\n"
+    assert applied(book, less, prune=True) == [
+        "unchanged vpc red",
+        "unchanged subnet red/a",
+        "removed port red/a/web1",
+        "removed sg red/db",
+        "removed sg red/web",
+    ]
+    assert ("port", "red/a/by-hand") in book.state().kept
+    assert ("sg", "blue/web") in book.state().kept
+    assert ("sg", "red/default") in book.state().kept
+    in_use = "kind: vpc\nname: red\nspec: {cidrs: [10.0.0.0/16]}\n"
+    told = refused(Reason.CONFLICT, applied, book, in_use, prune=True)
+    assert "subnet red/a is to go: " in told.message
+    assert "red/a/by-hand" in told.message
+
+
+def test_nobody_applies_to_what_is_anothers(book: NetworkBook) -> None:
+    red(book)
+    before = book.state()
+    for kind in ("port", "subnet"):
+        name = {"port": "red/a/mine", "subnet": "red/b"}[kind]
+        text = f"kind: {kind}\nname: {name}\n" + ("spec: {cidrs: [10.0.2.0/24]}\n" if kind == "subnet" else "")
+        mine = refused(Reason.NOT_FOUND, applied, book, text, EVE)
+        none = refused(Reason.NOT_FOUND, applied, book, text.replace("red/", "nil/"), EVE)
+        assert str(mine).replace("red", "nil") == str(none)
+    refused(Reason.CONFLICT, applied, book, "kind: vpc\nname: red\nspec: {cidrs: [10.0.0.0/16]}\n", EVE, prune=True)
+    refused(
+        Reason.NOT_PERMITTED,
+        applied,
+        book,
+        TEXT.replace("name: red\n", "name: red\n")
+        .replace("red", "mine")
+        .replace("{cidrs: [10.0.0.0/16]}", "{cidrs: [10.0.0.0/16], tenant: vision}"),
+        EVE,
+    )
+    assert book.state() is before
+    applied(book, TEXT.replace("red", "theirs").replace("/16]}", "/16], tenant: speech}"), ROOT)
+    assert book.state().kept["port", "theirs/a/web1"].tenant == "speech"
+
+
+def test_what_show_and_list_print_can_be_applied(book: NetworkBook) -> None:
+    text = """\
+apiVersion: calabash.dev/v1
+kind: NetworkObjectList
+items:
+- kind: vpc
+  name: red
+  tenant: vision
+  generation: 3
+  spec: {cidrs: [10.0.0.0/16], tenant: vision, mtu_bytes: 1400, number: 7}
+  status: {observed_generation: 3, conditions: [], host: ''}
+"""
+    assert applied(book, text)[0] == "created vpc red"
+    assert book.state().kept["vpc", "red"].spec["number"] == 7
+
+
+BAD = (
+    ("a: &x 1\n", "anchors are not read"),
+    ("a: *x\n", "anchors are not read"),
+    ("kind: !!python/object:os.system vpc\n", "tags are not read"),
+    ("kind: vpc\nkind: vpc\n", "'kind' is there twice"),
+    ("1: vpc\n", "a key is no text"),
+    ("kind: [vpc\n", "net.yaml, line 2: "),
+    ("- kind: vpc\n", "net.yaml: document 1 is no map"),
+    ("kind: vpc\n", "net.yaml: document 1: name is missing"),
+    ("kind: vpc\nname: 5\n", "net.yaml: document 1: name is no text"),
+    ("kind: vpc\nname: red\nspecs: {}\n", "net.yaml: document 1: there is no field 'specs'"),
+    ("kind: vpc\nname: red\nspec: [1]\n", "net.yaml: document 1: spec is no map"),
+    ("kind: NetworkObjectList\nitems: 3\n", "net.yaml: document 1: items is no list"),
+    ("a: " * 30 + "1\n", "net.yaml, line 1: "),
+    ("a: " + "[" * 50 + "]" * 50 + "\n", "deeper than 12"),
+    ("\0", "net.yaml: "),
+    ("#" * (BYTES_MAX + 1), "net.yaml is larger than 1048576 bytes"),
+    ("---\nkind: vpc\nname: red\n" * (DOCUMENTS_MAX + 1), "more than 2000 objects"),
+)
+
+
+@pytest.mark.parametrize(("text", "message"), BAD, ids=range(len(BAD)))
+def test_what_is_no_file_of_objects_is_told_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(CalabashError) as told:
+        read_manifests(text, "net.yaml")
+    assert message in told.value.message
+    assert told.value.hint
+    assert told.value.message.isprintable()
+
+
+@given(
+    st.text(alphabet=st.sampled_from("kindamespc: -[]{}&*!|>'\"\n\t#0129.~yon/"), max_size=200) | st.text(max_size=60)
+)
+def test_whatever_a_file_has_is_objects_or_one_clear_line(text: str) -> None:
+    told: CalabashError | None = None
+    try:
+        found = read_manifests(text)
+    except CalabashError as error:
+        told, found = error, []
+    assert all(isinstance(one.kind, str) and isinstance(one.name, str) for one in found)
+    assert told is None or ("\n" not in told.message and told.hint)
+
+
+def test_words_are_words_and_numbers_are_those_of_json() -> None:
+    (one,) = read_manifests(
+        "kind: vpc\nname: red\nspec: {a: on, b: 22:22, c: 010, d: 0x10, e: 1.5, f: -3, g: ~, h: '1'}\n"
+    )
+    assert one.spec == {"a": "on", "b": "22:22", "c": "010", "d": "0x10", "e": 1.5, "f": -3, "g": None, "h": "1"}
+
+
+def test_a_difference_names_the_fields_that_differ() -> None:
+    before = {"cidrs": ["10.0.1.0/24"], "dhcp": False, "rules": [{"direction": "ingress", "peer": None}]}
+    after = {"cidrs": ["10.0.1.0/24"], "dhcp": True, "rules": []}
+    assert difference_lines(before, after) == [
+        "- dhcp: false",
+        "- rules: direction: ingress",
+        "+ dhcp: true",
+        "+ rules: []",
+    ]
+    assert difference_lines(None, {"dhcp": True}) == ["+ dhcp: true"]
+
+
+def test_a_kind_that_nobody_knows_is_told_with_its_document(book: NetworkBook) -> None:
+    told = refused(Reason.BAD_REQUEST, applied, book, "kind: pod\nname: red\n")
+    assert told.message == "document 1: kind 'pod' is unknown"
+    assert str(NetworkKind.SUBNET) in told.hint
