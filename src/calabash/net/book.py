@@ -94,17 +94,21 @@ class Networks(NetworkObjects):
 
     def with_companions(self, item: NetworkObject) -> tuple[Self, NetworkObject]:
         """The book with what the platform puts for ``item``, and ``item`` with the names of its own ports."""
-        after, ports = self, []
+        after = self
+        put: dict[str, None] = {}
         for companion in companions(self, item):
             after, made = after.put(companion, platform=True)
-            ports += [made.name] if isinstance(made, Port) else []
+            if isinstance(made, Port):
+                put.pop(made.name, None)
+                put[made.name] = None
         if not isinstance(item, LoadBalancer | NetworkGateway):
             return after, item
-        if item.ports not in ((), tuple(ports)):
+        ports = tuple(put)
+        if item.ports not in ((), ports):
             raise conflict(
                 f"{titled(item)}: its own ports are {', '.join(ports) or 'none'}", hint="leave the ports out"
             )
-        return after, replace(item, ports=tuple(ports))
+        return after, replace(item, ports=ports)
 
     def _check_unused(self, item: NetworkObject, using: Iterable[NetworkObject]) -> None:
         named = list(itertools.islice(using, NAMED_USERS + 1))

@@ -43,9 +43,6 @@ TABLES: Mapping[str, OwnedTable] = {
     "Gateway_Chassis": OwnedTable(columns={"chassis_name": "", "priority": 0}),
     "DHCP_Options": OwnedTable(columns={"cidr": "", "options": EMPTY}, named=False),
     "DNS": OwnedTable(columns={"records": EMPTY}, named=False),
-    "BFD": OwnedTable(
-        columns={"logical_port": "", "dst_ip": "", "min_tx": None, "min_rx": None, "detect_mult": None}, named=False
-    ),
     "QoS": OwnedTable(
         columns={"priority": 0, "direction": "", "match": "", "action": EMPTY, "bandwidth": EMPTY}, named=False
     ),

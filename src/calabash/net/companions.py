@@ -3,6 +3,8 @@ programs of an L7 load balancer or an NFV gateway. They are ordinary ports and g
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from calabash.model.addresses import NAME_LENGTH_MAX, Address
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import (
@@ -91,7 +93,10 @@ def _pair(
     item: LoadBalancer | NetworkGateway, subnet: Subnet, groups: tuple[str, ...], address: tuple[Address, ...]
 ) -> tuple[Port, ...]:
     names = tuple(f"{subnet.name}/{companion_base(item)}-{replica}" for replica in REPLICAS)
-    virtual = Port(
-        name=virtual_port(item, subnet.name), addresses=address, security_groups=groups, virtual_parents=names
-    )
-    return (*(Port(name=name, security_groups=groups) for name in names), virtual)
+    virtual = Port(name=virtual_port(item, subnet.name), addresses=address, security_groups=groups)
+    pair = (Port(name=name, security_groups=groups) for name in names)
+    return (
+        virtual,
+        *pair,
+        replace(virtual, virtual_parents=names),
+    )  # first by itself, so that nobody else gets its address

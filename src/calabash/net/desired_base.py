@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from calabash.model.network import NetworkGateway, Port, Subnet
 from calabash.net import naming
 from calabash.net.drafting import Draft
@@ -15,6 +17,7 @@ ROUTER_OPTIONS = {
     "always_learn_from_arp_request": "false",
     "mac_binding_age_threshold": "300",
 }
+NO_OPTIONS: Mapping[str, str] = {}
 
 
 def add_router(view: View, draft: Draft) -> None:
@@ -31,42 +34,58 @@ def add_subnets(view: View, draft: Draft) -> None:
             for address in addresses
             if address.version == cidr.version
         )
-        join(
+        add_router_port(
             view,
             draft,
             subnet.name,
-            switch,
             {
                 "mac": platform_mac(MacUse.SUBNET, view.vpc.number, subnet.number),
                 "networks": networks,
                 "ipv6_ra_configs": _advertised(view, subnet),
             },
         )
-
-
-def join(view: View, draft: Draft, network: str, switch: Ref, router_port: dict[str, Value]) -> Ref:
-    """A pair of ports between the VPC's router and a switch of the VPC's; returns the router's."""
-    port = add_router_port(view, draft, network, router_port)
-    draft.add(
-        "Logical_Switch_Port",
-        naming.switch_port(network),
-        {
-            "type": "router",
-            "addresses": frozenset(("router",)),
-            "options": {"router-port": naming.router_port(network)},
-        },
-        under=(switch, "ports"),
-    )
-    return port
+        add_switch_port_to_router(draft, subnet.name, switch)
 
 
 def add_router_port(view: View, draft: Draft, network: str, columns: dict[str, Value]) -> Ref:
-    return draft.add(
-        "Logical_Router_Port",
-        naming.router_port(network),
-        columns,
-        under=(Ref("Logical_Router", naming.router(view.vpc.name)), "ports"),
-    )
+    under = (router_of(view), "ports")
+    return draft.add("Logical_Router_Port", naming.router_port(network), columns, under=under)
+
+
+def add_gateway_port(
+    view: View, draft: Draft, network: str, columns: dict[str, Value], hosts: Iterator[tuple[str, int]]
+) -> Ref:
+    """A router's port that is at one gateway host at a time."""
+    port = add_router_port(view, draft, network, columns)
+    for host, priority in hosts:
+        chassis: dict[str, Value] = {"chassis_name": host, "priority": priority}
+        draft.add("Gateway_Chassis", f"{port.key}:{host}", chassis, under=(port, "gateway_chassis"))
+    return port
+
+
+def add_switch_port_to_router(draft: Draft, network: str, switch: Ref, options: Mapping[str, str] = NO_OPTIONS) -> Ref:
+    """The switch's end of a router's port."""
+    columns: dict[str, Value] = {
+        "type": "router",
+        "addresses": frozenset(("router",)),
+        "options": {"router-port": naming.router_port(network), **options},
+    }
+    return draft.add("Logical_Switch_Port", naming.switch_port(network), columns, under=(switch, "ports"))
+
+
+def add_localnet_port(draft: Draft, network: str, switch: Ref, physical: str, vlan: int) -> Ref:
+    """A switch's end of the provider's network; ``vlan`` 0: untagged."""
+    columns: dict[str, Value] = {
+        "type": "localnet",
+        "addresses": frozenset(("unknown",)),
+        "options": {"network_name": physical},
+        "tag": vlan or None,
+    }
+    return draft.add("Logical_Switch_Port", naming.localnet_port(network), columns, under=(switch, "ports"))
+
+
+def router_of(view: View) -> Ref:
+    return Ref("Logical_Router", naming.router(view.vpc.name))
 
 
 def _advertised(view: View, subnet: Subnet) -> dict[str, str]:

@@ -49,10 +49,6 @@ def uplink_of(vpc: str) -> str:
     return f"{vpc}:uplink"
 
 
-def bfd_of(vpc: str) -> str:
-    return f"{vpc}:bfd"
-
-
 def peer_of(vpc: str, other: str) -> str:
     return f"{vpc}:peer:{other}"
 
@@ -63,6 +59,21 @@ def line_of(line: str) -> str:
 
 def endpoint_of(vpc: str, number: int) -> str:
     return f"{vpc}:endpoint:{number}"
+
+
+def balancer(name: str) -> str:
+    """Of a load balancer, ``VPC/LB``."""
+    return f"cb-{name}"
+
+
+def translation(name: str) -> str:
+    """The load balancer that carries out a DNAT rule, ``VPC/RULE``."""
+    return f"cb-{name}:dnat"
+
+
+def endpoint_balancer(network: str) -> str:
+    """Of an endpoint at one of its VPCs, ``VPC:endpoint:NUMBER``."""
+    return f"cb-{network}"
 
 
 def group(vpc: str, kind: str, label: str = "") -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 
-from calabash.model.addresses import Address
+from calabash.model.addresses import Address, Network
 
 PLATFORM_MAC = "0e:"
 TRANSIT_4 = IPv4Network("169.254.0.0/16")
 TRANSIT_6 = IPv6Network("fdca:1aba:5b00::/40")
 PORTS_PER_VPC_EVER = (1 << 24) - 1  # numbers that a MAC has room for
 PREFIX_4, PREFIX_6 = 29, 64
+CHECKED_MIN = 16  # addresses of the smallest range in which one is kept for checks
 
 
 class MacUse(IntEnum):
@@ -50,6 +51,14 @@ def peering_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Inter
 def endpoint_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Interface]:
     """Of endpoint ``number`` (1..4095): side 0 the consumer's router, 1 the provider's, 2 the service's own address."""
     return _interfaces(number + 4096, side)
+
+
+def checks_address(network: Network) -> Address | None:
+    """From which hosts check ports of a subnet: the last that a station could have, so that no port has it. None where the
+    range has no room for one."""
+    if network.num_addresses < CHECKED_MIN:
+        return None
+    return network[-2] if network.version == 4 else network[-1]
 
 
 def _interfaces(slot: int, side: int) -> tuple[IPv4Interface, IPv6Interface]:

@@ -10,6 +10,7 @@ from calabash.model.addresses import Address, Network
 from calabash.model.network import NetworkObject, Port, Subnet, Vpc
 from calabash.net.objects import NetworkObjects, VpcObjects
 
+PRIORITY_MAX = 100  # of gateway hosts, the first's
 T = TypeVar("T", bound=NetworkObject)
 
 
@@ -39,17 +40,17 @@ class View:
     def subnet_of(self, port: Port) -> Subnet:
         return self.all(Subnet)[port.name.rsplit("/", 1)[0]]
 
-    def priorities(self, wanted: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-        """Gateway hosts with their priority: those that are wanted in their order, else all, each VPC with another first.
+    def priorities(self, wanted: tuple[str, ...], number: int) -> Iterator[tuple[str, int]]:
+        """Gateway hosts with their priority: those that are wanted in their order, else all, beginning with the ``number``-th.
 
-        Who is first takes the VPC's traffic while it lives, so that VPCs are spread over the hosts.
+        Who is first takes the traffic while it lives, so that a number of one's own spreads networks over hosts.
         """
         hosts = wanted
         if not hosts and self.hosts.gateways:
-            first = self.vpc.number % len(self.hosts.gateways)
+            first = number % len(self.hosts.gateways)
             hosts = self.hosts.gateways[first:] + self.hosts.gateways[:first]
         for place, host in enumerate(hosts):
-            yield host, 100 - place
+            yield host, PRIORITY_MAX - place
 
 
 def of_version(networks: Iterable[Network], version: int) -> tuple[Network, ...]:
@@ -59,6 +60,16 @@ def of_version(networks: Iterable[Network], version: int) -> tuple[Network, ...]
 def one_of(networks: Iterable[Network | Address]) -> str:
     """As the right side of ``==`` in an expression: ``{10.0.0.0/16, 10.2.0.0/16}``."""
     return "{" + ", ".join(sorted(str(network) for network in networks)) + "}"
+
+
+def of_one_version(addresses: Iterable[Address], version: int) -> Address | None:
+    """The first of a version."""
+    return next((address for address in addresses if address.version == version), None)
+
+
+def socket_name(address: Address, number: int) -> str:
+    """``10.0.0.7:80``, ``[fd00::7]:80``."""
+    return f"[{address}]:{number}" if address.version == 6 else f"{address}:{number}"
 
 
 def gateways_of(subnet: Subnet) -> tuple[Address, ...]:

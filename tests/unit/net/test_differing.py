@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.net.books import book, port, subnet, vpc
 
 from calabash.model.network import NetworkObject
+from calabash.net.book import Networks
 from calabash.net.columns import TABLES
 from calabash.net.desired import desired, desired_platform
 from calabash.net.differing import applied, diff
@@ -62,7 +63,7 @@ def test_what_others_write_into_a_shared_map_stays_and_into_our_columns_goes() -
 
 
 def test_options_of_the_whole_are_compared_by_key_and_their_row_is_never_removed() -> None:
-    wanted = desired_platform()
+    wanted = desired_platform(Networks())
     row = Ref("NB_Global", ".")
     found: Rows = {row: {"options": {"mac_prefix": "0a:00:00", "bfd-mult": "9"}}}
     changes = diff(wanted, found)
@@ -74,5 +75,5 @@ def test_options_of_the_whole_are_compared_by_key_and_their_row_is_never_removed
 
 def test_tables_are_in_an_order_in_which_rows_can_be_made() -> None:
     rank = list(TABLES)
-    for before, after in (("ACL", "Port_Group"), ("Logical_Switch_Port", "Port_Group"), ("BFD", "NAT")):
+    for before, after in (("ACL", "Port_Group"), ("Logical_Switch_Port", "Port_Group"), ("Logical_Router_Port", "NAT")):
         assert rank.index(before) < rank.index(after)

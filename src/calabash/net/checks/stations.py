@@ -23,7 +23,7 @@ from calabash.net.checks.common import (
 )
 from calabash.net.checks.spaces import DEFAULT_GROUP
 from calabash.net.objects import NetworkObjects, VpcObjects
-from calabash.net.transit import PLATFORM_MAC
+from calabash.net.transit import PLATFORM_MAC, checks_address
 
 NUMBERED = (TransportProtocol.TCP, TransportProtocol.UDP, TransportProtocol.SCTP)
 
@@ -77,6 +77,8 @@ class Taken:
         for subnet in objects.all(Subnet).values():
             for gateway in subnet.gateways:
                 self._others[int(gateway)] = (subnet.name, f"the router of subnet {subnet.name}")
+            for address in filter(None, map(checks_address, subnet.cidrs)):
+                self._others[int(address)] = (subnet.name, f"health checks in subnet {subnet.name}")
         for endpoint in objects.all(ServiceEndpoint).values():
             if endpoint.vip is not None:
                 self._others[int(endpoint.vip)] = (endpoint.name, titled(endpoint))

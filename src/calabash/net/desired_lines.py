@@ -1,0 +1,31 @@
+"""Rows of dedicated lines: a switch that is one VLAN of the provider's network, joined to the VPC's router.
+
+What comes in by a line goes to the VPC's own ranges, under its groups, or is dropped: a line is no way to elsewhere.
+"""
+
+from __future__ import annotations
+
+from calabash.model.network import DedicatedLine
+from calabash.net import naming
+from calabash.net.desired_base import add_gateway_port, add_localnet_port, add_switch_port_to_router
+from calabash.net.desired_routes import add_range_guards, add_route
+from calabash.net.drafting import Draft
+from calabash.net.rows import Value
+from calabash.net.transit import MacUse, platform_mac
+from calabash.net.view import View
+
+
+def add_lines(view: View, draft: Draft) -> None:
+    for line in view.all(DedicatedLine).values():
+        network = naming.line_of(line.name)
+        switch = draft.add("Logical_Switch", naming.line_switch(line.name), {})
+        add_localnet_port(draft, network, switch, line.physical, line.vlan)
+        columns: dict[str, Value] = {
+            "mac": platform_mac(MacUse.LINE, view.vpc.number, line.number),
+            "networks": frozenset((f"{line.address}/{line.cidr.prefixlen}",)),
+        }
+        port = add_gateway_port(view, draft, network, columns, view.priorities(line.hosts, view.vpc.number))
+        add_switch_port_to_router(draft, network, switch)
+        for prefix in line.routes:
+            add_route(view, draft, f"{line.name}:line:{prefix}", prefix, (line.peer, port))
+        add_range_guards(view, draft, port, "dst", view.vpc.cidrs)
