@@ -24,6 +24,7 @@ from calabash.net.desired_routes import add_range_guards, add_route
 from calabash.net.drafting import Draft
 from calabash.net.objects import NetworkObjects
 from calabash.net.rows import Ref, Value
+from calabash.net.standing import offered, peered_ranges, peering_stands
 from calabash.net.transit import MacUse, endpoint_interfaces, peering_interfaces, platform_mac
 from calabash.net.view import View, socket_name
 
@@ -33,7 +34,7 @@ CONSUMER, PROVIDER, SERVICE = 0, 1, 2  # sides of an endpoint's switch
 def add_peerings(view: View, draft: Draft) -> None:
     for peering in view.all(Peering).values():
         other = view.networks.find(Vpc, peering.name.rsplit("/", 1)[1])
-        if other is not None and view.networks.find(Peering, f"{other.name}/{view.vpc.name}") is not None:
+        if other is not None and peering_stands(view.networks, peering):
             _add_peering(view, draft, peering, other)
 
 
@@ -48,7 +49,7 @@ def _add_peering(view: View, draft: Draft, peering: Peering, other: Vpc) -> None
     port = add_router_port(view, draft, naming.peer_of(own.name, other.name), columns)
     theirs = [cidr for subnet in view.networks.of_vpc(other.name).all(Subnet).values() for cidr in subnet.cidrs]
     hops = {interface.version: interface.ip for interface in peering_interfaces(peering.number, 1 - side)}
-    for prefix in peering.routes or theirs:
+    for prefix in peered_ranges(peering, other) if peering.routes else theirs:
         add_route(view, draft, f"{peering.name}:peer:{prefix}", prefix, (hops[prefix.version], port))
     add_range_guards(view, draft, port, "src", other.cidrs)
     add_range_guards(view, draft, port, "dst", own.cidrs)
@@ -76,9 +77,9 @@ class Crossing:
 
 
 def crossings(networks: NetworkObjects) -> Iterator[Crossing]:
-    """Endpoints of all VPCs whose load balancer is there."""
+    """Endpoints of all VPCs whose load balancer is there and offered to them."""
     for endpoint in networks.all(ServiceEndpoint):
-        balancer = networks.find(LoadBalancer, endpoint.source)
+        balancer = offered(networks, endpoint.source, vpc_of(endpoint.name))
         if balancer is not None and endpoint.vip is not None and endpoint.vip.version == balancer.vip.version:
             yield Crossing(endpoint, balancer)
 

@@ -144,6 +144,9 @@ def _index(port: Port, addresses: dict[int, str], macs: dict[str, str]) -> None:
 
 
 def _forget(port: Port, addresses: dict[int, str], macs: dict[str, str]) -> None:
+    """What another port has got meanwhile stays its: who follows a book takes changes in any order."""
     for address in port.addresses:
-        del addresses[int(address)]
-    del macs[port.mac]
+        if addresses.get(int(address)) == port.name:
+            del addresses[int(address)]
+    if macs.get(port.mac) == port.name:
+        del macs[port.mac]

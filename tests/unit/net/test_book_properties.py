@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from tests.unit.net.invariants import check_book
 from tests.unit.net.random_networks import RandomChange, RandomNetworks
 
 from calabash.model.errors import CalabashError
-from calabash.model.network import NetworkKind, SecurityGroup, Vpc, kind_of
+from calabash.model.network import NetworkKind, NetworkObject, SecurityGroup, Vpc, kind_of
 from calabash.model.network_services import ServiceEndpoint
 from calabash.net.book import Networks
 from calabash.net.standing import endpoint_stands
@@ -131,3 +132,19 @@ def test_random_changes_make_objects_of_every_kind_and_are_refused_too() -> None
         seen |= {kind_of(item) for item in networks.items()}
     assert seen == set(NetworkKind)
     assert 100 < refused < 1400
+
+
+@given(seed=SEEDS, order=st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_who_is_told_what_changed_has_the_same_book_whatever_the_order(seed: int, order: random.Random) -> None:
+    source = RandomNetworks(seed, vpcs=2)
+    before = source.made(Networks(), 120)
+    after = source.made(before, 60)
+    put, gone = after.changes_since(before)
+    changes: list[tuple[NetworkObject, NetworkObject | None]] = [(item, item) for item in put]
+    changes += [(item, None) for item in gone]
+    order.shuffle(changes)
+    told = before
+    for item, now in changes:
+        told = told.replaced(kind_of(item), item.name, now)
+    assert told == replace(after, revision=before.revision)
