@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.net import needs
+from tests.net.site import Site
 
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
@@ -38,6 +39,13 @@ def lab(request: pytest.FixtureRequest, lab_prefix: str) -> Iterator[Lab]:
         gateways=getattr(request.module, "GATEWAYS", ("g1", "g2")),
     )
     with made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    """A book of networks that is carried out on the lab."""
+    with Site(lab) as made:
         yield made
 
 

@@ -20,6 +20,8 @@ class Banner:
     def __init__(self, station: Station, number: int, text: str, *, version: int = 4) -> None:
         self._listener = station.socket(_family(version), socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if version == 6:
+            self._listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         self._listener.bind(("::" if version == 6 else "0.0.0.0", number))
         self._listener.listen(512)
         self._text = text

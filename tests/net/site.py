@@ -1,0 +1,95 @@
+"""A book of networks carried out on a lab without a controller: what is put into it is in OVN when the call returns."""
+
+from __future__ import annotations
+
+import ipaddress
+from types import TracebackType
+from typing import Self
+
+from tests.daemons.world import until
+
+from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc
+from calabash.net.book import Networks
+from calabash.net.desired import desired, desired_platform
+from calabash.net.differing import diff
+from calabash.net.rows import PLATFORM, Change
+from calabash.net.view import NetworkHosts, gateways_of
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.station import Station
+from calabash.seams.ovn.northbound import Northbound
+
+PROTECTED = tuple(map(ipaddress.ip_network, ("172.30.0.0/24", "172.31.0.0/24", "169.254.0.0/16")))
+
+
+class Site:
+    """Networks of tenants on a lab. ``networks`` is the book; all of it is taken out of OVN at the end."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.networks = Networks()
+        self.hosts = NetworkHosts(gateways=lab.record.gateways)
+        self.northbound = Northbound(lab.northbound)
+        self._stations: dict[str, Station] = {}
+
+    def __enter__(self) -> Self:
+        self.northbound.session.wait_ready(30)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for station in self._stations.values():
+                station.remove()
+            self.networks = Networks()
+            self.settle()
+        finally:
+            self.northbound.close()
+
+    def put(self, *items: NetworkObject) -> list[NetworkObject]:
+        """The objects as the book completed them."""
+        made = []
+        for item in items:
+            self.networks, completed = self.networks.put(item)
+            made.append(completed)
+        self.settle()
+        return made
+
+    def remove(self, kind: NetworkKind, name: str, *, cascade: bool = False) -> None:
+        self.networks = self.networks.remove(kind, name, cascade=cascade)
+        self.settle()
+
+    def settle(self) -> int:
+        """Makes OVN what the book says; returns when northd and all hosts have it: how many rows it took."""
+        changes: list[Change] = []
+        vpcs = {vpc.name for vpc in self.networks.all(Vpc)}
+        for vpc in sorted(vpcs | (self.northbound.owners() - {PLATFORM})):
+            changes += diff(desired(self.networks, vpc, hosts=self.hosts), self.northbound.actual(vpc))
+        platform = desired_platform(self.networks, protected=PROTECTED)
+        changes += diff(platform, self.northbound.actual(PLATFORM))
+        self.northbound.apply(tuple(changes))
+        self.lab.central.nbctl("--wait=hv", "sync")
+        return len(changes)
+
+    def port(self, name: str) -> Port:
+        found = self.networks.find(Port, name)
+        assert found is not None, name
+        return found
+
+    def station(self, host: str, name: str) -> Station:
+        """A station that is the port, bound when this returns."""
+        port = self.port(name)
+        subnet = self.networks.find(Subnet, name.rsplit("/", 1)[0])
+        assert subnet is not None
+        lengths = {network.version: network.prefixlen for network in subnet.cidrs}
+        made = self.lab.station(
+            host,
+            name,
+            port.mac,
+            [f"{address}/{lengths[address.version]}" for address in port.addresses],
+            [str(address) for address in gateways_of(subnet)],
+        )
+        self._stations[name] = made
+        until(lambda: name in self.northbound.ports_up(name.split("/", 1)[0]), within_s=30, what=f"{name} is bound")
+        self.lab.central.nbctl("--wait=hv", "sync")
+        return made
