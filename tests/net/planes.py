@@ -1,0 +1,91 @@
+"""OVN's control plane alone: both databases, northd, and ``ovn-trace`` as a daemon. No root, no packet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.daemons.world import until
+from tests.net.servers import ovn_programs
+
+from calabash.net.book import Networks
+from calabash.net.desired import desired, desired_platform
+from calabash.net.differing import diff
+from calabash.net.rows import PLATFORM
+from calabash.net.view import NetworkHosts
+from calabash.netd.lab.central import LabCentral
+from calabash.netd.lab.control import ask
+from calabash.netd.lab.daemons import LabDaemon, kill_all
+from calabash.seams.ovn.northbound import Northbound
+
+WITHIN_S = 120.0
+HOSTS = NetworkHosts(gateways=("g1", "g2"))
+_OUTPUT = re.compile(r'output\("([^"]*)"\)')
+_BATCH = 20  # VPCs in a transaction
+
+
+class ControlPlane:
+    """Databases in ``directory`` with what a book asks for; ``close`` ends all of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.programs = ovn_programs()
+        self.central = LabCentral(directory=directory, namespace="", programs=self.programs)
+        self._tracer = LabDaemon(
+            name="trace",
+            directory=directory,
+            command=self.programs.command("ovn-trace"),
+            arguments=(f"--db={self.central.southbound}",),
+        )
+        self.central.up()
+        self.northbound = Northbound(self.central.northbound)
+        self.northbound.session.wait_ready(WITHIN_S)
+        assert self.northbound.session.wait_lock(WITHIN_S)
+
+    def close(self) -> None:
+        self.northbound.close()
+        kill_all(self.central.directory)
+
+    def put(self, networks: Networks) -> None:
+        """Writes what differs, as the controller does, and waits until northd has carried it on."""
+        put(self.northbound, networks)
+        asked_for, _ = self.northbound.counts()
+        until(lambda: self.northbound.counts()[1] >= asked_for, within_s=WITHIN_S)
+
+    def trace(self) -> None:
+        """Has ``ovn-trace`` read the database, which it does once; ``outputs`` answers for what was there then."""
+        self._tracer.kill()
+        self._tracer.start()
+
+    def told(self, switch: str, flow: str, *words: str) -> str:
+        """All that ``ovn-trace`` says of a packet that enters ``switch`` as ``flow`` describes."""
+        return ask(self._tracer.control, "trace", [*words, switch, flow], timeout_s=WITHIN_S)
+
+    def outputs(self, switch: str, flow: str) -> list[str]:
+        """The ports at which the packet leaves."""
+        return _OUTPUT.findall(self.told(switch, flow, "--minimal"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def put(northbound: Northbound, networks: Networks, hosts: NetworkHosts = HOSTS) -> None:
+    """Makes the database like the book, VPCs that are gone included."""
+    wanted = {vpc: desired(networks, vpc, hosts=hosts) for vpc in networks.vpcs if vpc}
+    wanted[PLATFORM] = desired_platform(networks)
+    for owner in northbound.owners() - wanted.keys():
+        wanted[owner] = {}
+    owners = list(wanted)
+    for first in range(0, len(owners), _BATCH):
+        changes = [
+            change
+            for owner in owners[first : first + _BATCH]
+            for change in diff(wanted[owner], northbound.actual(owner))
+        ]
+        northbound.apply(changes)

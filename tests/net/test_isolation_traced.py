@@ -1,0 +1,83 @@
+"""Tenants with equal addresses, judged by OVN itself without a packet: nothing of one comes to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.net.leaks import attempts, leaks, tenants
+from tests.net.planes import ControlPlane
+
+from calabash.model.network import Port, Subnet, Vpc
+from calabash.net.book import Networks
+from calabash.net.transit import MacUse, platform_mac
+
+TENANTS, ATTEMPTS = 100, 10_000
+
+
+@pytest.fixture(scope="module")
+def book() -> Networks:
+    return tenants(TENANTS)
+
+
+@pytest.fixture(scope="module")
+def plane(book: Networks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as made:
+        made.put(book)
+        made.trace()
+        yield made
+
+
+def test_no_packet_comes_to_another_tenant(book: Networks, plane: ControlPlane) -> None:
+    found = []
+    for attempt in attempts(book, ATTEMPTS, seed=11):
+        outputs = plane.outputs(attempt.switch, attempt.flow)
+        found += [(attempt, port) for port in leaks(outputs, attempt)]
+    assert found == []
+
+
+def test_ports_of_one_tenant_reach_each_other_in_a_subnet_and_across(book: Networks, plane: ControlPlane) -> None:
+    for vpc in ("t1", "t50", "t100"):
+        ports, router = book.of_vpc(vpc).all(Port), _router(book, vpc)
+        one, near, far = (ports[f"{vpc}/{name}"] for name in ("a/p11", "a/p12", "b/p11"))
+        for target, mac in ((near, near.mac), (far, router)):
+            flow = (
+                f'inport == "{one.name}" && eth.src == {one.mac} && eth.dst == {mac} && ip.ttl == 64 && '
+                f"ip4.src == {one.addresses[0]} && ip4.dst == {target.addresses[0]} && tcp && tcp.dst == 80"
+            )
+            assert plane.outputs(f"cb-{vpc}/a", flow) == [target.name]
+
+
+def test_what_leaves_has_the_gateways_address_and_goes_to_the_provider_alone(
+    book: Networks, plane: ControlPlane
+) -> None:
+    one = book.of_vpc("t3").all(Port)["t3/a/p11"]
+    flow = (
+        f'inport == "{one.name}" && eth.src == {one.mac} && eth.dst == {_router(book, "t3")} && ip.ttl == 64 && '
+        f"ip4.src == {one.addresses[0]} && ip4.dst == 203.0.113.9 && tcp && tcp.dst == 80"
+    )
+    told = plane.told("cb-t3/a", flow, "--minimal")
+    assert "ct_snat(ip4.src=198.51.0." in told
+    assert set(plane.outputs("cb-t3/a", flow)) == {"cb:uplink:up0:localnet"}
+
+
+def test_a_leak_would_be_found_and_rows_that_somebody_took_away_come_back(book: Networks, plane: ControlPlane) -> None:
+    inside = [attempt for attempt in attempts(book, 2000, seed=7) if attempt.switch == "cb:uplink:up0"]
+
+    def leaking() -> bool:
+        plane.central.nbctl("--wait=sb", "sync")
+        plane.trace()
+        return any(leaks(plane.outputs(attempt.switch, attempt.flow), attempt) for attempt in inside)
+
+    plane.central.nbctl("clear", "Logical_Switch", "cb:uplink:up0", "acls")
+    assert leaking()  # by a forged sender of the tenant's own group
+    plane.put(book)
+    assert not leaking()
+
+
+def _router(book: Networks, vpc: str) -> str:
+    """The MAC of its router in subnet ``a``, which it made first."""
+    found, subnet = book.find(Vpc, vpc), book.find(Subnet, f"{vpc}/a")
+    assert found is not None
+    assert subnet is not None
+    return platform_mac(MacUse.SUBNET, found.number, subnet.number)
