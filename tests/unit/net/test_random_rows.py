@@ -1,0 +1,124 @@
+"""Rows of random books: always drawn up, each of one owner, and reached by a controller that dies at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_interface
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.net.random_networks import RandomNetworks
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import Peering, Vpc
+from calabash.net import naming
+from calabash.net.book import Networks
+from calabash.net.desired import desired, desired_platform
+from calabash.net.differing import applied, diff
+from calabash.net.objects import SHARED
+from calabash.net.rows import PLATFORM, Columns, Ref, Rows
+from calabash.net.standing import peering_stands
+from calabash.net.view import NetworkHosts
+
+HOSTS = NetworkHosts(gateways=("g1", "g2"))
+SEEDS = st.integers(0, 1 << 32)
+
+
+def wanted_rows(networks: Networks, owner: str) -> Rows:
+    return desired_platform(networks) if owner == PLATFORM else desired(networks, owner, hosts=HOSTS)
+
+
+def owners(networks: Networks) -> list[str]:
+    return [PLATFORM, *(vpc for vpc in networks.vpcs if vpc != SHARED)]
+
+
+def references(columns: Columns) -> Iterator[Ref]:
+    for value in columns.values():
+        yield from (item for item in (value if isinstance(value, frozenset) else (value,)) if isinstance(item, Ref))
+
+
+def grown(seed: int, changes: int) -> Networks:
+    return RandomNetworks(seed, removing=0.1).made(Networks(), changes)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_rows_of_any_book_are_each_of_one_owner_and_point_to_rows_of_the_same(seed: int) -> None:
+    networks = grown(seed, 150)
+    seen: dict[Ref, str] = {}
+    for owner in owners(networks):
+        rows = wanted_rows(networks, owner)
+        assert rows
+        for row, columns in rows.items():
+            assert seen.setdefault(row, owner) == owner
+            assert set(references(columns)) <= set(rows)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_a_router_meets_another_only_where_both_have_asked(seed: int) -> None:
+    networks = grown(seed, 150)
+    pairs = {
+        (vpc, peer.name.split("/")[1])
+        for vpc in networks.vpcs
+        for peer in networks.of_vpc(vpc).all(Peering).values()
+        if peering_stands(networks, peer)
+    }
+    whose = {naming.router_port(naming.peer_of(one, other)): (one, other) for one, other in pairs}
+    met = set()
+    for vpc in networks.all(Vpc):
+        for row, columns in desired(networks, vpc.name, hosts=HOSTS).items():
+            if row.table == "Logical_Router_Port" and columns["peer"]:
+                assert whose[row.key] == tuple(reversed(whose[str(columns["peer"])]))
+                met.add(whose[row.key])
+    assert met == pairs
+
+
+@given(seed=SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_no_two_ports_of_one_router_have_an_address_or_a_mac_in_common(seed: int) -> None:
+    networks = grown(seed, 150)
+    for vpc in networks.all(Vpc):
+        found = [
+            columns
+            for row, columns in desired(networks, vpc.name, hosts=HOSTS).items()
+            if row.table == "Logical_Router_Port"
+        ]
+        macs = [columns["mac"] for columns in found]
+        assert len(set(macs)) == len(macs)
+        ranges = [ip_interface(text).network for columns in found for text in columns["networks"]]  # type: ignore[union-attr,arg-type]
+        for number, one in enumerate(ranges):
+            assert not any(one.version == other.version and one.overlaps(other) for other in ranges[:number])
+
+
+class Controller:
+    """Carries books out as the real one does: it remembers nothing, looks at some owners, and may die before any of them."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self.rows: dict[str, Rows] = {}
+
+    def round(self, networks: Networks, *, dies: bool) -> None:
+        concerned = sorted({*owners(networks), *self.rows})
+        self._random.shuffle(concerned)
+        left = self._random.randrange(len(concerned) + 1) if dies else len(concerned)
+        for owner in concerned[:left]:
+            actual = self.rows.pop(owner, {})
+            rows = wanted_rows(networks, owner) if owner in owners(networks) else {}
+            if after := applied(diff(rows, actual), actual):
+                self.rows[owner] = after
+
+
+@given(seed=SEEDS)
+@settings(max_examples=10, deadline=None)
+def test_a_controller_that_dies_again_and_again_leaves_what_the_book_says_and_nothing_else(seed: int) -> None:
+    source, networks, controller = RandomNetworks(seed, removing=0.15), Networks(), Controller(seed)
+    for _ in range(250):
+        try:
+            networks = source.change(networks).applied(networks)
+        except CalabashError:
+            continue
+        controller.round(networks, dies=True)
+    controller.round(networks, dies=False)
+    assert controller.rows == {owner: wanted_rows(networks, owner) for owner in owners(networks)}
