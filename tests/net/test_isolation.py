@@ -7,6 +7,7 @@ the same way; and all is sent twice with a canary after each, so that what a fir
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 
@@ -27,6 +28,7 @@ HOSTS, GATEWAYS = ("h1", "h2"), ("g1",)
 TENANTS = ("red", "blue")
 PLACES = {"one": "h1", "two": "h2", "three": "h1"}
 RANGES = (ipaddress.ip_network("10.0.1.0/24"), ipaddress.ip_network("fd00:1::/64"))
+_CONNECTIONS, _SOURCE_PORTS = 320, 16
 FIRST = 11  # 10.0.1.11 and fd00:1::b are both tenants' first port
 CARDS = (("fab", "h1-m0"), ("fab", "h1-u0"), ("fab", "h1-x0"), ("h2", "br-phy"), ("ctl", "m0"), ("world", "x0"))
 PLATFORM = ("172.30.0.1", "172.30.0.12", "172.31.0.11", "172.31.0.12", "169.254.169.254")
@@ -163,6 +165,24 @@ def test_a_spoofer_is_not_heard_in_its_own_tenant_either(
         send(sender, *(attack.frame for attack in sent))
         canary(sender, receiver, sniffers[receiver.name])
         assert leaked(sent, sniffers.values()) == []
+
+
+def test_a_client_that_uses_its_ports_again_leaves_its_switch_alive(lab: Lab, stations: Stations) -> None:
+    """Open vSwitch before 3.1.3 aborts at the first connection of a source port that it has tracked before."""
+    before = lab.daemons()
+    client, server = stations["red/a/one"], stations["red/a/two"]
+    told = []
+    with Banner(server, 8001, "two"):
+        for number in range(_CONNECTIONS):
+            with client.socket(socket.AF_INET, socket.SOCK_STREAM) as caller:
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                caller.settimeout(10)
+                caller.bind((client.address(), 20000 + number % _SOURCE_PORTS))
+                caller.connect((server.address(), 8001))
+                told.append(caller.recv(100))
+                assert caller.recv(100) == b""
+    assert set(told) == {f"two {client.address()}".encode()}
+    assert lab.daemons() == before
 
 
 def test_nothing_of_a_tenant_comes_to_the_platforms_own_networks(site: Site, lab: Lab, stations: Stations) -> None:
