@@ -23,6 +23,7 @@ from calabash.netd.lab.central import DAEMONS, LabCentral
 from calabash.netd.lab.host import HOST_DAEMONS, LabHost
 from calabash.netd.lab.record import LabRecord, register
 from calabash.netd.lab.station import Station
+from calabash.netd.lab.vlans import VlanSwitch
 
 _FIRST_HOST, _FIRST_GATEWAY = 11, 201
 
@@ -49,7 +50,6 @@ class Lab:
         self.record = LabRecord(prefix=prefix, hosts=tuple(hosts), gateways=tuple(gateways), dummy=dummy)
         self.directory = directory
         self._programs: programs.OvnPrograms | None = None
-        self._stations: dict[str, Station] = {}
 
     @classmethod
     def of_prefix(cls, prefix: str) -> Lab | None:
@@ -92,7 +92,6 @@ class Lab:
             if known is None:
                 return False
             known.remove()
-            self._stations.clear()
             return True
 
     def __enter__(self) -> Self:
@@ -161,10 +160,24 @@ class Lab:
     ) -> Station:
         """A namespace with one card on ``host`` that is the logical port; ``addresses`` with length: ``10.0.1.11/24``."""
         namespace = f"{self.record.prefix}-{port.replace('/', '.')}"
-        made = station.attach(
+        return station.attach(
             self.host(host), namespace=namespace, port=port, mac=mac, addresses=addresses, gateways=gateways
         )
-        self._stations[port] = made
+
+    def customer(self, name: str, addresses: Sequence[str], *, vlan: int = 0, gateways: Sequence[str] = ()) -> Station:
+        """A router and everything behind it on the provider's network, on a VLAN of it: a tenant's own site, another uplink."""
+        cables = self._namespace(wiring.FABRIC)
+        made, device = station.beside(
+            self._namespace(name), name=name, cables=cables, addresses=addresses, gateways=gateways
+        )
+        if vlan:
+            switch = VlanSwitch(
+                namespace=cables, directory=self.directory / "vlans", outer=wiring.OUTSIDE, programs=self.programs
+            )
+            switch.up()
+            switch.join(device, vlan)
+        else:
+            namespaces.ip([("link", "set", device, "master", wiring.OUTSIDE)], name=cables)
         return made
 
     def daemons(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from calabash.netd.lab import packages
 HOSTS_MAX, GATEWAYS_MAX = 64, 8
 _FILE = "lab.json"
 _NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
-_TAKEN = frozenset({"fab", "ctl", "world", "central", "authority"})
+_TAKEN = frozenset({"fab", "ctl", "world", "central", "authority", "vlans"})
 _PATH_BYTES_MAX = 107 - len("/h1234567/ovs-vswitchd.ctl")  # of the address of a Unix socket
 
 

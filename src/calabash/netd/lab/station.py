@@ -103,3 +103,30 @@ def attach(
     )
     host.lengthen_queues()
     return Station(name=port, namespace=namespace, card=CARD, mac=mac, addresses=tuple(addresses), host=host, port=port)
+
+
+def beside(
+    namespace: str, *, name: str, cables: str, addresses: Sequence[str], gateways: Sequence[str] = ()
+) -> tuple[Station, str]:
+    """A namespace with a card on a wire to the namespace ``cables``, and what the wire is called there."""
+    device = device_of(name)
+    namespaces.ip(
+        [
+            ("netns", "add", namespace),
+            ("link", "add", CARD, "netns", namespace, "type", "veth", "peer", "name", device, "netns", cables),
+        ]
+    )
+    namespaces.quiet_default(namespace, version6=any(":" in text for text in addresses))
+    namespaces.without_offloads(namespace, (CARD,))
+    namespaces.without_offloads(cables, (device,))
+    namespaces.ip([("link", "set", device, "up")], name=cables)
+    namespaces.ip(
+        [
+            *(("link", "set", each, "up") for each in ("lo", CARD)),
+            *(("address", "add", text, "dev", CARD, "nodad") for text in addresses),
+            *(("route", "add", "default", "via", text) for text in gateways),
+        ],
+        name=namespace,
+    )
+    namespaces.set_kernel(namespace, {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"})
+    return Station(name=name, namespace=namespace, card=CARD, mac="", addresses=tuple(addresses)), device

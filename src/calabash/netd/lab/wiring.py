@@ -11,7 +11,8 @@ from calabash.netd.lab.host import CARDS, MANAGEMENT, LabHost
 FABRIC, CENTRAL, WORLD = "fab", "ctl", "world"
 WORLD_ADDRESSES = ("198.51.100.1/24", "2001:db8:51::1/64")
 INTERNET_ADDRESS = "203.0.113.10"  # a server somewhere behind the provider's router
-_BRIDGES = {"m0": "brm", "u0": "bru", "x0": "brx"}
+OUTSIDE = "brx"  # the provider's network
+_BRIDGES = {"m0": "brm", "u0": "bru", "x0": OUTSIDE}
 _UNDERLAY_MTU = 1600
 
 

@@ -1,0 +1,72 @@
+"""VLANs of the provider's network in a lab: a switch with access ports, as this machine's kernel may have no VLAN devices.
+
+It is an Open vSwitch of its own beside the cables, started when the first customer or uplink wants a VLAN. One cable leads
+to the bridge on which hosts have their outer cards; each access port adds and takes away one tag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.netd.lab import namespaces, queues
+from calabash.netd.lab.central import create_database, rundirs, told
+from calabash.netd.lab.daemons import LabDaemon
+from calabash.netd.lab.programs import OvnPrograms
+
+_BRIDGE, _TRUNK, _OUTER = "br-vlan", "pv0", "pv1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VlanSwitch:
+    """The switch in the namespace of the cables; ``outer``: the bridge there that its trunk is on."""
+
+    namespace: str
+    directory: Path
+    outer: str
+    programs: OvnPrograms
+
+    def up(self) -> None:
+        """Starts what of it does not run."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        create_database(self.programs, self.directory / "conf.db", "vswitch")
+        if namespaces.run(self.namespace, "ip", "link", "show", _TRUNK).returncode != 0:
+            namespaces.ip(
+                [
+                    ("link", "add", _TRUNK, "type", "veth", "peer", "name", _OUTER),
+                    ("link", "set", _OUTER, "master", self.outer, "up"),
+                    ("link", "set", _TRUNK, "up"),
+                ],
+                name=self.namespace,
+            )
+            namespaces.without_offloads(self.namespace, (_TRUNK, _OUTER))
+        self._daemon(
+            "ovsdb-server", f"--remote=punix:{self.directory / 'db.sock'}", str(self.directory / "conf.db")
+        ).start()
+        bridge = ("--may-exist", "add-br", _BRIDGE, "--", "set", "Bridge", _BRIDGE, "datapath_type=netdev")
+        self._vsctl("--no-wait", "--", "init", "--", *bridge, "--", "--may-exist", "add-port", _BRIDGE, _TRUNK)
+        self._switch.start()
+        queues.lengthen(self._switch.pid)
+
+    def join(self, device: str, vlan: int) -> None:
+        """Makes a device of this namespace an access port of a VLAN."""
+        self._vsctl("--may-exist", "add-port", _BRIDGE, device, f"tag={vlan}")
+        queues.lengthen(self._switch.pid)
+
+    @property
+    def _switch(self) -> LabDaemon:
+        return self._daemon("ovs-vswitchd", "--disable-system", f"unix:{self.directory / 'db.sock'}")
+
+    def _daemon(self, name: str, *arguments: str) -> LabDaemon:
+        return LabDaemon(
+            name=name,
+            directory=self.directory,
+            command=self.programs.command(name),
+            arguments=arguments,
+            namespace=self.namespace,
+            environment=rundirs(self.directory),
+        )
+
+    def _vsctl(self, *words: str) -> str:
+        command = self.programs.command("ovs-vsctl")
+        return told((*command, "--timeout=30", f"--db=unix:{self.directory / 'db.sock'}", *words))
