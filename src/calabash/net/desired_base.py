@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from calabash.model.network import NetworkGateway, Port, Subnet
+from calabash.model.network import NetworkGateway, NetworkRoute, Port, Subnet
 from calabash.net import naming
 from calabash.net.drafting import Draft
 from calabash.net.rows import Ref, Value
@@ -97,22 +97,26 @@ def _advertised(view: View, subnet: Subnet) -> dict[str, str]:
 
 def add_ports(view: View, draft: Draft) -> None:
     ports = view.all(Port)
-    virtual: dict[str, list[str]] = {}
+    also: dict[str, list[str]] = {}
     for port in ports.values():
         for parent in port.virtual_parents:
-            virtual.setdefault(parent, []).extend(str(address) for address in port.addresses)
+            also.setdefault(parent, []).extend(str(address) for address in port.addresses)
+    for route in view.all(NetworkRoute).values():  # a port that packets are sent on to forwards them, and answers
+        forwarder = view.own.addresses.get(int(route.next_hop)) if route.next_hop is not None else None
+        if forwarder is not None:
+            also.setdefault(forwarder, []).append(str(route.prefix))
     appliances = {name for gateway in view.all(NetworkGateway).values() for name in gateway.ports}
     for port in ports.values():
         draft.add(
             "Logical_Switch_Port",
             port.name,
-            _port_columns(port, tuple(virtual.get(port.name, ())), forwards=port.name in appliances),
+            _port_columns(port, tuple(sorted(set(also.get(port.name, ())))), forwards=port.name in appliances),
             under=(Ref("Logical_Switch", naming.switch(view.subnet_of(port).name)), "ports"),
         )
 
 
 def _port_columns(port: Port, also: tuple[str, ...], *, forwards: bool) -> dict[str, Value]:
-    """``also``: virtual addresses that may be the port's. A port that forwards sends with others' addresses, never MACs."""
+    """``also``: addresses that the port may have beside its own. Who forwards sends with others' addresses, never MACs."""
     addresses = " ".join((port.mac, *map(str, port.addresses)))
     if port.virtual_parents:
         return {

@@ -173,6 +173,13 @@ def test_routes_of_users_come_after_every_guard() -> None:
     assert hole["nexthop"] == "discard"
 
 
+def test_a_port_that_packets_are_sent_on_to_may_send_and_get_what_is_for_the_route() -> None:
+    (security,) = members(RED[Ref("Logical_Switch_Port", "red/a/web2")]["port_security"])
+    assert str(security).endswith(" 10.0.1.12 fd00::12 10.78.0.0/16")
+    (other,) = members(BLUE[Ref("Logical_Switch_Port", "blue/a/web2")]["port_security"])
+    assert str(other).endswith(" 10.0.1.12 fd00::12")
+
+
 def test_a_bound_is_a_meter_with_a_burst_of_a_second() -> None:
     rows = {str(row["match"]): row for row in of_table(RED, "QoS").values()}
     assert rows['inport == "red/b/db"']["bandwidth"] == {"rate": 100_000, "burst": 100_000}
