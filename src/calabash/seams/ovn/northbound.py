@@ -116,6 +116,12 @@ class Northbound:
                 return int(row["nb_cfg"]), int(row["sb_cfg"])
         return 0, 0
 
+    def gateways(self) -> frozenset[str]:
+        """Hosts that our rows know as gateways."""
+        with self.session.reading() as replica:
+            rows = replica.tables.get("Gateway_Chassis", {}).values()
+            return frozenset(str(row["chassis_name"]) for row in rows if row["external_ids"].get(OWNER))
+
     def ports_up(self, vpc: str) -> frozenset[str]:
         """Names of the VPC's ports that a host has bound. OVN goes on saying so of a host that died."""
         with self.session.reading() as replica:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from calabash.seams.ovn.replica import Replica, RowEvent
+from calabash.seams.ovn.replica import Replica, Row, RowEvent
 from calabash.seams.ovn.session import Session
 from calabash.seams.ovn.wire import Credentials
 
@@ -15,7 +15,7 @@ _TABLES = {
     "Chassis": ("name", "hostname", "encaps", "external_ids", "other_config"),
     "Encap": ("type", "ip", "chassis_name"),
     "Chassis_Private": ("name", "nb_cfg", "nb_cfg_timestamp"),
-    "Port_Binding": ("logical_port", "chassis", "up", "type"),
+    "Port_Binding": ("logical_port", "chassis"),
 }
 _STEPS_MAX = 4096  # of counts whose age is known
 
@@ -51,6 +51,7 @@ class Southbound:
     ) -> None:
         self._changed = changed
         self._steps: list[tuple[int, float]] = []  # a count, and when it was seen first; both ascend
+        self._port_hosts: dict[str, str] = {}
         self.session = Session(remotes, "OVN_Southbound", _TABLES, credentials=credentials, told=self._told)
 
     def close(self) -> None:
@@ -83,13 +84,13 @@ class Southbound:
 
     def hosts_of_ports(self) -> dict[str, str]:
         """The host on which each bound port is."""
-        with self.session.reading() as replica:
-            names = {row: columns["name"] for row, columns in replica.tables.get("Chassis", {}).items()}
-            return {
-                row["logical_port"]: names[row["chassis"]]
-                for row in replica.tables.get("Port_Binding", {}).values()
-                if row["chassis"] in names
-            }
+        with self.session.reading():
+            return dict(self._port_hosts)
+
+    def count(self) -> int:
+        """What northd has carried to this database of the northbound one's ``nb_cfg``."""
+        with self.session.reading():
+            return self._steps[-1][0] if self._steps else 0
 
     def _silent(self, count: int, now: float) -> float:
         for step, seen_s in self._steps:
@@ -105,4 +106,21 @@ class Southbound:
             if not self._steps or count > self._steps[-1][0]:
                 self._steps.append((count, time.monotonic()))
                 del self._steps[:-_STEPS_MAX]
+        if not events or any(event.table == "Chassis" for event in events):
+            self._port_hosts = {}
+            self._bind(replica, replica.tables["Port_Binding"].values())
+        else:
+            self._bind(replica, (e.after for e in events if e.table == "Port_Binding" and e.after is not None))
+            for event in events:
+                if event.table == "Port_Binding" and event.after is None and event.before is not None:
+                    self._port_hosts.pop(event.before["logical_port"], None)
         self._changed()
+
+    def _bind(self, replica: Replica, ports: Iterable[Row]) -> None:
+        chassis = replica.tables["Chassis"]
+        for port in ports:
+            host = chassis.get(port["chassis"])
+            if host is not None:
+                self._port_hosts[port["logical_port"]] = host["name"]
+            else:
+                self._port_hosts.pop(port["logical_port"], None)

@@ -1,0 +1,133 @@
+"""How far each VPC has been carried out, as conditions of its objects."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkKind, Port
+from calabash.model.network_status import ConditionKind
+from calabash.net.rows import PLATFORM
+from calabash.net.view import NetworkHosts
+from calabash.netd.known import KnownNetworks
+from calabash.netd.realized import SILENT_S, Progress, hosts_of, progress
+from calabash.netd.source import Key
+from calabash.netd.statuses import Statuses
+from calabash.seams.ovn.northbound import Northbound
+from calabash.seams.ovn.southbound import Southbound
+
+LATE_S = 5.0  # then it is told whom it waits for
+
+
+@dataclass(slots=True)
+class Written:
+    """A VPC whose rows are as they should be, in the database: counted as ``count``, with these generations."""
+
+    count: int
+    generations: dict[Key, int] = field(default_factory=dict)
+    since_s: float = 0.0
+    late: bool = False
+
+
+class Judge:
+    """Follows what was written until it is realized. Not for several threads.
+
+    Args:
+        gateways: as for ``Reconciler``.
+    """
+
+    def __init__(
+        self, northbound: Northbound, southbound: Southbound, statuses: Statuses, gateways: tuple[str, ...]
+    ) -> None:
+        self._northbound, self._southbound, self._statuses = northbound, southbound, statuses
+        self._gateways = gateways
+        self.hosts = NetworkHosts(gateways=gateways)
+        self.pending: dict[str, Written] = {}
+        self._seen_hosts: dict[str, str] = {}
+        self._seen_dead: frozenset[str] = frozenset()
+
+    def look_at_gateways(self) -> bool:
+        """Whether there are other gateway hosts than before. One that has gone stays one: others must not take what is its."""
+        if self._gateways:
+            return False
+        told = {one.name for one in self._southbound.chassis() if _is_gateway(one.told)}
+        found = tuple(sorted({*told, *self.hosts.gateways, *self._northbound.gateways()}))
+        if found == self.hosts.gateways:
+            return False
+        self.hosts = NetworkHosts(gateways=found)
+        return True
+
+    def written(self, known: KnownNetworks, owner: str, count: int, *, changed: bool) -> None:
+        """The rows are as they should be."""
+        if owner == PLATFORM:
+            return
+        keys = known.keys_of(owner)
+        for key in keys:
+            self._statuses.set(key, ConditionKind.VALID, True, "accepted")
+        late = {k for k in keys if self._statuses.of(k).observed_generation != known.generations.get(k, 0)}
+        if not keys:
+            self.pending.pop(owner, None)
+        elif changed or late:
+            generations = {key: known.generations.get(key, 0) for key in keys}
+            before = self.pending.get(owner)
+            if not changed and before is not None and before.generations == generations:
+                return
+            self.pending[owner] = Written(count=count, generations=generations, since_s=time.monotonic())
+
+    def failed(self, known: KnownNetworks, owner: str, error: CalabashError) -> None:
+        """It cannot be carried out."""
+        self.pending.pop(owner, None)
+        for key in known.keys_of(owner) if owner != PLATFORM else ():
+            self._statuses.set(key, ConditionKind.VALID, False, str(error.reason), error.message)
+            self._statuses.set(key, ConditionKind.REALIZED, False, "not_valid")
+
+    def look(self, known: KnownNetworks) -> None:
+        """At what hosts have carried out since the last time."""
+        if not self._southbound.session.ready:
+            return
+        chassis = self._southbound.chassis()
+        port_hosts = self._southbound.hosts_of_ports()
+        count = self._southbound.count()
+        for vpc, written in tuple(self.pending.items()):
+            hosts = hosts_of(known.networks.of_vpc(vpc), port_hosts, self.hosts.gateways)
+            found = progress(written.count, count, hosts, chassis)
+            if found.realized:
+                del self.pending[vpc]
+                self._realized(known, written, found)
+            elif not written.late and time.monotonic() - written.since_s > LATE_S:
+                written.late = True
+                self._late(known, written, found)
+        dead = frozenset(one.name for one in chassis if one.silent_s > SILENT_S)
+        self._look_at_ports(known, port_hosts, dead)
+
+    def _realized(self, known: KnownNetworks, written: Written, found: Progress) -> None:
+        message = f"without {', '.join(found.silent)}, which do not answer" if found.silent else ""
+        for key, generation in written.generations.items():
+            if key in known.generations:
+                self._statuses.set(key, ConditionKind.REALIZED, True, "realized", message, observed=generation)
+
+    def _late(self, known: KnownNetworks, written: Written, found: Progress) -> None:
+        for key, generation in written.generations.items():
+            if key in known.generations and self._statuses.of(key).observed_generation != generation:
+                message = f"waits for {', '.join(found.waits_for)}"
+                self._statuses.set(key, ConditionKind.REALIZED, False, "waiting", message)
+
+    def _look_at_ports(self, known: KnownNetworks, port_hosts: dict[str, str], dead: frozenset[str]) -> None:
+        names = {name for name, host in port_hosts.items() if self._seen_hosts.get(name) != host}
+        names |= self._seen_hosts.keys() - port_hosts.keys()
+        turned = dead ^ self._seen_dead
+        names |= {name for name, host in port_hosts.items() if host in turned} if turned else set()
+        for name in names:
+            key = (NetworkKind.PORT, name)
+            if known.networks.find(Port, name) is None:
+                continue
+            host = port_hosts.get(name, "")
+            holds = bool(host) and host not in dead
+            reason = "bound" if holds else "host_silent" if host else "unbound"
+            self._statuses.set(key, ConditionKind.READY, holds, reason, host=host)
+        self._seen_hosts, self._seen_dead = port_hosts, dead
+
+
+def _is_gateway(told: dict[str, str]) -> bool:
+    return "enable-chassis-as-gw" in told.get("ovn-cms-options", "").split(",")

@@ -1,0 +1,239 @@
+"""The round that keeps OVN's northbound database equal to what the book of networks describes.
+
+Theory of operation. What changed in the book, what somebody wrote into our rows, and from time to time everything, is looked
+at: rows as they should be against rows as they are, and the difference is written, up to twenty VPCs in one transaction.
+Nothing that was done before is needed to know what to do next, so the process may end anywhere. A VPC that cannot be
+carried out is tried again after a pause that grows, and holds nobody up: a transaction that is refused is taken apart. What
+has been written is realized when northd and the hosts that live and that it concerns have it; their counts are
+in the southbound database, which is looked at when it changes. While nothing changes a count goes out every few seconds,
+by which dead hosts are known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+import structlog
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.net.differing import diff
+from calabash.net.rows import PLATFORM, Change
+from calabash.netd.backoff import Backoff
+from calabash.netd.judging import Judge
+from calabash.netd.known import KnownNetworks
+from calabash.netd.plan import planned
+from calabash.netd.source import NetworkNews
+from calabash.netd.statuses import Statuses
+from calabash.seams.ovn.northbound import Northbound
+from calabash.seams.ovn.southbound import Southbound
+from calabash.seams.ovn.wire import Credentials
+
+BATCH = 20  # VPCs in one transaction
+BEAT_S = 3.0
+FULL_S = 300.0
+TRANSACTION_S = 30.0
+_LOST = frozenset((Reason.UNREACHABLE, Reason.TIMEOUT))
+
+log = structlog.get_logger(__name__)
+
+
+class Reconciler:
+    """Carries a book of networks out. ``run`` is one thread's; the other methods are safe for threads.
+
+    Args:
+        northbound, southbound: OVSDB servers.
+        gateways: names of the gateway hosts; empty: those that say so of themselves.
+        full_s: how often everything is looked at.
+    """
+
+    def __init__(
+        self,
+        northbound: str,
+        southbound: str,
+        *,
+        credentials: Credentials | None = None,
+        gateways: tuple[str, ...] = (),
+        full_s: float = FULL_S,
+    ) -> None:
+        self._changed = threading.Condition()
+        self._news: list[NetworkNews] = []
+        self._touched: set[str] = set()
+        self._all = True
+        self._moved = False
+        self._stop = False
+        self._full_s = full_s
+        self._known = KnownNetworks()
+        self._backoff = Backoff()
+        self._urgent: dict[str, None] = {}
+        self._checks: dict[str, None] = {}
+        self._told_s = 0.0
+        self._full_due_s = 0.0
+        self.statuses = Statuses()
+        self.northbound = Northbound(
+            northbound, credentials=credentials, touched=self._on_touched, synchronized=self._on_synchronized
+        )
+        self.southbound = Southbound(southbound, credentials=credentials, changed=self._on_moved)
+        self._judge = Judge(self.northbound, self.southbound, self.statuses, gateways)
+
+    def close(self) -> None:
+        """End ``run``, and the connections."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+        self.northbound.close()
+        self.southbound.close()
+
+    def take(self, news: NetworkNews) -> None:
+        """What changed in the book."""
+        with self._changed:
+            self._news.append(news)
+            self._changed.notify_all()
+
+    @property
+    def revision(self) -> int:
+        """Of the book, that has been taken."""
+        return self._known.revision
+
+    def settled(self) -> bool:
+        """Whether nothing is left to do: all that is known of the book is written, and realized by whom it concerns."""
+        with self._changed:
+            waits = bool(self._news or self._touched or self._all or self._urgent or self._checks)
+            return not (waits or self._backoff.troubles or self._judge.pending)
+
+    def run(self) -> None:
+        """Until it is closed."""
+        while not self._stop:
+            try:
+                self._round()
+            except CalabashError as error:  # the database has gone: all is looked at when it is back
+                log.warning("networks wait for OVN", why=error.message)
+                with self._changed:
+                    self._all = True
+                    self._changed.wait(0.5)
+
+    def _round(self) -> None:
+        self._gather()
+        ready = self.northbound.session.has_lock and self.southbound.session.ready and self._known.revision >= 0
+        if ready:
+            if self._judge.look_at_gateways():
+                self._everything()
+            owners = self._batch()
+            if owners:
+                self._carry_out(owners)
+            self._beat()
+        if self.northbound.session.has_lock:
+            self._judge.look(self._known)
+        with self._changed:
+            idle = not (self._news or self._touched or self._all or self._moved or self._stop)
+            if idle and not (ready and (self._urgent or self._checks)):
+                self._changed.wait(self._pause_s())
+
+    def _gather(self) -> None:
+        with self._changed:
+            news, self._news = self._news, []
+            touched, self._touched = self._touched, set()
+            everything, self._all = self._all, False
+            self._moved = False
+        for one in news:
+            self._urgent.update(dict.fromkeys(sorted(self._known.take(one))))
+            self.statuses.forget(key for key in one.removed)
+            if one.whole:
+                self.statuses.forget(set(self.statuses.keys()) - self._known.generations.keys())
+        if everything or time.monotonic() >= self._full_due_s:
+            self._everything()
+        self._checks.update(dict.fromkeys(sorted(touched)))
+
+    def _everything(self) -> None:
+        if not self.northbound.session.ready or self._known.revision < 0:
+            self._full_due_s = 0.0
+            return
+        owners = {PLATFORM, *self.northbound.owners(), *self._known.vpcs()}
+        self._checks.update(dict.fromkeys(sorted(owners)))
+        self._full_due_s = time.monotonic() + self._full_s
+
+    def _batch(self) -> list[str]:
+        now_s = time.monotonic()
+        for vpc in self._backoff.due(now_s):
+            self._urgent.setdefault(vpc)
+        owners: list[str] = []
+        for queue in (self._urgent, self._checks):
+            while queue and len(owners) < BATCH:
+                owner = next(iter(queue))
+                del queue[owner]
+                if owner not in owners and (queue is self._urgent or not self._backoff.waits(owner, now_s)):
+                    owners.append(owner)
+        return owners
+
+    def _carry_out(self, owners: list[str]) -> None:
+        changes: dict[str, tuple[Change, ...]] = {}
+        for owner in owners:
+            try:
+                rows = planned(self._known.networks, owner, self._judge.hosts)
+                changes[owner] = diff(rows, self.northbound.actual(owner))
+            except Exception as error:  # of one network, which must not stop the others
+                self._failed(owner, error)
+        try:
+            self._write(changes)
+        except CalabashError as error:
+            if error.reason in _LOST:
+                self._checks.update(dict.fromkeys(changes))
+                raise
+            if len(changes) == 1:
+                self._failed(next(iter(changes)), error)
+                return
+            for owner in changes:  # one of them is refused, and not the others
+                self._carry_out([owner])
+
+    def _write(self, changes: dict[str, tuple[Change, ...]]) -> None:
+        fresh = {owner: found for owner, found in changes.items() if found}
+        count = self.northbound.counts()[0]
+        if fresh:
+            vpcs = [owner for owner in fresh if owner != PLATFORM]
+            count = self.northbound.apply(
+                [change for found in fresh.values() for change in found],
+                revisions=dict.fromkeys(vpcs, self._known.revision),
+                timeout_s=TRANSACTION_S,
+            )
+            self._told_s = time.monotonic()
+        for owner, found in changes.items():
+            self._backoff.well(owner)
+            self._judge.written(self._known, owner, count, changed=bool(found))
+
+    def _failed(self, owner: str, error: Exception) -> None:
+        if not isinstance(error, CalabashError):
+            log.exception("a network cannot be drawn up", vpc=owner)
+            error = CalabashError(f"its rows cannot be drawn up: {error!r}", reason=Reason.UNSUPPORTED)
+        trouble = self._backoff.failed(owner, error, time.monotonic())
+        log.warning("a network is not carried out", vpc=owner, why=error.message, tries=trouble.tries)
+        self._judge.failed(self._known, owner, error)
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._told_s >= BEAT_S:
+            with suppress(CalabashError):  # it is tried again, and what is wrong is said when it matters
+                self.northbound.beat(timeout_s=TRANSACTION_S)
+            self._told_s = time.monotonic()
+
+    def _pause_s(self) -> float:
+        now_s = time.monotonic()
+        due = [self._told_s + BEAT_S, self._full_due_s, self._backoff.next_s() or now_s + BEAT_S]
+        if self._judge.pending:
+            due.append(now_s + 1.0)  # a silent host is counted as dead at some time, without an event
+        return max(0.02, min(due) - now_s)
+
+    def _on_touched(self, owners: Iterable[str]) -> None:
+        with self._changed:
+            self._touched |= set(owners)
+            self._changed.notify_all()
+
+    def _on_synchronized(self) -> None:
+        with self._changed:
+            self._all = True
+            self._changed.notify_all()
+
+    def _on_moved(self) -> None:
+        with self._changed:
+            self._moved = True
+            self._changed.notify_all()
