@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import structlog
 
+from calabash.api.networks import NetworkReport
 from calabash.model.errors import CalabashError, Reason
 from calabash.net.differing import diff
 from calabash.net.rows import PLATFORM, Change
+from calabash.net.view import NetworkHosts
 from calabash.netd.backoff import Backoff
 from calabash.netd.judging import Judge
 from calabash.netd.known import KnownNetworks
@@ -47,6 +49,8 @@ class Reconciler:
         northbound, southbound: OVSDB servers.
         gateways: names of the gateway hosts; empty: those that say so of themselves.
         full_s: how often everything is looked at.
+
+    ``report`` is called with what is newly known of objects, in the thread of ``run``; it must not wait.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Reconciler:
         self._all = True
         self._moved = False
         self._stop = False
+        self._quiet = False
         self._full_s = full_s
         self._known = KnownNetworks()
         self._backoff = Backoff()
@@ -71,12 +76,13 @@ class Reconciler:
         self._checks: dict[str, None] = {}
         self._told_s = 0.0
         self._full_due_s = 0.0
-        self.statuses = Statuses()
+        self.report: Callable[[list[NetworkReport]], None] = lambda _: None
+        self._statuses = Statuses()
         self.northbound = Northbound(
             northbound, credentials=credentials, touched=self._on_touched, synchronized=self._on_synchronized
         )
         self.southbound = Southbound(southbound, credentials=credentials, changed=self._on_moved)
-        self._judge = Judge(self.northbound, self.southbound, self.statuses, gateways)
+        self._judge = Judge(self.northbound, self.southbound, self._statuses, gateways)
 
     def close(self) -> None:
         """End ``run``, and the connections."""
@@ -93,6 +99,11 @@ class Reconciler:
             self._changed.notify_all()
 
     @property
+    def hosts(self) -> NetworkHosts:
+        """The gateway hosts that rows are made for."""
+        return self._judge.hosts
+
+    @property
     def revision(self) -> int:
         """Of the book, that has been taken."""
         return self._known.revision
@@ -100,8 +111,7 @@ class Reconciler:
     def settled(self) -> bool:
         """Whether nothing is left to do: all that is known of the book is written, and realized by whom it concerns."""
         with self._changed:
-            waits = bool(self._news or self._touched or self._all or self._urgent or self._checks)
-            return not (waits or self._backoff.troubles or self._judge.pending)
+            return self._quiet and not (self._news or self._touched or self._all)
 
     def run(self) -> None:
         """Until it is closed."""
@@ -126,22 +136,28 @@ class Reconciler:
             self._beat()
         if self.northbound.session.has_lock:
             self._judge.look(self._known)
+        reports = self._statuses.taken()
+        if reports:
+            self.report(reports)
         with self._changed:
+            left = self._urgent or self._checks or self._backoff.troubles or self._judge.pending
+            self._quiet = ready and not left
             idle = not (self._news or self._touched or self._all or self._moved or self._stop)
             if idle and not (ready and (self._urgent or self._checks)):
                 self._changed.wait(self._pause_s())
 
     def _gather(self) -> None:
         with self._changed:
+            self._quiet = False
             news, self._news = self._news, []
             touched, self._touched = self._touched, set()
             everything, self._all = self._all, False
             self._moved = False
         for one in news:
             self._urgent.update(dict.fromkeys(sorted(self._known.take(one))))
-            self.statuses.forget(key for key in one.removed)
+            self._statuses.forget(key for key in one.removed)
             if one.whole:
-                self.statuses.forget(set(self.statuses.keys()) - self._known.generations.keys())
+                self._statuses.forget(set(self._statuses.keys()) - self._known.generations.keys())
         if everything or time.monotonic() >= self._full_due_s:
             self._everything()
         self._checks.update(dict.fromkeys(sorted(touched)))

@@ -70,7 +70,3 @@ class Statuses:
         """What is to be told now."""
         keys, self._new = list(self._new), {}
         return [NetworkReport(kind=key[0], name=key[1], status=self._known[key]) for key in keys]
-
-    def again(self, reports: Iterable[NetworkReport]) -> None:
-        """These could not be told."""
-        self._new.update(((r.kind, r.name), None) for r in reports if (r.kind, r.name) in self._known)

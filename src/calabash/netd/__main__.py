@@ -1,0 +1,7 @@
+"""``python -m calabash.netd``."""
+
+import sys
+
+from calabash.netd.main import main
+
+sys.exit(main())

@@ -1,0 +1,87 @@
+"""``network.toml`` in the pool's home: where OVN is. While it is there, the pool keeps a controller running.
+
+northbound = "unix:/run/calabash-net/cb/central/nb.sock"      # several servers of a cluster with commas
+southbound = "ssl:172.30.0.1:6642"
+ca = "/etc/calabash/ovn/ca.pem"                               # for ssl: who signed, and who the controller is
+certificate = "/etc/calabash/ovn/netd.pem"
+key = "/etc/calabash/ovn/netd.key"
+gateways = ["g1", "g2"]                                       # empty: the hosts that say so of themselves
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.seams.ovn.wire import Credentials, checked_remotes
+
+NETWORK_FILE = "network.toml"
+_BYTES_MAX = 1 << 16
+Remotes = Annotated[str, Meta(min_length=1, max_length=1000)]
+PathText = Annotated[str, Meta(max_length=1000)]
+
+
+class NetworkConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Where OVN is."""
+
+    northbound: Remotes
+    southbound: Remotes
+    ca: PathText = ""
+    certificate: PathText = ""
+    key: PathText = ""
+    gateways: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=64)] = []
+
+    def credentials(self) -> Credentials | None:
+        """Raises CalabashError where only some of the three files are named."""
+        named = (self.ca, self.certificate, self.key)
+        if not any(named):
+            return None
+        if not all(named):
+            raise CalabashError("of ca, certificate and key some are missing", hint="name all three, or none")
+        return Credentials(ca=Path(self.ca), certificate=Path(self.certificate), key=Path(self.key))
+
+
+def read_connection(home: Path) -> NetworkConnection | None:
+    """None where the pool has no networks. Raises BAD_FILE."""
+    path = home / NETWORK_FILE
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CalabashError(f"{path} cannot be read: {error}", reason=Reason.BAD_FILE) from error
+    try:
+        found = msgspec.toml.decode(content, type=NetworkConnection)
+        checked_remotes(found.northbound)
+        checked_remotes(found.southbound)
+        found.credentials()
+    except (msgspec.ValidationError, msgspec.DecodeError, CalabashError) as error:
+        said = error.message if isinstance(error, CalabashError) else str(error)
+        raise CalabashError(f"{path}: {said}", reason=Reason.BAD_FILE, hint="see docs: networks") from error
+    return found
+
+
+def write_connection(home: Path, connection: NetworkConnection) -> None:
+    """From now on the pool there keeps a controller running; a running one is told by this file."""
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in msgspec.to_builtins(connection).items() if value]
+    new = home / f"{NETWORK_FILE}.new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.writelines(lines)
+    new.rename(home / NETWORK_FILE)
+
+
+def remove_connection(home: Path) -> bool:
+    """The pool there ends its controller; what is in OVN stays as it is. Whether there was one."""
+    try:
+        (home / NETWORK_FILE).unlink()
+    except FileNotFoundError:
+        return False
+    return True
