@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.netd.carrying import Carrier
 from calabash.netd.reconciler import Reconciler
 from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
-from calabash.netd.source import FileSource, NetworkSource, PoolSource
+from calabash.netd.source import FileBook, NetworkSource, PoolBook
 from calabash.seams.host.files import lock_exclusive
 from calabash.seams.pool.client import PoolClient
 
@@ -58,7 +58,7 @@ def _run(home: Path, book: Path | None, *, supervised: bool) -> int:
         )
     held = _alone(home)
     try:
-        source: NetworkSource = FileSource(book) if book is not None else PoolSource(PoolClient(home))
+        source: NetworkSource = FileBook(book) if book is not None else PoolBook(PoolClient(home))
         _carry(connection, source, supervised=supervised)
     finally:
         os.close(held)
@@ -83,6 +83,7 @@ def _carry(connection: NetworkConnection, source: NetworkSource, *, supervised: 
         connection.southbound,
         credentials=connection.credentials(),
         gateways=tuple(connection.gateways),
+        protected=connection.ranges(),
     )
     carrier = Carrier(source, reconciler)
     reconciler.report = carrier.report

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from calabash.model.addresses import Network
 from calabash.net.book import Networks
-from calabash.net.desired import desired, desired_platform
+from calabash.net.desired import desired
+from calabash.net.desired_platform import desired_platform
 from calabash.net.rows import PLATFORM, Rows
 from calabash.net.view import NetworkHosts
 
 
-def planned(networks: Networks, owner: str, hosts: NetworkHosts) -> Rows:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What rows depend on besides the book.
+
+    Args:
+        protected: ranges of the platform's own networks, which no tenant reaches by an uplink.
+    """
+
+    hosts: NetworkHosts
+    protected: tuple[Network, ...] = ()
+
+
+def planned(networks: Networks, owner: str, around: Surroundings) -> Rows:
     """Raises CalabashError for what cannot be drawn up; none for a VPC that is no more."""
     if owner == PLATFORM:
-        return desired_platform()
-    return desired(networks, owner, hosts=hosts)
+        return desired_platform(networks, protected=around.protected)
+    return desired(networks, owner, hosts=around.hosts)

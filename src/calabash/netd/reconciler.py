@@ -11,22 +11,22 @@ by which dead hosts are known.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 
 from calabash.api.networks import NetworkReport
+from calabash.model.addresses import Network
 from calabash.model.errors import CalabashError, Reason
 from calabash.net.differing import diff
 from calabash.net.rows import PLATFORM, Change
-from calabash.net.view import NetworkHosts
 from calabash.netd.backoff import Backoff
+from calabash.netd.inbox import Inbox
 from calabash.netd.judging import Judge
 from calabash.netd.known import KnownNetworks
-from calabash.netd.plan import planned
+from calabash.netd.plan import Surroundings, planned
 from calabash.netd.source import NetworkNews
 from calabash.netd.statuses import Statuses
 from calabash.seams.ovn.northbound import Northbound
@@ -35,6 +35,8 @@ from calabash.seams.ovn.wire import Credentials
 
 BATCH = 20  # VPCs in one transaction
 BEAT_S = 3.0
+AGAIN_S = 0.2
+LOOK_S = 1.0  # that a host is silent is seen without an event
 FULL_S = 300.0
 TRANSACTION_S = 30.0
 _LOST = frozenset((Reason.UNREACHABLE, Reason.TIMEOUT))
@@ -48,6 +50,7 @@ class Reconciler:
     Args:
         northbound, southbound: OVSDB servers.
         gateways: names of the gateway hosts; empty: those that say so of themselves.
+        protected: as for ``Surroundings``.
         full_s: how often everything is looked at.
 
     ``report`` is called with what is newly known of objects, in the thread of ``run``; it must not wait.
@@ -60,16 +63,11 @@ class Reconciler:
         *,
         credentials: Credentials | None = None,
         gateways: tuple[str, ...] = (),
+        protected: tuple[Network, ...] = (),
         full_s: float = FULL_S,
     ) -> None:
-        self._changed = threading.Condition()
-        self._news: list[NetworkNews] = []
-        self._touched: set[str] = set()
-        self._all = True
-        self._moved = False
-        self._stop = False
-        self._quiet = False
-        self._full_s = full_s
+        self._inbox = Inbox()
+        self._full_s, self._protected = full_s, protected
         self._known = KnownNetworks()
         self._backoff = Backoff()
         self._urgent: dict[str, None] = {}
@@ -79,29 +77,25 @@ class Reconciler:
         self.report: Callable[[list[NetworkReport]], None] = lambda _: None
         self._statuses = Statuses()
         self.northbound = Northbound(
-            northbound, credentials=credentials, touched=self._on_touched, synchronized=self._on_synchronized
+            northbound, credentials=credentials, touched=self._inbox.touched, synchronized=self._inbox.everything
         )
-        self.southbound = Southbound(southbound, credentials=credentials, changed=self._on_moved)
+        self.southbound = Southbound(southbound, credentials=credentials, changed=self._inbox.moved)
         self._judge = Judge(self.northbound, self.southbound, self._statuses, gateways)
 
     def close(self) -> None:
         """End ``run``, and the connections."""
-        with self._changed:
-            self._stop = True
-            self._changed.notify_all()
+        self._inbox.stop()
         self.northbound.close()
         self.southbound.close()
 
     def take(self, news: NetworkNews) -> None:
         """What changed in the book."""
-        with self._changed:
-            self._news.append(news)
-            self._changed.notify_all()
+        self._inbox.news(news)
 
     @property
-    def hosts(self) -> NetworkHosts:
-        """The gateway hosts that rows are made for."""
-        return self._judge.hosts
+    def around(self) -> Surroundings:
+        """What rows are made for besides the book."""
+        return Surroundings(hosts=self._judge.hosts, protected=self._protected)
 
     @property
     def revision(self) -> int:
@@ -110,19 +104,17 @@ class Reconciler:
 
     def settled(self) -> bool:
         """Whether nothing is left to do: all that is known of the book is written, and realized by whom it concerns."""
-        with self._changed:
-            return self._quiet and not (self._news or self._touched or self._all)
+        return self._inbox.quiet
 
     def run(self) -> None:
         """Until it is closed."""
-        while not self._stop:
+        while not self._inbox.stopped:
             try:
                 self._round()
             except CalabashError as error:  # the database has gone: all is looked at when it is back
                 log.warning("networks wait for OVN", why=error.message)
-                with self._changed:
-                    self._all = True
-                    self._changed.wait(0.5)
+                self._inbox.everything()
+                time.sleep(AGAIN_S)
 
     def _round(self) -> None:
         self._gather()
@@ -139,28 +131,20 @@ class Reconciler:
         reports = self._statuses.taken()
         if reports:
             self.report(reports)
-        with self._changed:
-            left = self._urgent or self._checks or self._backoff.troubles or self._judge.pending
-            self._quiet = ready and not left
-            idle = not (self._news or self._touched or self._all or self._moved or self._stop)
-            if idle and not (ready and (self._urgent or self._checks)):
-                self._changed.wait(self._pause_s())
+        if not (ready and (self._urgent or self._checks)):
+            left = self._backoff.troubles or self._judge.pending
+            self._inbox.wait(self._pause_s(), quiet=ready and not left)
 
     def _gather(self) -> None:
-        with self._changed:
-            self._quiet = False
-            news, self._news = self._news, []
-            touched, self._touched = self._touched, set()
-            everything, self._all = self._all, False
-            self._moved = False
-        for one in news:
+        mail = self._inbox.taken()
+        for one in mail.news:
             self._urgent.update(dict.fromkeys(sorted(self._known.take(one))))
             self._statuses.forget(key for key in one.removed)
             if one.whole:
                 self._statuses.forget(set(self._statuses.keys()) - self._known.generations.keys())
-        if everything or time.monotonic() >= self._full_due_s:
+        if mail.everything or time.monotonic() >= self._full_due_s:
             self._everything()
-        self._checks.update(dict.fromkeys(sorted(touched)))
+        self._checks.update(dict.fromkeys(sorted(mail.touched)))
 
     def _everything(self) -> None:
         if not self.northbound.session.ready or self._known.revision < 0:
@@ -187,7 +171,7 @@ class Reconciler:
         changes: dict[str, tuple[Change, ...]] = {}
         for owner in owners:
             try:
-                rows = planned(self._known.networks, owner, self._judge.hosts)
+                rows = planned(self._known.networks, owner, self.around)
                 changes[owner] = diff(rows, self.northbound.actual(owner))
             except Exception as error:  # of one network, which must not stop the others
                 self._failed(owner, error)
@@ -234,22 +218,5 @@ class Reconciler:
 
     def _pause_s(self) -> float:
         now_s = time.monotonic()
-        due = [self._told_s + BEAT_S, self._full_due_s, self._backoff.next_s() or now_s + BEAT_S]
-        if self._judge.pending:
-            due.append(now_s + 1.0)  # a silent host is counted as dead at some time, without an event
+        due = (self._told_s + BEAT_S, self._full_due_s, self._backoff.next_s() or now_s + LOOK_S, now_s + LOOK_S)
         return max(0.02, min(due) - now_s)
-
-    def _on_touched(self, owners: Iterable[str]) -> None:
-        with self._changed:
-            self._touched |= set(owners)
-            self._changed.notify_all()
-
-    def _on_synchronized(self) -> None:
-        with self._changed:
-            self._all = True
-            self._changed.notify_all()
-
-    def _on_moved(self) -> None:
-        with self._changed:
-            self._moved = True
-            self._changed.notify_all()

@@ -18,10 +18,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from calabash.model.addresses import Network, parse_network
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.ovn.wire import Credentials, checked_remotes
 
 NETWORK_FILE = "network.toml"
+METADATA = "169.254.169.254/32"
 _BYTES_MAX = 1 << 16
 Remotes = Annotated[str, Meta(min_length=1, max_length=1000)]
 PathText = Annotated[str, Meta(max_length=1000)]
@@ -36,6 +38,11 @@ class NetworkConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     certificate: PathText = ""
     key: PathText = ""
     gateways: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=64)] = []
+    protected: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] = []
+
+    def ranges(self) -> tuple[Network, ...]:
+        """``protected``, and where clouds tell machines what they are. Raises CalabashError."""
+        return tuple(parse_network(text, "protected") for text in (*self.protected, METADATA))
 
     def credentials(self) -> Credentials | None:
         """Raises CalabashError where only some of the three files are named."""
@@ -62,6 +69,7 @@ def read_connection(home: Path) -> NetworkConnection | None:
         checked_remotes(found.northbound)
         checked_remotes(found.southbound)
         found.credentials()
+        found.ranges()
     except (msgspec.ValidationError, msgspec.DecodeError, CalabashError) as error:
         said = error.message if isinstance(error, CalabashError) else str(error)
         raise CalabashError(f"{path}: {said}", reason=Reason.BAD_FILE, hint="see docs: networks") from error

@@ -43,7 +43,7 @@ class NetworkSource(Protocol):
         """Tell what is known of objects. Raises CalabashError."""
 
 
-class PoolSource:
+class PoolBook:
     """The book of a pool, by its API."""
 
     def __init__(self, pool: ApiClient) -> None:
@@ -60,7 +60,7 @@ class PoolSource:
             self._pool.put("/v1/networks/status", msgspec.to_builtins(told))
 
 
-class FileSource:
+class FileBook:
     """A book in a file, in the shape of the pool's snapshot; for trying things without a pool. What is reported is kept."""
 
     def __init__(self, path: Path) -> None:

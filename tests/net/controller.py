@@ -1,0 +1,114 @@
+"""A controller in the test's own process, and books of networks to carry out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.daemons.world import until
+
+from calabash.api.networks import NetworkReport, NetworkSnapshot, SnapshotObject
+from calabash.model.addresses import parse_network
+from calabash.model.network import NetworkKind, NetworkObject, Port, Subnet, Vpc, kind_of
+from calabash.model.network_status import ConditionKind
+from calabash.net.book import Networks
+from calabash.net.differing import diff
+from calabash.net.rows import PLATFORM, Change
+from calabash.net.specs import encode
+from calabash.netd.plan import planned
+from calabash.netd.reconciler import Reconciler
+from calabash.netd.source import Key, NetworkNews
+
+
+def vpc_with_ports(networks: Networks, name: str, ports: int = 2) -> Networks:
+    """A VPC 10.0.0.0/16 with subnet ``a``, DHCP and DNS, and ports ``p0``, ``p1``..."""
+    items: list[NetworkObject] = [
+        Vpc(name=name, cidrs=(parse_network("10.0.0.0/16"),)),
+        Subnet(name=f"{name}/a", cidrs=(parse_network("10.0.1.0/24"),), dhcp=True, dns=True),
+        *(Port(name=f"{name}/a/p{number}") for number in range(ports)),
+    ]
+    for item in items:
+        networks, _ = networks.put(item)
+    return networks
+
+
+def news_of(networks: Networks, generation: int = 1) -> NetworkNews:
+    """The whole book."""
+    return NetworkNews(revision=networks.revision, whole=True, items=[(item, generation) for item in networks.items()])
+
+
+def write_book(path: Path, networks: Networks) -> None:
+    """As a file that the controller reads."""
+    import msgspec
+
+    snapshot = NetworkSnapshot(
+        revision=networks.revision,
+        whole=True,
+        objects=[SnapshotObject(kind=kind_of(i), name=i.name, generation=1, spec=encode(i)) for i in networks.items()],
+        removed=[],
+    )
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(msgspec.to_builtins(snapshot)))
+    new.rename(path)
+
+
+class Controller:
+    """A reconciler with its thread. ``reports``: the last of each object."""
+
+    def __init__(self, northbound: str, southbound: str, **settings: Any) -> None:
+        self.reconciler = Reconciler(northbound, southbound, **settings)
+        self.reports: dict[Key, NetworkReport] = {}
+        self.reconciler.report = self._take
+        self._thread = threading.Thread(target=self.reconciler.run, daemon=True)
+        self._thread.start()
+
+    def _take(self, reports: Iterable[NetworkReport]) -> None:
+        self.reports.update(((report.kind, report.name), report) for report in reports)
+
+    def take(self, networks: Networks, generation: int = 1) -> None:
+        self.reconciler.take(news_of(networks, generation))
+
+    def carried(self, networks: Networks, generation: int = 1) -> None:
+        """Take the book, and return when it is realized."""
+        self.take(networks, generation)
+        self.settled(networks)
+
+    def settled(self, networks: Networks) -> None:
+        assert self._thread.is_alive()
+        until(
+            lambda: self.reconciler.revision == networks.revision and self.reconciler.settled(),
+            what=f"a settled controller: {self.reports}",
+        )
+
+    def condition(self, kind: NetworkKind, name: str, condition: ConditionKind) -> tuple[bool | None, str, str]:
+        report = self.reports.get((kind, name))
+        for found in report.status.conditions if report is not None else ():
+            if found.kind is condition:
+                return found.holds, found.reason, found.message
+        return None, "", ""
+
+    def differences(self, networks: Networks) -> list[Change]:
+        """Between OVN and what should be: also rows of VPCs that are no more."""
+        northbound = self.reconciler.northbound
+        owners = {PLATFORM, *northbound.owners(), *(vpc.name for vpc in networks.all(Vpc))}
+        return [
+            change
+            for owner in sorted(owners)
+            for change in diff(planned(networks, owner, self.reconciler.around), northbound.actual(owner))
+        ]
+
+    def close(self) -> None:
+        self.reconciler.close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

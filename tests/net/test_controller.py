@@ -1,0 +1,223 @@
+"""The network controller against a whole control plane of OVN that moves no packets; no root is needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.daemons.world import until
+from tests.net import needs
+from tests.net.controller import Controller, vpc_with_ports
+
+from calabash.model.network import NetworkKind, Port, Vpc
+from calabash.model.network_status import ConditionKind
+from calabash.net.book import Networks
+from calabash.net.rows import PLATFORM, Ref, Rows
+from calabash.netd import reconciler as reconciling
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import register
+from calabash.netd.plan import Surroundings, planned
+from calabash.seams.ovn.northbound import GLOBAL
+
+PORT, VPC = NetworkKind.PORT, NetworkKind.VPC
+REALIZED, READY, VALID = ConditionKind.REALIZED, ConditionKind.READY, ConditionKind.VALID
+
+
+@pytest.fixture
+def plane(lab_prefix: str) -> Iterator[Lab]:
+    """Databases, northd, one host and one gateway host without a datapath. About half a second."""
+    needs.need(packets=False)
+    prefix = f"d{lab_prefix[1:]}"
+    with Lab(prefix=prefix, directory=register() / prefix, hosts=("h1",), gateways=("g1",), dummy=True) as made:
+        yield made
+
+
+@pytest.fixture
+def controller(plane: Lab) -> Iterator[Controller]:
+    with Controller(plane.northbound, plane.southbound) as made:
+        yield made
+
+
+def test_a_book_is_carried_out_and_every_object_is_told_so(controller: Controller, plane: Lab) -> None:
+    networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
+    controller.carried(networks, generation=3)
+    assert controller.differences(networks) == []
+    assert controller.reconciler.northbound.revision("red") == networks.revision
+    until(lambda: len(controller.reports) == len(list(networks.items())))
+    assert controller.condition(VPC, "red", VALID) == (True, "accepted", "")
+    assert controller.condition(PORT, "blue/a/p1", REALIZED) == (True, "realized", "")
+    assert {report.status.observed_generation for report in controller.reports.values()} == {3}
+
+
+def test_a_port_is_ready_when_a_host_has_it_and_says_which(controller: Controller, plane: Lab) -> None:
+    networks = vpc_with_ports(Networks(), "red")
+    controller.carried(networks)
+    host = plane.host("h1")
+    host.vsctl("add-port", "br-int", "v0", "--", "set", "interface", "v0", "external_ids:iface-id=red/a/p0")
+    until(lambda: controller.condition(PORT, "red/a/p0", READY)[0] is True)
+    assert controller.reports[PORT, "red/a/p0"].status.host == "h1"
+    assert controller.condition(PORT, "red/a/p0", READY)[1] == "bound"
+    host.vsctl("del-port", "br-int", "v0")
+    until(lambda: controller.condition(PORT, "red/a/p0", READY)[:2] == (False, "unbound"))
+
+
+def edit(controller: Controller, plane: Lab, *words: str) -> None:
+    """As an administrator does by hand; returns when the controller has seen it."""
+    northbound = controller.reconciler.northbound
+    mark = str(time.monotonic_ns())
+    plane.central.nbctl(*words, "--", "set", "NB_Global", ".", f"options:mark={mark}")
+    until(lambda: mark in str(northbound.actual(PLATFORM)[GLOBAL]))
+
+
+def test_rows_that_are_edited_or_deleted_by_hand_are_repaired_at_once(controller: Controller, plane: Lab) -> None:
+    networks = vpc_with_ports(Networks(), "red")
+    controller.carried(networks)
+    for words in (
+        ("lsp-set-addresses", "red/a/p0", "unknown"),
+        ("lsp-del", "red/a/p1"),
+        ("ls-del", "cb-red/a"),
+        ("lr-del", "cb-red"),
+        ("set", "Logical_Router", "cb-red", "options:dynamic_neigh_routers=false"),
+        ("pg-del", "cb.red.drop"),
+        ("lsp-add", "cb-red/a", "red/a/theirs"),
+        ("clear", "Logical_Switch", "cb-red/a", "external_ids"),
+        ("--all", "destroy", "DHCP_Options", "--", "--all", "destroy", "DNS"),
+    ):
+        edit(controller, plane, *words)
+        until(lambda: controller.differences(networks) == [], what=f"repaired after {words}")
+
+
+def test_rows_of_others_stay_whatever_is_done(controller: Controller, plane: Lab) -> None:
+    plane.central.nbctl("ls-add", "theirs", "--", "lsp-add", "theirs", "their-port", "--", "lr-add", "their-router")
+    networks = vpc_with_ports(Networks(), "red")
+    controller.carried(networks)
+    networks = networks.remove(VPC, "red", cascade=True)
+    controller.carried(networks)
+    assert controller.differences(networks) == []
+    assert "their-port" in plane.central.nbctl("lsp-list", "theirs")
+    assert "their-router" in plane.central.nbctl("lr-list")
+    assert "red" not in plane.central.nbctl("show")
+
+
+def test_what_was_left_of_a_vpc_that_is_no_more_goes_when_a_controller_starts(plane: Lab) -> None:
+    networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
+    with Controller(plane.northbound, plane.southbound) as first:
+        first.carried(networks)
+    after = networks.remove(VPC, "red", cascade=True)
+    with Controller(plane.northbound, plane.southbound) as second:
+        second.carried(after)
+        assert second.differences(after) == []
+        assert "red" not in second.reconciler.northbound.owners()
+
+
+def test_a_wiped_database_is_filled_again(controller: Controller, plane: Lab) -> None:
+    networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
+    controller.carried(networks)
+    plane.central.kill("nb")
+    (plane.central.directory / "nb.db").unlink()
+    plane.central.up()
+    until(lambda: controller.reconciler.northbound.session.ready and controller.differences(networks) == [])
+    controller.settled(networks)
+
+
+def test_a_database_of_an_old_backup_is_brought_up_to_date(controller: Controller, plane: Lab) -> None:
+    old = vpc_with_ports(vpc_with_ports(Networks(), "red"), "gone")
+    controller.carried(old)
+    file = plane.central.directory / "nb.db"
+    backup = file.read_bytes()
+    networks = vpc_with_ports(old.remove(VPC, "gone", cascade=True), "blue", ports=3)
+    networks = networks.remove(PORT, "red/a/p0")
+    controller.carried(networks)
+    plane.central.kill("nb")
+    file.write_bytes(backup)
+    plane.central.start("nb")
+    until(lambda: controller.reconciler.northbound.session.ready and controller.differences(networks) == [])
+    controller.settled(networks)
+    assert controller.reconciler.northbound.owners() - {"-"} == {"red", "blue"}
+
+
+def test_of_two_controllers_one_writes_and_the_other_takes_over(plane: Lab) -> None:
+    networks = vpc_with_ports(Networks(), "red")
+    first = Controller(plane.northbound, plane.southbound)
+    try:
+        first.carried(networks)
+        with Controller(plane.northbound, plane.southbound) as second:
+            second.take(networks)
+            edit(first, plane, "lsp-del", "red/a/p0")
+            until(lambda: first.differences(networks) == [])
+            assert second.reports == {}
+            later = vpc_with_ports(networks, "blue")
+            second.take(later)
+            first.close()
+            second.settled(later)
+            assert second.differences(later) == []
+            assert second.condition(VPC, "blue", REALIZED)[0] is True
+    finally:
+        first.close()
+
+
+def test_one_broken_vpc_does_not_stop_the_others_and_says_why(controller: Controller, plane: Lab) -> None:
+    plane.central.nbctl("ls-add", "theirs", "--", "lsp-add", "theirs", "red/a/p0")  # a name that we would need
+    networks = vpc_with_ports(Networks(), "red")
+    for name in ("blue", "green", "white"):
+        networks = vpc_with_ports(networks, name)
+    controller.take(networks)
+    until(lambda: controller.condition(VPC, "white", REALIZED)[0] is True)
+    holds, reason, message = controller.condition(VPC, "red", VALID)
+    assert (holds, reason) == (False, "conflict")
+    assert "red/a/p0" in message
+    assert controller.reconciler.northbound.owners() - {"-"} == {"blue", "green", "white"}
+    plane.central.nbctl("ls-del", "theirs")
+    controller.settled(networks)  # it was tried again
+    assert controller.condition(VPC, "red", VALID)[0] is True
+
+
+def test_a_vpc_that_cannot_be_drawn_up_does_not_stop_the_others(
+    controller: Controller, plane: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = planned
+
+    def broken(networks: Networks, owner: str, around: Surroundings) -> Rows:
+        if owner == "red":
+            raise ZeroDivisionError("of a mistake of ours")
+        return whole(networks, owner, around)
+
+    monkeypatch.setattr(reconciling, "planned", broken)
+    networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
+    controller.take(networks)
+    until(lambda: controller.condition(VPC, "blue", REALIZED)[0] is True)
+    until(lambda: controller.condition(VPC, "red", VALID)[:2] == (False, "unsupported"))
+    monkeypatch.setattr(reconciling, "planned", whole)
+    controller.settled(networks)
+
+
+def test_a_dead_host_holds_nobody_up_and_its_ports_are_told(controller: Controller, plane: Lab) -> None:
+    networks = vpc_with_ports(Networks(), "red")
+    controller.carried(networks)
+    host = plane.host("h1")
+    host.vsctl("add-port", "br-int", "v0", "--", "set", "interface", "v0", "external_ids:iface-id=red/a/p0")
+    until(lambda: controller.condition(PORT, "red/a/p0", READY)[0] is True)
+    host.kill("ovn-controller")
+    until(lambda: controller.condition(PORT, "red/a/p0", READY)[:2] == (False, "host_silent"))
+    networks = networks.put(Port(name="red/a/p9"))[0]
+    controller.carried(networks, generation=2)
+    assert controller.condition(PORT, "red/a/p9", REALIZED) == (True, "realized", "without h1, which do not answer")
+    host.start("ovn-controller")
+    until(lambda: controller.condition(PORT, "red/a/p0", READY)[0] is True)
+
+
+def test_changes_that_come_one_by_one_are_carried_out(controller: Controller, plane: Lab) -> None:
+    networks = vpc_with_ports(Networks(), "red")
+    controller.carried(networks)
+    for number in range(5):
+        networks = networks.put(Port(name=f"red/a/q{number}"))[0]
+        controller.carried(networks)
+    assert controller.differences(networks) == []
+    vpc = networks.find(Vpc, "red")
+    assert vpc is not None
+    networks = networks.put(replace(vpc, mtu_bytes=1300))[0]
+    controller.carried(networks)
+    assert controller.differences(networks) == []
+    assert Ref("Logical_Switch_Port", "red/a/q4") in controller.reconciler.northbound.actual("red")
