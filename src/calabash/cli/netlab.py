@@ -1,7 +1,8 @@
-"""``calabash net up|down|status``: a whole network of OVN in namespaces of this machine, for one machine and for trying."""
+"""``calabash net up|down|status|ctl``: a whole network of OVN in namespaces of this machine, for one machine and for trying."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -9,13 +10,21 @@ import click
 from calabash.cli import output
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason
+from calabash.netd.lab.central import rundirs
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.programs import text
 from calabash.netd.lab.record import HOSTS_MAX, register, registered
 
 PREFIX = "cb"
 _HOSTS, _GATEWAYS = 2, 2
-_prefix = click.option("--prefix", default=PREFIX, show_default=True, help="What names of its namespaces begin with.")
+_prefix = click.option(
+    "--prefix",
+    default=PREFIX,
+    envvar="CALABASH_NET_PREFIX",
+    show_default=True,
+    show_envvar=True,
+    help="What names of its namespaces begin with.",
+)
 
 DAEMONS = (
     Column(title="PREFIX", text=lambda r: r["prefix"]),
@@ -69,10 +78,12 @@ def down(prefix: str) -> None:
 
 
 @click.command()
+@click.option("--prefix", envvar="CALABASH_NET_PREFIX", show_envvar=True, help="Only the network of that prefix.")
 @output.option
-def status(fmt: str) -> None:
+def status(prefix: str | None, fmt: str) -> None:
     """Show the networks of namespaces on this machine, and which of their daemons run."""
-    labs = [lab for lab in map(Lab.of_prefix, registered()) if lab is not None]
+    wanted = [name for name in registered() if prefix in (None, name)]
+    labs = [lab for lab in map(Lab.of_prefix, wanted) if lab is not None]
     if fmt in ("json", "yaml"):
         click.echo(output.document("NetworkLabList", [_described(lab) for lab in labs], fmt))
     elif not labs:
@@ -90,6 +101,36 @@ def status(fmt: str) -> None:
             raise CalabashError(
                 "daemons do not run", reason=Reason.API_DOWN, hint="`calabash net up` starts them again"
             )
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_prefix
+@click.option("--on", "host", default="", help="The host that ovs-vsctl, ovs-ofctl and ovs-appctl are about: h1.")
+@click.argument("program")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def ctl(prefix: str, host: str, program: str, words: tuple[str, ...]) -> None:
+    """Run a program of OVN or Open vSwitch on the network: ovn-nbctl show, ovn-sbctl show, --on h1 ovs-vsctl show."""
+    lab = Lab.of_prefix(prefix)
+    if lab is None:
+        raise CalabashError(
+            f"no network {prefix[:40]} is up", reason=Reason.NOT_FOUND, hint="`calabash net up` brings one up"
+        )
+    if not program.startswith(("ovn-", "ovs-")):
+        raise CalabashError(
+            f"{program[:40]!r} is no program of OVN or Open vSwitch", hint="ovn-nbctl, ovn-sbctl, ovs-vsctl"
+        )
+    if program.startswith("ovs-") and not host:
+        raise CalabashError(
+            f"{program} is about one host", hint=f"calabash net ctl --on {next(iter(lab.hosts))} {program}"
+        )
+    command = lab.programs.command(program)
+    directory = lab.host(host).directory if host else lab.central.directory
+    sockets = {"ovn-nbctl": lab.northbound, "ovn-sbctl": lab.southbound, "ovn-trace": lab.southbound}
+    if program == "ovs-vsctl":
+        sockets[program] = lab.host(host).ovs_socket
+    database = [f"--db={sockets[program]}"] if program in sockets else []
+    line = [*command, *database, *words]
+    os.execve(line[0], line, {**os.environ, **rundirs(directory)})  # noqa: S606 - it takes this process over
 
 
 def _described(lab: Lab) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""The page about a network on one machine, followed as it stands there, under a prefix of the test's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.daemons.test_docs import script
+from tests.net import needs
+
+from calabash.cli.main import main
+from calabash.netd.lab import namespaces
+from calabash.netd.lab.lab import Lab
+
+PAGE = "docs/how-to/tenant-networks-lab.md"
+
+
+@pytest.fixture
+def prefix(lab_prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    needs.need()
+    own = "p" + lab_prefix[1:]
+    monkeypatch.setenv("CALABASH_NET_PREFIX", own)
+    yield own
+    left = Lab.of_prefix(own)
+    if left is not None:
+        left.down()
+
+
+def calabash(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def test_every_command_of_the_page_does_what_the_page_says(prefix: str) -> None:
+    lines = script(PAGE).replace("cb-", f"{prefix}-")
+    assert lines.count("calabash net ") >= 5
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ueEc", lines],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "203.0.113.10" in done.stdout
+    assert "Bridge br-int" in done.stdout
+    assert namespaces.named(f"{prefix}-") == []
+
+
+def test_status_names_what_does_not_run_and_fails(prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 0
+    capsys.readouterr()
+    assert calabash("net", "status", "-o", "json") == 0
+    told = {item["prefix"]: item for item in json.loads(capsys.readouterr().out)["items"]}[prefix]
+    assert {row["daemon"] for row in told["daemons"]} >= {"nb", "sb", "northd", "ovn-controller"}
+    lab = Lab.of_prefix(prefix)
+    assert lab is not None
+    lab.host("h1").kill("ovn-controller")
+    assert calabash("net", "status") == 1
+    assert "does not run" in capsys.readouterr().out
+    assert calabash("net", "up") == 0
+    assert all(lab.daemons().values())
+    assert calabash("net", "down") == 0
+    assert calabash("net", "down") == 0
+    assert f"no network {prefix} is up" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("up", "--prefix", "Not-A-Name"), 2, "no name"),
+        (("up", "--hosts", "1000"), 2, "--hosts"),
+        (("ctl", "ovn-nbctl", "show"), 3, "net up"),
+        (("down", "--prefix", "../x"), 2, "no name"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    prefix: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, said: str
+) -> None:
+    assert calabash("net", *words) == code
+    assert said in capsys.readouterr().err
+    assert namespaces.named(f"{prefix}-") == []
