@@ -43,6 +43,7 @@ from calabash.model.network_services import (
     TransportProtocol,
 )
 from calabash.net.book import Networks
+from calabash.net.objects import SHARED
 
 VPC_RANGES = ("10.0.0.0/16", "10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "172.16.0.0/20")
 TCP, UDP, ICMP = TransportProtocol.TCP, TransportProtocol.UDP, TransportProtocol.ICMP
@@ -99,7 +100,9 @@ class RandomNetworks:
         if networks.vpcs and self._random.random() < self._removing:
             return self._removal(networks)
         (maker,) = self._random.choices(tuple(self._makers), tuple(self._makers.values()))
-        return RandomChange(put=maker(networks, self._random.choice(self._vpcs)))
+        known = [vpc for vpc in networks.vpcs if vpc != SHARED]
+        vpcs = known if known and maker != self._vpc and self._maybe(0.9) else self._vpcs
+        return RandomChange(put=maker(networks, self._random.choice(vpcs)))
 
     def made(self, networks: Networks, changes: int) -> Networks:
         """The book after so many changes, of which those that are refused change nothing."""

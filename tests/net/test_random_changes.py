@@ -1,0 +1,22 @@
+"""Random changes and a controller that dies in between: a few hundred here, or as many as CALABASH_NET_CHANGES says."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from tests.net import needs
+from tests.net.random_changes import Endurance
+
+CHANGES = int(os.environ.get("CALABASH_NET_CHANGES", "300"))
+CHANGES_PER_CRASH = 50
+
+
+def test_after_random_changes_and_crashes_in_between_ovn_is_what_the_book_says_and_was_never_half_done() -> None:
+    needs.need(packets=False)
+    with tempfile.TemporaryDirectory(prefix="cbr") as directory:  # sockets have short paths
+        endured = Endurance(Path(directory), seed=11).run(changes=CHANGES, crashes=CHANGES // CHANGES_PER_CRASH)
+    assert endured.taken + endured.refused == CHANGES
+    assert endured.taken > CHANGES // 4
+    assert endured.interrupted > 0  # else no crash came while there was something to do
