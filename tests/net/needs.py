@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.netd.lab import programs
+from calabash.netd.lab import packages, programs
 
 
 @functools.cache
@@ -27,6 +27,17 @@ def absent(*, packets: bool = True) -> str:
     if programs.find() is None:
         return "OVN is not here: tools/bootstrap --tests fetches it"
     return ""
+
+
+def need_appliances() -> None:
+    """As ``need``, of HAProxy and the other programs that appliances run."""
+    need()
+    if packages.fetched(packages.APPLIANCES):
+        return
+    reason = "HAProxy and keepalived are not here: tools/bootstrap --tests fetches them"
+    if os.environ.get("CALABASH_NET") == "required":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def need(*, packets: bool = True) -> None:

@@ -16,9 +16,15 @@ T = TypeVar("T", bound=NetworkObject)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkHosts:
-    """Names of the hosts (``system-id``) through which networks reach the outside, whether they live or not."""
+    """Names of the hosts (``system-id``) through which networks reach the outside, whether they live or not.
+
+    Args:
+        resting: those of them that come last: a host that was lost and returned, so that taking traffic back, which interrupts
+            it a second time, waits for a quiet hour.
+    """
 
     gateways: tuple[str, ...] = ()
+    resting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,7 @@ class View:
         if not hosts and self.hosts.gateways:
             first = number % len(self.hosts.gateways)
             hosts = self.hosts.gateways[first:] + self.hosts.gateways[:first]
-        for place, host in enumerate(hosts):
+        for place, host in enumerate(sorted(hosts, key=lambda host: host in self.hosts.resting)):
             yield host, PRIORITY_MAX - place
 
 

@@ -15,7 +15,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway
 from calabash.model.network_services import CheckKind, HealthCheck, Layer, LoadBalancer
 from calabash.net.appliances import haproxy, keepalived, nft
-from calabash.net.appliances.naming import forwards, is_pair, of_platform, outside_mac, pair_ports
+from calabash.net.appliances.naming import is_pair, outside_mac, pair_ports
 from calabash.net.appliances.plans import placed, replicas, replicas_of, spread
 from calabash.net.appliances.rendering import rendered
 from calabash.net.appliances.values import BalancerReplica, NfvReplica, Translation
@@ -46,14 +46,6 @@ def test_the_two_of_a_pair_name_each_other_and_share_the_virtual_address() -> No
     assert (one.own, one.peer) == (other.peer, other.own)
     assert one.virtual == other.virtual
     assert one.own != one.virtual != other.own
-
-
-def test_a_port_of_the_platform_is_known_by_its_label() -> None:
-    assert of_platform("red/a/x-nfv-out-1")
-    assert forwards("red/a/x-nfv-out-1")
-    assert of_platform("red/a/x-lb-web-1")
-    assert not forwards("red/a/x-lb-web-1")
-    assert not of_platform("x-red/x-a/web")
 
 
 def test_outside_macs_of_replicas_and_vpcs_differ() -> None:

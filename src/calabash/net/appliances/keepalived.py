@@ -22,12 +22,12 @@ def of_gateway(replica: NfvReplica) -> str:
     outside = [own, *(f"{address}/32" for address in replica.addresses if address != replica.address)]
     moved = [f"{address} dev {OUTSIDE}" for address in outside]
     routes = [f"0.0.0.0/0 via {replica.outside_router} dev {OUTSIDE}"]
-    return _file(replica.seat, moved, routes, tracked=(INSIDE, OUTSIDE))
+    return _file(replica.seat, moved, routes, tracked=(OUTSIDE,))
 
 
 def of_balancer(replica: BalancerReplica) -> str:
     """The file for one of a pair of HAProxy."""
-    return _file(replica.seat, (), (), tracked=(INSIDE,))
+    return _file(replica.seat, (), (), tracked=())
 
 
 def _file(seat: PairSeat, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str]) -> str:

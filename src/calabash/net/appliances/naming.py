@@ -8,18 +8,6 @@ from calabash.model.network_services import Layer, LoadBalancer
 
 RANKS = (1, 2)
 _PAIR_PORTS = 3
-_PLATFORM_MARK = "x-"
-_FORWARDS = "x-nfv-"
-
-
-def of_platform(port: str) -> bool:
-    """Whether a port ``VPC/SUBNET/PORT`` is the platform's: no user may name one so."""
-    return port.rsplit("/", 1)[-1].startswith(_PLATFORM_MARK)
-
-
-def forwards(port: str) -> bool:
-    """Whether a port sends what others sent, so that only its MAC can be held to."""
-    return port.rsplit("/", 1)[-1].startswith(_FORWARDS)
 
 
 def outside_port(gateway: str, rank: int) -> str:

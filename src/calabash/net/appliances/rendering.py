@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from calabash.model.network import NetworkKind
 from calabash.net.appliances import conntrackd, haproxy, keepalived, nft
 from calabash.net.appliances.values import (
@@ -10,7 +12,6 @@ from calabash.net.appliances.values import (
     Appliance,
     ApplianceLeg,
     ApplianceProgram,
-    ApplianceRoute,
     BalancerReplica,
     NfvReplica,
     PairSeat,
@@ -39,15 +40,12 @@ def _gateway(replica: NfvReplica, directory: str) -> Appliance:
     outside = ApplianceLeg(
         device=OUTSIDE, port=replica.outside_port, mac=replica.outside_mac, addresses=(), mtu_bytes=seat.mtu_bytes
     )
-    routes = (
-        ApplianceRoute(prefix=str(cidr), via=str(seat.router), device=INSIDE, metric=100) for cidr in replica.ranges
-    )
     return Appliance(
         name=seat.name,
         kind=NetworkKind.GATEWAY.value,
         item=replica.gateway,
-        legs=(_inside(seat), outside),
-        routes=tuple(routes),
+        legs=(_inside(seat, map(str, replica.ranges)), outside),
+        virtual=str(seat.virtual),
         settings=_FORWARDING,
         files={
             _RULES: nft.ruleset(replica),
@@ -66,8 +64,8 @@ def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
         name=seat.name,
         kind=NetworkKind.LOAD_BALANCER.value,
         item=replica.balancer,
-        legs=(_inside(seat),),
-        routes=(ApplianceRoute(prefix=anywhere, via=str(seat.router), device=INSIDE),),
+        legs=(_inside(seat, (anywhere,)),),
+        virtual=str(seat.virtual),
         settings=_BALANCING,
         files={_BALANCER: haproxy.of_balancer(replica, directory), _VIRTUAL: keepalived.of_balancer(replica)},
         programs=(_haproxy(directory), _keepalived(directory)),
@@ -75,9 +73,14 @@ def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
     )
 
 
-def _inside(seat: PairSeat) -> ApplianceLeg:
+def _inside(seat: PairSeat, reached: Iterable[str]) -> ApplianceLeg:
     return ApplianceLeg(
-        device=INSIDE, port=seat.name, mac=seat.mac, addresses=(f"{seat.own}/{seat.prefix}",), mtu_bytes=seat.mtu_bytes
+        device=INSIDE,
+        port=seat.name,
+        mac=seat.mac,
+        addresses=(f"{seat.own}/{seat.prefix}",),
+        mtu_bytes=seat.mtu_bytes,
+        routes=tuple((prefix, str(seat.router)) for prefix in reached),
     )
 
 

@@ -22,6 +22,7 @@ class ApplianceLeg:
     Args:
         port: OVN's name of it, the host's ``iface-id``.
         addresses: with prefix lengths, as ``ip`` takes them; those that move are not among them.
+        routes: a range, and the next hop to it, which is reached here.
     """
 
     device: str
@@ -29,6 +30,7 @@ class ApplianceLeg:
     mac: str
     addresses: tuple[str, ...]
     mtu_bytes: int
+    routes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,21 +136,12 @@ class ApplianceProgram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplianceRoute:
-    """``via`` is reached on the device at hand."""
-
-    prefix: str
-    via: str
-    device: str
-    metric: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Appliance:
     """All that one replica takes on its host.
 
     Args:
         item: name of the gateway or balancer; ``kind`` its kind's word.
+        virtual: the address that moves: this replica is the active one while it has it.
         settings: kernel settings of the namespace (``net/ipv4/ip_forward``).
         files: name to text; each is private to the host's root.
         ruleset: name of the file that ``nft`` loads, "" none.
@@ -159,7 +152,7 @@ class Appliance:
     kind: str
     item: str
     legs: tuple[ApplianceLeg, ...]
-    routes: tuple[ApplianceRoute, ...]
+    virtual: str
     settings: Mapping[str, str]
     files: Mapping[str, str]
     programs: tuple[ApplianceProgram, ...]

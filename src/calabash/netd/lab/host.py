@@ -168,6 +168,8 @@ class LabHost:
             if card and self.namespace:
                 words += ["--", "--may-exist", "add-port", bridge, card]
         words += ["--", "set", "Bridge", "br-phy", f'other-config:hwaddr="{tunnel_mac(self.number)}"']
+        # A bridge that had learned the other gateway host's side of an address would drop what comes for it after a takeover.
+        words += ["--", "set", "Bridge", "br-ex", f"flood_vlans={','.join(map(str, range(4096)))}"]
         return [*words, "--", "set", "Bridge", "br-int", "other-config:disable-in-band=true"]
 
 

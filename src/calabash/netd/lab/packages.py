@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
@@ -39,58 +40,142 @@ _PACKAGES = (
     "libzstd1",
     "zlib1g",
 )
+_APPLIANCES = (
+    "conntrack",
+    "conntrackd",
+    "haproxy",
+    "keepalived",
+    "nftables",
+    "libblkid1",
+    "libbsd0",
+    "libc6",
+    "libcap2",
+    "libcrypt1",
+    "libedit2",
+    "libffi8",
+    "libgcc-s1",
+    "libglib2.0-0t64",
+    "libgmp10",
+    "libjansson4",
+    "libjemalloc2",
+    "liblua5.4-0",
+    "libmd0",
+    "libmnl0",
+    "libmount1",
+    "libnetfilter-conntrack3",
+    "libnetfilter-cthelper0",
+    "libnetfilter-queue1",
+    "libnfnetlink0",
+    "libnftables1",
+    "libnftnl11",
+    "libnl-3-200",
+    "libnl-genl-3-200",
+    "libopentracing-c-wrapper0t64",
+    "libopentracing1",
+    "libpci3",
+    "libpcre2-8-0",
+    "libperl5.40",
+    "libselinux1",
+    "libsensors5",
+    "libsnmp40t64",
+    "libssl3t64",
+    "libstdc++6",
+    "libsystemd0",
+    "libtinfo6",
+    "libudev1",
+    "libwrap0",
+    "libxtables12",
+    "libatomic1",
+    "libzstd1",
+    "zlib1g",
+)
 _APT_S = 600
 
 
-def cached() -> Path:
-    """Where the tree is when it has been fetched: ``~/.cache/calabash/ovn``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / "ovn"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageTree:
+    """What one tree is made of.
+
+    Args:
+        name: of its directory; ``title`` in messages.
+        proof: a file that is there when the tree is.
+        otherwise: what one may install instead.
+    """
+
+    name: str
+    title: str
+    packages: tuple[str, ...]
+    proof: str
+    otherwise: str
 
 
-def fetched() -> bool:
+OVN = PackageTree(
+    name="ovn",
+    title="OVN",
+    packages=_PACKAGES,
+    proof="usr/lib/openvswitch-switch/ovs-vswitchd",
+    otherwise="install OVN 24 or newer and Open vSwitch 3.1.3 or newer",
+)
+APPLIANCES = PackageTree(
+    name="appliances",
+    title="HAProxy with keepalived, nftables and conntrackd",
+    packages=_APPLIANCES,
+    proof="usr/sbin/haproxy",
+    otherwise="apt-get install nftables keepalived conntrackd conntrack haproxy",
+)
+
+
+def cached(which: PackageTree = OVN) -> Path:
+    """Where a tree is when it has been fetched: ``~/.cache/calabash/ovn``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calabash" / which.name
+
+
+def fetched(which: PackageTree = OVN) -> bool:
     """Whether the tree is there, whole: it is renamed to its place when it is."""
-    return (cached() / "usr" / "lib" / "openvswitch-switch" / "ovs-vswitchd").exists()
+    return (cached(which) / which.proof).exists()
 
 
-def fetch() -> Path:
+def fetch(which: PackageTree = OVN) -> Path:
     """The tree, fetched when it is not there. Raises CalabashError, UNSUPPORTED where no APT is, UNREACHABLE where it fails."""
-    tree = cached()
-    if fetched():
+    tree = cached(which)
+    if fetched(which):
         return tree
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise CalabashError(
-                f"{program} is missing, with which OVN of Debian 13 would be fetched",
+                f"{program} is missing, with which {which.title} of Debian 13 would be fetched",
                 reason=Reason.UNSUPPORTED,
-                hint="install OVN 24 or newer and Open vSwitch 3.1.3 or newer",
+                hint=which.otherwise,
             )
     if not _KEYRING.exists():
         raise CalabashError(
             f"Debian's keys are not at {_KEYRING}",
             reason=Reason.UNSUPPORTED,
-            hint="apt-get install debian-archive-keyring, or install OVN 24 or newer and Open vSwitch 3.1.3 or newer",
+            hint=f"apt-get install debian-archive-keyring, or {which.otherwise}",
         )
     tree.parent.mkdir(parents=True, exist_ok=True)
-    with open(tree.parent / "ovn.lock", "w") as lock:
+    with open(tree.parent / f"{which.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when closed
-        return tree if fetched() else _made(tree)
+        return tree if fetched(which) else _made(which, tree)
 
 
-def _made(tree: Path) -> Path:
-    with tempfile.TemporaryDirectory(prefix="ovn-", dir=tree.parent) as name:
+def _made(which: PackageTree, tree: Path) -> Path:
+    with tempfile.TemporaryDirectory(prefix=f"{which.name}-", dir=tree.parent) as name:
         place = Path(name)
-        _download(place)
+        _download(which, place)
         made = place / "tree"
         made.mkdir()
         for file in sorted(place.glob("*.deb")):
             _run("dpkg-deb", "-x", str(file), str(made), cwd=place)
-        shutil.rmtree(made / "usr" / "share" / "man", ignore_errors=True)
+        for unused in ("share/man", "share/doc", "share/perl", "lib/*/perl", "lib/*/perl-base", "lib/*/gconv"):
+            for path in (made / "usr").glob(unused):
+                shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(tree, ignore_errors=True)  # of an older shape, or half deleted
         made.rename(tree)
     return tree
 
 
-def _download(place: Path) -> None:
+def _download(which: PackageTree, place: Path) -> None:
     for part in ("lists/partial", "archives/partial", "apt"):
         (place / part).mkdir(parents=True)
     (place / "status").touch()
@@ -115,7 +200,7 @@ def _download(place: Path) -> None:
     }
     apt = ["apt-get", "-q", *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
     _run(*apt, "update", cwd=place)
-    _run(*apt, "download", *_PACKAGES, cwd=place)
+    _run(*apt, "download", *which.packages, cwd=place)
 
 
 def _run(*command: str, cwd: Path) -> None:
@@ -130,7 +215,7 @@ def _run(*command: str, cwd: Path) -> None:
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise CalabashError(
-            f"OVN of Debian 13 cannot be fetched: {command[0]}: {said[-1] if said else done.returncode}",
+            f"packages of Debian 13 cannot be fetched: {command[0]}: {said[-1] if said else done.returncode}",
             reason=Reason.UNREACHABLE,
             hint=f"connect to the network, name a mirror in {MIRROR_VARIABLE}, or install OVN 24 and Open vSwitch 3.1.3",
         )

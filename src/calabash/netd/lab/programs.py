@@ -114,14 +114,18 @@ def refused(ovs: Version, ovn: Version) -> str:
 
 def of_tree(tree: Path) -> OvnPrograms:
     """The programs of an unpacked tree. Raises CalabashError where they do not run."""
+    return _read(tree, loader_of(tree))
+
+
+def loader_of(tree: Path) -> tuple[str, ...]:
+    """The dynamic loader of an unpacked tree with its arguments before a program. Raises CalabashError where it has none."""
     libraries = sorted(tree.glob("usr/lib/*-linux-gnu"))
     loaders = sorted(tree.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*"))
     if not libraries or not loaders:
         raise CalabashError(
             f"{tree} has no C library", reason=Reason.BAD_FILE, hint=f"remove {tree}; it will be fetched again"
         )
-    loader = (str(loaders[0]), "--inhibit-cache", "--library-path", ":".join(map(str, libraries)))
-    return _read(tree, loader)
+    return (str(loaders[0]), "--inhibit-cache", "--library-path", ":".join(map(str, libraries)))
 
 
 def _read(tree: Path, loader: tuple[str, ...]) -> OvnPrograms:

@@ -1,0 +1,172 @@
+"""A book of networks carried out in a lab by the product's parts: rows by the northbound seam, appliances by their keepers."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkObject, Port, Subnet, Vpc, vpc_of
+from calabash.net.book import Networks
+from calabash.net.desired import desired, desired_platform
+from calabash.net.differing import diff
+from calabash.net.rows import PLATFORM
+from calabash.net.view import NetworkHosts
+from calabash.netd.appliances import processes, tools
+from calabash.netd.appliances.keeper import ApplianceHost, Appliances
+from calabash.netd.appliances.switch import HostSwitch
+from calabash.netd.appliances.watching import ApplianceSight
+from calabash.netd.lab import namespaces as lab_namespaces
+from calabash.netd.lab.host import CARDS
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.station import Station
+from calabash.seams.links import namespaces
+from calabash.seams.ovn.local import LocalSwitch
+from calabash.seams.ovn.northbound import Northbound
+
+WITHIN_S = 60.0
+
+
+def eventually(found: Callable[[], object], what: str, within_s: float = WITHIN_S) -> None:
+    """Looks again and again, with pauses that leave the processors to what is tested."""
+    end_s = time.monotonic() + within_s
+    while not found():
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+class Carried:
+    """A lab with a book of networks."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.book = Networks()
+        self.resting: frozenset[str] = frozenset()
+        self.north = Northbound(lab.northbound)
+        self.north.session.wait_ready(WITHIN_S)
+        assert self.north.session.wait_lock(WITHIN_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.north.close()
+
+    def put(self, *items: NetworkObject) -> list[NetworkObject]:
+        """Into the book; what they have become."""
+        completed = []
+        for item in items:
+            self.book, made = self.book.put(item)
+            completed.append(made)
+        return completed
+
+    def carry(self) -> None:
+        """Rows of all, and wait until northd has them."""
+        hosts = NetworkHosts(gateways=tuple(self.lab.record.gateways), resting=self.resting)
+        for owner in (PLATFORM, *(vpc.name for vpc in self.book.all(Vpc))):
+            platform = owner == PLATFORM
+            rows = desired_platform(self.book) if platform else desired(self.book, owner, hosts=hosts)
+            if changes := diff(rows, self.north.actual(owner)):
+                self.north.apply(changes)
+        asked = self.north.beat()
+        eventually(lambda: self.north.counts()[1] >= asked, "northd has carried the rows out")
+
+    def station(self, host: str, port: str) -> Station:
+        """A port of the book as a station on a host, once it is bound."""
+        found = self.book.find(Port, port)
+        subnet = self.book.find(Subnet, port.rpartition("/")[0])
+        assert found is not None
+        assert subnet is not None
+        lengths = {cidr.version: cidr.prefixlen for cidr in subnet.cidrs}
+        addresses = [f"{address}/{lengths[address.version]}" for address in found.addresses]
+        made = self.lab.station(host, port, found.mac, addresses, [str(gateway) for gateway in subnet.gateways])
+        eventually(lambda: port in self.north.ports_up(vpc_of(port)), f"port {port} is bound")
+        return made
+
+
+class KeptHost:
+    """The appliances of one host of the lab, kept by a thread until it is closed; then they stay."""
+
+    def __init__(self, carried: Carried, host: str, secrets: dict[str, bytes], directory: Path | None = None) -> None:
+        self._carried = carried
+        self._host = host
+        self._secrets = secrets
+        lab_host = carried.lab.host(host)
+        self.namespace = lab_host.namespace
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="cx"))
+        self._local = LocalSwitch(lab_host.ovs_socket)
+        place = ApplianceHost(
+            name=host,
+            prefix=f"{carried.lab.record.prefix}-{host}x",
+            namespace=namespaces.path_of(lab_host.namespace),
+            directory=self.directory / "a",
+        )
+        self.prefix = place.prefix
+        self._appliances = Appliances(
+            place,
+            switch=HostSwitch(self._local),
+            tools=tools.cached(self.directory / "bin"),
+            secrets=secrets.get,
+        )
+        self.sights: list[ApplianceSight] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        while not self._stop.wait(0.05):
+            try:
+                self.sights = self._appliances.keep(self._carried.book, self._carried.lab.record.gateways)
+            except CalabashError as error:
+                self.sights = [ApplianceSight(item="", kind="", replica="", failure=str(error))]
+
+    def stop(self) -> None:
+        """As a kill of its process would: everything stays."""
+        self._stop.set()
+        self._thread.join()
+        self._local.close()
+
+    def again(self) -> KeptHost:
+        """The next keeper of the host, which finds what this one left."""
+        return KeptHost(self._carried, self._host, self._secrets, self.directory)
+
+    def devices(self) -> list[str]:
+        """Ports of the host's switch that are of appliances."""
+        ports = self._carried.lab.host(self._host).vsctl("list-ports", "br-int").split()
+        return [port for port in ports if port.startswith("cx")]
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def lose(lab: Lab, host: str, kept: KeptHost | None = None) -> None:
+    """The host is gone at once: its cables first, then everything that ran there."""
+    cables(lab, host, "down")
+    for daemon in ("ovn-controller", "ovs-vswitchd", "ovsdb-server"):
+        lab.host(host).kill(daemon)
+    if kept is not None:
+        kept.stop()
+        for name in namespaces.names(kept.prefix):
+            processes.end(lab_namespaces.processes(name))
+            namespaces.remove(name)
+
+
+def give_back(lab: Lab, host: str) -> None:
+    """It starts again; its appliances are their keeper's to make."""
+    cables(lab, host, "up")
+    lab.host(host).up_switch()
+    lab.host(host).start("ovn-controller")
+
+
+def cables(lab: Lab, host: str, state: str) -> None:
+    fabric = f"{lab.record.prefix}-fab"
+    lab_namespaces.ip([("link", "set", f"{host}-{card}", state) for card in CARDS], name=fabric)

@@ -1,0 +1,164 @@
+"""Traffic that goes on while something fails: how long nothing came through, and which connections lived."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import selectors
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from calabash.netd.lab.station import Station
+
+EVERY_S = 0.01
+_SIZE = 8
+
+
+class _Thread:
+    """Something that runs until the end of a ``with``."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._close()
+
+
+class Echoes(_Thread):
+    """Answers what it gets with the same, by UDP and TCP, at one address of a station."""
+
+    def __init__(self, station: Station, address: str, number: int) -> None:
+        super().__init__()
+        self._selector = selectors.DefaultSelector()
+        self._datagrams = station.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._listener = station.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for one in (self._datagrams, self._listener):
+            one.bind((address, number))
+            one.setblocking(False)
+            self._selector.register(one, selectors.EVENT_READ)
+        self._listener.listen(128)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            for key, _ in self._selector.select(0.1):
+                with contextlib.suppress(OSError):
+                    self._answer(key.fileobj)  # type: ignore[arg-type]
+
+    def _answer(self, ready: socket.socket) -> None:
+        if ready is self._datagrams:
+            data, peer = ready.recvfrom(100)
+            ready.sendto(data, peer)
+        elif ready is self._listener:
+            client, _ = ready.accept()
+            client.setblocking(False)
+            self._selector.register(client, selectors.EVENT_READ)
+        else:
+            try:
+                data = ready.recv(4096)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if data:
+                ready.sendall(data)
+            else:
+                self._selector.unregister(ready)
+                ready.close()
+
+    def _close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+
+class Probe(_Thread):
+    """A datagram every 10 ms to an ``Echoes``, and when answers came."""
+
+    def __init__(self, station: Station, address: str, number: int) -> None:
+        super().__init__()
+        self._socket = station.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.connect((address, number))
+        self._socket.setblocking(False)
+        self._answers: list[tuple[float, float]] = []  # when asked, when answered
+
+    def _run(self) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(self._socket, selectors.EVENT_READ)
+        due_s = time.monotonic()
+        with selector:
+            while not self._stopped.is_set():
+                if (now_s := time.monotonic()) >= due_s:
+                    with contextlib.suppress(OSError):
+                        self._socket.send(struct.pack("!d", now_s))
+                    due_s = max(due_s + EVERY_S, now_s)
+                if selector.select(max(0.0, due_s - time.monotonic())):
+                    with contextlib.suppress(OSError):
+                        while len(data := self._socket.recv(100)) == _SIZE:
+                            self._answers.append((struct.unpack("!d", data)[0], time.monotonic()))
+
+    def _close(self) -> None:
+        self._socket.close()
+
+    def answered_since(self, moment_s: float) -> bool:
+        """Whether something that was asked after the moment (monotonic) was answered."""
+        return any(asked > moment_s for asked, _ in self._answers[-200:])
+
+    def hole_s(self, since_s: float) -> float:
+        """The longest time after the moment in which nothing was asked that was answered."""
+        asked = sorted({since_s, *(asked for asked, _ in self._answers if asked > since_s)})
+        return max((after - before for before, after in itertools.pairwise(asked)), default=float("inf"))
+
+
+class Streams:
+    """Established TCP connections to an ``Echoes``."""
+
+    def __init__(self, station: Station, address: str, number: int, count: int) -> None:
+        self.sockets: list[socket.socket] = []
+        for _ in range(count):
+            one = station.socket(socket.AF_INET, socket.SOCK_STREAM)
+            one.settimeout(10)
+            self.sockets.append(one)
+            one.connect((address, number))
+        self.lost()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self.sockets:
+            one.close()
+
+    def lost(self, within_s: float = 20.0) -> int:
+        """How many do not answer what is sent now."""
+        failed = 0
+        for number, one in enumerate(self.sockets):
+            said = struct.pack("!II", number, 1)
+            one.settimeout(within_s)
+            try:
+                one.sendall(said)
+                failed += one.recv(_SIZE, socket.MSG_WAITALL) != said
+            except OSError:
+                failed += 1
+        return failed

@@ -1,0 +1,117 @@
+"""A VPC's way out survives the loss of a gateway host: OVN's pair of gateway hosts, with real packets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+import pytest
+from tests.net.carried import Carried, eventually, give_back, lose
+from tests.net.flows import Echoes, Probe, Streams
+from tests.net.talking import Banner, asked
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.station import Station
+from calabash.netd.lab.wiring import INTERNET_ADDRESS
+
+HOSTS = ("h1",)
+STREAMS = 20
+HOLE_S = 3.0  # a machine under load; the benchmark holds the clock against 0.7 s
+
+
+@pytest.fixture(scope="module")
+def carried(lab: Lab) -> Iterator[Carried]:
+    with Carried(lab) as made:
+        made.put(
+            Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1"), vpcs_max=2),
+            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+            Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
+            Port(name="red/a/web1"),
+            NetworkGateway(name="red/out", snat=True),
+        )
+        made.carry()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def web(carried: Carried) -> Station:
+    return carried.station("h1", "red/a/web1")
+
+
+def gateway_of(lab: Lab, vpc: str) -> str:
+    """Which host carries a VPC's gateway port."""
+    found = lab.central.sbctl(
+        "--bare", "--columns=chassis", "find", "Port_Binding", f'logical_port="cr-{vpc}:uplink:router"'
+    )
+    return (
+        lab.central.sbctl("--bare", "--columns=name", "list", "Chassis", found.strip()).strip() if found.strip() else ""
+    )
+
+
+def reaches(web: Station) -> bool:
+    return asked(web, INTERNET_ADDRESS, 8000, timeout_s=2).startswith("world")
+
+
+def test_what_leaves_has_the_gateways_address(carried: Carried, web: Station) -> None:
+    (gateway,) = carried.book.all(NetworkGateway)
+    with Banner(carried.lab.world, 8000, "world"):
+        eventually(lambda: reaches(web), "the world answers")
+        assert asked(web, INTERNET_ADDRESS, 8000) == f"world {gateway.address}"
+
+
+def test_a_lost_gateway_host_costs_a_short_hole_and_no_stream_and_its_return_none(
+    carried: Carried, web: Station
+) -> None:
+    lab = carried.lab
+    with Banner(lab.world, 8000, "world"):
+        eventually(lambda: reaches(web), "the world answers")
+    eventually(lambda: gateway_of(lab, "red") in lab.record.gateways, "a gateway host carries the port")
+    first = gateway_of(lab, "red")
+    with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(web, INTERNET_ADDRESS, 9000) as probe:
+        eventually(lambda: probe.answered_since(0), "the probe is answered")
+        with Streams(web, INTERNET_ADDRESS, 9000, STREAMS) as streams:
+            lost_s = time.monotonic()
+            lose(lab, first)
+            eventually(lambda: probe.answered_since(lost_s + 0.2), "the other host has taken over")
+            hole_s = probe.hole_s(lost_s)
+            assert hole_s < HOLE_S
+            assert streams.lost() == 0
+            carried.resting = frozenset({first})
+            carried.carry()
+            back_s = time.monotonic()
+            give_back(lab, first)
+            eventually(lambda: all_tunnels_up(lab, first), "the returned host has its tunnels")
+            settled_s = time.monotonic()
+            eventually(lambda: probe.answered_since(settled_s + 1.0), "packets pass")
+            assert gateway_of(lab, "red") != first
+            assert probe.hole_s(back_s) < hole_s
+            assert streams.lost() == 0
+
+
+def all_tunnels_up(lab: Lab, host: str) -> bool:
+    """Whether BFD of all tunnels of a host says that the other end lives."""
+    said = lab.host(host).vsctl("--bare", "--columns=bfd_status", "find", "Interface", "type=geneve").split("\n\n")
+    return len(said) == len(lab.hosts) - 1 and all("state=up" in one.replace("remote_state=up", "") for one in said)
+
+
+def test_one_uplink_has_no_more_vpcs_than_it_bears_and_the_next_gets_them(carried: Carried) -> None:
+    def vpc(number: int) -> NetworkGateway:
+        carried.put(
+            Vpc(name=f"v{number}", cidrs=(ip_network("10.0.0.0/16"),)),
+            Subnet(name=f"v{number}/a", cidrs=(ip_network("10.0.1.0/24"),)),
+        )
+        (made,) = carried.put(NetworkGateway(name=f"v{number}/out", snat=True))
+        assert isinstance(made, NetworkGateway)
+        return made
+
+    assert vpc(1).uplink == "up"
+    with pytest.raises(CalabashError, match="uplink"):
+        vpc(2)
+    carried.put(Uplink(name="up2", cidr=ip_network("203.0.114.0/24"), gateway=ip_address("203.0.114.1"), vlan=7))
+    assert vpc(3).uplink == "up2"
+    carried.carry()
+    switches = carried.lab.central.nbctl("--bare", "--columns=name", "list", "Logical_Switch").split()
+    assert {"cb:uplink:up", "cb:uplink:up2"} <= set(switches)

@@ -1,0 +1,212 @@
+"""An NFV gateway: nftables in namespaces of two gateway hosts, one of which has the addresses, with real packets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+import pytest
+from tests.net import needs
+from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
+from tests.net.flows import Echoes, Probe, Streams
+from tests.net.talking import Banner, asked, pings
+
+from calabash.model.network import (
+    Direction,
+    Eip,
+    GatewayKind,
+    NatKind,
+    NatRule,
+    NetworkGateway,
+    NetworkKind,
+    Port,
+    SecurityGroup,
+    SecurityRule,
+    Subnet,
+    Uplink,
+    Vpc,
+)
+from calabash.model.network_services import TransportProtocol
+from calabash.netd.appliances import processes
+from calabash.netd.lab import namespaces as lab_namespaces
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.station import Station
+from calabash.netd.lab.wiring import INTERNET_ADDRESS
+from calabash.seams.links import namespaces
+
+HOSTS = ("h1",)
+STREAMS = 20
+HOLE_S = 3.0  # a machine under load; the benchmark holds the clock
+FIP, DNAT = "198.51.100.71", "198.51.100.72"
+
+
+@pytest.fixture(scope="module")
+def carried(lab: Lab) -> Iterator[Carried]:
+    needs.need_appliances()
+    tcp = SecurityRule(
+        direction=Direction.INGRESS,
+        protocol=TransportProtocol.TCP,
+        ports=(8000, 8000),
+        peer=ip_network("0.0.0.0/0"),
+    )
+    with Carried(lab) as made:
+        made.put(
+            Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
+            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+            Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
+            SecurityGroup(name="red/web", rules=(tcp,)),
+            Port(name="red/a/web1", security_groups=("red/default", "red/web")),
+            NetworkGateway(name="red/out", kind=GatewayKind.NFV, snat=True),
+            Eip(name="red/fip", address=ip_address(FIP)),
+            Eip(name="red/dnat", address=ip_address(DNAT)),
+            NatRule(name="red/own", kind=NatKind.FIP, eip="red/fip", port="red/a/web1"),
+            NatRule(
+                name="red/http",
+                kind=NatKind.DNAT,
+                eip="red/dnat",
+                port="red/a/web1",
+                protocol=TransportProtocol.TCP,
+                outside_number=80,
+                inside_number=8000,
+            ),
+            Port(name="red/a/web2"),
+        )
+        made.carry()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def kept(carried: Carried) -> Iterator[dict[str, KeptHost]]:
+    """The gateway hosts, with a replica each."""
+    made = {host: KeptHost(carried, host, {}) for host in carried.lab.record.gateways}
+    try:
+        eventually(lambda: len(active(made)) == 1, "one replica has the address")
+        yield made
+    finally:
+        for one in made.values():
+            one.close()
+
+
+@pytest.fixture(scope="module")
+def web(carried: Carried) -> Station:
+    return carried.station("h1", "red/a/web1")
+
+
+@pytest.fixture(scope="module")
+def plain(carried: Carried) -> Station:
+    """Without a floating address."""
+    return carried.station("h1", "red/a/web2")
+
+
+def active(kept: dict[str, KeptHost]) -> list[str]:
+    """Hosts whose replica has the address."""
+    return [host for host, one in kept.items() if any(sight.active for sight in one.sights)]
+
+
+def test_what_leaves_has_the_gateways_address_or_its_own_floating_one(
+    carried: Carried, kept: dict[str, KeptHost], web: Station, plain: Station
+) -> None:
+    (gateway,) = carried.book.all(NetworkGateway)
+    assert len(kept) == 2
+    with Banner(carried.lab.world, 8000, "world"):
+        eventually(lambda: asked(plain, INTERNET_ADDRESS, 8000, timeout_s=2).startswith("world"), "the world answers")
+        assert asked(plain, INTERNET_ADDRESS, 8000) == f"world {gateway.address}"
+        assert asked(web, INTERNET_ADDRESS, 8000) == f"world {FIP}"
+
+
+def test_from_outside_comes_what_is_translated_and_let_in_and_nothing_else(
+    carried: Carried, kept: dict[str, KeptHost], web: Station
+) -> None:
+    world = carried.lab.world
+    with Banner(web, 8000, "web1"), Banner(web, 8001, "closed"):
+        eventually(lambda: asked(world, FIP, 8000, timeout_s=2).startswith("web1"), "the floating address answers")
+        assert asked(world, DNAT, 80).startswith("web1")
+        assert asked(world, FIP, 8001, timeout_s=1).startswith("no: ")  # no rule of its groups lets it in
+        assert asked(world, DNAT, 8000, timeout_s=1).startswith("no: ")  # no translation
+        (gateway,) = carried.book.all(NetworkGateway)
+        world.ip(("route", "add", "10.0.0.0/16", "via", gateway.address))
+        try:
+            assert asked(world, "10.0.1.2", 8000, timeout_s=1).startswith("no: ")  # not translated
+        finally:
+            world.ip(("route", "del", "10.0.0.0/16"))
+        assert asked(world, FIP, 8000).startswith("web1")  # what the others would have come by
+    assert len(active(kept)) == 1
+
+
+def test_a_lost_gateway_host_costs_a_short_hole_and_no_stream_and_its_return_none(
+    carried: Carried, kept: dict[str, KeptHost], plain: Station
+) -> None:
+    lab = carried.lab
+    (first,) = active(kept)
+    with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(plain, INTERNET_ADDRESS, 9000) as probe:
+        eventually(lambda: probe.answered_since(0), "the probe is answered")
+        with Streams(plain, INTERNET_ADDRESS, 9000, STREAMS) as streams:
+            assert streams.lost() == 0
+            lost_s = time.monotonic()
+            lose(lab, first, kept[first])
+            eventually(lambda: probe.answered_since(lost_s + 0.2), "the other replica has taken over")
+            hole_s = probe.hole_s(lost_s)
+            assert hole_s < HOLE_S
+            assert streams.lost() == 0
+            back_s = time.monotonic()
+            give_back(lab, first)
+            kept[first].close()
+            kept[first] = KeptHost(carried, first, {})
+            eventually(lambda: settled(kept, first), "the returned replica runs")
+            settled_s = time.monotonic()
+            eventually(lambda: probe.answered_since(settled_s + 1.0), "packets pass")
+            print(f"lost {hole_s:.3f} s, returned {probe.hole_s(back_s):.3f} s")
+            assert first not in active(kept)
+            assert probe.hole_s(back_s) < HOLE_S
+            assert streams.lost() == 0
+
+
+def settled(kept: dict[str, KeptHost], host: str) -> bool:
+    sights = kept[host].sights
+    return bool(sights) and all(not sight.failure for sight in sights)
+
+
+def test_a_killed_keeper_harms_nothing_and_the_next_mends_what_died_meanwhile(
+    carried: Carried, kept: dict[str, KeptHost], plain: Station
+) -> None:
+    (host,) = active(kept)
+    kept[host].stop()
+    with Banner(carried.lab.world, 8000, "world"):
+        assert asked(plain, INTERNET_ADDRESS, 8000).startswith("world")
+        (name,) = namespaces.names(kept[host].prefix)
+        before = {process: command(process) for process in lab_namespaces.processes(name)}
+        tracker = [process for process, words in before.items() if "conntrackd" in words]
+        processes.end(tracker)
+        old, kept[host] = kept[host], kept[host].again()
+        eventually(
+            lambda: any("conntrackd" in command(process) for process in lab_namespaces.processes(name)),
+            "conntrackd runs again",
+        )
+        after = set(lab_namespaces.processes(name))
+        assert set(before) - set(tracker) <= after  # what lived is the same
+        assert asked(plain, INTERNET_ADDRESS, 8000).startswith("world")
+    old.stop()
+
+
+def command(process: int) -> str:
+    try:
+        with open(f"/proc/{process}/cmdline") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def test_a_gateway_that_is_deleted_leaves_nothing_on_its_hosts(
+    carried: Carried, kept: dict[str, KeptHost], plain: Station
+) -> None:
+    assert all(namespaces.names(one.prefix) for one in kept.values())
+    for rule in ("red/own", "red/http"):
+        carried.book = carried.book.remove(NetworkKind.NAT_RULE, rule)
+    for eip in ("red/fip", "red/dnat"):
+        carried.book = carried.book.remove(NetworkKind.EIP, eip)
+    carried.book = carried.book.remove(NetworkKind.GATEWAY, "red/out")
+    carried.carry()
+    eventually(lambda: not any(namespaces.names(one.prefix) for one in kept.values()), "their namespaces are gone")
+    eventually(lambda: not any(one.devices() for one in kept.values()), "no switch has a port of them")
+    assert not pings(plain, INTERNET_ADDRESS, timeout_s=1)
