@@ -14,8 +14,6 @@ from calabash.net.desired import desired, desired_platform
 from calabash.net.differing import diff
 from calabash.net.rows import PLATFORM, Change
 from calabash.net.view import NetworkHosts, gateways_of
-from calabash.netd.lab import namespaces
-from calabash.netd.lab.host import LabHost
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 from calabash.seams.ovn.northbound import Northbound
@@ -95,32 +93,3 @@ class Site:
         until(lambda: name in self.northbound.ports_up(name.split("/", 1)[0]), within_s=30, what=f"{name} is bound")
         self.lab.central.nbctl("--wait=hv", "sync")
         return made
-
-    def customer_end(self, host: LabHost, *, vlan: int, address: str, place: str, back: tuple[str, str]) -> Station:
-        """The tenant's own end of a dedicated line: at the host's provider switch, in its VLAN, with ``place`` behind it.
-
-        The switch tags, as kernels of test machines may have no VLANs. ``back``: the VPC's range, and the way there.
-        """
-        prefix = self.lab.record.prefix
-        end, card = f"{prefix}-cpe{vlan}", f"cpe{vlan}"
-        namespaces.ip(
-            [
-                ("netns", "add", end),
-                ("link", "add", "e0", "netns", end, "type", "veth", "peer", "name", card, "netns", host.namespace),
-            ]
-        )
-        namespaces.quiet_default(end, version6=False)
-        namespaces.without_offloads(end, ["e0"])
-        namespaces.without_offloads(host.namespace, [card])
-        namespaces.ip([("link", "set", card, "up")], name=host.namespace)
-        namespaces.ip(
-            [
-                *(("link", "set", device, "up") for device in ("lo", "e0")),
-                ("address", "add", address, "dev", "e0"),
-                ("address", "add", f"{place}/32", "dev", "lo"),
-                ("route", "add", back[0], "via", back[1]),
-            ],
-            name=end,
-        )
-        host.vsctl("add-port", "br-ex", card, f"tag={vlan}")
-        return Station(name=end, namespace=end, card="e0", mac="", addresses=(address,))

@@ -50,7 +50,7 @@ HOSTS, GATEWAYS = ("h1", "h2"), ("g1", "g2")
 TCP = TransportProtocol.TCP
 WORLD = "198.51.100.1"
 INTERNET = "203.0.113.10"
-ANYBODY = ip_network("0.0.0.0/0")
+ANYBODY = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 PLACES = {
     "red/a/web1": "h1",
     "red/a/web2": "h2",
@@ -67,19 +67,27 @@ def stations(site: Site) -> Stations:
     """Ports on hosts, and gateways of red and blue; ports of the group ``open`` are open at 8000 to anybody."""
     site.put(Uplink(name="ext", cidr=ip_network("198.51.100.0/24"), gateway=ip_address(WORLD)))
     for name in ("red", "blue"):
-        opened = SecurityRule(direction=Direction.INGRESS, protocol=TCP, ports=(8000, 8100), peer=ANYBODY)
+        opened = [
+            SecurityRule(direction=Direction.INGRESS, protocol=TCP, ports=(8000, 8100), peer=anybody)
+            for anybody in ANYBODY
+        ]
         both = (f"{name}/default", f"{name}/open")
         site.put(
             vpc(name, "10.0.0.0/16", "fd00::/56"),
             subnet(f"{name}/a", "10.0.1.0/24", "fd00::/64", served=True),
             subnet(f"{name}/b", "10.0.2.0/24"),
-            SecurityGroup(name=f"{name}/open", rules=(opened,)),
+            SecurityGroup(name=f"{name}/open", rules=tuple(opened)),
             NetworkGateway(name=f"{name}/out", uplink="ext", snat=True),
             port(f"{name}/a/web1", "10.0.1.11", "fd00::11", groups=both),
             port(f"{name}/b/db", "10.0.2.11", groups=both),
         )
     site.put(port("red/a/web2", "10.0.1.12", "fd00::12", groups=("red/default", "red/open")))
-    site.put(vpc("green", "10.1.0.0/16"), subnet("green/a", "10.1.1.0/24"), port("green/a/one", "10.1.1.11"))
+    ranges = ("10.1.1.0/24", "fd01::/64")
+    site.put(
+        vpc("green", "10.1.0.0/16", "fd01::/56"),
+        subnet("green/a", *ranges),
+        port("green/a/one", "10.1.1.11", "fd01::11"),
+    )
     made = {name: site.station(host, name) for name, host in PLACES.items()}
     for one, address in (("red/a/web1", "10.0.1.12"), ("red/a/web1", "10.0.2.11"), ("blue/a/web1", "10.0.2.11")):
         assert pings(made[one], address, timeout_s=30)
@@ -267,6 +275,28 @@ def test_a_peer_is_no_way_to_the_outside(stations: Stations, site: Site) -> None
     site.remove(NetworkKind.PEERING, "green/red")
 
 
+def test_ipv6_has_balancers_endpoints_and_peers_as_ipv4_has(stations: Stations, site: Site) -> None:
+    backends = (Backend(port="red/a/web2", number=8060),)
+    site.put(
+        LoadBalancer(name="red/six", vip=ip_address("fd00::100"), vip_number=80, backends=backends),
+        ServiceEndpoint(name="blue/six", source="red/six", vip=ip_address("fd00::150"), subnet="blue/a"),
+        Peering(name="green/red"),
+        Peering(name="red/green"),
+    )
+    with Banner(stations["red/a/web2"], 8060, "web2", version=6):
+        reached(stations["red/a/web1"], "fd00::100", 80, "web2 fd00::11")
+        reached(stations["green/a/one"], "fd00::12", 8060, "web2 fd01::11")
+        until(
+            lambda: asked(stations["blue/a/web1"], "fd00::150", 80, timeout_s=2).startswith("web2 fdca:1aba:5b"),
+            within_s=30,
+            what="red's service answers in blue",
+        )
+        assert silent(stations["blue/a/web1"], "fd00::150", 8060)
+        assert silent(stations["blue/a/web1"], "fd00::12", 8060)
+    site.remove(NetworkKind.SERVICE_ENDPOINT, "blue/six")
+    site.remove(NetworkKind.PEERING, "green/red")
+
+
 @pytest.mark.usefixtures("banners")
 def test_a_route_sends_packets_to_a_port_that_forwards_and_a_policy_only_those_of_its_source(
     stations: Stations, site: Site
@@ -287,7 +317,7 @@ def test_a_route_sends_packets_to_a_port_that_forwards_and_a_policy_only_those_o
 
 @pytest.mark.usefixtures("banners")
 def test_a_dedicated_line_is_one_vpcs_way_to_a_place_of_its_tenant(stations: Stations, site: Site, lab: Lab) -> None:
-    host, place = lab.host("g1"), "192.168.50.1"
+    place = "192.168.50.1"
     line = DedicatedLine(
         name="red/dc1",
         vlan=100,
@@ -298,7 +328,8 @@ def test_a_dedicated_line_is_one_vpcs_way_to_a_place_of_its_tenant(stations: Sta
         hosts=("g1",),
     )
     site.put(line)
-    end = site.customer_end(host, vlan=100, address="192.0.2.2/29", place=place, back=("10.0.0.0/16", "192.0.2.1"))
+    end = lab.customer("dc1", ["192.0.2.2/29"], vlan=100)
+    end.ip(("address", "add", f"{place}/32", "dev", "lo"), ("route", "add", "10.0.0.0/16", "via", "192.0.2.1"))
     with Banner(end, 8000, "dc1"):
         reached(stations["red/a/web1"], place, 8000, "dc1 10.0.1.11")
         reached(end, "10.0.1.11", 8000, "red/a/web1 192.0.2.2")

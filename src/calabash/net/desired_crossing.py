@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from calabash.model.addresses import Address
-from calabash.model.network import Peering, Subnet, Vpc, vpc_of
+from calabash.model.network import NetworkKind, Peering, Subnet, Vpc, vpc_of
 from calabash.model.network_services import Layer, LoadBalancer, ServiceEndpoint
 from calabash.net import naming
 from calabash.net.desired_balancing import AccessOffer, add_balancer, add_offer, targets_of
@@ -78,10 +78,17 @@ class Crossing:
 
 def crossings(networks: NetworkObjects) -> Iterator[Crossing]:
     """Endpoints of all VPCs whose load balancer is there and offered to them."""
-    for endpoint in networks.all(ServiceEndpoint):
+    for endpoint in _endpoints(networks):
         balancer = offered(networks, endpoint.source, vpc_of(endpoint.name))
         if balancer is not None and endpoint.vip is not None and endpoint.vip.version == balancer.vip.version:
             yield Crossing(endpoint, balancer)
+
+
+def _endpoints(networks: NetworkObjects) -> Iterator[ServiceEndpoint]:
+    """Of all VPCs. This is asked for each VPC, and few have any, so that the others are passed over at once."""
+    for objects in networks.vpcs.values():
+        if NetworkKind.SERVICE_ENDPOINT in objects.kinds:
+            yield from objects.all(ServiceEndpoint).values()
 
 
 def add_endpoints(view: View, draft: Draft) -> None:

@@ -41,7 +41,7 @@ def _add_uplink(view: View, draft: Draft, gateway: NetworkGateway, uplink: Uplin
     hosts = view.priorities(uplink.hosts, view.vpc.number)
     port = add_gateway_port(view, draft, naming.uplink_of(view.vpc.name), columns, hosts)
     add_route(view, draft, f"{gateway.name}:gateway", ANYWHERE[uplink.cidr.version], (uplink.gateway, port))
-    # OVN lets what comes from port 53 of UDP through to ports of switches with DNS: from outside, only answers come so.
+    # Older OVN lets what comes from port 53 of UDP through to ports of switches with DNS (CVE-2025-0650): only answers may.
     add_guard(view, draft, f"{port.key}:dns", f'inport == "{port.key}" && udp.src == 53 && !ct.rpl')
     return port
 

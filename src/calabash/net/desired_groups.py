@@ -39,8 +39,8 @@ def add_groups(view: View, draft: Draft) -> None:
         member = f"{side} == @{drop}"
         add_acl(draft, row, "drop", AccessEntry(direction, DROP, member, "drop"))
         add_acl(draft, row, "arp", AccessEntry(direction, SERVE, f"{member} && arp", "allow"))
-    # OVN lets all that comes from port 53 of UDP through to ports of a switch with DNS, before any list: nobody may send it.
-    # Answers of a port's own DNS server do not come here, as they belong to a connection that was let through.
+    # Older OVN lets all that comes from port 53 of UDP through to ports of a switch with DNS, before any list (CVE-2025-0650):
+    # nobody may send it. Answers of a port's own DNS server do not come here, as they belong to a connection let through.
     add_acl(draft, row, "dns-guard", AccessEntry(FROM_PORT, GUARD, f"inport == @{drop} && udp.src == 53", "drop"))
     for key, match in _served(view):
         add_acl(draft, row, key, AccessEntry(FROM_PORT, SERVE, f"inport == @{drop} && {match}"))

@@ -85,7 +85,7 @@ def _add_gateway(networks: NetworkObjects, draft: Draft, gateway: NetworkGateway
             draft.add(
                 "Logical_Switch_Port",
                 port,
-                {"addresses": frozenset((mac, "unknown")), "port_security": frozenset((security,))},
+                {"addresses": frozenset((mac,)), "port_security": frozenset((security,))},
                 under=(switch, "ports"),
             )
     family = f"ip{uplink.cidr.version}"
