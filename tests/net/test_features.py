@@ -391,3 +391,12 @@ def test_dns_knows_ports_and_records_of_its_own_vpc_alone(stations: Stations, si
     assert dns(blue, "10.0.1.1", "web1.a.blue.internal") == ["10.0.1.11"]
     assert dns(blue, "10.0.1.1", "db.example", within_s=1) == []
     assert dns(blue, "10.0.1.1", "web2.a.red.internal", within_s=1) == []
+
+
+@pytest.mark.usefixtures("stations")
+def test_no_host_complains_of_an_expression_or_an_action_of_ours(lab: Lab) -> None:
+    said = [
+        line for host in lab.hosts.values() for line in (host.directory / "ovn-controller.log").read_text().splitlines()
+    ]
+    assert said, "hosts write no logs"
+    assert [line for line in said if "|lflow|" in line or "error parsing" in line or "resubmit" in line] == []

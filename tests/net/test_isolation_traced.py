@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.net.leaks import attempts, leaks, tenants
-from tests.net.planes import ControlPlane
+from tests.net.planes import HOSTS, ControlPlane
+from tests.unit.net.everything import everything
 
 from calabash.model.network import Port, Subnet, Vpc
 from calabash.net.book import Networks
+from calabash.net.columns import TABLES
+from calabash.net.desired import desired, desired_platform
+from calabash.net.differing import diff
+from calabash.net.rows import PLATFORM
 from calabash.net.transit import MacUse, platform_mac
 
 TENANTS, ATTEMPTS = 100, 10_000
@@ -81,3 +87,19 @@ def _router(book: Networks, vpc: str) -> str:
     assert found is not None
     assert subnet is not None
     return platform_mac(MacUse.SUBNET, found.number, subnet.number)
+
+
+def test_northd_takes_the_rows_of_every_kind_of_object_without_a_complaint(tmp_path: Path) -> None:
+    book = everything()
+    with ControlPlane(tmp_path / "plane") as plane:
+        plane.put(book)
+        plane.central.nbctl("--wait=sb", "sync")
+        for vpc in ("red", "blue", "green"):
+            assert diff(desired(book, vpc, hosts=HOSTS), plane.northbound.actual(vpc)) == ()
+        assert diff(desired_platform(book), plane.northbound.actual(PLATFORM)) == ()
+        said = (plane.central.directory / "northd.log").read_text()
+        assert [line for line in said.splitlines() if "|WARN|" in line or "|ERR|" in line] == []
+        plane.put(Networks())
+        assert plane.northbound.owners() <= {PLATFORM}
+        for table in set(TABLES) - {"NB_Global"}:
+            assert plane.central.nbctl("--bare", "--columns=_uuid", "list", table).split() == []
