@@ -12,6 +12,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "down": ("netlab:down", "Take that network away."),
     "status": ("netlab:status", "Show the networks of this machine and their daemons."),
     "ctl": ("netlab:ctl", "Run a program of OVN or Open vSwitch on that network."),
+    "apply": ("netfiles:apply", "Make network objects what files say."),
+    "diff": ("netfiles:diff", "Show what applying files would change."),
 }
 
 
@@ -35,4 +37,4 @@ class NetGroup(click.Group):
 
 @click.group(cls=NetGroup)
 def net() -> None:
-    """Bring up and check the network under tenants' VPCs."""
+    """Bring up and check the network under tenants' VPCs, and apply files of objects."""

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 
 from calabash.model.access import Action, may
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.network import NetworkKind, NetworkObject, Peering, Vpc, kind_of, vpc_of
-from calabash.model.network_services import ServiceEndpoint
+from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
 from calabash.model.tenancy import Principal
 from calabash.operations.people import People
 from calabash.operations.permission import Permission
@@ -26,6 +25,12 @@ Kept = Mapping[Key, StoredNetworkObject]
 VPCS_PER_TENANT_MAX = 64
 OBJECTS_PER_TENANT_MAX = 10_000
 ANOTHERS = "(another's)"
+# Where whoever has found something wrong has said no more than what.
+_HINTS = {
+    Reason.BAD_REQUEST: "see `calabash {kind} --help`",
+    Reason.NOT_PERMITTED: "ask an administrator",
+    Reason.NO_CAPACITY: "remove what is not needed: `calabash {kind} list`",
+}
 _PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
 _PATH = re.compile(
     r"(?<![A-Za-z0-9./-])([a-z0-9][-a-z0-9]*)(/[-a-z0-9]+){1,2}(?![./][0-9])|(?<=VPC )[a-z0-9][-a-z0-9]*"
@@ -97,7 +102,6 @@ class NetworkRights:
                 self._permission.require(who, Action.MANAGE_NETWORKS, "change its networks", tenant=tenant)
         else:
             tenant = self.require_change(who, kept, kind, wanted.name)
-            self._require_reach(who, kept, wanted)
         if room and key not in kept:
             self.require_room(who, kept, tenant, vpcs=int(kind is NetworkKind.VPC))
 
@@ -114,31 +118,18 @@ class NetworkRights:
                 hint=f"at most {VPCS_PER_TENANT_MAX} and {OBJECTS_PER_TENANT_MAX}: remove some, or ask an administrator",
             )
 
-    def _require_reach(self, who: Principal, kept: Kept, wanted: NetworkObject) -> None:
-        """That both sides want what goes from one VPC to another."""
-        if isinstance(wanted, Peering):
-            here, _, there = wanted.name.partition("/")
-            other = kept.get((NetworkKind.VPC, there))
-            asked = (NetworkKind.PEERING, f"{there}/{here}") in kept
-            if other is None or not (asked or self.sees(who, other)):
-                raise missing("vpc", there)
-        if isinstance(wanted, ServiceEndpoint):
-            known = kept.get((NetworkKind.SERVICE_ENDPOINT, wanted.name))
-            if known is not None and known.spec.get("source") == wanted.source:
-                return
-            there = vpc_of(wanted.source)
-            other = kept.get((NetworkKind.VPC, there))
-            if other is None or not may(who, Action.MANAGE_NETWORKS, tenant=other.tenant):
-                raise missing("lb", wanted.source[:200])
+    def told(self, who: Principal, kept: Kept, error: CalabashError, kind: str = "") -> CalabashError:
+        """The error without names of objects that it does not see, but for those that it has said itself; always with a hint.
 
-    def told(self, who: Principal, kept: Kept, error: CalabashError) -> CalabashError:
-        """The error without names of objects that it does not see, but for those that it has said itself."""
+        Args:
+            kind: what it was about, "" for several.
+        """
+        hint = error.hint or _HINTS.get(error.reason, "see `calabash {kind} list`").format(kind=kind or "net")
         if error.reason in {Reason.BAD_REQUEST, Reason.NOT_PERMITTED, Reason.NOT_FOUND}:
-            return error
+            return CalabashError(error.message, reason=error.reason, hint=hint)
 
         def seen(match: re.Match[str]) -> str:
             vpc = kept.get((NetworkKind.VPC, vpc_of(match[0])))
             return match[0] if vpc is None or self.sees(who, vpc) else ANOTHERS
 
-        hint = _PATH.sub(seen, error.hint)
-        return CalabashError(_PATH.sub(seen, error.message), reason=error.reason, hint=hint)
+        return CalabashError(_PATH.sub(seen, error.message), reason=error.reason, hint=_PATH.sub(seen, hint))

@@ -70,11 +70,11 @@ class NetworkBook:
                 raise CalabashError(
                     f"{key[0]} {wanted.name} is there already, and not the same",
                     reason=Reason.CONFLICT,
-                    hint=f"see `calabash {key[0]} show {wanted.name}`; change it with `calabash net apply`",
+                    hint=f"see `calabash {key[0]} show {wanted.name}`; `set` and `calabash net apply` change it",
                 )
             return networks
 
-        return self.change(who, judged).kept[key]
+        return self.change(who, judged, kind=key[0]).kept[key]
 
     def remove(self, who: Principal, kind: NetworkKind, name: str, *, cascade: bool = False) -> StoredNetworkObject:
         """Remove it, ``cascade`` with what is in it; as it was."""
@@ -85,7 +85,7 @@ class NetworkBook:
             self.rights.require_change(who, state.kept, kind, name)
             return state.networks.remove(kind, name, cascade=cascade, platform=self.rights.platform(who))
 
-        self.change(who, judged)
+        self.change(who, judged, kind=kind)
         return gone[0]
 
     def usable_port(self, who: Principal, name: str) -> Port:
@@ -106,11 +106,12 @@ class NetworkBook:
             return replace(wanted, tenant=known.tenant)
         return wanted if known is not None else replace(wanted, tenant=self.rights.tenant_for(who, wanted.tenant))
 
-    def change(self, who: Principal, judge: Judge, *, applied: Iterable[Key] = ()) -> NetworkState:
+    def change(self, who: Principal, judge: Judge, *, applied: Iterable[Key] = (), kind: str = "") -> NetworkState:
         """Make the networks what ``judge`` makes of the state, and write that; the state then.
 
         Args:
             applied: what a file says.
+            kind: what it is about, for hints; "" for several.
         """
         try:
             with self._lock:
@@ -121,7 +122,7 @@ class NetworkBook:
                         raise
                 return self._write(judge(self._state), frozenset(applied))
         except CalabashError as error:
-            raise self.rights.told(who, self._state.kept, error) from error
+            raise self.rights.told(who, self._state.kept, error, kind) from error
 
     @contextmanager
     def held(self) -> Iterator[NetworkState]:

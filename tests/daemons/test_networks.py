@@ -1,0 +1,472 @@
+"""Tenant networks as a user meets them: commands and files on a real pool, which may be killed at any moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from tests.certificates import server_context
+from tests.daemons.network import Network, network
+from tests.daemons.world import World, until
+
+from calabash.cli.commands import cli
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.tenancy import Role
+from calabash.seams.pool.client import PoolClient
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "networks").glob("*.yaml"))
+ISSUED = """\
+vpc create red --cidr 10.0.0.0/16
+vpc create blue --cidr 10.0.0.0/16
+vpc create green --cidr 10.9.0.0/16
+subnet create red/a --cidr 10.0.1.0/24 --dhcp --dns
+subnet create blue/a --cidr 10.0.1.0/24
+port create red/a/web1 --ip 10.0.1.11
+port create red/a/web2
+lb create red/web --vip 10.0.1.100:80 --to web1:8080,web2:8080 --check http:/healthz
+lb create red/plain --vip 10.0.1.101:80 --to web1:8080 --to a/web2:8080 --check tcp
+uplink create up --cidr 198.51.100.0/24 --gateway 198.51.100.1
+gateway create red/out --snat --eip 198.51.100.7
+eip create red/one
+eip create red/two --address 198.51.100.9
+nat dnat red/ssh --eip one --outside 2222 --to web1:22
+fip create red/whole --eip red/two --to web2
+vpc peer red green --routes 10.9.0.0/16
+vpc peer green red
+line create red/dc1 --vlan 100 --cidr 172.16.0.0/29 --address 172.16.0.1 --peer 172.16.0.2 --routes 192.168.0.0/16
+endpoint create blue/models --from red/web
+sg create red/db
+sg rule add red/default --allow tcp:443 --from 0.0.0.0/0
+sg rule add red/default --allow udp:5000-5010 --to db
+qos set red/a/web1 --rate 1Gbit
+qos create red/slow --egress 500kbit --ingress 10Mbit
+route create red/lab --to 10.50.0.0/16 --via 10.0.1.11
+dns create red/db --host db.internal --address 10.0.1.5
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("networks") / "home", "1xT4")
+    try:
+        made.up()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def clean(world: World) -> World:
+    """The pool without networks."""
+    _wipe(world)
+    assert world.client.items("/v1/networks/objects") == []
+    return world
+
+
+def _wipe(world: World) -> None:
+    for kind, rest in (("endpoint", ""), ("vpc", "&cascade=1"), ("uplink", "")):
+        for item in world.client.items(f"/v1/networks/objects?kind={kind}"):
+            world.client.delete(f"/v1/networks/objects/{kind}?name={item['name']}{rest}")
+
+
+def typed(world: World, line: str) -> str:
+    """What a command prints. Raises what it ends with."""
+    done = CliRunner().invoke(cli, line.split(), env={"CALABASH_HOME": str(world.home)}, standalone_mode=False)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return str(done.stdout)
+
+
+def refused(world: World, reason: Reason, line: str) -> str:
+    with pytest.raises(CalabashError) as told:
+        typed(world, line)
+    assert told.value.reason is reason, told.value
+    assert told.value.hint, "every refusal has a hint"
+    assert "\n" not in told.value.message
+    return told.value.message
+
+
+def objects(world: World, kind: str = "") -> dict[str, Any]:
+    found = world.client.items("/v1/networks/objects" + (f"?kind={kind}" if kind else ""))
+    return {f"{one['kind']} {one['name']}": one for one in found}
+
+
+def specs(world: World) -> dict[str, Any]:
+    return {name: one["spec"] for name, one in objects(world).items()}
+
+
+def test_every_command_of_the_table_does_what_it_says_and_again_nothing(clean: World) -> None:
+    for line in ISSUED.splitlines():
+        typed(clean, line)
+    before = objects(clean)
+    assert before["port red/a/web1"]["spec"]["addresses"] == ["10.0.1.11"]
+    assert before["port red/a/web1"]["spec"]["qos"] == "red/rate-1gbit"
+    assert before["qos red/rate-1gbit"]["spec"]["egress_bits_per_s"] == 10**9
+    assert before["qos red/slow"]["spec"] == {"egress_bits_per_s": 500_000, "ingress_bits_per_s": 10_000_000}
+    assert (before["lb red/web"]["spec"]["layer"], before["lb red/plain"]["spec"]["layer"]) == ("l7", "l4")
+    assert [b["port"] for b in before["lb red/plain"]["spec"]["backends"]] == ["red/a/web1", "red/a/web2"]
+    assert before["nat red/ssh"]["spec"]["eip"] == "red/one"
+    assert before["endpoint blue/models"]["spec"]["vip"].startswith("10.0.1.")
+    assert before["peer red/green"]["spec"]["number"] == before["peer green/red"]["spec"]["number"]
+    rules = before["sg red/default"]["spec"]["rules"]
+    assert {"protocol": "tcp", "ports": [443, 443], "peer": "0.0.0.0/0"}.items() <= rules[-2].items()
+    assert rules[-1]["peer_group"] == "red/db"
+    for line in ISSUED.splitlines():
+        if not line.startswith("port create red/a/web1"):  # it has a rate by now
+            typed(clean, line)
+    assert objects(clean) == before
+    assert "not the same" in refused(clean, Reason.CONFLICT, "port create red/a/web1")
+    typed(clean, "sg rule remove red/default --allow tcp:443 --from 0.0.0.0/0")
+    assert len(specs(clean)["sg red/default"]["rules"]) == len(rules) - 1
+    assert "dnat" in typed(clean, "nat list")
+    assert "red/ssh" not in typed(clean, "fip list")
+    typed(clean, "qos set red/a/web1 --rate none")
+    assert specs(clean)["port red/a/web1"]["qos"] == ""
+    typed(clean, "subnet set red/a --no-dhcp")
+    assert specs(clean)["subnet red/a"]["dhcp"] is False
+    assert specs(clean)["subnet red/a"]["dns"] is True
+
+
+def test_every_kind_is_listed_shown_and_deleted_in_every_format(clean: World) -> None:
+    for line in ISSUED.splitlines():
+        typed(clean, line)
+    words = ["fip", "endpoint", "dns", "route", "line", "nat", "eip", "lb", "gateway", "peer", "uplink", "qos"]
+    for word in [*words, "port", "sg", "subnet", "vpc"]:
+        found = yaml.safe_load(typed(clean, f"{word} list -o yaml"))["items"]
+        assert found, word
+        assert [one["name"] for one in found] == typed(clean, f"{word} list -o name").split()
+        table = typed(clean, f"{word} list").splitlines()
+        assert table[0].split()[:1] == ["NAME"]
+        assert {"GEN", "STATE"} <= set(table[0].split())
+        assert len(table) == len(found) + 1
+        for one in found:
+            shown = yaml.safe_load(typed(clean, f"{word} show {one['name']} -o yaml"))
+            assert {k: shown[k] for k in ("kind", "name", "spec")} == {k: one[k] for k in ("kind", "name", "spec")}
+            assert "valid: yes" in typed(clean, f"{word} show {one['name']}")
+    for word in words:
+        for name in typed(clean, f"{word} list -o name").split():
+            if name != "red/rate-1gbit":  # a port has it
+                assert typed(clean, f"{word} delete {name}").strip() == name
+    for name in ("red", "blue", "green"):
+        typed(clean, f"vpc delete {name} --all")
+    assert objects(clean) == {}
+
+
+BAD = (
+    ("vpc create Red --cidr 10.0.0.0/16", Reason.BAD_REQUEST, "'Red' is no name"),
+    ("vpc create pink --cidr 10.0.0.1/16", Reason.BAD_REQUEST, "'10.0.0.1/16' is no network"),
+    ("vpc create pink --cidr 10.0.0.0/16,10.0.1.0/24", Reason.BAD_REQUEST, "overlap"),
+    ("vpc create pink --cidr 10.0.0.0/16 --tenant nobody-has-it", Reason.NOT_FOUND, "no tenant nobody-has-it"),
+    ("subnet create red/b --cidr 10.0.1.128/25", Reason.CONFLICT, "overlap"),
+    ("subnet create red/b --cidr 10.1.0.0/24", Reason.BAD_REQUEST, "10.1.0.0/24"),
+    ("subnet create nil/b --cidr 10.1.0.0/24", Reason.NOT_FOUND, "no vpc nil"),
+    ("port create red/a/web3 --ip 10.0.2.3", Reason.BAD_REQUEST, "10.0.2.3"),
+    ("port create red/a/web3 --ip 10.0.1.11", Reason.CONFLICT, "10.0.1.11"),
+    ("port create red/z/web3", Reason.NOT_FOUND, "red/z"),
+    ("port create red/web3", Reason.BAD_REQUEST, "2 parts, not 3"),
+    ("port create red/a/web1 --ip 10.0.1.12", Reason.CONFLICT, "cannot change from 10.0.1.11"),
+    ("lb create red/l --vip 10.0.1.50:80 --to nobody:80", Reason.NOT_FOUND, "has no port 'nobody'"),
+    ("lb create red/l --vip 10.0.1.50 --to web1:80", Reason.BAD_REQUEST, "--vip '10.0.1.50'"),
+    ("lb create red/l --vip 10.0.1.50:80 --to web1", Reason.BAD_REQUEST, "has no number"),
+    ("lb create red/l --vip 10.0.1.50:80 --to web1:99999", Reason.BAD_REQUEST, "'99999' is no number"),
+    ("lb create red/l --vip 10.0.1.50:80 --to web1:80 --check ping", Reason.BAD_REQUEST, "--check 'ping'"),
+    ("lb create red/l --vip 10.7.1.50:80 --to web1:80", Reason.NOT_FOUND, "10.7.1.50"),
+    ("lb create red/l --vip 10.0.1.50:443 --to web1:80 --tls none", Reason.NOT_FOUND, "no certificate red/none"),
+    ("gateway create red/out --snat", Reason.NO_CAPACITY, "uplinks"),
+    ("gateway create red/out --eip one", Reason.BAD_REQUEST, "'one' is no address"),
+    ("eip create red/one", Reason.NOT_FOUND, "no gateway"),
+    ("nat dnat red/ssh --eip one --outside 22 --to web1:22", Reason.NOT_FOUND, "no gateway"),
+    ("vpc peer red nil", Reason.NOT_FOUND, "no VPC nil"),
+    ("vpc peer red blue", Reason.CONFLICT, "overlaps"),
+    ("endpoint create blue/models --from red/none", Reason.NOT_FOUND, "red/none"),
+    ("sg rule add red/default --allow tcp:0 --from 0.0.0.0/0", Reason.BAD_REQUEST, "'0' is no number"),
+    ("sg rule add red/default --allow smtp --from 0.0.0.0/0", Reason.BAD_REQUEST, "--allow 'smtp'"),
+    ("sg rule add red/default --allow tcp:22", Reason.BAD_REQUEST, "one direction"),
+    ("sg rule add red/default --allow tcp:22 --from nobody", Reason.NOT_FOUND, "red/nobody"),
+    ("sg rule add red/default --allow tcp:22 --from blue/default", Reason.BAD_REQUEST, "not of VPC red"),
+    ("sg rule remove red/default --allow tcp:22 --from 0.0.0.0/0", Reason.NOT_FOUND, "no such rule"),
+    ("sg delete red/default", Reason.CONFLICT, "red/default"),
+    ("qos set red/a/web1 --rate fast", Reason.BAD_REQUEST, "'fast'"),
+    ("qos set red/a/web1", Reason.BAD_REQUEST, "nothing is to be changed"),
+    ("subnet set red/a", Reason.BAD_REQUEST, "nothing is to be changed"),
+    ("subnet delete red/a", Reason.CONFLICT, "is used by port red/a/web1"),
+    ("vpc delete red", Reason.CONFLICT, "is used by subnet red/a"),
+    ("port delete red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
+    ("port show red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
+    ("fip show red/nobody", Reason.NOT_FOUND, "no nat red/nobody"),
+    ("net apply -f /nonexistent.yaml", Reason.BAD_FILE, "/nonexistent.yaml cannot be read"),
+    ("certificate put red/c --cert /dev/null --key /dev/null", Reason.BAD_REQUEST, ""),
+)
+
+
+def test_bad_input_is_one_line_with_a_reason_and_a_hint_and_leaves_nothing_half_done(clean: World) -> None:
+    for line in ISSUED.splitlines()[:6]:
+        if not line.startswith("vpc create green"):
+            typed(clean, line)
+    before = objects(clean)
+    said = {line: refused(clean, reason, line) for line, reason, _ in BAD}
+    assert [f"{line}: {said[line]}" for line, _, part in BAD if part not in said[line]] == []
+    assert objects(clean) == before
+
+
+def test_a_subnet_without_free_addresses_says_so(clean: World) -> None:
+    typed(clean, "vpc create tiny --cidr 10.0.0.0/24")
+    typed(clean, "subnet create tiny/a --cidr 10.0.0.0/29")
+    for number in range(5):
+        typed(clean, f"port create tiny/a/p{number}")
+    assert "10.0.0.0/29" in refused(clean, Reason.NO_CAPACITY, "port create tiny/a/p5")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_applied_and_differs_in_nothing_then(clean: World, example: Path) -> None:
+    assert "+ vpc" in typed(clean, f"net diff -f {example}")
+    assert objects(clean) == {}
+    assert "created" in typed(clean, f"net apply -f {example}")
+    before = objects(clean)
+    assert typed(clean, f"net diff -f {example} --prune") == ""
+    assert "unchanged" in typed(clean, f"net apply -f {example} --prune")
+    assert objects(clean) == before
+
+
+def test_what_list_prints_brings_networks_back_as_they_were(clean: World, tmp_path: Path) -> None:
+    for example in EXAMPLES:
+        typed(clean, f"net apply -f {example}")
+    before = specs(clean)
+    documents = [{k: one[k] for k in ("kind", "name", "spec")} for one in objects(clean).values()]
+    kept = tmp_path / "kept.yaml"
+    kept.write_text(yaml.safe_dump_all(documents))
+    _wipe(clean)
+    typed(clean, f"net apply -f {kept}")
+    assert specs(clean) == before
+
+
+def test_a_file_that_changes_and_prunes_is_shown_before_and_done_as_shown(clean: World, tmp_path: Path) -> None:
+    web = next(path for path in EXAMPLES if path.stem == "web")
+    typed(clean, f"net apply -f {web}")
+    changed = tmp_path / "changed.yaml"
+    documents = [one for one in yaml.safe_load_all(web.read_text()) if one["name"] not in {"shop/back/db", "shop/db"}]
+    documents = [one for one in documents if one["name"] != "shop/web" or one["kind"] != "sg"]
+    for one in documents:
+        if one["name"] == "shop/front":
+            one["spec"]["dhcp"] = False
+        one["spec"].pop("security_groups", None)
+    changed.write_text(yaml.safe_dump_all(documents))
+    shown = typed(clean, f"net diff --prune -f {changed}")
+    assert "~ subnet shop/front\n    - dhcp: true\n    + dhcp: false\n" in shown
+    assert "- port shop/back/db\n" in shown
+    done = typed(clean, f"net apply --prune -f {changed}")
+    assert "port shop/back/db removed\n" in done
+    assert "sg shop/web removed\n" in done
+    assert typed(clean, f"net diff --prune -f {changed}") == ""
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("kind: subnet\nname: shop/more\nspec: {cidrs: [10.0.1.0/25]}\n")
+    before = objects(clean)
+    assert refused(clean, Reason.CONFLICT, f"net apply -f {changed} -f {bad}").startswith(f"{bad}: document 1: subnet ")
+    assert objects(clean) == before
+
+
+def test_a_pool_that_is_killed_while_objects_come_has_all_of_each_or_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path / "home", "1xT4")
+    answered: list[str] = []
+    stop = threading.Event()
+
+    def come() -> None:
+        client = PoolClient(world.home)
+        for number in range(10_000):
+            if stop.is_set():
+                return
+            documents = [
+                {"kind": "vpc", "name": f"v{number}", "spec": {"cidrs": ["10.0.0.0/16"]}},
+                {"kind": "subnet", "name": f"v{number}/a", "spec": {"cidrs": ["10.0.1.0/24"]}},
+                {"kind": "port", "name": f"v{number}/a/p", "spec": {}},
+            ]
+            try:
+                client.post("/v1/networks/apply", {"documents": documents})
+            except CalabashError:
+                stop.wait(0.02)  # the pool is down
+                continue
+            answered.append(f"v{number}")
+
+    try:
+        world.up()
+        writer = threading.Thread(target=come)
+        writer.start()
+        for _ in range(2):
+            had = len(answered)
+            until(lambda had=had: len(answered) >= had + 5, what="objects")  # type: ignore[misc]
+            world.kill()
+            world.up()
+        stop.set()
+        writer.join()
+        found = objects(world)
+        vpcs = {name.split()[1] for name in found if name.startswith("vpc ")}
+        assert set(answered) <= vpcs, "an answer was given for what is not there"
+        assert found.keys() == {
+            f"{kind} {vpc}{rest}"
+            for vpc in vpcs
+            for kind, rest in (("vpc", ""), ("subnet", "/a"), ("port", "/a/p"), ("sg", "/default"))
+        }
+        numbers = [one["spec"]["number"] for name, one in found.items() if name.startswith("vpc ")]
+        assert len(numbers) == len(set(numbers))
+    finally:
+        stop.set()
+        world.close()
+
+
+def test_who_follows_is_told_of_a_change_at_once_and_of_nothing_else(clean: World) -> None:
+    client = PoolClient(clean.home)
+    typed(clean, "vpc create red --cidr 10.0.0.0/16")
+    whole = client.get("/v1/networks/snapshot")
+    known = whole["revision"]
+    assert whole["whole"]
+    assert {(one["kind"], one["name"]) for one in whole["objects"]} == {("vpc", "red"), ("sg", "red/default")}
+    same = client.get(f"/v1/networks/snapshot?after={known}")
+    assert (same["whole"], same["objects"], same["revision"]) == (False, [], known)
+    told: list[Any] = []
+    waiting = threading.Thread(
+        target=lambda: told.append(client.get(f"/v1/networks/snapshot?after={known}&wait=30&changes=1", timeout_s=60))
+    )
+    waiting.start()
+    typed(clean, "subnet create red/a --cidr 10.0.1.0/24")
+    waiting.join()
+    assert [one["name"] for one in told[0]["objects"]] == ["red/a"]
+    assert told[0]["revision"] == known + 1
+    condition = {"kind": "realized", "holds": True, "reason": "carried_out"}
+    status: dict[str, Any] = {"observed_generation": 1, "conditions": [condition]}
+    report = {"kind": "subnet", "name": "red/a", "status": status}
+    assert client.put("/v1/networks/status", {"items": [report]}) == {"known": 1}
+    assert typed(clean, "subnet list").splitlines()[1].split()[-1] == "realized"
+    failed = {"kind": "ready", "holds": False, "reason": "host_lost", "message": "h1 is silent"}
+    status["conditions"].append(failed)
+    client.put("/v1/networks/status", {"items": [report]})
+    assert typed(clean, "subnet list").splitlines()[1].endswith("no: host_lost")
+    assert "ready: no (host_lost: h1 is silent)" in typed(clean, "subnet show red/a")
+    assert client.get(f"/v1/networks/snapshot?after={known + 1}")["objects"] == [], "a report is no change"
+
+
+def test_a_certificate_is_shown_without_its_key_which_a_process_of_the_machine_alone_gets(
+    clean: World, tmp_path: Path
+) -> None:
+    server_context(tmp_path / "one")
+    server_context(tmp_path / "two")
+    server_context(tmp_path / "old", good_days=-1)
+    one, two, old = (tmp_path / name for name in ("one", "two", "old"))
+    typed(clean, "vpc create red --cidr 10.0.0.0/16")
+    typed(clean, "subnet create red/a --cidr 10.0.1.0/24")
+    typed(clean, "port create red/a/web1")
+    put = "certificate put red/tls --cert {}/tls.crt --key {}/tls.key"
+    assert "not that of the first" in refused(clean, Reason.BAD_REQUEST, put.format(one, two))
+    assert "has expired" in refused(clean, Reason.BAD_REQUEST, put.format(old, old))
+    swapped = f"certificate put red/tls --cert {one}/tls.key --key {one}/tls.crt"
+    assert "PRIVATE" not in refused(clean, Reason.BAD_REQUEST, swapped)
+    typed(clean, put.format(one, one))
+    typed(clean, "lb create red/web --vip 10.0.1.100:443 --to web1:8080 --tls red/tls")
+    assert specs(clean)["lb red/web"]["certificate"] == "tls"
+    secret = (one / "tls.key").read_text()
+    listed = typed(clean, "certificate list -o yaml")
+    assert "PRIVATE" not in listed
+    assert secret.splitlines()[1] not in listed
+    assert clean.client.get("/v1/networks/certificates/key?name=red/tls")["key"] == secret
+    assert "is used by lb red/web" in refused(clean, Reason.CONFLICT, "certificate delete red/tls")
+    logs = [path.read_bytes() for path in clean.home.glob("*.log")]
+    assert logs
+    assert not any(secret.splitlines()[1].encode() in log or b"PRIVATE" in log for log in logs)
+    typed(clean, "vpc delete red --all")
+    typed(clean, "vpc create red --cidr 10.0.0.0/16")
+    assert typed(clean, "certificate list -o name") == "", "who has the name next has not its keys"
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    with network(tmp_path_factory.mktemp("tenants") / "home", "1xT4") as made:
+        for tenant in ("vision", "speech"):
+            made.world.client.put(f"/v1/tenants/{tenant}", {})
+        made.person("ann", Role.MEMBER, "vision")
+        made.person("guest", Role.VIEWER, "vision")
+        made.person("eve", Role.TENANT_ADMIN, "speech")
+        made.person("chief", Role.ADMIN)
+        made.person("operator", Role.OPERATOR)
+        yield made
+
+
+def _order(net: Network, who: str, kind: str, name: str, **spec: Any) -> int:
+    told = net.ask("PUT", "/v1/networks/objects", {"kind": kind, "name": name, "spec": spec}, token=net.tokens[who])
+    return told.status
+
+
+def test_tenants_have_the_same_addresses_and_learn_nothing_of_each_other(net: Network) -> None:
+    for who, vpc in (("ann", "red"), ("eve", "blue")):
+        assert _order(net, who, "vpc", vpc, cidrs=["10.0.0.0/16"]) == 200
+        assert _order(net, who, "subnet", f"{vpc}/a", cidrs=["10.0.1.0/24"]) == 200
+        assert _order(net, who, "port", f"{vpc}/a/web1", addresses=["10.0.1.11"]) == 200
+    serves = {"vip": "10.0.1.100", "vip_number": 80, "backends": [{"port": "blue/a/web1", "number": 80}]}
+    assert _order(net, "eve", "lb", "blue/web", **serves) == 200
+    seen = net.ask("GET", "/v1/networks/objects", token=net.tokens["eve"]).content.decode()
+    assert "blue/a/web1" in seen
+    assert "red/" not in seen
+    assert _order(net, "eve", "vpc", "red", cidrs=["10.0.0.0/16"]) == 409
+    for kind, name, spec in (
+        ("port", "red/a/mine", {}),
+        ("sg", "red/default", {"rules": []}),
+        ("peer", "red/blue", {}),
+        ("lb", "red/web", {"vip": "10.0.1.100", "vip_number": 80, "backends": [{"port": "red/a/web1", "number": 80}]}),
+    ):
+        assert _order(net, "eve", kind, name, **spec) == 404, kind
+        assert _order(net, "eve", kind, name.replace("red", "nil"), **spec) == 404, kind
+    told = [
+        net.ask(
+            "PUT",
+            "/v1/networks/objects",
+            {"kind": "endpoint", "name": "red/theirs", "spec": {"source": source}},
+            token=net.tokens["ann"],
+        )
+        for source in ("blue/web", "blue/nil", "nil/web")
+    ]
+    assert {one.status for one in told} == {404}, "what is not offered is not there"
+    assert (
+        len(
+            {
+                one.content.replace(b"blue/nil", b"X").replace(b"blue/web", b"X").replace(b"nil/web", b"X")
+                for one in told
+            }
+        )
+        == 1
+    )
+    assert _order(net, "guest", "port", "red/a/web9") == 403
+    assert _order(net, "ann", "uplink", "up", cidr="198.51.100.0/24", gateway="198.51.100.1") == 403
+    assert _order(net, "operator", "port", "red/a/web9") == 403
+    for who in ("ann", "guest", "eve", "operator"):
+        assert net.ask("GET", "/v1/networks/snapshot", token=net.tokens[who]).status == 403
+    assert net.ask("GET", "/v1/networks/snapshot", token=net.tokens["chief"]).status == 200
+    assert net.ask("GET", "/v1/networks/certificates/key?name=red/tls", token=net.tokens["chief"]).status == 403
+
+
+def test_a_tenant_with_networks_is_not_deleted_and_the_log_says_what_was_changed(net: Network) -> None:
+    net.world.client.put("/v1/tenants/short", {})
+    net.person("sam", Role.TENANT_ADMIN, "short")
+    assert _order(net, "sam", "vpc", "brief", cidrs=["10.0.0.0/16"]) == 200
+    with pytest.raises(CalabashError, match="tenant short has networks, VPC brief among them"):
+        net.world.client.delete("/v1/tenants/short")
+    lines = net.ask("GET", "/v1/audit?after=0", token=net.tokens["sam"]).json()["items"]
+    assert ("short", "PUT", "/v1/networks/objects vpc brief") in {
+        (a["tenant"], a["action"], a["target"]) for a in lines
+    }
+    told = net.ask("DELETE", "/v1/networks/objects/vpc?name=brief&cascade=1", token=net.tokens["sam"])
+    assert told.status == 200
+    net.world.client.delete("/v1/tenants/short")
+
+
+def test_a_body_of_a_million_bytes_is_too_large_and_a_file_of_many_objects_is_not(net: Network) -> None:
+    documents = [{"kind": "vpc", "name": f"many{n}", "spec": {"cidrs": ["10.0.0.0/16"]}} for n in range(1500)]
+    told = net.ask("POST", "/v1/networks/apply", {"documents": documents, "dry_run": True}, token=net.tokens["chief"])
+    assert told.status == 200
+    bounded = net.ask("POST", "/v1/networks/apply", {"documents": documents, "dry_run": True}, token=net.tokens["eve"])
+    assert (bounded.status, bounded.json()["reason"]) == (429, "user_limit")
+    huge = net.ask("POST", "/v1/networks/apply", b" " * (1 << 20) + b"{}", token=net.tokens["chief"])
+    assert huge.status == 413
+    assert net.ask("PUT", "/v1/networks/objects", b" " * (1 << 17) + b"{}", token=net.tokens["chief"]).status == 413
