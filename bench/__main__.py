@@ -33,6 +33,7 @@ BENCHES = (
     "modes",
     "remote",
     "ptx",
+    "net_book",
 )
 
 

@@ -76,9 +76,11 @@ class Crossing:
         return next(found.ip for found in interfaces if found.version == self.balancer.vip.version)
 
 
-def crossings(networks: NetworkObjects) -> Iterator[Crossing]:
-    """Endpoints of all VPCs whose load balancer is there and offered to them."""
+def crossings(networks: NetworkObjects, vpc: str = "") -> Iterator[Crossing]:
+    """Endpoints of all VPCs, or of ``vpc`` at one end, whose load balancer is there and offered to them."""
     for endpoint in _endpoints(networks):
+        if vpc and vpc not in (vpc_of(endpoint.name), vpc_of(endpoint.source)):
+            continue
         balancer = offered(networks, endpoint.source, vpc_of(endpoint.name))
         if balancer is not None and endpoint.vip is not None and endpoint.vip.version == balancer.vip.version:
             yield Crossing(endpoint, balancer)
@@ -92,7 +94,7 @@ def _endpoints(networks: NetworkObjects) -> Iterator[ServiceEndpoint]:
 
 
 def add_endpoints(view: View, draft: Draft) -> None:
-    for crossing in crossings(view.networks):
+    for crossing in crossings(view.networks, view.vpc.name):
         if crossing.consumer == view.vpc.name:
             _add_consumer(view, draft, crossing)
         if crossing.provider == view.vpc.name:
