@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.net.talking import Banner, asked, pings
 from tests.unit.net.books import port, subnet, vpc
 
 from calabash.model.network import (
+    MTU_DEFAULT,
     DedicatedLine,
     Direction,
     DnsRecord,
@@ -48,6 +50,7 @@ from calabash.netd.lab.station import Station
 
 HOSTS, GATEWAYS = ("h1", "h2"), ("g1", "g2")
 TCP = TransportProtocol.TCP
+_IP_MTU_DISCOVER, _IP_MTU, _IP_PMTUDISC_DO = 10, 14, 2  # of Linux; Python has no names for them
 WORLD = "198.51.100.1"
 INTERNET = "203.0.113.10"
 ANYBODY = (ip_network("0.0.0.0/0"), ip_network("::/0"))
@@ -173,6 +176,26 @@ def test_floating_addresses_are_a_ports_both_ways_at_the_gateway_and_at_its_own_
     for name in ("red/f1", "red/f2"):
         site.remove(NetworkKind.NAT_RULE, name)
     assert silent(lab.world, address_of(site, NetworkKind.EIP, "red/one"), 8000)
+
+
+def test_who_sends_more_than_a_vpcs_mtu_from_outside_is_told(stations: Stations, site: Site, lab: Lab) -> None:
+    site.put(Eip(name="red/big"), NatRule(name="red/f3", kind=NatKind.FIP, eip="red/big", port="red/a/web1"))
+    address = address_of(site, NetworkKind.EIP, "red/big")
+    with Banner(stations["red/a/web1"], 8010, "web1"), lab.world.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        reached(lab.world, address, 8010, f"web1 {WORLD}")
+        client.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+        client.connect((address, 8010))
+
+        def told() -> bool:
+            try:
+                client.send(bytes(1450))
+            except OSError as error:
+                return error.errno == errno.EMSGSIZE
+            return False
+
+        until(told, within_s=30, what="the world learns the MTU")
+        assert client.getsockopt(socket.IPPROTO_IP, _IP_MTU) == MTU_DEFAULT
+    site.remove(NetworkKind.NAT_RULE, "red/f3")
 
 
 @pytest.mark.usefixtures("banners")

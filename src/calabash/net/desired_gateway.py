@@ -37,6 +37,7 @@ def _add_uplink(view: View, draft: Draft, gateway: NetworkGateway, uplink: Uplin
     columns: dict[str, Value] = {
         "mac": platform_mac(MacUse.UPLINK, view.vpc.number, uplink.number),
         "networks": frozenset((f"{gateway.address}/{uplink.cidr.prefixlen}",)),
+        "options": {"gateway_mtu": str(view.vpc.mtu_bytes)},  # who sends more is told, rather than lost in the tunnel
     }
     hosts = view.priorities(uplink.hosts, view.vpc.number)
     port = add_gateway_port(view, draft, naming.uplink_of(view.vpc.name), columns, hosts)

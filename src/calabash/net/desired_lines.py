@@ -23,6 +23,7 @@ def add_lines(view: View, draft: Draft) -> None:
         columns: dict[str, Value] = {
             "mac": platform_mac(MacUse.LINE, view.vpc.number, line.number),
             "networks": frozenset((f"{line.address}/{line.cidr.prefixlen}",)),
+            "options": {"gateway_mtu": str(view.vpc.mtu_bytes)},
         }
         port = add_gateway_port(view, draft, network, columns, view.priorities(line.hosts, view.vpc.number))
         add_switch_port_to_router(draft, network, switch)

@@ -65,6 +65,7 @@ def test_every_port_of_a_vpc_is_in_its_drop_group() -> None:
 def test_a_gateway_is_a_port_at_one_of_the_gateway_hosts_and_translates_all_ranges_of_its_uplinks_version() -> None:
     port = RED[Ref("Logical_Router_Port", "red:uplink:router")]
     assert port["networks"] == frozenset(("198.51.100.10/24",))
+    assert port["options"] == {"gateway_mtu": "1400"}
     chassis = pointed(RED, Ref("Logical_Router_Port", "red:uplink:router"), "gateway_chassis")
     assert {row["chassis_name"]: row["priority"] for row in chassis.values()} == {"g2": 100, "g1": 99}
     router = Ref("Logical_Router", "cb-red")
