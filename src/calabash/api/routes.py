@@ -5,6 +5,7 @@ from __future__ import annotations
 from calabash.api.audit_routes import AUDIT
 from calabash.api.billing_routes import BILLING
 from calabash.api.changes import CHANGES
+from calabash.api.fabric import FABRIC
 from calabash.api.jobs_routes import JOBS
 from calabash.api.network_routes import NETWORKS
 from calabash.api.notification_routes import NOTIFICATIONS
@@ -25,4 +26,5 @@ ROUTES: tuple[Route, ...] = (
     *JOBS,
     *NOTIFICATIONS,
     *NETWORKS,
+    *FABRIC,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from structlog.contextvars import bound_contextvars
 
@@ -43,7 +43,17 @@ from calabash.seams.clock import Clock
 # administrator has guaranteed to a queue is taken back from those who borrowed it.
 OPTIONS = Options(preempt=False, reclaim=True, reclaim_fair_share=False)
 # Why a grant cannot be made now and may be soon: what must go first is still there, or a device fell ill.
-NOT_YET = {Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT, Reason.UNHEALTHY}
+NOT_YET = {
+    Reason.NO_CAPACITY,
+    Reason.NO_MEMORY,
+    Reason.NO_CORES,
+    Reason.MODE_CONFLICT,
+    Reason.UNHEALTHY,
+    Reason.FABRIC_HELD,
+}
+Granting = Callable[
+    [AllocationRecord], AbstractContextManager[None]
+]  # entered around a grant; what it raises is its failure
 
 
 class Binder:
@@ -57,6 +67,7 @@ class Binder:
     def __init__(
         self, *, agent: NodeAgent, queues: Callable[[], list[QueueSpec]], clock: Clock, window: int = WINDOW
     ) -> None:
+        self.granting: Granting = lambda _: nullcontext()
         self._agent = agent
         self._clock = clock
         self._lock = threading.RLock()
@@ -190,10 +201,10 @@ class Binder:
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
         """Whether somebody else may have got a chance by it."""
+        record = record_of(waiting, start.placement, because=start.because, now_s=self._clock.now_s())
         try:
-            granted = self._agent.grant(
-                record_of(waiting, start.placement, because=start.because, now_s=self._clock.now_s())
-            )
+            with self.granting(record):
+                granted = self._agent.grant(record)
         except Exception as error:  # whatever it is, its requester must hear of it
             return self._failed(waiting, start, error)
         with self._lock:
@@ -218,12 +229,11 @@ class Binder:
             overtaken = self._starts.granted(waiting.id)
             if reason in NOT_YET and not waiting.withdrawn:
                 if overtaken is not None:
-                    pass  # it has lost its place already and waits where it stood
-                elif reason is Reason.UNHEALTHY or any(part.start >= 0 for part in start.placement.slices):
+                    return False  # it has lost its place already and waits where it stood
+                if reason is Reason.UNHEALTHY or any(part.start >= 0 for part in start.placement.slices):
                     self._tracker.unbind(waiting.id)  # another device, or another place of this one, may be had
                     return self._starts.refused(start)
-                else:
-                    self._starts.again(start)
+                self._starts.again(start, held=str(error) if reason is Reason.FABRIC_HELD else "")
                 return False
             self._forget(waiting)
             if waiting.gang_key is not None:

@@ -18,6 +18,7 @@ class Starts:
         self._granting: dict[AllocationId, Start] = {}
         self._overtaken: dict[AllocationId, Stop] = {}
         self._refused: dict[AllocationId, Placement] = {}
+        self._held: dict[AllocationId, str] = {}
 
     def __contains__(self, allocation: AllocationId) -> bool:
         return allocation in self._decided or allocation in self._granting
@@ -39,9 +40,10 @@ class Starts:
         self._granting.pop(allocation, None)
         return self._overtaken.pop(allocation, None)
 
-    def again(self, start: Start) -> None:
-        """There was no room yet: it stays decided."""
+    def again(self, start: Start, *, held: str = "") -> None:
+        """There was no room yet: it stays decided. ``held``: what besides others keeps it from its place."""
         self.granted(start.id)
+        self._held[start.id] = held
         self._decided[start.id] = start
 
     def refused(self, start: Start) -> bool:
@@ -52,6 +54,7 @@ class Starts:
     def drop(self, allocation: AllocationId) -> bool:
         """It is not to start, or has started; False when it was not decided."""
         self._refused.pop(allocation, None)
+        self._held.pop(allocation, None)
         return self._decided.pop(allocation, None) is not None
 
     def overtake(self, stop: Stop) -> bool:
@@ -68,6 +71,9 @@ class Starts:
         """Who must go before it starts; None when it is not decided."""
         if allocation not in self:
             return None
+        held = self._held.get(allocation, "")
+        if held:
+            return Explanation(reason=Reason.FABRIC_HELD, summary=f"it has its place, but {held}")
         start = self._decided.get(allocation)
         after = ", ".join(start.after if start is not None else ()) or "others"
         return Explanation(reason=Reason.NO_CAPACITY, summary=f"it has its place and waits for {after} to leave it")
@@ -76,3 +82,4 @@ class Starts:
         """No decision holds any more; grants that are being made go on."""
         self._decided.clear()
         self._refused.clear()
+        self._held.clear()

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     WAITS_FOR_MOVE = "waits_for_move"
     TIMEOUT = "timeout"
     CORDONED = "cordoned"
+    FABRIC_HELD = "fabric_held"
     # why a running request is stopped
     RECLAIM = "reclaim"
     PREEMPT = "preempt"

@@ -207,6 +207,7 @@ def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: Tenan
     pool = Pool(
         agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user
     )
+    pool.fabric.hold = settings.fabric.hold
     pool.changes.identities = Identities(tenancy, settings.console.oidc)
     return pool
 

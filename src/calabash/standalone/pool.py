@@ -33,6 +33,7 @@ from calabash.seams.host.processes import Process, identify, owner, user_name
 from calabash.seams.store import Store
 from calabash.standalone.entry import EntryBounds
 from calabash.standalone.explanations import Explanations
+from calabash.standalone.fabric import FabricHolds
 from calabash.standalone.keeping import Keeps
 from calabash.standalone.queues import Queues
 
@@ -59,7 +60,7 @@ class Pool:
         self.billing = Billing(store, clock)
         self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
-        self.keeps = Keeps(agent, clock)
+        self.keeps, self.fabric = Keeps(agent, clock), FabricHolds(agent.records, self.binder)
         self.entry = EntryBounds(
             permission=permission,
             tenancy=tenancy,

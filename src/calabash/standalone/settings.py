@@ -73,6 +73,13 @@ class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     kept: Annotated[int, Meta(ge=1, le=1000)] = 50
 
 
+class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Fabrics for RDMA (``fabric.toml`` names them). ``hold``: a card is granted only when it was seen to have left the
+    partitions of all other tenants; until ``calabash net fabric run`` has told so, it waits."""
+
+    hold: bool = False
+
+
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """What follows when a tenant uses more than was agreed: ``off``, ``tell``, ``hold`` (no new slices), ``lower``
     (and its shares are best-effort meanwhile) or ``return`` (and slices are taken back after ``notice_minutes``).
@@ -102,7 +109,7 @@ class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]``,
-    ``[notifications]`` and ``[over_use]``; ``[tenants.NAME]`` instead of the last for one tenant."""
+    ``[notifications]``, ``[fabric]`` and ``[over_use]``; ``[tenants.NAME]`` instead of the last for one tenant."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
@@ -112,6 +119,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     jobs: JobSettings = JobSettings()
     notifications: NotificationSettings = NotificationSettings()
     over_use: OverUseSettings = OverUseSettings()
+    fabric: FabricHoldSettings = FabricHoldSettings()
     tenants: dict[str, OverUseSettings] = {}
 
     def over_use_policy(self, tenant: str) -> OverUsePolicy:

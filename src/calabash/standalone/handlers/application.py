@@ -18,6 +18,7 @@ from calabash.standalone.handlers.administration import ADMINISTRATION
 from calabash.standalone.handlers.allocations import ALLOCATIONS
 from calabash.standalone.handlers.asked import Context
 from calabash.standalone.handlers.devices import DEVICES
+from calabash.standalone.handlers.fabric import FABRIC
 from calabash.standalone.handlers.jobs import JOBS
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
@@ -27,7 +28,7 @@ from calabash.standalone.jobs import Jobs
 from calabash.standalone.pool import Pool
 from calabash.standalone.traces import traces
 
-HANDLERS = (*OPERATING, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *JOBS)
+HANDLERS = (*OPERATING, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *JOBS, *FABRIC)
 
 
 def application(

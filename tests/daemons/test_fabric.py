@@ -1,0 +1,123 @@
+"""A pool that holds cards until their fabrics are clear, the program that clears them, and a manager that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.daemons.world import World, until
+
+from calabash.netd.fabric.simulated_ufm import SimulatedUfm
+
+PORTS = ("506b4b0300a1b201", "506b4b0300a1b202")
+
+
+@pytest.fixture
+def ufm() -> Iterator[SimulatedUfm]:
+    with SimulatedUfm() as found:
+        yield found
+
+
+@pytest.fixture
+def fabric(make_world: Callable[..., World], ufm: SimulatedUfm) -> World:
+    """A pool of one card, with two ports on InfiniBand, that holds it; two tenants."""
+    world = make_world("1xA100-40GB")
+    (world.home / "pool.toml").write_text("[fabric]\nhold = true\n")
+    world.up()
+    card = world.devices()[0]["uuid"]
+    (world.home / "fabric.toml").write_text(
+        f'[infiniband]\ndriver = "ufm"\nurl = "{ufm.url}"\n[[card]]\ndevice = "{card}"\ninfiniband = {json.dumps(PORTS)}\n'
+    )
+    for tenant in ("red", "blue"):
+        world.client.put(f"/v1/tenants/{tenant}", {})
+    return world
+
+
+def calabash(world: World, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "calabash.cli.main", *words],
+        env=os.environ | {"CALABASH_HOME": str(world.home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def keeper(fabric: World) -> Iterator[subprocess.Popen[bytes]]:
+    """``calabash net fabric run``."""
+    with (fabric.home / "fabric.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "calabash.cli.main", "net", "fabric", "run"],
+            env=os.environ | {"CALABASH_HOME": str(fabric.home)},
+            stdout=log,
+            stderr=log,
+        )
+    yield process
+    process.terminate()
+    assert process.wait(timeout=60) == 0
+
+
+def members(ufm: SimulatedUfm) -> dict[str, set[str]]:
+    with ufm.pkeys.lock:
+        return {ufm.pkeys.names[number]: set(found) for number, found in ufm.pkeys.members.items() if number != 0x7FFF}
+
+
+def shown(world: World) -> dict[str, Any]:
+    (row,) = json.loads(calabash(world, "net", "fabric", "list", "-o", "json"))["items"]
+    return dict(row)
+
+
+def why(world: World) -> str:
+    """Why what waits does, "" nothing does."""
+    for allocation in world.allocations():
+        if allocation["state"] == "pending":
+            return str(world.client.get(f"/v1/allocations/{allocation['id']}/why")["explanation"])
+    return ""
+
+
+def test_a_card_goes_from_tenant_to_tenant_by_way_of_nobodys_partition(
+    fabric: World, keeper: subprocess.Popen[bytes], ufm: SimulatedUfm
+) -> None:
+    program, _ = fabric.running(tenant="red", wait_s=60)
+    until(lambda: members(ufm) == {"cb-red": set(PORTS)}, what="the card to join")
+    until(lambda: shown(fabric)["state"] == "member", what="the pool to hear of it")
+    ufm.pkeys.faults.lose = True  # the manager says yes and does nothing
+    assert program.finish() == 0
+    until(lambda: not fabric.allocations(), what="the slice to be gone")
+    waiting = fabric.run("cat", tenant="blue", wait_s=60)
+    until(lambda: "another tenant's on its fabric: red" in why(fabric), what="the reason why blue waits")
+    until(lambda: shown(fabric)["state"] == "leaving", what="the pool to hear that it does not leave")
+    assert "nothing of it is to be seen" in shown(fabric)["message"]
+    assert members(ufm) == {"cb-red": set(PORTS)}
+    ufm.pkeys.faults.lose = False
+    until(lambda: fabric.allocation_of(waiting), what="blue to have the card")
+    until(lambda: members(ufm) == {"cb-blue": set(PORTS)}, what="the card to change hands")
+
+
+def test_without_the_program_that_clears_cards_nothing_is_granted_and_it_is_said(fabric: World) -> None:
+    waiting = fabric.run("cat", tenant="red", wait_s=60)
+    until(lambda: "controller has told nothing yet" in why(fabric), what="the reason why red waits")
+    assert "nothing has been told" in _stderr(fabric, "net", "fabric", "list")
+    calabash(fabric, "net", "fabric", "run", "--once")
+    until(lambda: fabric.allocation_of(waiting), what="red to have the card")
+    assert shown(fabric)["state"] == "clear"
+
+
+def _stderr(world: World, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "calabash.cli.main", *words],
+        env=os.environ | {"CALABASH_HOME": str(world.home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stderr
