@@ -8,7 +8,8 @@ import pytest
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
 from tests.net.talking import Banner, asked, pings
 
-from calabash.netd.lab import namespaces
+from calabash.netd.lab import namespaces, queues
+from calabash.netd.lab.host import LabHost
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 
@@ -61,6 +62,17 @@ def test_a_killed_switch_comes_back_with_its_tunnels(lab: Lab, pair: tuple[Stati
     assert pings(one, "10.0.1.12", timeout_s=30)
 
 
+def test_every_card_of_a_switch_has_a_long_receive_queue(lab: Lab, pair: tuple[Station, Station]) -> None:
+    """Bursts of TCP are lost on queues of the kernel's default length; that of the machine stays as it is."""
+    machine = Path("/proc/sys/net/core/rmem_default").read_text()
+    host = lab.host("h1")
+    assert _long_queues(host) == 3  # the cards u0 and x0, and the station's
+    host.kill("ovs-vswitchd")
+    host.start("ovs-vswitchd")
+    assert _long_queues(host) == 3
+    assert Path("/proc/sys/net/core/rmem_default").read_text() == machine
+
+
 def test_up_again_starts_what_does_not_run(lab: Lab) -> None:
     lab.central.kill("northd")
     lab.host("g1").kill("ovn-controller")
@@ -79,3 +91,8 @@ def test_down_leaves_nothing(lab_prefix: str, tmp_path: Path) -> None:
     assert namespaces.named(other.record.prefix + "-") == []
     assert not (tmp_path / "l").exists()
     assert Lab.of_prefix(other.record.prefix) is None
+
+
+def _long_queues(host: LabHost) -> int:
+    """A switch has one more such socket, by which it only sends."""
+    return sum(length >= queues.QUEUE_BYTES for length in queues.lengths(host.daemon("ovs-vswitchd").pid))

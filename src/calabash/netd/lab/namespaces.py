@@ -1,75 +1,31 @@
-"""Network namespaces by name: made and wired by ``ip``, entered by a thread of its own for sockets and programs.
+"""Network namespaces of a lab by name: wired by ``ip`` in batches, entered for sockets, programs and device settings.
 
-A socket that is opened inside a namespace stays there, whoever holds it; a program that is started inside stays, too. So the
-thread that enters ends after one piece of work and the caller never leaves its own namespace.
+A socket that is opened inside a namespace stays there, whoever holds it; a program that is started inside stays, too.
 """
 
 from __future__ import annotations
 
-import array
-import ctypes
-import fcntl
-import os
 import socket
-import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.seams.links import namespaces
+from calabash.seams.links.offloads import switch_off
 
-PLACE = Path("/run/netns")  # where `ip netns` keeps them
-_CLONE_NEWNET = 0x40000000
-_SIOCETHTOOL = 0x8946
-_OFFLOADS = (0x17, 0x1F, 0x24, 0x2C)  # ETHTOOL_STXCSUM, _STSO, _SGSO, _SGRO
+exists, named = namespaces.exists, namespaces.names
 _RUN_S = 60
 Made = TypeVar("Made")
 
 
-def exists(name: str) -> bool:
-    """Whether there is such a namespace."""
-    return (PLACE / name).exists()
-
-
-def named(prefix: str) -> list[str]:
-    """Those that begin so, sorted."""
-    return sorted(path.name for path in PLACE.glob(f"{prefix}*")) if PLACE.is_dir() else []
-
-
 def inside(name: str, work: Callable[[], Made]) -> Made:
     """What ``work`` returns when done by a thread inside; raises what it raises, NOT_FOUND where there is no namespace."""
-    result: list[Made] = []
-    failure: list[BaseException] = []
-
-    def enter() -> None:
-        try:
-            _enter(name)
-            result.append(work())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=enter, name=f"netns-{name}")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
-
-
-def _enter(name: str) -> None:
-    try:
-        descriptor = os.open(PLACE / name, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise CalabashError(f"there is no network namespace {name}", reason=Reason.NOT_FOUND) from error
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(descriptor, _CLONE_NEWNET) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"entering network namespace {name}: {os.strerror(number)}")
-    finally:
-        os.close(descriptor)
+    path = namespaces.path_of(name)
+    if not path.exists():
+        raise CalabashError(f"there is no network namespace {name}", reason=Reason.NOT_FOUND)
+    return namespaces.inside(path, work)
 
 
 def run(name: str, *argv: str, timeout_s: float = _RUN_S) -> subprocess.CompletedProcess[str]:
@@ -104,15 +60,11 @@ def ip(commands: Iterable[Sequence[object]], *, name: str = "") -> None:
 def without_offloads(name: str, devices: Iterable[str]) -> None:
     """Has senders compute checksums and cut packets, as Open vSwitch's userspace ports cannot; else all TCP stalls."""
 
-    def switch_off() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-            for device in devices:
-                for command in _OFFLOADS:
-                    value = array.array("I", [command, 0])
-                    request = struct.pack("16sP16x", device.encode(), value.buffer_info()[0])
-                    fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
+    def work() -> None:
+        for device in devices:
+            switch_off(device)
 
-    inside(name, switch_off)
+    inside(name, work)
 
 
 def set_kernel(name: str, settings: Mapping[str, str]) -> None:

@@ -7,9 +7,11 @@ as it is; instead the sockets of the running daemon are duplicated into this pro
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 QUEUE_BYTES = 8 * 2**20
@@ -19,40 +21,46 @@ _SO_RCVBUFFORCE = 33
 
 def lengthen(pid: int, queue_bytes: int = QUEUE_BYTES) -> int:
     """Gives every AF_PACKET socket of a process at least that queue; how many it changed. 0 where the kernel refuses."""
+    return sum(_lengthened(each, queue_bytes) for each in _copies(pid))
+
+
+def lengths(pid: int) -> list[int]:
+    """Of the queues of a process's AF_PACKET sockets, in bytes."""
+    return [each.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in _copies(pid)]
+
+
+def _copies(pid: int) -> Iterator[socket.socket]:
+    """Each AF_PACKET socket of the process as one of this process, closed before the next."""
     try:
         process = os.pidfd_open(pid)
     except OSError:
-        return 0
+        return
     try:
-        return sum(_lengthened(process, number, queue_bytes) for number in _sockets(pid))
+        for number in _sockets(pid):
+            descriptor = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_GETFD, process, number, 0)
+            if descriptor < 0:
+                continue
+            with socket.socket(fileno=descriptor) as copy:
+                if copy.family == socket.AF_PACKET:
+                    yield copy
     finally:
         os.close(process)
 
 
 def _sockets(pid: int) -> list[int]:
     found = []
-    try:
+    with contextlib.suppress(OSError):
         for path in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = os.readlink(path)
-            except OSError:
-                continue
-            if target.startswith("socket:"):
-                found.append(int(path.name))
-    except OSError:
-        return []
+            with contextlib.suppress(OSError):
+                if os.readlink(path).startswith("socket:"):
+                    found.append(int(path.name))
     return found
 
 
-def _lengthened(process: int, number: int, queue_bytes: int) -> bool:
-    descriptor = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_GETFD, process, number, 0)
-    if descriptor < 0:
+def _lengthened(copy: socket.socket, queue_bytes: int) -> bool:
+    if copy.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= queue_bytes:
         return False
-    with socket.socket(fileno=descriptor) as copy:
-        if copy.family != socket.AF_PACKET or copy.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= queue_bytes:
-            return False
-        try:
-            copy.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, queue_bytes)
-        except OSError:
-            return False
-    return True
+    with contextlib.suppress(OSError):
+        copy.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, queue_bytes)
+        return True
+    return False
