@@ -11,7 +11,7 @@ PER_VPC: dict[NetworkKind, int] = {
     NetworkKind.PORT: 4096,
     NetworkKind.SECURITY_GROUP: 128,
     NetworkKind.GATEWAY: 1,
-    NetworkKind.EIP: 64,
+    NetworkKind.EIP: 16,
     NetworkKind.NAT_RULE: 256,
     NetworkKind.LOAD_BALANCER: 64,
     NetworkKind.PEERING: 16,

@@ -22,7 +22,7 @@ from calabash.model.network import (
     vpc_of,
 )
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint
-from calabash.net.checks.common import range_of
+from calabash.net.checks.common import is_platform, range_of
 from calabash.net.checks.spaces import DEFAULT_GROUP
 from calabash.net.checks.stations import subnet_of
 from calabash.net.companions import companion_base
@@ -71,7 +71,10 @@ def _users_inside(objects: VpcObjects, item: NetworkObject) -> Iterator[NetworkO
 
 
 def _users_of_subnet(objects: VpcObjects, item: Subnet) -> Iterator[NetworkObject]:
-    yield from (port for port in objects.all(Port).values() if subnet_of(port.name) == item.name)
+    inside = [port for port in objects.all(Port).values() if subnet_of(port.name) == item.name]
+    yield from (port for port in inside if not is_platform(port.name))
+    own = {port.name for port in inside if is_platform(port.name)}
+    yield from (gateway for gateway in objects.all(NetworkGateway).values() if own & set(gateway.ports))
     yield from (lb for lb in objects.all(LoadBalancer).values() if range_of(lb.vip, item.cidrs))
     yield from (endpoint for endpoint in objects.all(ServiceEndpoint).values() if endpoint.subnet == item.name)
     for route in objects.all(NetworkRoute).values():

@@ -122,7 +122,7 @@ def test_an_nfv_gateway_has_two_replicas_and_a_port_that_moves_and_takes_them_al
     virtual = networks.find(Port, item.ports[2])
     assert virtual is not None
     assert virtual.virtual_parents == item.ports[:2]
-    with pytest.raises(CalabashError, match="is used by port red/a/x-nfv-out-vip"):
+    with pytest.raises(CalabashError, match="subnet red/a is used by gateway red/out"):
         networks.remove(NetworkKind.SUBNET, "red/a")
     with pytest.raises(CalabashError, match="the platform's") as caught:
         networks.remove(NetworkKind.PORT, item.ports[0])

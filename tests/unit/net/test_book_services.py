@@ -220,5 +220,13 @@ def test_no_two_of_what_a_vpc_reaches_overlap() -> None:
     networks, _ = networks.put(Peering(name="red/green"))
     networks, _ = networks.put(Peering(name="green/red"))
     networks, _ = networks.put(Peering(name="red/more"))
-    assert "its peer green" in refused(networks, Peering(name="more/red")).message
+    assert "10.2.0.0/17 overlaps what VPC red reaches elsewhere" in refused(networks, Peering(name="more/red")).message
     assert "its peer green" in refused(networks, line("red/dc", 7, cidr="10.2.3.0/30")).message
+
+
+def test_nobody_learns_whom_else_a_peer_reaches() -> None:
+    networks, _ = RED.put(Peering(name="red/green"))
+    networks, _ = networks.put(Peering(name="green/red"))
+    networks, _ = networks.put(line("green/dc", 7, cidr="10.8.3.0/30"))
+    error = refused(networks, vpc("red", "10.0.0.0/16", "10.8.0.0/16", tenant="rot"))
+    assert error.message == "VPC red: 10.8.0.0/16 overlaps what VPC green reaches elsewhere"

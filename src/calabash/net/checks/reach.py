@@ -40,6 +40,13 @@ def check_new_reach(networks: NetworkObjects, vpc: Vpc, name: str, new: Reach) -
             raise conflict(f"{new[0]}: {shared[0]} overlaps {shared[1]} of {what}", hint="use ranges that differ")
 
 
+def check_peers_reach(networks: NetworkObjects, peer: Vpc, name: str, new: Reach) -> None:
+    """The same of a peer, of whom nobody learns whom else it reaches."""
+    for _, ranges in reached(networks, peer.name, without=name):
+        if shared := first_overlap(new[1], ranges):
+            raise conflict(f"{new[0]}: {shared[0]} overlaps what VPC {peer.name} reaches elsewhere")
+
+
 def check_reach(networks: NetworkObjects, vpc: Vpc) -> None:
     """Raises CalabashError where the VPC's ranges, as they would be, overlap what it or a peer of it reaches."""
     for what, ranges in reached(networks, vpc.name):
@@ -50,6 +57,4 @@ def check_reach(networks: NetworkObjects, vpc: Vpc) -> None:
         theirs = networks.of_vpc(other.name).all(type(peering))[back]
         if theirs.routes:
             continue  # it reaches what it named, whatever ranges this VPC has besides
-        for _, ranges in reached(networks, other.name, without=back):
-            if shared := first_overlap(vpc.cidrs, ranges):
-                raise conflict(f"{titled(vpc)}: {shared[0]} overlaps what its peer {other.name} reaches elsewhere")
+        check_peers_reach(networks, other, back, (titled(vpc), vpc.cidrs))

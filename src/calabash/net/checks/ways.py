@@ -30,7 +30,7 @@ from calabash.net.checks.common import (
     within,
 )
 from calabash.net.checks.outside import VLAN_MAX, check_segment
-from calabash.net.checks.reach import check_new_reach, line_ranges
+from calabash.net.checks.reach import check_new_reach, check_peers_reach, line_ranges
 from calabash.net.checks.spaces import check_apart
 from calabash.net.objects import NetworkObjects, VpcObjects
 from calabash.net.standing import other_side, peered_ranges
@@ -56,7 +56,7 @@ def check_peering(networks: NetworkObjects, item: Peering, old: Peering | None) 
         _check_joined(item, own, other)
     if back is not None:
         check_new_reach(networks, own, item.name, (titled(item), peered_ranges(item, other)))
-        check_new_reach(networks, other, back.name, (titled(item), peered_ranges(back, own)))
+        check_peers_reach(networks, other, back.name, (titled(item), peered_ranges(back, own)))
     was = old.number if old else back.number if back else 0
     numbers = {peering.number for peering in networks.all(Peering) if peering not in (item, old, back)}
     number = number_of(item.number, was, numbers, PEERINGS_MAX, titled(item))
