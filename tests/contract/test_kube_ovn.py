@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from tests.contract.kube_ovn import wrong_shapes, wrong_types
 from tests.unit.net.every_network import every_network
+from tests.unit.net.random_networks import RandomNetworks
 
+from calabash.net.book import Networks
 from calabash.net.kubeovn import render_kube_ovn
 from calabash.net.kubeovn_words import API
 from calabash.net.objects import NetworkObjects
@@ -68,3 +70,10 @@ def test_a_name_that_is_too_long_for_a_bridge_is_seen() -> None:
     document = {"apiVersion": API, "kind": "ProviderNetwork", "spec": {"defaultInterface": "eth1"}}
     assert wrong_shapes([document | {"metadata": {"name": "thirteen-char"}}])
     assert not wrong_shapes([document | {"metadata": {"name": "twelve-chars"}}])
+
+
+def test_random_books_are_rendered_as_kube_ovn_has_them() -> None:
+    found = [document for seed in range(40) for document in documents(RandomNetworks(seed).made(Networks(), 120))]
+    assert len(found) > 400
+    assert wrong_types(found) == []
+    assert wrong_shapes(found) == []

@@ -14,6 +14,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "ctl": ("netlab:ctl", "Run a program of OVN or Open vSwitch on that network."),
     "apply": ("netfiles:apply", "Make network objects what files say."),
     "diff": ("netfiles:diff", "Show what applying files would change."),
+    "render": ("netrender:render", "Print the networks as objects of Kube-OVN."),
     "fabric": ("netfabric:fabric", "Keep tenants apart on fabrics for RDMA."),
 }
 

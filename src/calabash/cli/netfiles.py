@@ -78,7 +78,7 @@ def diff(files: tuple[str, ...], *, prune: bool) -> None:
 def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
     from calabash.net.documents import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
 
-    found = [one for file in files for one in read_manifests(_read(file, BYTES_MAX), "" if file == "-" else file)]
+    found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
     try:
         return client().post(
             f"{PATH}/apply", {"documents": [one.plain() for one in found], "prune": prune, "dry_run": dry_run}
@@ -98,7 +98,8 @@ def _placed(error: CalabashError, places: list[str]) -> CalabashError:
     return CalabashError(message, reason=error.reason, hint=error.hint)
 
 
-def _read(file: str, most: int) -> str:
+def read_file(file: str, most: int) -> str:
+    """Text of a file, or of standard input (``-``). Raises CalabashError."""
     try:
         with click.open_file(file, "rb") as stream:
             raw = stream.read(most + 1)
@@ -126,7 +127,10 @@ def certificate() -> None:
 )
 def put_certificate(name: str, cert: Path, key: Path) -> None:
     """Keep a certificate and its key, or replace them."""
-    order = {"certificate": _read(str(cert), CERTIFICATE_BYTES_MAX), "key": _read(str(key), CERTIFICATE_BYTES_MAX)}
+    order = {
+        "certificate": read_file(str(cert), CERTIFICATE_BYTES_MAX),
+        "key": read_file(str(key), CERTIFICATE_BYTES_MAX),
+    }
     click.echo(client().put(f"{PATH}/certificates?name={quoted(name)}", order)["name"])
 
 
