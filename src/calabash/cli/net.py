@@ -11,6 +11,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("netlab:up", "Bring up a network of namespaces on this machine."),
     "down": ("netlab:down", "Take that network away."),
     "status": ("netlab:status", "Show the networks of this machine and their daemons."),
+    "doctor": ("netdoctor:doctor", "Look at everything that networks need and name what is wrong."),
     "ctl": ("netlab:ctl", "Run a program of OVN or Open vSwitch on that network."),
     "apply": ("netfiles:apply", "Make network objects what files say."),
     "diff": ("netfiles:diff", "Show what applying files would change."),

@@ -14,7 +14,7 @@ from calabash.seams.ovn.session import Session
 MARK = "calabash:port"  # external_ids of a port that is ours: the logical port
 INTEGRATION = "br-int"
 _TABLES = {
-    "Open_vSwitch": ("bridges", "next_cfg", "cur_cfg", "external_ids", "other_config", "ovs_version"),
+    "Open_vSwitch": ("bridges", "next_cfg", "cur_cfg", "external_ids"),
     "Bridge": ("name", "ports", "datapath_type"),
     "Port": ("name", "interfaces", "external_ids", "tag"),
     "Interface": ("name", "type", "external_ids", "error", "ofport", "mtu", "link_state", "mac_in_use"),
@@ -62,11 +62,6 @@ class LocalSwitch:
         self.session.wait_ready(self._timeout_s)
         with self.session.reading() as replica:
             return dict(_whole(replica)[1]["external_ids"])
-
-    def version(self) -> str:
-        self.session.wait_ready(self._timeout_s)
-        with self.session.reading() as replica:
-            return str(_whole(replica)[1]["ovs_version"] or "")
 
     def ports(self, bridge: str = INTEGRATION) -> dict[str, SwitchPort]:
         """The ports of a bridge by name; none where the bridge is not there."""

@@ -1,0 +1,279 @@
+"""What is wrong between a pool, its network controller, OVN's databases and the hosts: one line for each thing looked at."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkGateway, NetworkKind, Vpc
+from calabash.net.book import Networks
+from calabash.net.differing import diff
+from calabash.net.rows import PLATFORM
+from calabash.net.view import NetworkHosts
+from calabash.netd.main import LOCK_FILE
+from calabash.netd.plan import Surroundings, planned
+from calabash.netd.realized import SILENT_S
+from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
+from calabash.netd.source import PoolBook
+from calabash.seams.links.offloads import checksums_left_out
+from calabash.seams.ovn.local import LocalSwitch, SwitchPort
+from calabash.seams.ovn.northbound import Northbound
+from calabash.seams.ovn.southbound import Chassis, Southbound
+from calabash.seams.pool.client import ApiClient
+
+WAIT_S = 5.0  # for each database
+NAMED = 3  # how many of many are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkFinding:
+    """One thing looked at: ``ok``, ``warn`` or ``fail``, and what to do about it."""
+
+    check: str
+    result: str
+    text: str
+    hint: str = ""
+
+
+def examine(home: Path, pool: ApiClient, switch: str = "", *, patience_s: float = SILENT_S) -> Iterator[NetworkFinding]:
+    """Everything, in the order in which one thing needs the other.
+
+    Args:
+        home: the pool's.
+        switch: the database of this host's switch; "": hosts are elsewhere.
+        patience_s: how long a count may take to come, and to be carried out.
+    """
+    try:
+        connection = read_connection(home)
+    except CalabashError as error:
+        yield NetworkFinding(check="settings", result="fail", text=error.message, hint=error.hint)
+        return
+    if connection is None:
+        yield NetworkFinding(
+            check="settings",
+            result="fail",
+            text=f"{home} has no {NETWORK_FILE}: this pool has no networks",
+            hint="calabash net up",
+        )
+        return
+    yield NetworkFinding(check="settings", result="ok", text=f"northbound at {connection.northbound}")
+    networks, finding = _book(pool)
+    yield finding
+    yield _controller(home)
+    yield from _databases(connection, networks, patience_s)
+    if switch:
+        yield from _switch(switch, networks)
+
+
+def _book(pool: ApiClient) -> tuple[Networks | None, NetworkFinding]:
+    try:
+        news = PoolBook(pool).news(-1, 0.0)
+    except CalabashError as error:
+        return None, NetworkFinding(check="pool", result="fail", text=error.message, hint=error.hint)
+    networks = Networks.of((item for item, _ in news.items), news.revision)
+    text = f"{len(list(networks.all(Vpc)))} VPCs, {len(news.items)} objects, revision {news.revision}"
+    return networks, NetworkFinding(check="pool", result="ok", text=text)
+
+
+def _controller(home: Path) -> NetworkFinding:
+    pid = running(home)
+    if pid:
+        return NetworkFinding(check="controller", result="ok", text=f"runs, pid {pid}")
+    return NetworkFinding(
+        check="controller",
+        result="fail",
+        text="no controller runs, so nothing is carried out",
+        hint=f"the pool starts it: see {home}/pool.log",
+    )
+
+
+def running(home: Path) -> int:
+    """The process of the controller of this home, 0 where none runs."""
+    try:
+        descriptor = os.open(home / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.read(descriptor, 32).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else -1
+    else:
+        return 0
+    finally:
+        os.close(descriptor)
+
+
+def _databases(connection: NetworkConnection, networks: Networks | None, patience_s: float) -> Iterator[NetworkFinding]:
+    credentials = connection.credentials()
+    northbound = Northbound(connection.northbound, lock="", credentials=credentials)
+    southbound = Southbound(connection.southbound, credentials=credentials)
+    try:
+        there = True
+        for check, session in (("northbound", northbound.session), ("southbound", southbound.session)):
+            try:
+                session.wait_ready(WAIT_S)
+                yield NetworkFinding(check=check, result="ok", text=str(session))
+            except CalabashError as error:
+                there = False
+                yield NetworkFinding(
+                    check=check, result="fail", text=error.message, hint="does its server run? calabash net status"
+                )
+        if not there:
+            return
+        yield _northd(northbound, southbound, patience_s)
+        yield from _hosts(northbound, southbound, networks, patience_s)
+        if networks is not None:
+            yield _rows(connection, northbound, southbound, networks)
+    finally:
+        northbound.close()
+        southbound.close()
+
+
+def _northd(northbound: Northbound, southbound: Southbound, patience_s: float) -> NetworkFinding:
+    before = northbound.counts()[0]
+    # A count goes out every few seconds, by which who has died since the last one is known.
+    northbound.session.wait_for(lambda _: northbound.counts()[0] > before, patience_s)
+    asked = northbound.counts()[0]
+    done = southbound.session.wait_for(lambda _: southbound.count() >= asked, patience_s)
+    if done:
+        return NetworkFinding(check="northd", result="ok", text=f"has carried out change {asked}")
+    return NetworkFinding(
+        check="northd",
+        result="fail",
+        text=f"stands at change {southbound.count()} of {asked}",
+        hint="does ovn-northd run? calabash net status",
+    )
+
+
+def _hosts(
+    northbound: Northbound, southbound: Southbound, networks: Networks | None, patience_s: float
+) -> Iterator[NetworkFinding]:
+    asked = southbound.count()
+    southbound.session.wait_for(lambda _: all(c.nb_cfg >= asked for c in southbound.chassis()), patience_s)
+    chassis = southbound.chassis()
+    silent = [one.name for one in chassis if one.nb_cfg < asked]
+    text = f"{len(chassis) - len(silent)} of {len(chassis)} answer"
+    if silent or not chassis:
+        said = f"{text}; silent: {_named(silent)}" if silent else "no host has joined"
+        yield NetworkFinding(check="hosts", result="fail", text=said, hint="does ovn-controller run there?")
+    else:
+        yield NetworkFinding(check="hosts", result="ok", text=text)
+    yield from _tunnels(chassis)
+    gateways = {one.name for one in chassis if "enable-chassis-as-gw" in one.told.get("ovn-cms-options", "")}
+    gateways |= northbound.gateways()
+    leaving = len(list(networks.all(NetworkGateway))) if networks is not None else 0
+    alive = gateways - set(silent)
+    if leaving and len(alive) < 2:
+        yield NetworkFinding(
+            check="gateways",
+            result="warn" if alive else "fail",
+            text=f"{leaving} VPCs leave by {len(alive)} living gateway hosts of {len(gateways)}",
+            hint="two are needed for one to be lost without harm",
+        )
+    else:
+        yield NetworkFinding(check="gateways", result="ok", text=f"{len(alive)} of {len(gateways)} answer")
+
+
+def _tunnels(chassis: tuple[Chassis, ...]) -> Iterator[NetworkFinding]:
+    """Hosts without an address of their own for tunnels, and those that calculate with other tables of the same OVN."""
+    bare = [one.name for one in chassis if not one.addresses]
+    if bare:
+        yield NetworkFinding(
+            check="tunnels",
+            result="fail",
+            text=f"without an address for tunnels: {_named(bare)}",
+            hint="set ovn-encap-ip there, another one on each host",
+        )
+    datapaths = {one.told.get("datapath-type", "") for one in chassis}
+    features = {frozenset(n for n, v in one.told.items() if n.startswith(("ct-", "ovn-ct")) and v) for one in chassis}
+    if len(features) > 1 or len(datapaths) > 1:
+        yield NetworkFinding(
+            check="versions",
+            result="warn",
+            text=f"hosts differ in what their OVN can ({len(features)} sets, datapaths {', '.join(sorted(datapaths))})",
+            hint="have the same version of OVN on all of them",
+        )
+    else:
+        yield NetworkFinding(check="versions", result="ok", text="all hosts can the same")
+
+
+def _rows(
+    connection: NetworkConnection, northbound: Northbound, southbound: Southbound, networks: Networks
+) -> NetworkFinding:
+    told = {one.name for one in southbound.chassis() if "enable-chassis-as-gw" in one.told.get("ovn-cms-options", "")}
+    gateways = tuple(connection.gateways) or tuple(sorted(told | northbound.gateways()))
+    around = Surroundings(hosts=NetworkHosts(gateways=gateways), protected=connection.ranges())
+    wrong: list[str] = []
+    for owner in sorted({PLATFORM, *northbound.owners(), *(vpc.name for vpc in networks.all(Vpc))}):
+        try:
+            differs = bool(diff(planned(networks, owner, around), northbound.actual(owner)))
+        except CalabashError:
+            differs = True
+        if differs:
+            wrong.append("what all share" if owner == PLATFORM else owner)
+    if wrong:
+        return NetworkFinding(
+            check="rows",
+            result="fail",
+            text=f"OVN is not as it should be for {len(wrong)}: {_named(wrong)}",
+            hint="`calabash vpc show NAME` says why, where the controller could not",
+        )
+    return NetworkFinding(check="rows", result="ok", text="OVN is as the book says")
+
+
+def _switch(remote: str, networks: Networks | None) -> Iterator[NetworkFinding]:
+    switch = LocalSwitch(remote, timeout_s=WAIT_S)
+    try:
+        ports = switch.ports()
+    except CalabashError as error:
+        yield NetworkFinding(check="switch", result="fail", text=error.message, hint="does Open vSwitch run here?")
+        return
+    finally:
+        switch.close()
+    broken = [f"{port.iface_id or port.name} ({port.error})" for port in ports.values() if port.error]
+    if broken:
+        yield NetworkFinding(check="switch", result="fail", text=f"cannot use {_named(broken)}")
+    else:
+        yield NetworkFinding(check="switch", result="ok", text=f"{sum(p.ours for p in ports.values())} ports of ours")
+    yield _mtu(ports, networks)
+    yield _offloads(ports)
+
+
+def _mtu(ports: dict[str, SwitchPort], networks: Networks | None) -> NetworkFinding:
+    small = []
+    for port in ports.values():
+        vpc = networks.find(Vpc, port.iface_id.split("/", 1)[0]) if networks is not None else None
+        known = networks is not None and networks.get(NetworkKind.PORT, port.iface_id) is not None
+        if vpc is not None and known and 0 < port.mtu_bytes < vpc.mtu_bytes:
+            small.append(f"{port.iface_id} ({port.mtu_bytes} of {vpc.mtu_bytes} bytes)")
+    if small:
+        return NetworkFinding(check="mtu", result="fail", text=f"devices are smaller than their VPC: {_named(small)}")
+    return NetworkFinding(check="mtu", result="ok", text="devices take what their VPCs send")
+
+
+def _offloads(ports: dict[str, SwitchPort]) -> NetworkFinding:
+    """Of devices in this network namespace."""
+    bare = []
+    for port in ports.values():
+        with suppress(OSError):  # it is in another namespace, or no device of the kernel's
+            if port.ours and checksums_left_out(port.name):
+                bare.append(port.iface_id)
+    if bare:
+        return NetworkFinding(
+            check="offloads",
+            result="fail",
+            text=f"send without checksums, so that only ping passes: {_named(bare)}",
+            hint="ethtool -K DEVICE tx off, at both ends",
+        )
+    return NetworkFinding(check="offloads", result="ok", text="devices of ours send checksums")
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
