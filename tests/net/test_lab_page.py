@@ -21,8 +21,9 @@ PAGE = "docs/how-to/tenant-networks-lab.md"
 
 
 @pytest.fixture
-def prefix(lab_prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def prefix(lab_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     needs.need()
+    monkeypatch.setenv("CALABASH_HOME", str(tmp_path / "home"))
     own = "p" + lab_prefix[1:]
     monkeypatch.setenv("CALABASH_NET_PREFIX", own)
     yield own
