@@ -19,7 +19,7 @@ from calabash.net.desired_groups import ALLOW, FROM_PORT, TO_PORT, AccessEntry, 
 from calabash.net.drafting import Draft
 from calabash.net.rows import Ref
 from calabash.net.transit import checks_address
-from calabash.net.view import View, of_one_version, socket_name
+from calabash.net.view import View, gateways_of, of_one_version, socket_name
 
 # A backend that is taken out keeps no connection, and nobody waits for one where no backend is.
 OPTIONS = {"ct_flush": "true", "reject": "true"}
@@ -94,8 +94,9 @@ def _add_check(view: View, draft: Draft, balancer: LoadBalancer, row: Ref, vip: 
 
 
 def _check_source(view: View, port: Port, version: int) -> Address | None:
-    cidr = next((cidr for cidr in view.subnet_of(port).cidrs if cidr.version == version), None)
-    return checks_address(cidr) if cidr is not None else None
+    subnet = view.subnet_of(port)
+    cidr = next((cidr for cidr in subnet.cidrs if cidr.version == version), None)
+    return checks_address(cidr, gateways_of(subnet)) if cidr is not None else None
 
 
 def _bracketed(address: Address) -> str:

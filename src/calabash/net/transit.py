@@ -53,12 +53,13 @@ def endpoint_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Inte
     return _interfaces(number + 4096, side)
 
 
-def checks_address(network: Network) -> Address | None:
-    """From which hosts check ports of a subnet: the last that a station could have, so that no port has it. None where the
-    range has no room for one."""
+def checks_address(network: Network, routers: tuple[Address, ...]) -> Address | None:
+    """From which hosts check ports of a subnet: the last that a station could have and no router has, so that no port has
+    it. None where the range has no room for one."""
     if network.num_addresses < CHECKED_MIN:
         return None
-    return network[-2] if network.version == 4 else network[-1]
+    last = -2 if network.version == 4 else -1
+    return network[last] if network[last] not in routers else network[last - 1]
 
 
 def _interfaces(slot: int, side: int) -> tuple[IPv4Interface, IPv6Interface]:

@@ -230,3 +230,10 @@ def test_nobody_learns_whom_else_a_peer_reaches() -> None:
     networks, _ = networks.put(line("green/dc", 7, cidr="10.8.3.0/30"))
     error = refused(networks, vpc("red", "10.0.0.0/16", "10.8.0.0/16", tenant="rot"))
     assert error.message == "VPC red: 10.8.0.0/16 overlaps what VPC green reaches elsewhere"
+
+
+def test_the_address_from_which_health_is_checked_is_nobodys() -> None:
+    assert "taken by" in refused(RED, port("red/a/two", "10.0.1.254")).message
+    networks, _ = RED.put(subnet("red/b", "10.0.2.0/24", gateways=("10.0.2.254",)))
+    assert refused(networks, port("red/b/two", "10.0.2.253")).reason is Reason.CONFLICT
+    assert networks.put(port("red/b/two", "10.0.2.252"))[0] is not networks

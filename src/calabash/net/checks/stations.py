@@ -77,7 +77,7 @@ class Taken:
         for subnet in objects.all(Subnet).values():
             for gateway in subnet.gateways:
                 self._others[int(gateway)] = (subnet.name, f"the router of subnet {subnet.name}")
-            for address in filter(None, map(checks_address, subnet.cidrs)):
+            for address in filter(None, (checks_address(cidr, subnet.gateways) for cidr in subnet.cidrs)):
                 self._others[int(address)] = (subnet.name, f"health checks in subnet {subnet.name}")
         for endpoint in objects.all(ServiceEndpoint).values():
             if endpoint.vip is not None:
