@@ -10,7 +10,7 @@ from calabash.model.errors import CalabashError, Reason
 
 NUMBER_MAX = 65535
 BITS_MAX = 10**13
-_RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)(bit|kbit|Mbit|Gbit|Tbit)")
+_RATE = re.compile(r"([0-9]{1,14}(?:\.[0-9]{1,3})?)(bit|kbit|Mbit|Gbit|Tbit)")
 _BITS = {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9, "Tbit": 10**12}
 _CHECKS = "tcp, http:/PATH or none"
 

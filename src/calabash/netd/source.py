@@ -16,7 +16,7 @@ from calabash.api.networks import NetworkReport, NetworkReports, NetworkSnapshot
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, NetworkObject
 from calabash.net.specs import decode
-from calabash.seams.pool.client import ApiClient
+from calabash.seams.pool.client import ApiClient, quoted
 
 REPORTS_AT_ONCE = 1000
 _LOOK_S = 0.2
@@ -58,6 +58,16 @@ class PoolBook:
         for at in range(0, len(reports), REPORTS_AT_ONCE):
             told = NetworkReports(items=list(reports[at : at + REPORTS_AT_ONCE]))
             self._pool.put("/v1/networks/status", msgspec.to_builtins(told))
+
+    def secret(self, name: str) -> bytes | None:
+        """The certificate ``VPC/NAME`` with its key, PEM; None where there is none. Raises CalabashError."""
+        try:
+            found = self._pool.get(f"/v1/networks/certificates/key?name={quoted(name)}")
+        except CalabashError as error:
+            if error.reason is Reason.NOT_FOUND:
+                return None
+            raise
+        return f"{found['certificate'].rstrip()}\n{found['key'].rstrip()}\n".encode()
 
 
 class FileBook:

@@ -25,13 +25,21 @@ def page(
     """A part of the objects that are seen, by kind and name."""
     kind, _, name = asked.after.partition(" ")
     after = (_ORDER.get(kind, -1), name)
+    tenants: dict[tuple[bool, str], bool] = {}  # one answer for all that is a tenant's
+
+    def seen(row: StoredNetworkObject) -> bool:
+        key = (row.kind == NetworkKind.UPLINK, row.tenant)
+        if key not in tenants:
+            tenants[key] = rights.sees(who, row)
+        return tenants[key]
+
     found = sorted(
         (
             (_ORDER[row.kind], row.name)
             for row in state.kept.values()
             if (asked.kind is None or row.kind == asked.kind)
             and (not asked.vpc or (vpc_of(row.name) == asked.vpc and row.kind != NetworkKind.UPLINK))
-            and rights.sees(who, row)
+            and seen(row)
         ),
     )
     left = [key for key in found if key > after]

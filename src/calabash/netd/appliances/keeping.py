@@ -122,7 +122,7 @@ class ApplianceKeeper:
                 raise CalabashError(
                     f"{appliance.item}: its VPC has no certificate {name}",
                     reason=Reason.NOT_FOUND,
-                    hint=f"calabash lb certificate put {vpc_of(appliance.item)}/{name} --certificate FILE --key FILE",
+                    hint=f"calabash certificate put {vpc_of(appliance.item)}/{name} --cert FILE --key FILE",
                 )
             _write(self.place.directory / f"{name}.pem", content)
             digests.append(hashlib.sha256(content).hexdigest())
