@@ -15,7 +15,7 @@ from tests.net import needs
 
 from calabash.cli.main import main
 from calabash.model.errors import CalabashError, Reason
-from calabash.netd.lab import daemons, namespaces
+from calabash.netd.lab import daemons, host, namespaces
 from calabash.netd.lab.lab import Lab
 
 
@@ -48,6 +48,15 @@ def test_an_up_that_is_killed_anywhere_is_followed_by_one_that_works(small: Lab,
     assert all(small.daemons().values())
     assert small.down()
     assert namespaces.named(small.record.prefix + "-") == []
+    assert daemons.kill_all(small.directory) == 0
+
+
+def test_an_up_that_fails_leaves_nothing_and_says_why(small: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "HOST_DAEMONS", ("ovsdb-server", "ovs-vswitchd"))
+    with pytest.raises(CalabashError, match="a host has no ovn-controller"):
+        small.up()
+    assert namespaces.named(small.record.prefix + "-") == []
+    assert not small.directory.exists()
     assert daemons.kill_all(small.directory) == 0
 
 

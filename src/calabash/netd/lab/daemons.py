@@ -86,7 +86,7 @@ class LabDaemon:
             raise CalabashError(
                 f"{self.name} does not start in {self.directory.name}: {self._said()}",
                 reason=Reason.UNSUPPORTED,
-                hint=f"read {self.directory / self.name}.log",
+                hint="`calabash doctor` says what the machine lacks",
             )
 
     def stop(self) -> None:

@@ -7,12 +7,10 @@ taken away; only one process at a time brings a lab up or down.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,11 +19,9 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import daemons, namespaces, programs, starting, station, wiring
 from calabash.netd.lab.central import DAEMONS, LabCentral
 from calabash.netd.lab.host import HOST_DAEMONS, LabHost
-from calabash.netd.lab.record import LabRecord, register
+from calabash.netd.lab.record import LabRecord, alone, register
 from calabash.netd.lab.station import Station
 from calabash.netd.lab.vlans import VlanSwitch
-
-_FIRST_HOST, _FIRST_GATEWAY = 11, 201
 
 
 class Lab:
@@ -72,22 +68,26 @@ class Lab:
         self.record.check()
         if not self.record.dummy:
             _need_root()
-        with self._alone():
+        with alone(self.record.prefix):
             known = Lab.of_prefix(self.record.prefix)
             _refuse_other(self, known)
             if known is not None and known.record.phase != "up":
                 known.remove()  # a killed process left it half
                 known = None
             self._programs = programs.get()
-            if known is None:
+            if known is not None:
+                self._start()
+                return
+            try:
                 self._begin()
-            starting.start(self.central, list(self.hosts.values()), keys=self.directory / "authority")
-            self.record = self.record.with_phase("up")
-            self.record.write(self.directory)
+                self._start()
+            except BaseException:
+                self.remove()  # what came up half is of no use to anybody
+                raise
 
     def down(self) -> bool:
         """Ends every process of the lab and takes away all that it made; whether there was anything."""
-        with self._alone():
+        with alone(self.record.prefix):
             known = Lab.of_prefix(self.record.prefix)
             if known is None:
                 return False
@@ -127,9 +127,7 @@ class Lab:
     @property
     def hosts(self) -> dict[str, LabHost]:
         """Hosts and gateway hosts, by name."""
-        plain = zip(self.record.hosts, range(_FIRST_HOST, _FIRST_GATEWAY), strict=False)
-        gateways = zip(self.record.gateways, range(_FIRST_GATEWAY, 255), strict=False)
-        numbers = dict((*plain, *gateways))
+        numbers = self.record.numbers()
         return {name: self._host(name, numbers) for name in numbers}
 
     def host(self, name: str) -> LabHost:
@@ -202,6 +200,11 @@ class Lab:
     def _namespace(self, name: str) -> str:
         return "" if self.record.dummy else f"{self.record.prefix}-{name}"
 
+    def _start(self) -> None:
+        starting.start(self.central, list(self.hosts.values()), keys=self.directory / "authority")
+        self.record = self.record.with_phase("up")
+        self.record.write(self.directory)
+
     def _begin(self) -> None:
         """Says on disk what will be made, then makes what daemons find."""
         self.record = self.record.with_phase("coming up")
@@ -220,14 +223,6 @@ class Lab:
                 namespaces.ip([("netns", "del", name) for name in own])
         shutil.rmtree(self.directory, ignore_errors=True)
         (register() / f"{self.record.prefix}.lab").unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        place = register()
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(place / f"{self.record.prefix}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _refuse_other(lab: Lab, known: Lab | None) -> None:

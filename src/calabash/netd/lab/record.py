@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from calabash.model.errors import CalabashError
 from calabash.netd.lab import packages
 
 HOSTS_MAX, GATEWAYS_MAX = 64, 8
+_FIRST_HOST, _FIRST_GATEWAY = 11, 201
 _FILE = "lab.json"
 _NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
 _TAKEN = frozenset({"fab", "ctl", "world", "central", "authority", "vlans"})
@@ -30,6 +34,11 @@ class LabRecord:
 
     def with_phase(self, phase: str) -> LabRecord:
         return replace(self, phase=phase)
+
+    def numbers(self) -> dict[str, int]:
+        """The last byte of the addresses of each host and gateway host."""
+        hosts = zip(self.hosts, range(_FIRST_HOST, _FIRST_GATEWAY), strict=False)
+        return dict((*hosts, *zip(self.gateways, range(_FIRST_GATEWAY, 255), strict=False)))
 
     def check(self) -> None:
         """Raises CalabashError for names and numbers that cannot be."""
@@ -83,3 +92,13 @@ def register() -> Path:
 def registered() -> list[str]:
     """Prefixes of all labs, also of those that came up half."""
     return sorted(place.stem for place in register().glob("*.lab"))
+
+
+@contextlib.contextmanager
+def alone(prefix: str) -> Iterator[None]:
+    """While it lasts, no other process brings a lab of that prefix up or down."""
+    place = register()
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(place / f"{prefix}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
