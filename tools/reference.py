@@ -19,6 +19,7 @@ from calabash.model.errors import Reason
 from tools.reference_chart import values_page
 from tools.reference_kubernetes import dialects_page
 from tools.reference_metrics import metrics_page
+from tools.reference_networks import networks_page
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _HELP = ["-h", "--help"]
@@ -77,6 +78,7 @@ def main() -> int:
         "helm-values.md": f"{_GENERATED}{values_page()}",
         "kubernetes-dialects.md": f"{_GENERATED}{dialects_page()}",
         "metrics.md": f"{_GENERATED}{metrics_page()}",
+        "network-objects.md": f"{_GENERATED}{networks_page()}",
     }
     for name, text in pages.items():
         page = PAGES / name

@@ -10,12 +10,14 @@ from pathlib import Path
 import click
 from tools import reference, reference_http
 from tools.reference_metrics import metrics_page
+from tools.reference_networks import networks_page
 
 from calabash.api.requests import AllocationRequest
 from calabash.api.routes import ROUTES
 from calabash.cli.commands import cli
 from calabash.exporter.catalogue import CATALOGUE
 from calabash.model.errors import Reason
+from calabash.model.network import NetworkKind
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
@@ -29,6 +31,12 @@ def test_the_page_of_metrics_is_what_the_catalogue_says_now() -> None:
     page = (PAGES / "metrics.md").read_text()
     assert page == f"{reference._GENERATED}{metrics_page()}", "run: make docs"
     assert all(f"| `{spec.name}` |" in page for spec in CATALOGUE)
+
+
+def test_the_page_of_network_objects_is_what_the_nouns_say_now() -> None:
+    page = (PAGES / "network-objects.md").read_text()
+    assert page == f"{reference._GENERATED}{networks_page()}", "run: make docs"
+    assert all(f"\n## {kind}\n" in page for kind in NetworkKind)
 
 
 def test_the_pages_of_the_http_api_are_what_its_shapes_say_now() -> None:
