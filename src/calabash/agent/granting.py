@@ -14,6 +14,7 @@ from calabash.agent import view
 from calabash.agent.allocations import Changes
 from calabash.agent.modes.protocol import HostingExecutor, ModeExecutor
 from calabash.agent.modes.registry import executor_of
+from calabash.agent.net.protocol import require_free
 from calabash.agent.parts import NodeParts
 from calabash.agent.room import require_room, require_served
 from calabash.agent.slot_content import SlotDevice, SlotSpec
@@ -54,11 +55,13 @@ class Granting:
         require_served(record, membership=self._parts.membership.form, own_uid=os.geteuid())
         _require_may_stand(record, executor)
         executor.prepare(record)
+        self._parts.network.require(record.request)
         with self._parts.lock:
             known = self._parts.allocations.get(record.id)
             if known is not None:
                 return self._again(known, record)
             require_room(record, view.devices(self._parts), but=instead_of)
+            require_free(record.request.ports, self._parts.allocations.records())
             held = self._parts.allocations.hold(record)
         devices = self._provided(held, executor)
         spec = SlotSpec(
@@ -83,10 +86,12 @@ class Granting:
             for other in self._parts.modes.values():
                 if other is not executor:
                     other.vacate(held)
-            return executor.provide(held)
+            devices = executor.provide(held)
+            self._parts.network.attach(held)
+            return devices
         except BaseException as error:
             with self._parts.lock:
-                executor.leave(held)
+                self._undone(held, executor)
                 self._parts.allocations.give_up(held.id, error)
             raise
 
@@ -95,12 +100,12 @@ class Granting:
         try:
             granted = allocations.grant(spec)
         except BaseException:
-            executor.leave(held)
+            self._undone(held, executor)
             raise
         try:
             executor.enter(granted, self._parts.slots.pages(held.id))
         except CalabashError as error:
-            executor.leave(granted)
+            self._undone(granted, executor)
             allocations.end(held.id, reason=error.reason, explanation=error.message)
             self._settled(allocations.sweep())
             raise
@@ -114,11 +119,16 @@ class Granting:
             executor.launch(granted)
         except CalabashError as error:
             with self._parts.lock:
-                executor.leave(granted)
+                self._undone(granted, executor)
                 self._parts.allocations.end(granted.id, reason=error.reason, explanation=error.message)
                 self._settled(self._parts.allocations.sweep())
             raise
         return self._parts.allocations.get(granted.id) or granted
+
+    def _undone(self, record: AllocationRecord, executor: ModeExecutor) -> None:
+        """What its mode has made, and its ports."""
+        executor.leave(record)
+        self._parts.network.leave(record)
 
     def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
         if self._parts.allocations.making(known.id):

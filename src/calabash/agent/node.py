@@ -13,6 +13,7 @@ from calabash.agent.cutting import Cutting
 from calabash.agent.granting import Grant, Granting
 from calabash.agent.membership import Membership
 from calabash.agent.modes.protocol import WorkerUsers
+from calabash.agent.net.protocol import HostPorts
 from calabash.agent.parts import build_parts
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.agent.strangers import StrangerPolicy
@@ -42,7 +43,7 @@ class NodeAgent:
         settings: how cards are given out, unless their operator says otherwise of one.
         strangers: what happens to processes on a card that have no slice of it.
         node: its name; "" is the machine's.
-        driver_files, membership, tenure, workers: see ``parts.build_parts``.
+        driver_files, membership, tenure, workers, network: see ``parts.build_parts``.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class NodeAgent:
         membership: Membership | None = None,
         tenure: Tenure | None = None,
         workers: WorkerUsers | None = None,
+        network: HostPorts | None = None,
     ) -> None:
         self.node = NodeName(node or socket.gethostname())
         self._parts = build_parts(
@@ -78,6 +80,7 @@ class NodeAgent:
             membership=membership,
             tenure=tenure,
             workers=workers,
+            network=network,
         )
         self._watching = Watching(self._parts, home)
         self._granting = Granting(self._parts, library, settled=self._watching.record)
@@ -104,6 +107,7 @@ class NodeAgent:
             executor.stop()
         self._parts.events.flush()
         self._parts.last_round.close()
+        self._parts.network.close()
         self._parts.membership.close()
 
     @property

@@ -19,6 +19,7 @@ from calabash.agent.membership import Membership, choose_membership
 from calabash.agent.meters import Meters
 from calabash.agent.modes.protocol import ModeExecutor, NodeTools, WorkerUsers
 from calabash.agent.modes.registry import open_modes
+from calabash.agent.net.protocol import HostPorts, NoPorts
 from calabash.agent.occupancy import Occupancy
 from calabash.agent.own import OwnProcesses
 from calabash.agent.slots import Slots, choose_slots
@@ -55,6 +56,7 @@ class NodeParts:
     tidings: Tidings
     environment: Mapping[str, str]
     driver_files: DriverFiles
+    network: HostPorts
 
 
 def build_parts(
@@ -72,6 +74,7 @@ def build_parts(
     membership: Membership | None = None,
     tenure: Tenure | None = None,
     workers: WorkerUsers | None = None,
+    network: HostPorts | None = None,
 ) -> NodeParts:
     """Build and join them.
 
@@ -81,6 +84,7 @@ def build_parts(
         membership: where others make the groups of processes; None: the strongest form that this process may have.
         tenure: how long an allocation is kept that nobody uses.
         workers: as whom workers run; None: mode ``brokered`` is not served.
+        network: ports of tenant networks on this host; None: there are none.
     """
     lock = threading.RLock()
     events = Events(store, clock)
@@ -179,6 +183,7 @@ def build_parts(
         tidings=tidings,
         environment=environment,
         driver_files=driver_files,
+        network=network or NoPorts(),
     )
 
 

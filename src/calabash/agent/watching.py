@@ -30,6 +30,7 @@ LOOK_PERIOD_S = 0.2
 READ_PERIOD_S = 0.8  # with the longest time for an answer, a silent card is found out within two seconds
 ROUNDS_PERIOD_S = 1.0
 RECOVERY_PERIOD_S = 0.2
+PORTS_PERIOD_S = 1.0
 EVENT_WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
@@ -47,11 +48,13 @@ class Watching:
         self.care = Care(parts)
         self._loops = Loops(parts.clock, complain=parts.events.complain)
         parts.occupancy.asked = lambda: self._loops.wake("look")
+        parts.network.on_leave(lambda: self._loops.wake("ports"))
         self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
         self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
         self._loops.add("truth", parts.truth.round, every_s=ROUND_S)
         self._loops.add("health", self._observe, every_s=READ_PERIOD_S)
         self._loops.add("recovery", self.care.round, every_s=RECOVERY_PERIOD_S)
+        self._loops.add("ports", self._keep_ports, every_s=PORTS_PERIOD_S)
         for driver in parts.inventory.drivers:
             self._loops.add("events", _waiting_for(driver, parts), every_s=0.0)
 
@@ -81,6 +84,7 @@ class Watching:
             executor = self._parts.modes.get(record.placement.mode)
             if executor is not None:
                 executor.leave(record)
+            self._parts.network.leave(record)
             events.tell("released", reason=record.reason, allocation=record.id, message=record.explanation)
         for failure in changes.failures:
             events.complain(failure)
@@ -121,6 +125,9 @@ class Watching:
                 self._parts.events.tell("hostile", reason=Reason.BAD_FILE, allocation=allocation, message=how)
                 self._parts.allocations.end(allocation, reason="hostile", explanation=how)
         self._parts.membership.kill(allocation)
+
+    def _keep_ports(self) -> None:
+        self._parts.network.round(self._parts.allocations.records())
 
     def _look(self) -> None:
         parts = self._parts

@@ -124,11 +124,18 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     wait_s: Annotated[
         float, Meta(ge=0, le=WAIT_S_MAX, description="how long to wait for room; hanging up withdraws the request")
     ] = 0.0
+    ports: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=128)]],
+        Meta(
+            max_length=8,
+            description="of tenant networks, `VPC/SUBNET/PORT`: its program has these and no other network",
+        ),
+    ] = []
     enter: Annotated[
         bool,
         Meta(
             description="the asking process is the program: it is made a member of the allocation before the answer,"
-            " which then says `running`"
+            " which then says `running`; with ports the answer names a `door` instead"
         ),
     ] = False
 
@@ -153,6 +160,7 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             queue=queue,
             gang=self.gang,
             gang_size=self.gang_size,
+            ports=tuple(self.ports),
             selector=Selector(models=tuple(self.models), uuids=tuple(DeviceUuid(uuid) for uuid in self.uuids)),
             run_time_s=self.run_time_s,
             on_fault=self.on_fault,

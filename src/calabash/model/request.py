@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NewType
 
+from calabash.model.addresses import check_path
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigPlace, is_profile_name
@@ -21,6 +22,7 @@ VF_MODE = ModeName("passthrough")  # likewise for a virtual function
 DEFAULT_TENANT = "default"
 KEEP_S_MAX = 30 * 86_400.0
 DEFAULT_QUEUE = "default"
+PORTS_MAX = 8
 FAULT_SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
@@ -78,6 +80,8 @@ class GpuRequest:
         gang: name of the gang it belongs to; with ``gang_size`` members needed before any starts.
         on_fault: name of the signal that its programs get when a device of theirs fails; "" for none.
         run_time_s: how long it expects to run; 0 means unknown. Lets it pass a reservation that it will not delay.
+        ports: of tenant networks, ``VPC/SUBNET/PORT``: its program has these and no other network. They are granted and given
+            back with it.
         cpu_milli, host_memory_mib: for schedulers that place on nodes; 0 where the pool does not manage them.
     """
 
@@ -103,6 +107,7 @@ class GpuRequest:
     on_fault: str = ""
     cpu_milli: int = 0
     host_memory_mib: int = 0
+    ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 64:
@@ -132,6 +137,19 @@ class GpuRequest:
             )
         if not 1 <= self.gang_size <= 100_000:
             raise CalabashError(f"gang size {self.gang_size} is out of range", hint="1 to 100000 members")
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        for port in self.ports:
+            check_path(port, 3, "port")
+        if len(self.ports) > PORTS_MAX or len(set(self.ports)) != len(self.ports):
+            raise CalabashError(f"{len(self.ports)} ports are asked for", hint=f"at most {PORTS_MAX}, each once")
+        if self.ports and self.standing:
+            raise CalabashError(
+                f"port {self.ports[0]} is asked for something without a program",
+                reason=Reason.UNSUPPORTED,
+                hint="leave `standing` out, or the ports",
+            )
 
     def _require_one_size(self) -> None:
         """Amounts, a MIG profile, or a virtual function, and the mode that belongs to it."""

@@ -1,0 +1,185 @@
+"""The ports of this host, kept equal to what is held.
+
+Theory of operation. Everything that a port is here has a name made of the pool's and the allocation's, so what is there says
+by itself whose it is, and no book is kept beside the journal. An allocation is journalled before its ports are made, and a
+crash at any point leaves some of their parts; the next round removes those whose allocation is not held. What is held is never
+touched, only a port that its switch has forgotten is plugged in again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import structlog
+
+from calabash.agent.net.naming import HostNames
+from calabash.agent.net.parts import PortParts
+from calabash.agent.net.protocol import LABEL_OF_THE_PLATFORM, LocalSwitch, Place, PortBook, PortFacts
+from calabash.model.allocation import AllocationRecord
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId, GpuRequest
+from calabash.seams.links import interfaces
+
+READY_WITHIN_S = 15.0
+LOOK_EVERY_S = 0.01
+ASK_EVERY_S = 1.0
+DIRECTORY = "net"
+
+log = structlog.get_logger(__name__)
+
+
+class HostNetwork:
+    """Ports of one pool on one host.
+
+    Args:
+        home: the pool's directory, for files that programs see.
+        pool: its name, unlike any other pool's of this machine.
+        switch: the host's, opened; asked again after it has failed; None where the host has none.
+        book: who knows ports.
+    """
+
+    def __init__(
+        self, *, home: Path, pool: str, switch: Callable[[], LocalSwitch | None], book: PortBook
+    ) -> None:
+        self._parts = PortParts(home / DIRECTORY, HostNames(pool), switch)
+        self._book = book
+        self._one = threading.Lock()
+        self._state = threading.Lock()
+        self._attached: set[AllocationId] = set()
+        self._leaving: dict[AllocationId, tuple[str, ...]] = {}
+        self._swept = False
+        self._failure = ""
+        self._wake: Callable[[], None] = lambda: None
+
+    def require(self, request: GpuRequest) -> None:
+        if request.ports and os.geteuid() != 0:
+            raise CalabashError(
+                f"port {request.ports[0]} cannot be had: this pool is not root's",
+                reason=Reason.NOT_PERMITTED,
+                hint="only root may make network namespaces; start the pool as root",
+            )
+        for port in request.ports:
+            self._require_own(port, request.tenant)
+
+    def attach(self, record: AllocationRecord) -> None:
+        ports = record.request.ports
+        if not ports:
+            return
+        facts = [self._book.port_facts(port) for port in ports]
+        with self._state:
+            self._attached.add(record.id)
+        with self._one:
+            try:
+                self._finish_leaving()
+                self._parts.free(ports, by=record.id)
+                self._parts.make(record.id, facts)
+            except OSError as error:
+                raise _broken(error) from error
+        for port in facts:
+            self._wait_until_it_works(record.id, port)
+
+    def place(self, record: AllocationRecord) -> Place | None:
+        return self._parts.place(record.id) if record.request.ports else None
+
+    def leave(self, record: AllocationRecord) -> None:
+        if record.request.ports:
+            with self._state:
+                self._attached.discard(record.id)
+                self._leaving[record.id] = record.request.ports
+            self._wake()
+
+    def on_leave(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def round(self, held: Collection[AllocationRecord]) -> None:
+        wanted = [record for record in held if record.request.ports]
+        with self._one:
+            try:
+                self._finish_leaving()
+                if wanted or not self._swept:
+                    with self._state:
+                        keep = self._attached.union(record.id for record in held)
+                    self._parts.sweep(keep)
+                    for record in wanted:
+                        self._parts.mend(record)
+                self._swept, self._failure = True, ""
+            except (CalabashError, OSError) as error:
+                self._parts.lose_switch()
+                self._complain(str(error))
+
+    def close(self) -> None:
+        with self._one:
+            self._parts.lose_switch()
+
+    def _require_own(self, port: str, tenant: str) -> None:
+        """Of another tenant's port nobody learns that there is one."""
+        missing = CalabashError(
+            f"there is no port {port} that tenant {tenant} may use",
+            reason=Reason.NOT_FOUND,
+            hint="see `calabash port list`; --tenant says on whose account",
+        )
+        if port.rpartition("/")[2].startswith(LABEL_OF_THE_PLATFORM):
+            raise missing
+        try:
+            facts = self._book.port_facts(port)
+        except CalabashError as error:
+            raise (missing if error.reason is Reason.NOT_FOUND else error) from None
+        if facts.tenant not in ("", tenant):
+            raise missing
+
+    def _wait_until_it_works(self, allocation: AllocationId, port: PortFacts) -> None:
+        """OVN says that it is up, and each gateway answers: the first has been seen without the second."""
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while not self._up(allocation, port.name):
+            _pause(deadline_s, f"port {port.name} is not carried out on this host")
+        namespace = self._parts.place(allocation).namespace
+        for gateway in map(str, port.gateways):
+            asked_s = -ASK_EVERY_S
+            while True:
+                try:
+                    if time.monotonic() - asked_s >= ASK_EVERY_S:
+                        interfaces.ask_for(namespace, gateway)
+                        asked_s = time.monotonic()
+                    if interfaces.answers(namespace, gateway):
+                        break
+                except OSError as error:
+                    raise _broken(error) from error
+                _pause(deadline_s, f"gateway {gateway} of port {port.name} does not answer")
+
+    def _up(self, allocation: AllocationId, port: str) -> bool:
+        with self._one:
+            return self._parts.up(allocation, port)
+
+    def _finish_leaving(self) -> None:
+        with self._state:
+            leaving = dict(self._leaving)
+        for allocation, ports in leaving.items():
+            self._parts.undo(allocation, ports)
+            with self._state:
+                self._leaving.pop(allocation, None)
+
+    def _complain(self, failure: str) -> None:
+        """Once, not every second."""
+        if failure != self._failure:
+            self._failure = failure
+            log.warning("the ports of this host cannot be kept", why=failure)
+
+
+def _pause(deadline_s: float, what: str) -> None:
+    if time.monotonic() > deadline_s:
+        raise CalabashError(
+            f"{what}, after {READY_WITHIN_S:g} s", reason=Reason.UNREACHABLE, hint="see `calabash net doctor`"
+        )
+    time.sleep(LOOK_EVERY_S)
+
+
+def _broken(error: OSError) -> CalabashError:
+    return CalabashError(
+        f"the ports of this host do not obey: {error.strerror or error}",
+        reason=Reason.UNREACHABLE,
+        hint="see `calabash net status`",
+    )
