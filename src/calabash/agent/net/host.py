@@ -18,7 +18,7 @@ import structlog
 
 from calabash.agent.net.naming import HostNames
 from calabash.agent.net.parts import PortParts
-from calabash.agent.net.protocol import LABEL_OF_THE_PLATFORM, LocalSwitch, Place, PortBook, PortFacts
+from calabash.agent.net.protocol import LABEL_OF_THE_PLATFORM, Place, PortBook, PortFacts, PortSwitch
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
@@ -42,9 +42,7 @@ class HostNetwork:
         book: who knows ports.
     """
 
-    def __init__(
-        self, *, home: Path, pool: str, switch: Callable[[], LocalSwitch | None], book: PortBook
-    ) -> None:
+    def __init__(self, *, home: Path, pool: str, switch: Callable[[], PortSwitch | None], book: PortBook) -> None:
         self._parts = PortParts(home / DIRECTORY, HostNames(pool), switch)
         self._book = book
         self._one = threading.Lock()

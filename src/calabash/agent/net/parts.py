@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from calabash.agent.net.naming import RESOLVER_FILE, HostNames, inner
-from calabash.agent.net.protocol import LocalSwitch, Place, PortFacts
+from calabash.agent.net.protocol import Place, PortFacts, PortSwitch
 from calabash.agent.net.settings import link_settings, resolver_text
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -36,11 +36,11 @@ class PortParts:
         open_switch: the host's, opened; None where the host has none.
     """
 
-    def __init__(self, directory: Path, names: HostNames, open_switch: Callable[[], LocalSwitch | None]) -> None:
+    def __init__(self, directory: Path, names: HostNames, open_switch: Callable[[], PortSwitch | None]) -> None:
         self._directory = directory
         self._names = names
         self._open = open_switch
-        self._switch: LocalSwitch | None = None
+        self._switch: PortSwitch | None = None
 
     def place(self, allocation: AllocationId) -> Place:
         """Where its program runs."""
@@ -128,7 +128,7 @@ class PortParts:
         if switch is not None:
             switch.close()
 
-    def _opened(self) -> LocalSwitch:
+    def _opened(self) -> PortSwitch:
         self._switch = self._switch or self._open()
         if self._switch is None:
             raise CalabashError(

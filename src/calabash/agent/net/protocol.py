@@ -15,7 +15,7 @@ from calabash.model.request import GpuRequest
 LABEL_OF_THE_PLATFORM = "x-"  # ports that begin so are its own
 
 
-class LocalSwitch(Protocol):
+class PortSwitch(Protocol):
     """The switch of this host. Methods raise CalabashError(UNREACHABLE) when it does not answer, and may be called from any
     thread, not by two at a time."""
 

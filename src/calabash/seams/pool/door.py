@@ -1,0 +1,115 @@
+"""A program behind a door of the pool: started by a keeper there, with this process's input, output and signals.
+
+Imported on the way of ``calabash run``: nothing that is slow to import is needed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+
+from calabash.model.errors import CalabashError, Reason
+
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+FORWARDED = frozenset(
+    int(number)
+    for number in (
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGWINCH,
+        signal.SIGTSTP,
+        signal.SIGCONT,
+    )
+)
+_TOLD_BYTES_MAX = 1 << 16
+
+
+def run_behind(door: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Its exit code; 128 and the signal's number where one ended it. Raises CalabashError where it was not started."""
+    order = {
+        "command": list(command),
+        "environment": dict(environment),
+        "directory": os.getcwd(),
+        "umask": _umask(),
+    }
+    words = json.dumps(order).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
+        try:
+            keeper.connect(door)
+            socket.send_fds(keeper, [b"\0"], [0, 1, 2])
+            _forward_signals(keeper)
+            keeper.sendall(struct.pack("!I", len(words)) + words)
+            told = _told(keeper)
+        except OSError as error:
+            raise CalabashError(
+                f"the program could not be started in its network: {error.strerror or error}",
+                reason=Reason.CONFLICT,
+                hint="try again",
+            ) from error
+    if "code" in told:
+        return int(told["code"])
+    raise CalabashError(
+        str(told.get("message") or "the keeper of the program has ended"),
+        reason=_reason(told.get("reason")),
+        hint=str(told.get("hint") or "see the pool's log"),
+    )
+
+
+def _forward_signals(keeper: socket.socket) -> None:
+    def forward(number: int, _frame: object) -> None:
+        try:  # noqa: SIM105 - contextlib is slow to import
+            keeper.send(bytes([number]), socket.MSG_DONTWAIT)
+        except OSError:
+            pass
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    for number in FORWARDED:
+        signal.signal(number, forward)
+
+
+def _told(keeper: socket.socket) -> dict[str, Any]:
+    """The keeper's one word, at the program's end."""
+    said = bytearray()
+    wait = select.poll()
+    wait.register(keeper, select.POLLIN)
+    while len(said) < _TOLD_BYTES_MAX:
+        wait.poll()
+        chunk = keeper.recv(4096)
+        if not chunk:
+            break
+        said += chunk
+    try:
+        found = json.loads(said)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _reason(text: object) -> Reason:
+    return Reason(text) if isinstance(text, str) and text in set(Reason) else Reason.CONFLICT
+
+
+def _umask() -> int:
+    known = os.umask(0)
+    os.umask(known)
+    return known
+
+
+def leave(code: int) -> None:
+    """End as the program did."""
+    sys.stdout.flush()
+    os._exit(code)
