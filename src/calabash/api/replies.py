@@ -269,7 +269,8 @@ class SliceView(Reply, kw_only=True, frozen=True):
 class GrantReply(Reply, kw_only=True, frozen=True):
     """What the program needs: ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` go in front of what is there. With a ``lease``, the
     program holds a shared lock on that file; without one the kernel knows who belongs to the allocation. With a
-    ``worker_socket`` the program has neither: a worker that listens there uses the slice in its stead."""
+    ``worker_socket`` the program has neither: a worker that listens there uses the slice in its stead. With a ``door`` the
+    program is started by whoever waits at that Unix socket, in the network namespace of its ports."""
 
     id: str
     state: str
@@ -279,6 +280,7 @@ class GrantReply(Reply, kw_only=True, frozen=True):
     mode: str
     slices: list[SliceView]
     worker_socket: str = ""
+    door: str = ""
     warnings: list[str] = []
 
 

@@ -91,6 +91,12 @@ def _profile(text: str) -> str:
     return text
 
 
+def _port(text: str) -> str:
+    if text.count("/") != 2 or len(text) > 128 or not all(text.split("/")):
+        raise CalabashError(f"--port {text[:128]!r} is not a port", hint="write it as red/a/web1: VPC, subnet, port")
+    return text
+
+
 OPTIONS = (
     Option("--gpus", "gpus", _whole("--gpus", 1, 64), default=1, metavar="N", text="Devices wanted. Default: 1."),
     Option(
@@ -211,6 +217,14 @@ OPTIONS = (
         default="",
         metavar="SIGNAL",
         text="What its programs get when a card of theirs fails: SIGTERM, SIGUSR1, none. Default: none.",
+    ),
+    Option(
+        "--port",
+        "ports",
+        _port,
+        several=True,
+        metavar="VPC/SUBNET/PORT",
+        text="Run inside this port of a tenant network, with no other network; repeat for several.",
     ),
     Option(
         "--time",

@@ -21,7 +21,7 @@ from calabash.seams.pool.entering import environment_with, hold_lease
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 _ANSWER_S = 30.0
 
@@ -34,15 +34,31 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
     pool = client()
     granted = pool.post("/v1/allocations", body, timeout_s=body["wait_s"] + _ANSWER_S)
     try:
+        if granted.get("door"):
+            _run_behind(granted, command)
         if granted["lease"]:
             hold_lease(granted["lease"])
             pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
     except BaseException:
         pool.delete(f"/v1/allocations/{granted['id']}")
         raise
+    _warn(granted)
+    _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
+
+
+def _run_behind(granted: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
+    """In the network namespace of its ports, which only the pool's keeper may enter; this process waits for its end."""
+    from calabash.seams.pool.door import leave, run_behind  # noqa: PLC0415 - only with ports
+
+    _warn(granted)
+    brokered = bool(granted["worker_socket"])
+    environment = environment_with(os.environ, granted["environment"], brokered=brokered)
+    leave(run_behind(granted["door"], command, environment))
+
+
+def _warn(granted: Mapping[str, Any]) -> None:
     for text in granted.get("warnings", ()):
         say(f"warning: {text}")
-    _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
 
 
 def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> NoReturn:

@@ -19,6 +19,10 @@ import msgspec
 import structlog
 
 from calabash.agent.inventory import no_devices
+from calabash.agent.membership import group_name
+from calabash.agent.net.facts import BookedPorts
+from calabash.agent.net.host import HostNetwork
+from calabash.agent.net.network_file import host_switch
 from calabash.agent.node import NodeAgent
 from calabash.agent.strangers import StrangerPolicy
 from calabash.api.gateway import ConsoleSettings
@@ -51,6 +55,7 @@ from calabash.standalone.jobs import Jobs
 from calabash.standalone.noticing import over_use_told, pool_notices
 from calabash.standalone.overuse_watch import OverUseWatch
 from calabash.standalone.pool import Pool
+from calabash.standalone.ports import TenantPorts
 from calabash.standalone.run_times import RunTimes
 from calabash.standalone.settings import Settings, read_settings
 
@@ -125,6 +130,9 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         stack.callback(driver.close)
     if not any(driver.devices() for driver in drivers):
         raise no_devices()
+    network = HostNetwork(
+        home=home, pool=group_name(home), switch=lambda: host_switch(home), book=(booked := BookedPorts())
+    )
     agent = NodeAgent(
         home=home,
         store=store,
@@ -136,6 +144,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         settings=settings.devices.cards(),
         strangers=StrangerPolicy(arguments.strangers),
         workers=settings.workers.users(),
+        network=network,
     )
     agent.start()
     stack.callback(agent.stop)
@@ -170,6 +179,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     networks, certificates = networking(
         store.networks, permission=permission, tenancy=tenancy, changes=pool.changes, clock=SystemClock()
     )
+    _join_networks(pool, networks, network=network, booked=booked, home=home)
     keeper = Housekeeper(
         store=store,
         clock=SystemClock(),
@@ -210,6 +220,12 @@ def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: Tenan
     pool.fabric.hold = settings.fabric.hold
     pool.changes.identities = Identities(tenancy, settings.console.oidc)
     return pool
+
+
+def _join_networks(pool: Pool, book: NetworkBook, *, network: HostNetwork, booked: BookedPorts, home: Path) -> None:
+    """From now on programs may have ports."""
+    booked.networks = lambda: book.state().networks
+    pool.ports = TenantPorts(home=home, network=network, book=book, agent=pool.agent)
 
 
 def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleDoor:

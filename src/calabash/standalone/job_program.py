@@ -18,6 +18,7 @@ from calabash.api.jobs import JobOrder
 from calabash.model.errors import CalabashError, Reason
 from calabash.seams.host.accounts import LocalAccount, become_account, clean_environment
 from calabash.seams.pool.client import PoolClient
+from calabash.seams.pool.door import run_behind
 from calabash.seams.pool.entering import environment_with, hold_lease
 
 AGAIN_S = 1.0
@@ -57,11 +58,14 @@ def _become(order: JobOrder, *, home: str, account: LocalAccount, told: int) -> 
     _enter_directory(order.directory, account)
     pool = PoolClient(home)
     granted = _granted(pool, order)
-    if granted["lease"]:
+    if granted["lease"] and not granted["door"]:
         hold_lease(granted["lease"])
         pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
     os.write(told, msgspec.json.encode(JobStart(allocation=granted["id"])))
     environment = environment_with(environment, granted["environment"], brokered=bool(granted["worker_socket"]))
+    if granted["door"]:
+        os.close(told)
+        os._exit(run_behind(granted["door"], order.command, environment))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program would inherit that
     try:
         os.execvpe(order.command[0], order.command, environment)  # noqa: S606 - what was asked for, and no shell

@@ -35,6 +35,7 @@ from calabash.standalone.entry import EntryBounds
 from calabash.standalone.explanations import Explanations
 from calabash.standalone.fabric import FabricHolds
 from calabash.standalone.keeping import Keeps
+from calabash.standalone.ports import TenantPorts
 from calabash.standalone.queues import Queues
 
 
@@ -70,6 +71,7 @@ class Pool:
             limits=limits or Limits(),
         )
         tenancy.prepare = lambda people: self.queues.reformed(self.binder, people)
+        self.ports: TenantPorts | None = None  # this pool has no networks
         self.require_within: Callable[[str], None] = lambda _: None  # whether a tenant gets new slices
         agent.subscribe(self.binder.room_may_have_appeared)
 
@@ -84,6 +86,8 @@ class Pool:
         who = caller.principal
         request = self.entry.judged(wanted, who)
         self.require_within(request.tenant)
+        if self.ports is not None:
+            self.ports.require(request, who)
         requester = Requester(uid=who.uid, user=who.user, process=caller.process)
         with self.entry.joining(request, who):
             waiting = self.binder.submit(

@@ -195,7 +195,7 @@ def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.Even
     )
 
 
-def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies.GrantReply:
+def granted(answer: Grant, simulation: dict[str, str], *, state: str, door: str = "") -> replies.GrantReply:
     """The answer to a request: what its program needs."""
     record = answer.record
     lease = Path(record.slot) / LEASE_FILE
@@ -207,6 +207,7 @@ def granted(answer: Grant, simulation: dict[str, str], *, state: str) -> replies
         slot="" if worker else record.slot,
         lease=str(lease) if lease.exists() and not worker else "",
         worker_socket=worker,
+        door=door,
         mode=record.placement.mode,
         warnings=list(answer.warnings),
         slices=[

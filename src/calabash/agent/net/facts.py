@@ -14,12 +14,14 @@ from calabash.net.objects import NetworkObjects
 class BookedPorts:
     """Ports as the book has them at the moment."""
 
-    def __init__(self, networks: Callable[[], NetworkObjects]) -> None:
-        self._networks = networks
+    def __init__(self) -> None:
+        self.networks: Callable[[], NetworkObjects] = (
+            NetworkObjects  # until the book is known: the agent is there before it
+        )
 
     def port_facts(self, name: str) -> PortFacts:
         """Raises CalabashError(NOT_FOUND)."""
-        return facts_of(self._networks(), name)
+        return facts_of(self.networks(), name)
 
 
 def facts_of(networks: NetworkObjects, name: str) -> PortFacts:

@@ -3,7 +3,7 @@
 Theory of operation. Everything that a port is here has a name made of the pool's and the allocation's, so what is there says
 by itself whose it is, and no book is kept beside the journal. An allocation is journalled before its ports are made, and a
 crash at any point leaves some of their parts; the next round removes those whose allocation is not held. What is held is never
-touched, only a port that its switch has forgotten is plugged in again.
+touched, only what its switch has forgotten is made again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class HostNetwork:
                         keep = self._attached.union(record.id for record in held)
                     self._parts.sweep(keep)
                     for record in wanted:
-                        self._parts.mend(record)
+                        self._mend(record)
                 self._swept, self._failure = True, ""
             except (CalabashError, OSError) as error:
                 self._parts.lose_switch()
@@ -112,6 +112,13 @@ class HostNetwork:
     def close(self) -> None:
         with self._one:
             self._parts.lose_switch()
+
+    def _mend(self, record: AllocationRecord) -> None:
+        """What is missing is made again; the program's namespace is its own and stays."""
+        if self._parts.whole(record):
+            return
+        self._parts.make(record.id, [self._book.port_facts(port) for port in record.request.ports])
+        log.info("ports are made again", allocation=record.id)
 
     def _require_own(self, port: str, tenant: str) -> None:
         """Of another tenant's port nobody learns that there is one."""

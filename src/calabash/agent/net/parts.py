@@ -112,15 +112,14 @@ class PortParts:
                 interfaces.remove(LinkEnd(namespace=self._opened().namespace, name=interface))
                 self._opened().unplug(interface)
 
-    def mend(self, record: AllocationRecord) -> None:
-        """A switch that was made anew has no ports."""
+    def whole(self, record: AllocationRecord) -> bool:
+        """Whether nothing of its ports is missing; a switch that was made anew has none."""
         switch = self._opened()
         plugged = switch.plugged()
-        for port in record.request.ports:
-            outer = LinkEnd(namespace=switch.namespace, name=self._names.outer(record.id, port))
-            if outer.name not in plugged and interfaces.present(outer):
-                switch.plug(outer.name, iface_id=port, owner=self._names.owner(record.id))
-                log.info("a port is plugged in again", allocation=record.id, port=port)
+        outer = [
+            LinkEnd(namespace=switch.namespace, name=self._names.outer(record.id, p)) for p in record.request.ports
+        ]
+        return all(end.name in plugged and interfaces.present(end) for end in outer)
 
     def lose_switch(self) -> None:
         """It is opened again when it is needed."""

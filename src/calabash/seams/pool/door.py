@@ -18,7 +18,7 @@ from calabash.model.errors import CalabashError, Reason
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
+    from typing import Any, NoReturn
 
 FORWARDED = frozenset(
     int(number)
@@ -109,7 +109,7 @@ def _umask() -> int:
     return known
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End as the program did."""
     sys.stdout.flush()
     os._exit(code)

@@ -43,14 +43,20 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
         pool.permission.require_process(caller.principal, "be granted a slice for a program")
     waiting = await work(request, pool.submit, wanted, caller)
     granted = await _granted(request, waiting, wanted.wait_s)
-    shown = granted.record.state
-    if wanted.enter and state.membership == "kernel" and not granted.edits.worker_socket:
+    shown, door = granted.record.state, ""
+    if wanted.enter and pool.ports is not None and granted.record.request.ports:
+        try:
+            door = await work(request, pool.ports.door, granted)
+        except BaseException:
+            pool.give_back(waiting, why="the way to its ports could not be opened")
+            raise
+    elif wanted.enter and state.membership == "kernel" and not granted.edits.worker_socket:
         try:
             shown = (await work(request, pool.enter, waiting.id, caller.process)).state
         except BaseException:
             pool.give_back(waiting, why="the program could not enter")
             raise
-    return views.granted(granted, state.context.simulation, state=shown)
+    return views.granted(granted, state.context.simulation, state=shown, door=door)
 
 
 async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
