@@ -42,7 +42,7 @@ TABLES: Mapping[str, OwnedTable] = {
     "Load_Balancer_Health_Check": OwnedTable(columns={"vip": "", "options": EMPTY}, named=False),
     "Gateway_Chassis": OwnedTable(columns={"chassis_name": "", "priority": 0}),
     "DHCP_Options": OwnedTable(columns={"cidr": "", "options": EMPTY}, named=False),
-    "DNS": OwnedTable(columns={"records": EMPTY}, named=False),
+    "DNS": OwnedTable(columns={"records": EMPTY, "options": EMPTY}, named=False),
     "QoS": OwnedTable(
         columns={"priority": 0, "direction": "", "match": "", "action": EMPTY, "bandwidth": EMPTY}, named=False
     ),

@@ -66,6 +66,7 @@ def _add_dns(view: View, draft: Draft) -> None:
     if hosts:
         names[f"{view.vpc.name}:dns"] = {host: " ".join(sorted(addresses)) for host, addresses in hosts.items()}
     for key, records in names.items():
-        row = draft.add("DNS", key, {"records": records})
+        # Else a question for the other IP version of a name that it knows is never answered, and programs give up.
+        row = draft.add("DNS", key, {"records": records, "options": {"ovn-owned": "true"}})
         for subnet_served in served:
             draft.put_into(Ref("Logical_Switch", naming.switch(subnet_served.name)), "dns_records", row)

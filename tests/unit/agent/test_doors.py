@@ -7,64 +7,22 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.daemons.behind import ForkedCaller, behind
 from tests.daemons.users import ANN, BOB, User, open_way
 from tests.daemons.world import until
 from tests.unit.agent.port_world import PortHost, held, may
 
 from calabash.agent.net.doors import Doors
 from calabash.model.allocation import AllocationRecord
-from calabash.model.errors import CalabashError
 from calabash.seams.links import namespaces
-from calabash.seams.pool.door import run_behind
 
 pytestmark = pytest.mark.skipif(not may(), reason="network namespaces need root")
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""  # one that every user may start
-
-
-class Caller:
-    """A fork of the test as a user, that runs a program behind a door as ``calabash run`` does."""
-
-    def __init__(self, door: str, command: Sequence[str], user: User | None) -> None:
-        reading, self.stdin = os.pipe()
-        self.stdout, writing = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                for number, descriptor in enumerate((reading, writing, writing)):
-                    os.dup2(descriptor, number)
-                os.closerange(3, 1024)
-                os.chdir("/")
-                if user is not None:
-                    os.setgroups([])
-                    os.setgid(user.gid)
-                    os.setuid(user.uid)
-                os._exit(run_behind(door, command, {"PATH": "/usr/bin:/bin"}))
-            except CalabashError as error:
-                os.write(1, f"error: {error.message}".encode())
-            except BaseException as error:
-                os.write(1, f"broken: {error!r}".encode())
-            os._exit(1)
-        os.close(reading)
-        os.close(writing)
-
-    def says(self) -> str:
-        """Its first line."""
-        found = b""
-        while not found.endswith(b"\n") and (byte := os.read(self.stdout, 1)):
-            found += byte
-        return found.decode().strip()
-
-    def end(self) -> tuple[int, str]:
-        """Its exit code once it has ended, and what else it said; its input ends."""
-        os.close(self.stdin)
-        with os.fdopen(self.stdout) as pipe:
-            said = pipe.read()
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), said
 
 
 class Behind:
@@ -77,12 +35,12 @@ class Behind:
         host.agent.attach(self.record)
         self.doors = Doors(host.home)
 
-    def start(self, *command: str, caller: User | None = None) -> Caller:
+    def start(self, *command: str, caller: User | None = None) -> ForkedCaller:
         """``command`` for that caller."""
         place = self.host.agent.place(self.record)
         assert place is not None
         door = self.doors.open(self.record, place, lease="", member=False)
-        return Caller(door, command, caller or self.user)
+        return behind(door, command, caller or self.user)
 
     def run(self, *command: str, caller: User | None = None) -> tuple[int, str]:
         return self.start(*command, caller=caller).end()
@@ -102,7 +60,7 @@ def host(tmp_path: Path) -> Iterator[PortHost]:
 
 
 @pytest.fixture(params=["user", "root"])
-def behind(host: PortHost, request: pytest.FixtureRequest) -> Behind:
+def placed(host: PortHost, request: pytest.FixtureRequest) -> Behind:
     return Behind(host, ANN if request.param == "user" else None)
 
 
@@ -111,11 +69,11 @@ def of_ann(host: PortHost) -> Behind:
     return Behind(host, ANN)
 
 
-def test_a_program_has_its_ports_and_no_other_network_and_is_its_callers(behind: Behind) -> None:
+def test_a_program_has_its_ports_and_no_other_network_and_is_its_callers(placed: Behind) -> None:
     asked = "os.getresuid(), os.getgid(), os.getgroups(), socket.if_nameindex()"
     source = f"import os, socket, json; print(json.dumps([{asked}]))"
-    uids, gid, groups, interfaces = json.loads(behind.python(source))
-    user = behind.user
+    uids, gid, groups, interfaces = json.loads(placed.python(source))
+    user = placed.user
     assert uids == [user.uid if user else 0] * 3
     assert gid == (user.gid if user else 0)
     assert groups == ([] if user else os.getgroups())
@@ -269,14 +227,14 @@ print(json.dumps(done))
 """
 
 
-def test_no_program_finds_a_way_to_the_hosts_network(behind: Behind) -> None:
+def test_no_program_finds_a_way_to_the_hosts_network(placed: Behind) -> None:
     name = f"calabash-test-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as abstract:
         abstract.bind(f"\0{name}")
         abstract.listen()
         port = listening.getsockname()[1]
         source = TRIES.replace("PORT", str(port)).replace("ABSTRACT", name)
-        assert json.loads(behind.python(source)) == []
+        assert json.loads(placed.python(source)) == []
 
 
 def test_a_program_that_starts_a_set_uid_one_gets_nothing_by_it(of_ann: Behind, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.seams.links import interfaces
 
-READY_WITHIN_S = 15.0
+READY_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.01
 ASK_EVERY_S = 1.0
 DIRECTORY = "net"

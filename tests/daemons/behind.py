@@ -1,0 +1,80 @@
+"""Callers of ``calabash run --port`` as forks of the test, of any user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.daemons.users import User
+
+from calabash.model.errors import CalabashError
+from calabash.seams.pool.client import PoolClient
+from calabash.seams.pool.door import run_behind
+from calabash.seams.pool.entering import environment_with
+
+PLAIN = {"PATH": "/usr/bin:/bin"}
+
+
+class ForkedCaller:
+    """A fork of the test as a user: it runs ``action`` and ends with what that answers; its input and output are pipes."""
+
+    def __init__(self, user: User | None, action: Callable[[], int]) -> None:
+        reading, self.stdin = os.pipe()
+        self.stdout, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                for number, descriptor in enumerate((reading, writing, writing)):
+                    os.dup2(descriptor, number)
+                os.closerange(3, 1024)
+                os.chdir("/")
+                if user is not None:
+                    os.setgroups([])
+                    os.setgid(user.gid)
+                    os.setuid(user.uid)
+                os._exit(action())
+            except CalabashError as error:
+                os.write(1, f"refused {error.reason}: {error.message}\n".encode())
+            except BaseException as error:
+                os.write(1, f"broken: {error!r}\n".encode())
+            os._exit(1)
+        os.close(reading)
+        os.close(writing)
+        self._open = True
+
+    def says(self) -> str:
+        """Its next line."""
+        found = b""
+        while not found.endswith(b"\n") and (byte := os.read(self.stdout, 1)):
+            found += byte
+        return found.decode().strip()
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code once it has ended, and what else it said; its input ends."""
+        if not self._open:
+            return 0, ""
+        self._open = False
+        os.close(self.stdin)
+        with os.fdopen(self.stdout) as pipe:
+            said = pipe.read()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), said
+
+
+def behind(door: str, command: Sequence[str], user: User | None) -> ForkedCaller:
+    """A program behind a door that is open."""
+    return ForkedCaller(user, lambda: run_behind(door, command, PLAIN))
+
+
+def running(home: Path, command: Sequence[str], user: User | None = None, **body: Any) -> ForkedCaller:
+    """A program on a slice with ports, as ``calabash run`` starts it."""
+
+    def run() -> int:
+        granted = PoolClient(home).post(
+            "/v1/allocations", {"command": list(command), "enter": True, **body}, timeout_s=60
+        )
+        environment = environment_with(PLAIN, granted["environment"], brokered=bool(granted["worker_socket"]))
+        return run_behind(granted["door"], command, environment)
+
+    return ForkedCaller(user, run)

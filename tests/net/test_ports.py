@@ -1,0 +1,246 @@
+"""Programs with ports of tenant networks, on hosts of a lab: the pool's own process, OVN, and packets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemons.behind import ForkedCaller, running
+from tests.daemons.users import ANN, User, as_user, open_way
+from tests.daemons.world import World, until
+
+from calabash.agent.membership import group_name
+from calabash.agent.net.network_file import HostPlace, NetworkPlace, write_network_file
+from calabash.model.errors import Reason
+from calabash.net.book import Networks
+from calabash.net.desired import desired
+from calabash.net.differing import diff
+from calabash.net.specs import decode, kind_named
+from calabash.net.view import NetworkHosts
+from calabash.netd.lab.lab import Lab
+from calabash.seams.links import namespaces
+from calabash.seams.ovn.northbound import Northbound
+from calabash.seams.pool.client import PoolClient
+
+HOSTS, GATEWAYS = ("h1", "h2"), ()
+WITHIN_S = 30.0
+SLICE = {"memory_mib": 1024, "cores": 10}
+PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""
+
+SERVER = """
+import socket, sys, threading
+listening = socket.create_server(('', 8000))
+def serve():
+    while True:
+        client, peer = listening.accept()
+        threading.Thread(target=talk, args=(client, peer), daemon=True).start()
+def talk(client, peer):
+    client.sendall(f'hello {peer[0]}'.encode())
+    while data := client.recv(100):
+        client.sendall(data)
+threading.Thread(target=serve, daemon=True).start()
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    asked.connect(('10.0.1.1', 9))
+    print(asked.getsockname()[0], flush=True)
+sys.stdin.readline()
+"""
+CLIENT = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 8000), 20) as client:
+    print(client.recv(100).decode())
+"""
+TALKER = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 8000), 20) as client:
+    client.recv(100)
+    print('talking', flush=True)
+    while sys.stdin.readline():
+        client.sendall(b'still there?')
+        client.settimeout(20)
+        print('answered' if client.recv(100) == b'still there?' else 'nothing', flush=True)
+"""
+
+
+class Networked:
+    """A pool whose VPCs are carried out in the lab, its programs on host h1."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.world = World(Path(tempfile.mkdtemp(prefix="cbp-")) / "home")
+        self.callers: list[Any] = []
+        host = lab.host("h1")
+        place = HostPlace(name="h1", switch=host.ovs_socket, namespace=str(namespaces.path_of(host.namespace)))
+        write_network_file(self.world.home, NetworkPlace(northbound=lab.northbound, host=place))
+        self.northbound = Northbound(lab.northbound)
+        self.northbound.session.wait_ready(WITHIN_S)
+        assert self.northbound.session.wait_lock(WITHIN_S)
+        self.world.up()
+        open_way(self.world.home)
+        self.put("vpc", "red", cidrs=["10.0.0.0/16"])
+        self.put("subnet", "red/a", cidrs=["10.0.1.0/24"], dns=True)
+        for number in (1, 2):
+            self.put("port", f"red/a/web{number}", addresses=[f"10.0.1.1{number}"])
+        self.carry_out()
+
+    def put(self, kind: str, name: str, **spec: Any) -> None:
+        self.world.client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
+
+    def carry_out(self) -> None:
+        """What the controller does."""
+        found = self.world.client.get("/v1/networks/snapshot")["objects"]
+        objects = [decode(kind_named(o["kind"]), o["name"], o["spec"]) for o in found]
+        networks = Networks.of(objects, 1)
+        for vpc in networks.vpcs:
+            rows = desired(networks, vpc, hosts=NetworkHosts())
+            self.northbound.apply(diff(rows, self.northbound.actual(vpc)), revisions={vpc: 1})
+
+    def run(self, *command: str, user: User | None = None, **body: Any) -> ForkedCaller:
+        """A program with port web1, or those of ``ports``."""
+        wanted = {"ports": ["red/a/web1"], **SLICE, **body}
+        self.callers.append(running(self.world.home, command, user, **wanted))
+        return self.callers[-1]
+
+    def left(self) -> list[str]:
+        """All that is of ports, on the machine and in the switch of h1."""
+        host = self.lab.host("h1")
+        ports = host.vsctl("list-ports", "br-int").split()
+        links = namespaces.inside(namespaces.path_of(host.namespace), lambda: [n for _, n in socket.if_nameindex()])
+        made = [name for name in (*ports, *links) if name.startswith("cb")]
+        files = [p.name for p in (self.world.home / "net").glob("*")]
+        return [*made, *namespaces.names(f"{group_name(self.world.home)}."), *files]
+
+    def clean(self) -> None:
+        for caller in self.callers:
+            with suppress(ProcessLookupError):
+                os.kill(caller.pid, signal.SIGKILL)
+            caller.end()
+        self.callers.clear()
+        until(self.world.clean, what="the pool to be empty")
+        until(lambda: not self.left(), what="the ports to be gone")
+
+    def close(self) -> None:
+        self.world.close()
+        self.northbound.close()
+        shutil.rmtree(self.world.home.parent)
+
+
+@pytest.fixture(scope="module")
+def networked(lab: Lab) -> Iterator[Networked]:
+    made = Networked(lab)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pool(networked: Networked) -> Iterator[Networked]:
+    yield networked
+    networked.clean()
+
+
+def test_a_program_is_inside_its_port_and_reaches_another_of_its_vpc_by_name(pool: Networked) -> None:
+    server = pool.run(PYTHON, "-c", SERVER)
+    assert server.says() == "10.0.1.11"
+    asking = pool.run(PYTHON, "-c", CLIENT, "web1.a.red.internal", ports=["red/a/web2"])
+    assert asking.end() == (0, "hello 10.0.1.12\n")
+    allocations = pool.world.allocations()
+    assert len(allocations) == 1
+    assert allocations[0]["state"] == "running"
+    (pid,) = allocations[0]["pids"]
+    assert "python3" in Path(f"/proc/{pid}/cmdline").read_text()
+    assert "CALABASH_SLOT" in Path(f"/proc/{pid}/environ").read_text()
+    os.write(server.stdin, b"end\n")
+    assert server.end()[0] == 0
+    until(lambda: not pool.left(), what="everything to be gone")
+
+
+def test_a_port_is_held_by_one_program_at_a_time_and_free_when_that_has_ended(pool: Networked) -> None:
+    first = pool.run("cat")
+    until(lambda: pool.world.allocations() and pool.world.allocations()[0]["pids"], what="the first to run")
+    code, said = pool.run("true").end()
+    assert code == 1
+    assert f"refused {Reason.CONFLICT}: port red/a/web1 is held by" in said
+    assert first.end()[0] == 0
+    assert pool.run("true").end() == (0, "")
+
+
+def test_a_user_has_ports_of_its_own_tenant_and_nobody_elses(pool: Networked) -> None:
+    def make() -> None:
+        client = PoolClient(pool.world.home)
+        for kind, name, spec in (
+            ("vpc", "anns", {"cidrs": ["10.0.0.0/16"]}),
+            ("subnet", "anns/a", {"cidrs": ["10.0.1.0/24"]}),
+            ("port", "anns/a/web1", {"addresses": ["10.0.1.11"]}),
+        ):
+            client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
+
+    as_user(ANN, make)
+    pool.carry_out()
+    code, said = pool.run("id", "-u", user=ANN, ports=["anns/a/web1"]).end()
+    assert (code, said) == (0, f"{ANN.uid}\n")
+    code, said = pool.run("id", "-u", user=ANN).end()
+    assert code == 1
+    assert f"refused {Reason.NOT_FOUND}" in said
+
+
+def test_a_brokered_program_is_inside_its_port_too(pool: Networked) -> None:
+    source = "import os, socket; print(sorted(n for _, n in socket.if_nameindex())[0], 'CALABASH_SLOT' in os.environ)"
+    assert pool.run(PYTHON, "-c", source, isolation="brokered").end() == (0, "eth0 False\n")
+    until(lambda: not pool.left(), what="everything to be gone")
+
+
+@pytest.mark.parametrize("what", ["the program", "its caller"])
+def test_a_program_that_is_killed_leaves_nothing(pool: Networked, what: str) -> None:
+    caller = pool.run("sh", "-c", "echo $$; exec sleep 600")
+    program = int(caller.says())
+    os.kill(program if what == "the program" else caller.pid, signal.SIGKILL)
+    until(lambda: not pool.world.allocations(), what="the allocation to end")
+    until(lambda: not pool.left(), what="everything to be gone")
+
+
+def test_a_pool_that_is_killed_leaves_traffic_as_it_is_and_the_next_one_adopts_it(pool: Networked) -> None:
+    server = pool.run(PYTHON, "-c", SERVER)
+    assert server.says() == "10.0.1.11"
+    talker = pool.run(PYTHON, "-c", TALKER, "10.0.1.11", ports=["red/a/web2"])
+    assert talker.says() == "talking"
+    before = pool.left()
+    pool.world.kill()
+    os.write(talker.stdin, b"\n")
+    assert talker.says() == "answered"  # the connection of before, with no pool
+    pool.world.up()
+    until(lambda: len([a for a in pool.world.allocations() if a["pids"]]) == 2, what="both to be adopted")
+    assert sorted(pool.left()) == sorted(before)
+    os.write(talker.stdin, b"\n")
+    assert talker.says() == "answered"
+    for caller in (talker, server):
+        os.kill(caller.pid, signal.SIGTERM)
+        caller.end()
+    until(lambda: not pool.left(), what="everything to be gone")
+
+
+def test_what_ends_while_no_pool_runs_is_removed_by_the_next_one(pool: Networked) -> None:
+    caller = pool.run("sh", "-c", "echo $$; exec sleep 600")
+    program = int(caller.says())
+    pool.world.kill()
+    os.kill(program, signal.SIGKILL)
+    caller.end()
+    assert pool.left()
+    pool.world.up()
+    until(lambda: not pool.left(), what="everything to be gone")
+    assert pool.run("true").end() == (0, "")
+
+
+def test_a_port_that_nobody_carries_out_is_refused_in_time_and_leaves_nothing(pool: Networked) -> None:
+    pool.put("port", "red/a/unseen")
+    code, said = pool.run("true", ports=["red/a/unseen"]).end()
+    assert code == 1
+    assert f"refused {Reason.UNREACHABLE}: port red/a/unseen is not carried out" in said
+    until(lambda: not pool.left(), what="everything to be gone")
+    assert not pool.world.allocations()
