@@ -150,10 +150,10 @@ def test_a_program_is_inside_its_port_and_reaches_another_of_its_vpc_by_name(poo
     assert server.says() == "10.0.1.11"
     asking = pool.run(PYTHON, "-c", CLIENT, "web1.a.red.internal", ports=["red/a/web2"])
     assert asking.end() == (0, "hello 10.0.1.12\n")
-    allocations = pool.world.allocations()
-    assert len(allocations) == 1
-    assert allocations[0]["state"] == "running"
-    (pid,) = allocations[0]["pids"]
+    until(lambda: len(pool.world.allocations()) == 1, what="the one that has asked to be given back")
+    (allocation,) = pool.world.allocations()
+    assert allocation["state"] == "running"
+    (pid,) = allocation["pids"]
     assert "python3" in Path(f"/proc/{pid}/cmdline").read_text()
     assert "CALABASH_SLOT" in Path(f"/proc/{pid}/environ").read_text()
     os.write(server.stdin, b"end\n")

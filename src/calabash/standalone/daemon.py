@@ -35,8 +35,9 @@ from calabash.operations.housekeeping import Housekeeper
 from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
 from calabash.operations.logs import LOG_FILE, configure
-from calabash.operations.network_keeper import NetworkKeeper
+from calabash.operations.network_certificates import CertificateBook
 from calabash.operations.networking import networking
+from calabash.operations.networks import NetworkBook
 from calabash.operations.notices import NoticeBook
 from calabash.operations.permission import Permission
 from calabash.operations.serving import Listener, Server
@@ -113,13 +114,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     address = Path(socket_path(home))
     stack.enter_context(own_home(home))
     settings = read_settings(home)
-    free = free_bytes(home)
-    if free < FREE_BYTES_MIN:
-        raise CalabashError(
-            f"{home} has {free >> 20} MiB free, at least {FREE_BYTES_MIN >> 20} MiB are needed",
-            reason=Reason.DISK_FULL,
-            hint="free some space, or put the pool elsewhere with CALABASH_HOME",
-        )
+    _require_room(home)
     store = open_store(url)
     stack.callback(store.close)
     store.check_writable()
@@ -176,10 +171,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         door.serve(token_socket, credential=pool.tokens.gateway().secret)
     notices = _watch_over_use(pool, settings, audit, stack)
-    networks, certificates = networking(
-        store.networks, permission=permission, tenancy=tenancy, changes=pool.changes, clock=SystemClock()
-    )
-    _join_networks(pool, networks, network=network, booked=booked, home=home)
+    networks, certificates = _networks(pool, store, network=network, booked=booked, home=home)
     keeper = Housekeeper(
         store=store,
         clock=SystemClock(),
@@ -191,7 +183,6 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     keeper.start()
     stack.callback(keeper.stop)
     _keep_run_times(agent, tenancy, stack)
-    stack.enter_context(NetworkKeeper(home))
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -222,10 +213,26 @@ def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: Tenan
     return pool
 
 
-def _join_networks(pool: Pool, book: NetworkBook, *, network: HostNetwork, booked: BookedPorts, home: Path) -> None:
-    """From now on programs may have ports."""
+def _require_room(home: Path) -> None:
+    free = free_bytes(home)
+    if free < FREE_BYTES_MIN:
+        raise CalabashError(
+            f"{home} has {free >> 20} MiB free, at least {FREE_BYTES_MIN >> 20} MiB are needed",
+            reason=Reason.DISK_FULL,
+            hint="free some space, or put the pool elsewhere with CALABASH_HOME",
+        )
+
+
+def _networks(
+    pool: Pool, store: Store, *, network: HostNetwork, booked: BookedPorts, home: Path
+) -> tuple[NetworkBook, CertificateBook]:
+    """The book of networks and the certificates of their balancers; from now on programs may have ports."""
+    book, certificates = networking(
+        store.networks, permission=pool.permission, tenancy=pool.tenancy, changes=pool.changes, clock=SystemClock()
+    )
     booked.networks = lambda: book.state().networks
     pool.ports = TenantPorts(home=home, network=network, book=book, agent=pool.agent)
+    return book, certificates
 
 
 def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleDoor:
