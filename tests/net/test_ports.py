@@ -18,16 +18,11 @@ from tests.daemons.users import ANN, User, as_user, open_way
 from tests.daemons.world import World, until
 
 from calabash.agent.membership import group_name
-from calabash.agent.net.network_file import HostPlace, NetworkPlace, write_network_file
+from calabash.agent.net.network_file import HostPlace, write_host_place
 from calabash.model.errors import Reason
-from calabash.net.book import Networks
-from calabash.net.desired import desired
-from calabash.net.differing import diff
-from calabash.net.specs import decode, kind_named
-from calabash.net.view import NetworkHosts
 from calabash.netd.lab.lab import Lab
+from calabash.netd.settings import NetworkConnection, write_connection
 from calabash.seams.links import namespaces
-from calabash.seams.ovn.northbound import Northbound
 from calabash.seams.pool.client import PoolClient
 
 HOSTS, GATEWAYS = ("h1", "h2"), ()
@@ -75,32 +70,21 @@ class Networked:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.world = World(Path(tempfile.mkdtemp(prefix="cbp-")) / "home")
-        self.callers: list[Any] = []
+        self.callers: list[ForkedCaller] = []
         host = lab.host("h1")
-        place = HostPlace(name="h1", switch=host.ovs_socket, namespace=str(namespaces.path_of(host.namespace)))
-        write_network_file(self.world.home, NetworkPlace(northbound=lab.northbound, host=place))
-        self.northbound = Northbound(lab.northbound)
-        self.northbound.session.wait_ready(WITHIN_S)
-        assert self.northbound.session.wait_lock(WITHIN_S)
+        namespace = str(namespaces.path_of(host.namespace))
+        write_host_place(self.world.home, HostPlace(name="h1", switch=host.ovs_socket, namespace=namespace))
+        connection = NetworkConnection(northbound=lab.northbound, southbound=lab.southbound)
+        write_connection(self.world.home, connection)
         self.world.up()
         open_way(self.world.home)
         self.put("vpc", "red", cidrs=["10.0.0.0/16"])
         self.put("subnet", "red/a", cidrs=["10.0.1.0/24"], dns=True)
         for number in (1, 2):
             self.put("port", f"red/a/web{number}", addresses=[f"10.0.1.1{number}"])
-        self.carry_out()
 
     def put(self, kind: str, name: str, **spec: Any) -> None:
         self.world.client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
-
-    def carry_out(self) -> None:
-        """What the controller does."""
-        found = self.world.client.get("/v1/networks/snapshot")["objects"]
-        objects = [decode(kind_named(o["kind"]), o["name"], o["spec"]) for o in found]
-        networks = Networks.of(objects, 1)
-        for vpc in networks.vpcs:
-            rows = desired(networks, vpc, hosts=NetworkHosts())
-            self.northbound.apply(diff(rows, self.northbound.actual(vpc)), revisions={vpc: 1})
 
     def run(self, *command: str, user: User | None = None, **body: Any) -> ForkedCaller:
         """A program with port web1, or those of ``ports``."""
@@ -128,7 +112,6 @@ class Networked:
 
     def close(self) -> None:
         self.world.close()
-        self.northbound.close()
         shutil.rmtree(self.world.home.parent)
 
 
@@ -182,7 +165,6 @@ def test_a_user_has_ports_of_its_own_tenant_and_nobody_elses(pool: Networked) ->
             client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
 
     as_user(ANN, make)
-    pool.carry_out()
     code, said = pool.run("id", "-u", user=ANN, ports=["anns/a/web1"]).end()
     assert (code, said) == (0, f"{ANN.uid}\n")
     code, said = pool.run("id", "-u", user=ANN).end()
@@ -237,10 +219,14 @@ def test_what_ends_while_no_pool_runs_is_removed_by_the_next_one(pool: Networked
     assert pool.run("true").end() == (0, "")
 
 
-def test_a_port_that_nobody_carries_out_is_refused_in_time_and_leaves_nothing(pool: Networked) -> None:
-    pool.put("port", "red/a/unseen")
-    code, said = pool.run("true", ports=["red/a/unseen"]).end()
+def test_a_port_that_its_host_does_not_carry_out_is_refused_in_time_and_leaves_nothing(pool: Networked) -> None:
+    host = pool.lab.host("h1")
+    host.kill("ovn-controller")
+    try:
+        code, said = pool.run("true").end()
+    finally:
+        host.start("ovn-controller")
     assert code == 1
-    assert f"refused {Reason.UNREACHABLE}: port red/a/unseen is not carried out" in said
+    assert f"refused {Reason.UNREACHABLE}: port red/a/web1 is not carried out" in said
     until(lambda: not pool.left(), what="everything to be gone")
     assert not pool.world.allocations()

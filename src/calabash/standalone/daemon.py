@@ -36,6 +36,7 @@ from calabash.operations.identities import Identities
 from calabash.operations.limits import Limits
 from calabash.operations.logs import LOG_FILE, configure
 from calabash.operations.network_certificates import CertificateBook
+from calabash.operations.network_keeper import NetworkKeeper
 from calabash.operations.networking import networking
 from calabash.operations.networks import NetworkBook
 from calabash.operations.notices import NoticeBook
@@ -183,6 +184,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     keeper.start()
     stack.callback(keeper.stop)
     _keep_run_times(agent, tenancy, stack)
+    stack.enter_context(NetworkKeeper(home))
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.snapshot().membership)
     # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
     for number in (signal.SIGTERM, signal.SIGINT):
