@@ -234,6 +234,7 @@ def _networks(
     )
     booked.networks = lambda: book.state().networks
     pool.ports = TenantPorts(home=home, network=network, book=book, agent=pool.agent)
+    pool.entry.require_ports = pool.ports.require
     return book, certificates
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from calabash.agent.node import NodeAgent
@@ -41,6 +41,7 @@ class EntryBounds:
         self._users = WaitingLimit(limits.waiting)
         self._tenants = WaitingLimit(limits.waiting_of_tenant, what="tenant", setting="waiting_of_tenant")
         self._turns = OneByOne()
+        self.require_ports: Callable[[GpuRequest, Principal], None] = lambda _, __: None  # whether it may have those
 
     def judged(self, wanted: requests.AllocationRequest, who: Principal) -> GpuRequest:
         """The request as the core knows it. Raises CalabashError where the principal may not ask for this."""
@@ -66,6 +67,7 @@ class EntryBounds:
             self._permission.require_queue(who, queue, record.users, record.groups)
             self._queues.require_explicit(queue)
         request = wanted.request(tenant=tenant, queue=queue)
+        self.require_ports(request, who)
         bounds = people.tenants.get(tenant)
         return within(request, bounds, [state.device for state in self._agent.devices()]) if bounds else request
 

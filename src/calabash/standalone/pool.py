@@ -52,8 +52,7 @@ class Pool:
         tenancy: TenancyBook,
         limits: Limits | None = None,
     ) -> None:
-        self.agent, self.store = agent, store
-        self.permission, self.tenancy = permission, tenancy
+        self.agent, self.store, self.permission, self.tenancy = agent, store, permission, tenancy
         self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
         self._hidden = HiddenNames()
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
@@ -86,8 +85,6 @@ class Pool:
         who = caller.principal
         request = self.entry.judged(wanted, who)
         self.require_within(request.tenant)
-        if self.ports is not None:
-            self.ports.require(request, who)
         requester = Requester(uid=who.uid, user=who.user, process=caller.process)
         with self.entry.joining(request, who):
             waiting = self.binder.submit(
