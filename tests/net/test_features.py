@@ -382,7 +382,7 @@ def test_a_group_lets_in_what_its_rules_say_while_they_say_it(stations: Stations
 
 def test_a_port_with_a_bound_sends_and_gets_no_more(stations: Stations, site: Site) -> None:
     one, two = stations["red/a/web1"], stations["red/a/web2"]
-    bound = 20_000_000
+    bound = 5_000_000
     free, over_s = bits_through(one, two, 9200, for_s=1)
     assert free / over_s > 4 * bound, "the machine is too slow to say"
     site.put(QosPolicy(name="red/slow", egress_bits_per_s=bound, ingress_bits_per_s=bound))
