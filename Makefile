@@ -28,7 +28,7 @@ kube-demo: ## three tenants, a gang and a queue on a real Kubernetes with simula
 	@$(RUN) python -m tools.kube_demo $(if $(filter-out 0 no,$(STAY)),--stay)
 
 net-lab: ready ## a network of OVN in namespaces: three hosts, two gateway hosts and an outside; `calabash net down` ends it
-	@$(RUN) calabash net up --hosts 3 --gateways 2
+	@$(RUN) calabash net up --hosts 3 --host none --gateways 2
 	@$(RUN) calabash net status
 
 test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from tests.daemons.test_docs import script
+from tests.daemons.world import World, until
 from tests.net import needs
 
 from calabash.cli.main import main
 from calabash.netd.lab import namespaces
 from calabash.netd.lab.lab import Lab
+from calabash.netd.settings import NETWORK_FILE
 
 PAGE = "docs/how-to/tenant-networks-lab.md"
 
@@ -72,6 +74,42 @@ def test_status_names_what_does_not_run_and_fails(prefix: str, capsys: pytest.Ca
     assert calabash("net", "down") == 0
     assert calabash("net", "down") == 0
     assert f"no network {prefix} is up" in capsys.readouterr().out
+
+
+def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
+    prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert calabash("net", "up", "--hosts", "1", "--gateways", "1") == 0
+    assert "no pool is up there yet" in capsys.readouterr().out
+    world = World(tmp_path / "home", "1xT4")
+    try:
+        world.up()
+        assert calabash("net", "up") == 0
+        assert "uplink world: 198.51.100.0/24" in capsys.readouterr().out
+        assert calabash("vpc", "create", "red", "--cidr", "10.0.0.0/16") == 0
+        assert calabash("gateway", "create", "red/out", "--snat") == 0
+        until(lambda: _states(world) == {"red": True, "red/out": True}, what="living hosts to have the VPC")
+        monkeypatch.setenv("CALABASH_NET_PREFIX", other := "q" + prefix[1:])
+        assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 1
+        assert "has a network already" in capsys.readouterr().err
+        assert Lab.of_prefix(other) is None
+        assert (tmp_path / "home" / NETWORK_FILE).exists()
+        monkeypatch.setenv("CALABASH_NET_PREFIX", prefix)
+        assert calabash("net", "down") == 0
+        assert not (tmp_path / "home" / NETWORK_FILE).exists()
+        assert set(_states(world)) == {"red", "red/out"}
+    finally:
+        world.close()
+
+
+def _states(world: World) -> dict[str, bool | None]:
+    """Whether VPCs and gateways are realized, by name."""
+    items = world.client.get("/v1/networks/objects")["items"]
+    return {
+        item["name"]: next((c["holds"] for c in item["status"]["conditions"] if c["kind"] == "realized"), None)
+        for item in items
+        if item["kind"] in ("vpc", "gateway")
+    }
 
 
 @pytest.mark.parametrize(

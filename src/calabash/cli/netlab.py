@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import click
 
-from calabash.agent.net.network_file import HOST_FILE, HostPlace, write_host_place
-from calabash.cli import output
-from calabash.cli.home import directory
+from calabash.cli import netjoin, output
+from calabash.cli.home import home
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab.central import rundirs
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.programs import text
 from calabash.netd.lab.record import HOSTS_MAX, register, registered
-from calabash.netd.settings import NetworkConnection, read_connection, remove_connection, write_connection
-from calabash.seams.links import namespaces
 
 PREFIX = "cb"
+NO_HOST = "none"
 _HOSTS, _GATEWAYS = 2, 2
 _prefix = click.option(
     "--prefix",
@@ -48,7 +45,11 @@ DAEMONS = (
 @click.option(
     "--dummy", is_flag=True, help="Only the control plane, without root: databases, hosts that move no packets."
 )
-@click.option("--host", metavar="NAME", help="The host that the pool of this machine's programs are on; the first.")
+@click.option(
+    "--host",
+    metavar="NAME",
+    help="The host that programs of this home's pool are on; the first. `none`: the pool has no part in it.",
+)
 def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: str | None) -> None:
     """Bring up OVN with hosts, gateway hosts and an outside, each in a network namespace of this machine.
 
@@ -67,33 +68,15 @@ def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: 
         gateways=[f"g{number}" for number in range(1, wanted[1] + 1)],
         dummy=dummy or (hosts is None and gateways is None and record is not None and record.dummy),
     )
+    if host != NO_HOST:
+        netjoin.check(lab, home())
     lab.up()
     click.echo(
         f"network {prefix} is up: {_shape(lab)}, OVN {text(lab.programs.ovn)}, Open vSwitch {text(lab.programs.ovs)}"
     )
     click.echo(f"northbound: {lab.northbound}")
-    _tell_pool(lab, host)
-
-
-def _tell_pool(lab: Lab, host: str | None) -> None:
-    """Have the pool of this machine carry out its VPCs there; a controller that runs for it already goes on."""
-    at = lab.host(host or next(iter(lab.hosts)))
-    home = Path(directory())
-    home.mkdir(mode=0o711, parents=True, exist_ok=True)
-    namespace = str(namespaces.path_of(at.namespace)) if at.namespace else ""
-    write_host_place(home, HostPlace(name=at.name, switch=at.ovs_socket, namespace=namespace))
-    connection = NetworkConnection(northbound=lab.northbound, southbound=lab.southbound)
-    if read_connection(home) != connection:
-        write_connection(home, connection)
-
-
-def _forget(lab: Lab) -> None:
-    """The pool of this machine has that network no more."""
-    home = Path(directory())
-    known = read_connection(home)
-    if known is not None and known.northbound.startswith(f"unix:{lab.directory}/"):
-        remove_connection(home)
-        (home / HOST_FILE).unlink(missing_ok=True)
+    if host != NO_HOST:
+        netjoin.join(lab, home(), host)
 
 
 @click.command()
@@ -102,7 +85,7 @@ def down(prefix: str) -> None:
     """End every process of the network and take its namespaces and files away, also after a crash."""
     lab = Lab(prefix=prefix, directory=register() / prefix)
     lab.record.check()
-    _forget(lab)
+    netjoin.leave(lab, home())
     click.echo(f"network {prefix} is down" if lab.down() else f"no network {prefix} is up")
 
 

@@ -18,7 +18,7 @@ HOSTS_MAX, GATEWAYS_MAX = 64, 8
 _FIRST_HOST, _FIRST_GATEWAY = 11, 201
 _FILE = "lab.json"
 _NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
-_TAKEN = frozenset({"fab", "ctl", "world", "central", "authority", "vlans"})
+_TAKEN = frozenset({"none", "fab", "ctl", "world", "central", "authority", "vlans"})
 _PATH_BYTES_MAX = 107 - len("/h1234567/ovs-vswitchd.ctl")  # of the address of a Unix socket
 
 
