@@ -11,21 +11,34 @@ from tests.net import needs
 from tests.net.site import Site
 
 from calabash.netd.lab.lab import Lab
-from calabash.netd.lab.record import register
+from calabash.netd.lab.record import register, registered
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @pytest.fixture(scope="session")
-def lab_prefix() -> str:
-    """A prefix that no other test process of this machine has: 't' and its number. What dead ones left is taken away."""
-    for place in register().glob("t*.lab"):
-        number = place.stem[1:]
-        if not Path(f"/proc/{int(number, 36)}").exists():
-            dead = Lab.of_prefix(place.stem)
-            if dead is not None:
-                dead.down()
-    return "t" + _base36(os.getpid())
+def lab_prefix() -> Iterator[str]:
+    """A prefix that no other test process of this machine has: 't' and its number; other letters before it are this process's,
+    too. What processes that are dead have left is taken away."""
+    number = _base36(os.getpid())
+    if os.geteuid() != 0:
+        yield "t" + number
+        return
+    known = register() / "tests"
+    known.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for mark in known.iterdir():
+        if not Path(f"/proc/{int(mark.name, 36)}").exists():
+            _take_away(mark.name)
+            mark.unlink(missing_ok=True)
+    (known / number).touch()
+    yield "t" + number
+    (known / number).unlink(missing_ok=True)
+
+
+def _take_away(number: str) -> None:
+    for prefix in registered():
+        if prefix[1:] == number and (left := Lab.of_prefix(prefix)) is not None:
+            left.down()
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +53,14 @@ def lab(request: pytest.FixtureRequest, lab_prefix: str) -> Iterator[Lab]:
     )
     with made:
         yield made
+        assert _forbidden(made) == []
+
+
+def _forbidden(lab: Lab) -> list[str]:
+    """What hosts wanted to do that their role in the southbound database does not let them."""
+    logs = [host.directory / "ovn-controller.log" for host in lab.hosts.values()]
+    lines = [line for log in logs if log.exists() for line in log.read_text(errors="replace").splitlines()]
+    return [line for line in lines if "permission error" in line]
 
 
 @pytest.fixture(scope="module")

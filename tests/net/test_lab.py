@@ -11,6 +11,7 @@ from tests.net.talking import Banner, asked, pings
 from calabash.netd.lab import namespaces, queues
 from calabash.netd.lab.host import LabHost
 from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import register
 from calabash.netd.lab.station import Station
 
 A_MAC, B_MAC = "0a:00:00:00:00:01", "0a:00:00:00:00:02"
@@ -91,6 +92,7 @@ def test_down_leaves_nothing(lab_prefix: str, tmp_path: Path) -> None:
     assert namespaces.named(other.record.prefix + "-") == []
     assert not (tmp_path / "l").exists()
     assert Lab.of_prefix(other.record.prefix) is None
+    assert list(register().glob(f"{other.record.prefix}*")) == []
 
 
 def _long_queues(host: LabHost) -> int:

@@ -17,6 +17,7 @@ from calabash.cli.main import main
 from calabash.model.errors import CalabashError, Reason
 from calabash.netd.lab import daemons, host, namespaces
 from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import register
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ _UP = """
 import sys
 from pathlib import Path
 from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import register
 Lab(prefix=sys.argv[1], directory=Path(sys.argv[2]), hosts=("h1",), gateways=()).up()
 """
 
@@ -137,3 +139,14 @@ def test_without_root_the_command_says_what_to_do(
         main(["net", "up"])
     assert ended.value.code == 4
     assert "--dummy" in capsys.readouterr().err
+
+
+def test_of_many_who_bring_one_lab_up_and_down_at_once_none_sees_it_half(small: Lab) -> None:
+    line = [sys.executable, "-c", _UP + "lab = Lab.of_prefix(sys.argv[1])\nif lab: lab.down()\n"]
+    running = [
+        subprocess.Popen([*line, small.record.prefix, str(small.directory)], stderr=subprocess.PIPE) for _ in range(3)
+    ]
+    said = [process.communicate(timeout=120)[1].decode() for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], said
+    assert namespaces.named(small.record.prefix + "-") == []
+    assert list(register().glob(f"{small.record.prefix}.*")) == []

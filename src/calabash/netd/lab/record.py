@@ -97,8 +97,23 @@ def registered() -> list[str]:
 @contextlib.contextmanager
 def alone(prefix: str) -> Iterator[None]:
     """While it lasts, no other process brings a lab of that prefix up or down."""
-    place = register()
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(place / f"{prefix}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    register().mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = register() / f"{prefix}.lock"
+    while True:
+        with open(place, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is(place, lock.fileno()):
+                continue  # who had it before has taken the file away with its lab
+            try:
+                yield
+            finally:
+                if not (register() / f"{prefix}.lab").is_symlink():
+                    place.unlink(missing_ok=True)
+            return
+
+
+def _is(place: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(place.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
