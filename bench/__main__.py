@@ -35,6 +35,7 @@ BENCHES = (
     "ptx",
     "net_book",
     "net_lab",
+    "net_isolation",
 )
 
 
