@@ -1,4 +1,5 @@
-"""Writes what the chart has from the product, with marks where it is installed: what API servers ask, and kube-scheduler.
+"""Writes what the chart has from the product, with marks where it is installed: what API servers ask, kube-scheduler, and
+definitions of tenant networks.
 
 ``python -m tools.chart`` rewrites the files; ``--check`` exits 1 when one is not current.
 """
@@ -11,9 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.planner.schedulerconfig import scheduler_configuration
+from calabash.model.network import KINDS
+from tools.network_crds import definition
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "calabash"
 NAMESPACE, EXEMPT = "@NAMESPACE@", "@EXEMPT@"  # as templates/webhooks.yaml knows them
@@ -42,7 +47,13 @@ def files() -> dict[Path, str]:
         "validating-webhooks": validating(settings),
         "scheduler": scheduler_configuration(EXTENDER, leaderElection=election(NAMESPACE)),
     }
-    return {CHART / "files" / f"{name}.json": json.dumps(content, indent=1) + "\n" for name, content in made.items()}
+    found = {CHART / "files" / f"{name}.json": json.dumps(content, indent=1) + "\n" for name, content in made.items()}
+    for noun in KINDS:
+        content = definition(noun)
+        found[CHART / "crds" / f"{content['metadata']['name']}.yaml"] = yaml.safe_dump(
+            content, sort_keys=False, width=120
+        )
+    return found
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from calabash.kubernetes.server.cluster import ClusterFace
 from calabash.kubernetes.server.devices import DeviceOrders
 from calabash.kubernetes.server.handlers import ClusterContext, handlers
 from calabash.kubernetes.server.keeping import COMPONENT, TenantKeeper
+from calabash.kubernetes.server.networking import KubeNetworkKeeper
 from calabash.kubernetes.server.noticing import waiting_pods
 from calabash.kubernetes.server.queues import QueueWriter
 from calabash.kubernetes.server.recording import ClusterRecorder
@@ -203,7 +204,7 @@ class ClusterProgram:
         door = stack.enter_context(ConsoleDoor(order.settings.console))
         server = self._server = _sockets(order, operations, door, stack)
         watch = LeaseWatch(lead, server)
-        for part in (keeper, recorder, housekeeper, watch):
+        for part in (keeper, KubeNetworkKeeper(client, networks), recorder, housekeeper, watch):
             part.start()
             stack.callback(part.stop)
         context = ClusterContext(
