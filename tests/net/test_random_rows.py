@@ -1,0 +1,70 @@
+"""Rows of random books as OVN's own programs read them: database, northd and a host take them without a complaint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.daemons.world import until
+from tests.net import needs
+from tests.unit.net.random_networks import RandomNetworks
+
+from calabash.model.network import Port
+from calabash.net.book import Networks
+from calabash.net.differing import diff
+from calabash.net.objects import SHARED
+from calabash.net.rows import PLATFORM
+from calabash.net.view import NetworkHosts
+from calabash.netd.lab.lab import Lab
+from calabash.netd.plan import Surroundings, planned
+from calabash.seams.ovn.northbound import Northbound
+
+AROUND = Surroundings(hosts=NetworkHosts(gateways=("g1",)))
+SEEDS, CHANGES = (3, 14, 15), 300
+# A host is told of cards with virtual functions, which these have not; nobody of ours is at the other end of the rest.
+EXPECTED = re.compile(
+    r"vif_plug_provider|Broken pipe|connection dropped|Unreasonably long|context switches|faults:|disk:|wakeup due"
+)
+
+
+@pytest.fixture
+def plane(lab_prefix: str) -> Iterator[Lab]:
+    needs.need(packets=False)
+    directory = Path("/tmp") / f"cb-{lab_prefix}r"
+    with Lab(prefix=f"{lab_prefix}r", directory=directory, hosts=("h1",), gateways=("g1",), dummy=True) as made:
+        yield made
+
+
+def test_random_books_are_carried_out_by_ovn_without_a_warning(plane: Lab) -> None:
+    northbound = Northbound(plane.northbound)
+    try:
+        northbound.session.wait_ready(30.0)
+        for seed in SEEDS:
+            _carried(plane, northbound, RandomNetworks(seed, removing=0.1).made(Networks(), CHANGES))
+    finally:
+        northbound.close()
+    complaints = [
+        f"{log.name}: {line}"
+        for log in plane.directory.rglob("*.log")
+        for line in log.read_text(errors="replace").splitlines()
+        if ("|WARN|" in line or "|ERR|" in line) and not EXPECTED.search(line)
+    ]
+    assert complaints == []
+
+
+def _carried(plane: Lab, northbound: Northbound, networks: Networks) -> None:
+    """Writes the book's rows, binds all its ports at one host, and returns when that has done all it had to."""
+    for owner in {PLATFORM, *networks.vpcs, *northbound.owners()} - {SHARED}:
+        if changes := diff(planned(networks, owner, AROUND), northbound.actual(owner)):
+            northbound.apply(changes)
+    names = {port.name for port in networks.all(Port) if not port.virtual_parents}
+    words: list[str] = []
+    for number, name in enumerate(sorted(names)):
+        words += ["--", "add-port", "br-int", f"p{number}"]
+        words += ["--", "set", "interface", f"p{number}", f"external_ids:iface-id={name}"]
+    plane.host("h1").vsctl(*words[1:])
+    plane.central.nbctl("--wait=hv", "sync", timeout_s=60)
+    until(lambda: names <= set().union(*map(northbound.ports_up, networks.vpcs)), what="every port is up")
+    plane.host("h1").vsctl("del-br", "br-int")
