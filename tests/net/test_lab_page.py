@@ -89,6 +89,9 @@ def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         assert calabash("vpc", "create", "red", "--cidr", "10.0.0.0/16") == 0
         assert calabash("gateway", "create", "red/out", "--snat") == 0
         until(lambda: _states(world) == {"red": True, "red/out": True}, what="living hosts to have the VPC")
+        capsys.readouterr()
+        assert calabash("net", "doctor") == 0
+        assert capsys.readouterr().out.startswith("CHECK ")  # and no log before it
         monkeypatch.setenv("CALABASH_NET_PREFIX", other := "q" + prefix[1:])
         assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 1
         assert "has a network already" in capsys.readouterr().err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import click
+import structlog
 
 from calabash.cli import output
 from calabash.cli.home import client, home
@@ -28,6 +30,8 @@ COLUMNS = (
 @output.option
 def doctor(switch: str, fmt: str) -> None:
     """Look at everything that networks need and name what is wrong; exit code 1 when something fails."""
+    # What it finds is told in its own lines; the log of its connections is nobody's output.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     findings = list(examine(home(), client(), switch))
     rows = [{"check": f.check, "result": f.result, "text": f.text, "hint": f.hint} for f in findings]
     output.emit("NetworkFindingList", rows, COLUMNS, fmt, name="check")
