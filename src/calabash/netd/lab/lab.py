@@ -112,11 +112,11 @@ class Lab:
 
     @property
     def northbound(self) -> str:
-        return self.central.northbound
+        return f"unix:{self.directory / 'central' / 'nb.sock'}"
 
     @property
     def southbound(self) -> str:
-        return self.central.southbound
+        return f"unix:{self.directory / 'central' / 'sb.sock'}"
 
     @property
     def central(self) -> LabCentral:
@@ -180,10 +180,9 @@ class Lab:
 
     def daemons(self) -> dict[str, int]:
         """Every daemon, ``h1/ovn-controller``, with its process; 0 when it does not run."""
-        found = {f"central/{name}": self.central.daemon(name).pid for name in DAEMONS}
-        for host in self.hosts.values():
-            found |= {f"{host.name}/{name}": host.daemon(name).pid for name in HOST_DAEMONS}
-        return found
+        named = [("central", name) for name in DAEMONS]
+        named += [(host, name) for host in self.record.numbers() for name in HOST_DAEMONS]
+        return {f"{on}/{name}": daemons.running(self.directory / on / f"{name}.pid") for on, name in named}
 
     def _host(self, name: str, numbers: Mapping[str, int]) -> LabHost:
         return LabHost(
