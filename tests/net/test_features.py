@@ -16,6 +16,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 from tests.daemons.world import until
 from tests.net.asking import bits_through, dhcp4, dhcp6, dns
+from tests.net.packets import IPV4, Sniffer, ethernet, ip, send, tcp
 from tests.net.site import Site
 from tests.net.talking import Banner, asked, pings
 from tests.unit.net.books import port, subnet, vpc
@@ -36,6 +37,7 @@ from calabash.model.network import (
     SecurityGroup,
     SecurityRule,
     Uplink,
+    Vpc,
 )
 from calabash.model.network_services import (
     Backend,
@@ -45,6 +47,7 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
+from calabash.net.transit import MacUse, platform_mac
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 
@@ -176,6 +179,29 @@ def test_floating_addresses_are_a_ports_both_ways_at_the_gateway_and_at_its_own_
     for name in ("red/f1", "red/f2"):
         site.remove(NetworkKind.NAT_RULE, name)
     assert silent(lab.world, address_of(site, NetworkKind.EIP, "red/one"), 8000)
+
+
+def test_nobody_outside_passes_for_a_member_of_a_group(stations: Stations, site: Site, lab: Lab) -> None:
+    site.put(Eip(name="red/mask"), NatRule(name="red/f4", kind=NatKind.FIP, eip="red/mask", port="red/a/web1"))
+    address = address_of(site, NetworkKind.EIP, "red/mask")
+    with Banner(stations["red/a/web1"], 8011, "web1"):
+        reached(lab.world, address, 8011, f"web1 {WORLD}")
+    uplink = site.networks.find(Uplink, "ext")
+    found = site.networks.find(Vpc, "red")
+    assert uplink is not None
+    assert found is not None
+    router = platform_mac(MacUse.UPLINK, found.number, uplink.number)
+
+    def syn(source: str, number: int, mark: bytes) -> bytes:
+        body = tcp(source, address, (40000, number), mark)
+        return ethernet("0a:ff:00:00:00:01", router, IPV4, ip(source, address, 6, body))
+
+    with Sniffer(stations["red/a/web1"]) as sniffer:
+        send(lab.world, syn("10.0.1.12", 9300, b"forged-one"))  # web2's address, of the same group
+        send(lab.world, syn(WORLD, 8012, b"canary"))
+        assert sniffer.wait(b"canary")
+        assert sniffer.seen(b"forged-one") == []
+    site.remove(NetworkKind.NAT_RULE, "red/f4")
 
 
 def test_who_sends_more_than_a_vpcs_mtu_from_outside_is_told(stations: Stations, site: Site, lab: Lab) -> None:

@@ -14,7 +14,7 @@ from calabash.net import naming
 from calabash.net.desired_balancing import add_balancer
 from calabash.net.desired_base import add_gateway_port, router_of
 from calabash.net.desired_groups import ALLOW, FROM_PORT, TO_PORT, AccessEntry, add_acl, add_group
-from calabash.net.desired_routes import add_guard, add_route
+from calabash.net.desired_routes import add_forgery_guards, add_guard, add_route
 from calabash.net.drafting import Draft
 from calabash.net.rows import Ref, Value
 from calabash.net.transit import MacUse, outside_mac, platform_mac
@@ -44,6 +44,7 @@ def _add_uplink(view: View, draft: Draft, gateway: NetworkGateway, uplink: Uplin
     add_route(view, draft, f"{gateway.name}:gateway", ANYWHERE[uplink.cidr.version], (uplink.gateway, port))
     # Older OVN lets what comes from port 53 of UDP through to ports of switches with DNS (CVE-2025-0650): only answers may.
     add_guard(view, draft, f"{port.key}:dns", f'inport == "{port.key}" && udp.src == 53 && !ct.rpl')
+    add_forgery_guards(view, draft, port)
     return port
 
 

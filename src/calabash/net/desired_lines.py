@@ -8,7 +8,7 @@ from __future__ import annotations
 from calabash.model.network import DedicatedLine
 from calabash.net import naming
 from calabash.net.desired_base import add_gateway_port, add_localnet_port, add_switch_port_to_router
-from calabash.net.desired_routes import add_range_guards, add_route
+from calabash.net.desired_routes import add_forgery_guards, add_range_guards, add_route
 from calabash.net.drafting import Draft
 from calabash.net.rows import Value
 from calabash.net.transit import MacUse, platform_mac
@@ -30,3 +30,4 @@ def add_lines(view: View, draft: Draft) -> None:
         for prefix in line.routes:
             add_route(view, draft, f"{line.name}:line:{prefix}", prefix, (line.peer, port))
         add_range_guards(view, draft, port, "dst", view.vpc.cidrs)
+        add_forgery_guards(view, draft, port)

@@ -66,3 +66,13 @@ def add_range_guards(view: View, draft: Draft, port: Ref, side: str, ranges: tup
         family, own = f"ip{version}", of_version(ranges, version)
         beyond = f" && {family}.{side} != {one_of(own)}" if own else ""
         add_guard(view, draft, f"{port.key}:{side}{version}", f'inport == "{port.key}" && {family}{beyond}')
+
+
+def add_forgery_guards(view: View, draft: Draft, port: Ref) -> None:
+    """What comes in by a port of the router from elsewhere and says it is from the VPC is dropped, as groups believe it."""
+    for version in (4, 6):
+        own = of_version(view.vpc.cidrs, version)
+        if own:
+            add_guard(
+                view, draft, f"{port.key}:own{version}", f'inport == "{port.key}" && ip{version}.src == {one_of(own)}'
+            )

@@ -164,6 +164,13 @@ def test_a_line_is_a_vlan_of_its_own_and_leads_into_the_vpc_only() -> None:
     )
 
 
+def test_nobody_outside_and_nobody_on_a_line_passes_for_a_port_of_the_vpc() -> None:
+    drops = {row["match"] for row in of_table(RED, "Logical_Router_Policy").values() if row["action"] == "drop"}
+    for port in ("red:uplink:router", "red:line:dc1:router"):
+        assert f'inport == "{port}" && ip4.src == {{10.0.0.0/16}}' in drops
+        assert f'inport == "{port}" && ip6.src == {{fd00::/56}}' in drops
+
+
 def test_routes_of_users_come_after_every_guard() -> None:
     policies = of_table(RED, "Logical_Router_Policy")
     own = policies["red/via:route"]
