@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.daemons.world import World, until
 
 from calabash.agent.membership import group_name
 from calabash.agent.net.network_file import HostPlace, write_host_place
+from calabash.cli.main import main
 from calabash.model.errors import Reason
 from calabash.netd.lab.lab import Lab
 from calabash.netd.settings import NetworkConnection, write_connection
@@ -230,3 +232,71 @@ def test_a_port_that_its_host_does_not_carry_out_is_refused_in_time_and_leaves_n
     assert f"refused {Reason.UNREACHABLE}: port red/a/web1 is not carried out" in said
     until(lambda: not pool.left(), what="everything to be gone")
     assert not pool.world.allocations()
+
+
+# -- calabash net check --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checked(
+    pool: Networked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[], tuple[int, dict[str, str]]]:
+    """``calabash net check red``: its exit code, and what it says of each promise."""
+    monkeypatch.setenv("CALABASH_HOME", str(pool.world.home))
+
+    def check() -> tuple[int, dict[str, str]]:
+        code = 0
+        try:
+            main(["net", "check", "red", "-o", "json"])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        told = json.loads(capsys.readouterr().out)["items"]
+        return code, {one["promise"]: one["result"] for one in told}
+
+    return check
+
+
+def test_every_promise_of_a_vpc_is_tried_and_nothing_of_that_is_left(
+    pool: Networked, checked: Callable[[], tuple[int, dict[str, str]]]
+) -> None:
+    pool.put("vpc", "blue", cidrs=["10.0.0.0/16"])  # the same addresses
+    pool.put("subnet", "blue/a", cidrs=["10.0.1.0/24"])
+    pool.put("port", "blue/a/web1", addresses=["10.0.1.11"])
+    code, told = checked()
+    assert told == {
+        "a port of red/a works on h1": "ok",
+        "a port of red/a works on h2": "ok",
+        "DNS of red/a knows x-check-1.a.red.internal": "ok",
+        "red/a: h1 to h2": "ok",
+        "red/a: h1 to h2, 1400 bytes whole": "ok",
+        "red/a: a foreign MAC is dropped": "ok",
+        "red/a: a foreign address is dropped": "ok",
+        f"nothing of red gets into {_others(pool)}": "ok",
+    }
+    assert code == 0
+    ports = [o["name"] for o in pool.world.client.get("/v1/networks/objects?kind=port&vpc=red")["items"]]
+    assert sorted(ports) == ["red/a/web1", "red/a/web2"]
+    assert pool.left() == []
+    assert namespaces.names("calabash-check-") == []
+
+
+def test_a_promise_that_does_not_hold_is_named_and_the_exit_code_is_1(
+    pool: Networked, checked: Callable[[], tuple[int, dict[str, str]]]
+) -> None:
+    host = pool.lab.host("h2")
+    host.kill("ovn-controller")
+    try:
+        code, told = checked()
+    finally:
+        host.start("ovn-controller")
+    assert code == 1
+    assert told["a port of red/a works"] == "FAILS"
+    assert told["a port of red/a works on h1"] == "ok"
+
+
+def _others(pool: Networked) -> str:
+    """VPCs with ports beside red."""
+    found = {o["name"].split("/")[0] for o in pool.world.client.get("/v1/networks/objects?kind=port")["items"]} - {
+        "red"
+    }
+    return f"{len(found)} other VPC{'' if len(found) == 1 else 's'}"

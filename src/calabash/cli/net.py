@@ -12,6 +12,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "down": ("netlab:down", "Take that network away."),
     "status": ("netlab:status", "Show the networks of this machine and their daemons."),
     "doctor": ("netdoctor:doctor", "Look at everything that networks need and name what is wrong."),
+    "check": ("netcheck:check", "Try every promise of a VPC with packets."),
     "ctl": ("netlab:ctl", "Run a program of OVN or Open vSwitch on that network."),
     "apply": ("netfiles:apply", "Make network objects what files say."),
     "diff": ("netfiles:diff", "Show what applying files would change."),

@@ -1,0 +1,154 @@
+"""Where probes are: ports ``VPC/SUBNET/x-check-N`` in the pool's book, and their namespaces on hosts of this machine.
+
+All of it is taken away again, also what a check that was killed has left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from calabash.agent.net.facts import BookedPorts
+from calabash.agent.net.host import HostNetwork
+from calabash.agent.net.network_file import HostPlace, read_host_place
+from calabash.agent.net.switch import OwnedPorts
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import Subnet
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
+from calabash.net.book import Networks
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import registered
+from calabash.netd.promises.probes import Probe
+from calabash.netd.source import PoolBook
+from calabash.seams.links import namespaces
+from calabash.seams.pool.client import ApiClient, quoted
+
+LABEL = "x-check"
+POOL = "calabash-check"
+PER_SUBNET = 2
+
+
+def hosts_of(home: Path) -> tuple[HostPlace, ...]:
+    """Hosts whose switches are on this machine: this pool's, and those beside it in a network of namespaces. Raises
+    CalabashError."""
+    own = read_host_place(home)
+    if own is None:
+        raise CalabashError(
+            "this machine is no host of tenant networks", reason=Reason.UNSUPPORTED, hint="calabash net up"
+        )
+    found = [own]
+    for prefix in registered():
+        lab = Lab.of_prefix(prefix)
+        known = {} if lab is None or lab.record.dummy else lab.hosts
+        if any(host.ovs_socket == own.switch for host in known.values()):
+            found += [
+                HostPlace(name=host.name, switch=host.ovs_socket, namespace=str(namespaces.path_of(host.namespace)))
+                for host in known.values()
+                if host.ovs_socket != own.switch and not host.gateway
+            ]
+    return tuple(found)
+
+
+def book_of(pool: ApiClient) -> Networks:
+    """All networks as they are now. Raises CalabashError."""
+    news = PoolBook(pool).news(-1, 0.0)
+    return Networks.of([item for item, _ in news.items], news.revision)
+
+
+class ProbePlaces:
+    """Probes of one VPC.
+
+    Args:
+        pool: an administrator's way to it.
+        hosts: where they go, in turns.
+    """
+
+    def __init__(self, pool: ApiClient, hosts: Sequence[HostPlace]) -> None:
+        self._pool = pool
+        self._hosts = hosts
+        self._booked = BookedPorts()
+        self._directory = tempfile.TemporaryDirectory(prefix="calabash-check-")
+        self._name = f"{POOL}-{os.getpid()}"
+        self._networks: list[HostNetwork] = []
+        self._made: list[str] = []
+        self._attached: list[tuple[HostNetwork, AllocationRecord]] = []
+
+    @contextmanager
+    def open(self) -> Iterator[ProbePlaces]:
+        """While this lasts probes may be placed."""
+        try:
+            for number, host in enumerate(self._hosts):
+                home = Path(self._directory.name) / str(number)
+                home.mkdir()
+                self._sweep_dead(host)
+                self._networks.append(self._network(home, f"{self._name}-{number}", host))
+            yield self
+        finally:
+            self._close()
+
+    def put_ports(self, subnets: Sequence[Subnet]) -> Mapping[str, list[str]]:
+        """Their ports by subnet, in the book. Raises CalabashError."""
+        found: dict[str, list[str]] = {}
+        for subnet in subnets:
+            for number in range(1, PER_SUBNET + 1):
+                name = f"{subnet.name}/{LABEL}-{number}"
+                self._pool.put("/v1/networks/objects", {"kind": "port", "name": name, "spec": {}})
+                self._made.append(name)
+                found.setdefault(subnet.name, []).append(name)
+        networks = book_of(self._pool)
+        self._booked.networks = lambda: networks
+        return found
+
+    def place(self, port: str, number: int) -> Probe:
+        """One of them, in a namespace on the host of that number; it works then. Raises CalabashError."""
+        at = number % len(self._networks)
+        network = self._networks[at]
+        record = AllocationRecord(
+            id=AllocationId(f"probe-{len(self._attached)}"),
+            state=AllocationState.GRANTED,
+            request=GpuRequest(ports=(port,)),
+            placement=Placement(node=NodeName(""), mode=ModeName(""), slices=()),
+        )
+        self._attached.append((network, record))
+        network.attach(record)
+        place = network.place(record)
+        assert place is not None
+        host = self._hosts[at].name or "this host"
+        return Probe(facts=self._booked.port_facts(port), host=host, namespace=place.namespace)
+
+    def _network(self, home: Path, name: str, host: HostPlace) -> HostNetwork:
+        inside = Path(host.namespace) if host.namespace else None
+        return HostNetwork(home=home, pool=name, switch=lambda: OwnedPorts(host.switch, inside), book=self._booked)
+
+    def _sweep_dead(self, host: HostPlace) -> None:
+        """What checks that were killed have left on this host."""
+        inside = Path(host.namespace) if host.namespace else None
+        switch = OwnedPorts(host.switch, inside)
+        try:
+            owners = {owner.partition("/")[0] for _, owner in switch.plugged().values()}
+        finally:
+            switch.close()
+        owners |= {name.partition(".")[0] for name in namespaces.names(f"{POOL}-")}
+        for name in owners:
+            pid = re.fullmatch(rf"{POOL}-(\d+)-\d+", name)
+            if pid and not Path(f"/proc/{pid[1]}").exists():
+                dead = self._network(Path(self._directory.name) / "dead", name, host)
+                dead.round(())
+                dead.close()
+
+    def _close(self) -> None:
+        for network, record in self._attached:
+            network.leave(record)
+        for network in self._networks:
+            network.round(())
+            network.close()
+        for name in self._made:
+            with suppress(CalabashError):
+                self._pool.delete(f"/v1/networks/objects/port?name={quoted(name)}")
+        self._directory.cleanup()

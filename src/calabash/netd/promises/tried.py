@@ -1,0 +1,193 @@
+"""Every promise of a VPC, one after another: what was tried and whether it held."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import (
+    Direction,
+    NetworkGateway,
+    Peering,
+    Port,
+    SecurityGroup,
+    Subnet,
+    Uplink,
+    Vpc,
+    vpc_of,
+)
+from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
+from calabash.net import naming
+from calabash.net.book import Networks
+from calabash.netd.promises.places import ProbePlaces
+from calabash.netd.promises.probes import Probe
+
+TRACES_MAX = 50
+TRACE_S = 30.0
+_OUTPUT = re.compile(r'output(?:_port)?\("?([^")]+)"?\)|output to "([^"]+)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseTried:
+    """``held`` None: it could not be tried, and ``detail`` says why."""
+
+    promise: str
+    held: bool | None
+    detail: str = ""
+
+
+def try_promises(networks: Networks, vpc: str, places: ProbePlaces, trace: Sequence[str]) -> Iterator[PromiseTried]:
+    """Try all. Raises CalabashError(NOT_FOUND) for a VPC that is not there.
+
+    Args:
+        trace: the command line of ``ovn-trace`` that a switch and a packet are put behind; empty where there is none.
+    """
+    found = networks.find(Vpc, vpc)
+    if found is None:
+        raise CalabashError(f"there is no VPC {vpc[:80]}", reason=Reason.NOT_FOUND, hint="see `calabash vpc list`")
+    subnets = list(networks.vpcs[vpc].all(Subnet).values())
+    if not subnets:
+        yield PromiseTried(promise=f"{vpc} has a subnet", held=None, detail="it has none: calabash subnet create")
+        return
+    ports = places.put_ports(subnets)
+    probes: dict[str, list[Probe]] = {}
+    for subnet in subnets:
+        for number, port in enumerate(ports[subnet.name]):
+            try:
+                probe = places.place(port, number)
+            except CalabashError as error:
+                yield PromiseTried(promise=f"a port of {subnet.name} works", held=False, detail=error.message)
+                continue
+            probes.setdefault(subnet.name, []).append(probe)
+            yield PromiseTried(promise=f"a port of {subnet.name} works on {probe.host}", held=True)
+    yield from _inside(networks, vpc, subnets, probes)
+    yield from _beyond(networks, vpc, [p for some in probes.values() for p in some])
+    yield from _apart(networks, vpc, [some[0] for some in probes.values()], trace)
+
+
+def _inside(
+    networks: Networks, vpc: str, subnets: Sequence[Subnet], probes: Mapping[str, Sequence[Probe]]
+) -> Iterator[PromiseTried]:
+    talk = _default_talks(networks, vpc)
+    for subnet in subnets:
+        pair = probes.get(subnet.name, ())
+        if len(pair) < 2:
+            continue
+        one, other = pair[0], pair[1]
+        if subnet.dns:
+            label = one.facts.name.rpartition("/")[2]
+            name = f"{label}.{one.facts.domain}"
+            yield PromiseTried(promise=f"DNS of {subnet.name} knows {name}", held=_resolved(other, name, one))
+        between = f"{subnet.name}: {one.host} to {other.host}"
+        if not talk:
+            yield PromiseTried(promise=between, held=None, detail="the default group does not let its ports talk")
+            continue
+        yield PromiseTried(promise=between, held=one.reaches(other))
+        whole = one.facts.mtu_bytes
+        yield PromiseTried(promise=f"{between}, {whole} bytes whole", held=one.reaches(other, size_bytes=whole))
+        if one.address.version == 4:
+            foreign = str(one.facts.gateways[0])
+            for what, kept in (
+                ("a foreign MAC", one.keeps_out(other, mac="0a:fe:fe:fe:fe:fe")),
+                ("a foreign address", one.keeps_out(other, address=foreign)),
+            ):
+                yield PromiseTried(promise=f"{subnet.name}: {what} is dropped", held=kept)
+    if talk:
+        for here, there in pairwise(s.name for s in subnets if probes.get(s.name)):
+            one, other = probes[here][0], probes[there][-1]
+            if one.address.version == other.address.version:
+                yield PromiseTried(promise=f"{here} to {there}", held=one.reaches(other))
+
+
+def _resolved(probe: Probe, name: str, owner: Probe) -> bool:
+    return probe.resolves(name, probe.facts.resolvers[0]) in {str(a) for a, _ in owner.facts.addresses}
+
+
+def _default_talks(networks: Networks, vpc: str) -> bool:
+    """Whether the default group lets its ports send to each other."""
+    group = networks.find(SecurityGroup, f"{vpc}/default")
+    rules = group.rules if group is not None else ()
+    inwards = any(
+        r.direction is Direction.INGRESS and r.protocol is TransportProtocol.ANY and r.peer_group == f"{vpc}/default"
+        for r in rules
+    )
+    outwards = any(
+        r.direction is Direction.EGRESS
+        and r.protocol is TransportProtocol.ANY
+        and (r.peer_group == f"{vpc}/default" or (r.peer is not None and r.peer.prefixlen == 0))
+        for r in rules
+    )
+    return inwards and outwards
+
+
+def _beyond(networks: Networks, vpc: str, probes: Sequence[Probe]) -> Iterator[PromiseTried]:
+    """Ways out, and services."""
+    if not probes:
+        return
+    own = networks.vpcs[vpc]
+    probe = probes[0]
+    for gateway in own.all(NetworkGateway).values():
+        uplink = networks.find(Uplink, gateway.uplink)
+        promise = f"gateway {gateway.name} leads to the outside"
+        if uplink is None or not gateway.snat or probe.address.version != uplink.gateway.version:
+            yield PromiseTried(promise=promise, held=None, detail="it has no SNAT for this range")
+        else:
+            yield PromiseTried(promise=promise, held=probe.pings(uplink.gateway), detail=f"ping {uplink.gateway}")
+    for balancer in own.all(LoadBalancer).values():
+        if balancer.protocol is TransportProtocol.TCP and balancer.vip.version == probe.address.version:
+            held = probe.connects(balancer.vip, balancer.vip_number)
+            detail = "" if held else "no backend answers: do they run, and does their group let the VPC in?"
+            yield PromiseTried(
+                promise=f"lb {balancer.name} answers at {balancer.vip}:{balancer.vip_number}", held=held, detail=detail
+            )
+
+
+def _apart(networks: Networks, vpc: str, probes: Sequence[Probe], trace: Sequence[str]) -> Iterator[PromiseTried]:
+    """No packet for another VPC leaves this one but by what both have agreed on."""
+    related = {p.name.partition("/")[2] for p in networks.vpcs[vpc].all(Peering).values()}
+    related |= {vpc_of(e.source) for e in networks.vpcs[vpc].all(ServiceEndpoint).values()}
+    others = [
+        port
+        for name, objects in sorted(networks.vpcs.items())
+        if name and name != vpc and name not in related
+        for port in list(objects.all(Port).values())[:1]
+    ][:TRACES_MAX]
+    promise = f"nothing of {vpc} gets into {len(others)} other VPC{'' if len(others) == 1 else 's'}"
+    if not others or not probes or not trace:
+        yield PromiseTried(promise=promise, held=None, detail="ovn-trace is not here" if others and probes else "")
+        return
+    leaks: list[str] = []
+    for port in others:
+        for probe in probes:
+            leaks += _traced(probe, port, trace, vpc)
+    yield PromiseTried(promise=promise, held=not leaks, detail=", ".join(leaks[:3]))
+
+
+def _traced(probe: Probe, port: Port, trace: Sequence[str], vpc: str) -> list[str]:
+    """Where of other VPCs a packet comes out that is sent to that port, by its MAC and to its address."""
+    subnet, found = probe.facts.name.rpartition("/")[0], []
+    for address in port.addresses[:1]:
+        ip = "ip6" if address.version == 6 else "ip4"
+        source = next((str(a) for a, _ in probe.facts.addresses if a.version == address.version), "")
+        if not source:
+            continue
+        flow = (
+            f'inport=="{probe.facts.name}" && eth.src=={probe.facts.mac} && eth.dst=={port.mac} && {ip}.src=={source}'
+            f" && {ip}.dst=={address} && ip.ttl==64 && tcp && tcp.dst==80"
+        )
+        done = subprocess.run(
+            [*trace, "--minimal", naming.switch(subnet), flow],
+            capture_output=True,
+            text=True,
+            timeout=TRACE_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise CalabashError(f"ovn-trace: {done.stderr.strip()[:200]}", reason=Reason.UNREACHABLE)
+        outputs = [one or other for one, other in _OUTPUT.findall(done.stdout)]
+        found += [f"{probe.facts.name} to {name}" for name in outputs if "/" in name and vpc_of(name) != vpc]
+    return found
