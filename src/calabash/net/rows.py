@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 OWNER = "calabash:vpc"  # external_ids: the VPC of a row, or PLATFORM for what several share
 KEY = "calabash:key"  # external_ids: the key of a row
-REVISION = "calabash:revision"  # external_ids of a VPC's router: the revision of the book that its rows are of
+REVISION = "calabash:revision"  # external_ids of a VPC's router: the revision of the book when it was written
 PLATFORM = "-"
 
 

@@ -26,6 +26,7 @@ from calabash.netd.backoff import Backoff
 from calabash.netd.inbox import Inbox
 from calabash.netd.judging import Judge
 from calabash.netd.known import KnownNetworks
+from calabash.netd.order import first
 from calabash.netd.plan import Surroundings, planned
 from calabash.netd.source import NetworkNews
 from calabash.netd.statuses import Statuses
@@ -36,6 +37,7 @@ from calabash.seams.ovn.wire import Credentials
 BATCH = 20  # VPCs in one transaction
 BEAT_S = 3.0
 AGAIN_S = 0.2
+NAMES_S = 0.3  # then names in DNS follow: those of several ports together
 LOOK_S = 1.0  # that a host is silent is seen without an event
 FULL_S = 300.0
 TRANSACTION_S = 30.0
@@ -72,6 +74,7 @@ class Reconciler:
         self._backoff = Backoff()
         self._urgent: dict[str, None] = {}
         self._checks: dict[str, None] = {}
+        self._names: dict[str, float] = {}
         self._told_s = 0.0
         self._full_due_s = 0.0
         self.report: Callable[[list[NetworkReport]], None] = lambda _: None
@@ -132,7 +135,7 @@ class Reconciler:
         if reports:
             self.report(reports)
         if not (ready and (self._urgent or self._checks)):
-            left = self._backoff.troubles or self._judge.pending
+            left = self._backoff.troubles or self._judge.pending or self._names
             self._inbox.wait(self._pause_s(), quiet=ready and not left)
 
     def _gather(self) -> None:
@@ -158,12 +161,16 @@ class Reconciler:
         now_s = time.monotonic()
         for vpc in self._backoff.due(now_s):
             self._urgent.setdefault(vpc)
+        for vpc in [vpc for vpc, due_s in self._names.items() if due_s <= now_s]:
+            del self._names[vpc]
+            self._urgent.setdefault(vpc)
         owners: list[str] = []
         for queue in (self._urgent, self._checks):
             while queue and len(owners) < BATCH:
                 owner = next(iter(queue))
                 del queue[owner]
-                if owner not in owners and (queue is self._urgent or not self._backoff.waits(owner, now_s)):
+                waits = queue is self._checks and (self._backoff.waits(owner, now_s) or owner in self._names)
+                if owner not in owners and not waits:
                     owners.append(owner)
         return owners
 
@@ -172,7 +179,10 @@ class Reconciler:
         for owner in owners:
             try:
                 rows = planned(self._known.networks, owner, self.around)
-                changes[owner] = diff(rows, self.northbound.actual(owner))
+                differing = diff(rows, self.northbound.actual(owner))
+                changes[owner] = first(differing)
+                if len(changes[owner]) < len(differing):
+                    self._names[owner] = time.monotonic() + NAMES_S
             except Exception as error:  # of one network, which must not stop the others
                 self._failed(owner, error)
         try:
@@ -218,5 +228,11 @@ class Reconciler:
 
     def _pause_s(self) -> float:
         now_s = time.monotonic()
-        due = (self._told_s + BEAT_S, self._full_due_s, self._backoff.next_s() or now_s + LOOK_S, now_s + LOOK_S)
+        due = (
+            *self._names.values(),
+            self._told_s + BEAT_S,
+            self._full_due_s,
+            self._backoff.next_s() or now_s + LOOK_S,
+            now_s + LOOK_S,
+        )
         return max(0.02, min(due) - now_s)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.net.columns import OPTIONS_OF_ALL, SINGLE, TABLES, OwnedTable
-from calabash.net.rows import OWNER, PLATFORM, REVISION, Change, Insert, Ref, Rows, Update, Value
+from calabash.net.rows import OWNER, PLATFORM, REVISION, Change, Delete, Insert, Ref, Rows, Update, Value
 from calabash.seams.ovn.index import OwnedRows
 from calabash.seams.ovn.replica import Replica, Row, RowEvent
 from calabash.seams.ovn.schema import Cardinality, ColumnType, RowId
@@ -68,7 +68,7 @@ class Northbound:
             return found
 
     def revision(self, vpc: str) -> int:
-        """Of the book that the VPC's rows are of, as its router says; -1 where there is none."""
+        """Of the book when the VPC's router was written last; -1 where there is none."""
         with self.session.reading() as replica:
             row = self._owned.row(_router(vpc))
             told = replica.tables["Logical_Router"][row]["external_ids"].get(REVISION, "") if row is not None else ""
@@ -80,7 +80,7 @@ class Northbound:
         """All changes or none, in one transaction that also counts ``nb_cfg`` up; the new count.
 
         Args:
-            revisions: of the book, for the VPCs of which these are all changes.
+            revisions: of the book, for VPCs of which these are changes; told by routers that are among them.
 
         Raises CalabashError: BAD_REQUEST and UNSUPPORTED for what cannot be written, CONFLICT, UNREACHABLE, TIMEOUT as
             ``Session.transact``.
@@ -94,7 +94,10 @@ class Northbound:
             writer = Writer(replica, self._owned, ours)
             operations: list[Mapping[str, Any]] = list(writer.operations)
             operations += [_set_options(change) for change in changes if change.row == GLOBAL]
-            operations += [stamped(_router(vpc).key, revision) for vpc, revision in (revisions or {}).items()]
+            written = {change.row for change in ours if not isinstance(change, Delete)}
+            for vpc, revision in (revisions or {}).items():
+                if _router(vpc) in written:  # else northd would look at everything for it
+                    operations.append(stamped(_router(vpc).key, revision))
             operations += bumped(next(iter(replica.tables["NB_Global"]), None))
         results = self.session.transact(operations, timeout_s=timeout_s)
         for operation, result in zip(writer.operations, results, strict=False):

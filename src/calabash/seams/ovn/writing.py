@@ -136,7 +136,7 @@ def bumped(global_row: RowId | None) -> list[dict[str, Any]]:
 
 
 def stamped(router: str, revision: int) -> dict[str, Any]:
-    """An operation by which a VPC's router, where it stays, tells the revision of the book that its rows are of."""
+    """An operation by which a VPC's router tells the revision of the book when it was written."""
     pairs = shared_pairs("external_ids", frozenset((REVISION,)), {REVISION: str(revision)})
     return {"op": "mutate", "table": "Logical_Router", "where": [["name", "==", router]], "mutations": pairs}
 

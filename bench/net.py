@@ -1,0 +1,243 @@
+"""Tenant networks on a whole OVN in namespaces of this machine: from a change of the book to the first packet.
+
+The controller runs in this process and reads the book as a value; central, two hosts and a gateway host run beside it, on the
+same cores. What joins a port (namespace, wires, the switch's port) is there before the clock starts: the figures are of the
+book, OVN's databases, northd, the hosts' controllers and flows. A frame is sent every millisecond until it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.daemons.world import until
+from tests.net.controller import Controller, vpc_with_ports
+from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, udp
+from tests.net.servers import ClusterServer
+from tests.net.test_northbound import put, vpc_rows
+
+from bench._report import Report, run
+from calabash.model.network import NetworkKind, Port
+from calabash.net.book import Networks
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import register
+from calabash.netd.lab.station import Station
+from calabash.netd.source import NetworkNews
+from calabash.seams.ovn.northbound import Northbound
+
+TENANTS, MANY, QUICK_MANY, PORTS = 10, 1000, 200, 4
+ROUNDS = 7
+CREATED_MS, ADDED_MS, ADDED_AMONG_MANY_MS = 150.0, 60.0, 100.0
+BULK_S, BULK_PER_S = 40.0, 50.0
+LEADER_S = 5.0
+AT_REST = "northd at rest; its name in DNS follows"
+
+
+def measure(report: Report) -> None:
+    """All of it; the short form has 200 VPCs in place of 1,000, and goals in proportion."""
+    if os.geteuid() != 0:
+        report.fact("skipped", "namespaces need root")
+        return
+    many = QUICK_MANY if report.quick else MANY
+    prefix = f"b{os.getpid() % 100000}"
+    lab = Lab(prefix=prefix, directory=register() / prefix, hosts=("h1", "h2"), gateways=("g1",))
+    with lab, Controller(lab.northbound, lab.southbound) as controller:
+        networks = Networks()
+        for number in range(TENANTS):
+            networks = vpc_with_ports(networks, f"v{number}", PORTS)
+        controller.carried(networks)
+        times = Times(lab, controller)
+        networks, created = times.created(networks)
+        report.add(
+            "VPC created to first packet, 10 tenants", created, "ms", at_most=CREATED_MS, detail="between two hosts"
+        )
+        networks, added, realized = times.added(networks)
+        report.add("port added to first packet, 10 tenants", added, "ms", at_most=ADDED_MS, detail=AT_REST)
+        report.add("port added to realized, 10 tenants", realized, "ms", detail="as the pool is told")
+        before = networks
+        for number in range(TENANTS, many):
+            networks = vpc_with_ports(networks, f"v{number}", PORTS)
+        _bulk(report, controller, before, networks, many)
+        networks, added, realized = times.added(networks)
+        report.add(f"port added to first packet, {many} VPCs", added, "ms", at_most=ADDED_AMONG_MANY_MS, detail=AT_REST)
+        report.add(f"port added to realized, {many} VPCs", realized, "ms")
+        networks, created = times.created(networks)
+        report.add(
+            f"VPC created to first packet, {many} VPCs", created, "ms", detail="northd looks at all of them again"
+        )
+        _started(report, lab, many)
+    _leader(report)
+
+
+def _bulk(report: Report, controller: Controller, before: Networks, networks: Networks, many: int) -> None:
+    put_items, _ = networks.changes_since(before)
+    news = NetworkNews(revision=networks.revision, whole=False, items=[(item, 1) for item in put_items])
+    begun_s, cpu_s = time.monotonic(), time.process_time()
+    controller.reconciler.take(news)
+    northbound = controller.reconciler.northbound
+    until(lambda: f"v{many - 1}" in northbound.owners() and len(northbound.owners()) >= many, within_s=900)
+    written_s = time.monotonic() - begun_s
+    until(lambda: controller.reconciler.revision == networks.revision and controller.reconciler.settled(), within_s=900)
+    realized_s = time.monotonic() - begun_s
+    cpu_s = time.process_time() - cpu_s
+    share = many / MANY
+    added = many - TENANTS
+    report.add(
+        f"{added} VPCs with 4 ports, until realized", realized_s, "s", at_most=BULK_S * share, detail="by all hosts"
+    )
+    report.add("VPCs written per second in bulk", added / written_s, "/s", at_least=BULK_PER_S)
+    report.add("processor time of the controller for it", cpu_s, "s", detail=f"{1000 * cpu_s / added:.1f} ms a VPC")
+
+
+def _started(report: Report, lab: Lab, many: int) -> None:
+    """A reader joins; the controller's lock stays where it is."""
+    begun_s = time.monotonic()
+    northbound = Northbound(lab.northbound, lock="")
+    try:
+        northbound.session.wait_ready(120.0)
+        report.add(f"all rows of {many} VPCs read anew", time.monotonic() - begun_s, "s")
+    finally:
+        northbound.close()
+    with Path("/proc/self/statm").open() as statm:
+        resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    report.add("resident memory of this process", resident, "MiB", detail="book, rows, and the benchmark")
+
+
+class Times:
+    """Changes of a book that a controller carries out, and when the first packet passes."""
+
+    def __init__(self, lab: Lab, controller: Controller) -> None:
+        self._lab, self._controller = lab, controller
+        self._made = 0
+
+    def created(self, networks: Networks) -> tuple[Networks, float]:
+        """Median from a new VPC to the first packet between its two ports on two hosts, ms."""
+        found = []
+        for _ in range(ROUNDS):
+            self._made += 1
+            name = f"n{self._made}"
+            before, networks = networks, vpc_with_ports(networks, name)
+            with (
+                self._station(networks, f"{name}/a/p0", "h1") as one,
+                self._station(networks, f"{name}/a/p1", "h2") as other,
+            ):
+                found.append(self._first_packet(before, networks, one, other)[0])
+        return networks, statistics.median(found)
+
+    def added(self, networks: Networks) -> tuple[Networks, float, float]:
+        """Median from a new port to the first packet to it, and until it is told as realized, ms."""
+        first, realized = [], []
+        with self._station(networks, "v0/a/p0", "h1") as one:
+            for _ in range(ROUNDS):
+                self._made += 1
+                name = f"v0/a/q{self._made}"
+                before, networks = networks, networks.put(Port(name=name))[0]
+                with self._station(networks, name, "h2") as other:
+                    times = self._first_packet(before, networks, one, other)
+                first.append(times[0])
+                realized.append(times[1])
+        return networks, statistics.median(first), statistics.median(realized)
+
+    @contextmanager
+    def _station(self, networks: Networks, name: str, host: str) -> Iterator[Station]:
+        port = networks.find(Port, name)
+        assert port is not None
+        made = self._lab.station(host, name, port.mac, [f"{port.addresses[0]}/24"])
+        try:
+            yield made
+        finally:
+            made.remove()
+
+    def _first_packet(self, before: Networks, networks: Networks, one: Station, other: Station) -> tuple[float, float]:
+        put_items, _ = networks.changes_since(before)
+        mark = f"{one.port}>{other.port};".encode()
+        body = ip(one.address(), other.address(), UDP, udp(one.address(), other.address(), (4000, 4000), mark))
+        frame = ethernet(one.mac, other.mac, IPV4, body)
+        stop = threading.Event()
+        with Sniffer(other) as sniffer:
+            sender = threading.Thread(target=_send, args=(one, frame, stop), daemon=True)
+            sender.start()
+            try:
+                begun_s = time.monotonic()
+                self._controller.reconciler.take(
+                    NetworkNews(revision=networks.revision, whole=False, items=[(item, 1) for item in put_items])
+                )
+                assert sniffer.wait(mark, timeout_s=120)
+                first_ms = 1000 * (time.monotonic() - begun_s)
+            finally:
+                stop.set()
+                sender.join()
+        reconciler = self._controller.reconciler
+        told = (NetworkKind.PORT, other.port)
+        until(lambda: told in self._controller.reports, within_s=300)
+        realized_ms = 1000 * (time.monotonic() - begun_s)
+        until(lambda: reconciler.revision == networks.revision and reconciler.settled(), within_s=300)
+        self._rest()
+        return first_ms, realized_ms
+
+    def _rest(self) -> None:
+        """Until northd has nothing to do: after a row of DNS it looks at everything twice, and tells its count before that."""
+        for _ in range(2):
+            count = self._controller.reconciler.northbound.beat()
+            until(lambda: self._controller.reconciler.southbound.count() >= count, within_s=300)  # noqa: B023
+
+
+def _send(station: Station, frame: bytes, stop: threading.Event) -> None:
+    with station.socket(socket.AF_PACKET, socket.SOCK_RAW) as card:
+        card.bind((station.card, 0))
+        while not stop.wait(0.001):
+            card.send(frame)
+
+
+def _leader(report: Report) -> None:
+    """From the death of the leader of three northbound servers to the next write."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    addresses = [f"tcp:127.0.0.1:{one.getsockname()[1]}" for one in held]
+    with tempfile.TemporaryDirectory(prefix="cbn") as directory:
+        servers: list[ClusterServer] = []
+        try:
+            for number, address in enumerate(addresses):
+                held[number].close()
+                servers.append(
+                    ClusterServer(Path(directory) / str(number), address=address, joins=addresses[0] if number else "")
+                )
+                servers[-1].start()
+                until(servers[-1].member)
+            times = [_after_leader(servers) for _ in range(3)]
+            report.add(
+                "leader of the database killed to next write", max(times), "s", at_most=LEADER_S, detail="worst of 3"
+            )
+        finally:
+            for server in servers:
+                server.kill()
+
+
+def _after_leader(servers: list[ClusterServer]) -> float:
+    until(lambda: any(server.leads() for server in servers))
+    northbound = Northbound(",".join(server.remote for server in servers))
+    try:
+        assert northbound.session.wait_lock(60)
+        put(northbound, "red", vpc_rows("red"))
+        leader = next(server for server in servers if server.leads())
+        begun_s = time.monotonic()
+        leader.kill()
+        until(lambda: not northbound.session.ready)
+        assert northbound.session.wait_lock(60)
+        put(northbound, "red", {})
+        took_s = time.monotonic() - begun_s
+        leader.start()
+        until(leader.member)
+        return took_s
+    finally:
+        northbound.close()
+
+
+if __name__ == "__main__":
+    run("net", "Tenant networks on OVN", measure)

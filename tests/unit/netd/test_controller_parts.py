@@ -1,0 +1,106 @@
+"""Parts of the network controller that are functions: order, realization, back-off, statuses, and whom a change concerns."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calabash.model.addresses import parse_network
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkKind, Peering, Port, Subnet, Vpc
+from calabash.model.network_status import ConditionKind
+from calabash.net.book import Networks
+from calabash.net.rows import PLATFORM, Insert, Ref, Update
+from calabash.netd.backoff import FIRST_S, MOST_S, Backoff
+from calabash.netd.known import KnownNetworks
+from calabash.netd.order import first
+from calabash.netd.realized import hosts_of, progress
+from calabash.netd.source import NetworkNews
+from calabash.netd.statuses import Statuses
+from calabash.seams.ovn.southbound import Chassis
+
+NAMES = Update(Ref("DNS", "red/a:dns"), {"records": {"a": "10.0.0.1"}})
+PORT = Insert(Ref("Logical_Switch_Port", "red/a/p"), {})
+
+
+def chassis(name: str, count: int, silent_s: float = 0.0) -> Chassis:
+    return Chassis(name=name, hostname=name, nb_cfg=count, silent_s=silent_s, addresses=(), told={})
+
+
+def test_names_in_dns_follow_what_they_are_of_and_go_alone_where_they_are_all() -> None:
+    assert first((PORT, NAMES)) == (PORT,)
+    assert first((NAMES,)) == (NAMES,)
+    assert first((PORT,)) == (PORT,)
+    assert first(()) == ()
+    assert first((Insert(Ref("DNS", "red/a:dns"), {}),)) != ()  # a row that others point to is there with them
+
+
+def test_only_hosts_that_live_and_that_it_concerns_are_waited_for() -> None:
+    hosts = frozenset(("h1", "h2"))
+    all_of_them = (chassis("h1", 7), chassis("h2", 6), chassis("h3", 1))
+    assert progress(7, 7, hosts, all_of_them).waits_for == ("h2",)
+    assert progress(6, 7, hosts, all_of_them).realized
+    dead = (chassis("h1", 7), chassis("h2", 1, silent_s=60.0))
+    assert progress(7, 7, hosts, dead).realized
+    assert progress(7, 7, hosts, dead).silent == ("h2",)
+    assert progress(7, 7, frozenset(("h1", "gone")), dead).silent == ("gone",)
+    assert progress(8, 7, frozenset(), ()).waits_for == ("northd",)
+
+
+def test_a_count_of_a_database_that_is_no_more_realizes_nothing() -> None:
+    assert progress(2, 3, frozenset(("h1",)), (chassis("h1", 900),)).waits_for == ("h1",)
+
+
+def test_a_vpc_concerns_hosts_with_its_ports_and_gateways_only_where_it_leaves() -> None:
+    networks = Networks.of([Vpc(name="red", cidrs=()), Port(name="red/a/p"), Port(name="red/a/q")], 1)
+    objects = networks.of_vpc("red")
+    assert hosts_of(objects, {"red/a/p": "h1", "blue/a/p": "h2"}, ("g1",)) == {"h1"}
+
+
+@given(st.integers(1, 30))
+def test_a_pause_doubles_with_every_failure_and_has_an_end(times: int) -> None:
+    backoff, error, now_s = Backoff(), CalabashError("no"), 0.0
+    for _ in range(times):
+        trouble = backoff.failed("red", error, now_s)
+        assert backoff.waits("red", now_s)
+        now_s = trouble.next_s
+        assert backoff.due(now_s) == ["red"]
+    assert trouble.next_s - (now_s - min(MOST_S, FIRST_S * 2 ** (times - 1))) <= MOST_S
+    assert trouble.tries == times
+    backoff.well("red")
+    assert backoff.next_s() is None
+
+
+def test_a_status_is_told_once_and_keeps_the_time_of_its_last_turn() -> None:
+    now = iter(range(1, 100))
+    statuses = Statuses(lambda: float(next(now)))
+    key = (NetworkKind.PORT, "red/a/p")
+    statuses.set(key, ConditionKind.REALIZED, True, "realized", observed=3)
+    (report,) = statuses.taken()
+    assert (report.status.observed_generation, report.status.conditions[0].since_s) == (3, 1.0)
+    statuses.set(key, ConditionKind.REALIZED, True, "realized")
+    assert statuses.taken() == []
+    statuses.set(key, ConditionKind.REALIZED, True, "realized", "without h1", observed=4)
+    assert statuses.taken()[0].status.conditions[0].since_s == 1.0
+    statuses.set(key, ConditionKind.REALIZED, False, "waiting")
+    assert statuses.taken()[0].status.conditions[0].since_s == 2.0
+    statuses.forget([key])
+    assert statuses.keys() == []
+
+
+def test_a_change_concerns_its_vpc_and_those_that_are_joined_to_it() -> None:
+    networks = Networks()
+    for name, cidr in (("red", "10.0.0.0/16"), ("blue", "10.1.0.0/16"), ("green", "10.2.0.0/16")):
+        networks, _ = networks.put(Vpc(name=name, cidrs=(parse_network(cidr),)))
+    networks, _ = networks.put(Peering(name="red/blue"))
+    known = KnownNetworks()
+    assert known.take(NetworkNews(revision=5, whole=True, items=[(i, 1) for i in networks.items()])) >= {"red", "blue"}
+    subnet = Subnet(name="blue/a", cidrs=(parse_network("10.1.1.0/24"),), number=1)
+    assert known.take(NetworkNews(revision=6, whole=False, items=[(subnet, 1)])) == {"red", "blue", PLATFORM}
+    port = Port(name="blue/a/p", mac="0a:00:00:00:00:09")
+    assert known.take(NetworkNews(revision=7, whole=False, items=[(port, 2)])) == {"blue"}
+    assert known.generations[NetworkKind.PORT, "blue/a/p"] == 2
+    gone = known.take(NetworkNews(revision=8, whole=False, removed=[(NetworkKind.PORT, "blue/a/p")]))
+    assert gone == {"blue"}
+    assert known.take(NetworkNews(revision=8, whole=False)) == frozenset()
+    assert known.networks.find(Port, "blue/a/p") is None
