@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.contract.test_store import _record, _usage
+from tests.contract.test_store_networks import PORT, RED, SECRET
 from tests.contract.test_store_tenancy import TOKEN, VISION
 from tests.postgres import Server
 
@@ -52,6 +53,8 @@ def _fill(url: str, home: Path) -> None:
     store.administration.put_queue(QueueRecord(name="prod", deserved=4.1, users=("ann",)))
     store.tenancy.put_tenant(VISION)
     store.tokens.put(TOKEN)
+    store.networks.change([RED, PORT], [], before=0, revision=1)
+    store.networks.put_certificate(SECRET)
     store.add_events([{"at": 1.0, "kind": f"k{n}", "message": "m"} for n in range(1200)])
     trail = AuditTrail(home, store.audit, VirtualClock())
     trail.start()
