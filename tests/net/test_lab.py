@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.daemons.world import until
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
 from tests.net.talking import Banner, asked, pings
 
-from calabash.netd.lab import namespaces, queues
+from calabash.agent.net.switch import OwnedPorts
+from calabash.netd.lab import namespaces
 from calabash.netd.lab.host import LabHost
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
 from calabash.netd.lab.station import Station
+from calabash.seams.links import queues
 
 A_MAC, B_MAC = "0a:00:00:00:00:01", "0a:00:00:00:00:02"
 
@@ -72,6 +75,21 @@ def test_every_card_of_a_switch_has_a_long_receive_queue(lab: Lab, pair: tuple[S
     host.start("ovs-vswitchd")
     assert _long_queues(host) == 3
     assert Path("/proc/sys/net/core/rmem_default").read_text() == machine
+
+
+def test_the_agents_ports_get_long_receive_queues_too(lab: Lab) -> None:
+    host = lab.host("h2")
+    before = _long_queues(host)
+    lab.central.nbctl("lsp-add", "s", "s/a/three")
+    namespaces.ip([("link", "add", "agents", "type", "veth", "peer", "name", "program")], name=host.namespace)
+    namespaces.ip([("link", "set", "agents", "up")], name=host.namespace)
+    ports = OwnedPorts(host.ovs_socket, Path("/run/netns", host.namespace))
+    try:
+        ports.plug("agents", iface_id="s/a/three", owner="somebody")
+        until(lambda: ports.up("agents"), within_s=30, what="the port is carried out")
+        assert _long_queues(host) > before
+    finally:
+        ports.close()
 
 
 def test_up_again_starts_what_does_not_run(lab: Lab) -> None:

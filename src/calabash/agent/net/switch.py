@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from calabash.seams.links.queues import lengthen_at
 from calabash.seams.ovn.local import LocalSwitch
 
 OWNER = "calabash:owner"  # external_ids of an interface: whose it is
@@ -21,6 +22,7 @@ class OwnedPorts:
 
     def __init__(self, remote: str, namespace: Path | None = None) -> None:
         self._namespace = namespace
+        self._remote = remote
         self._switch = LocalSwitch(remote)
 
     @property
@@ -39,7 +41,10 @@ class OwnedPorts:
 
     def up(self, interface: str) -> bool:
         port = self._switch.ports().get(interface)
-        return port is not None and port.told.get(CARRIED_OUT) == "true"
+        if port is None or port.told.get(CARRIED_OUT) != "true":
+            return False
+        lengthen_at(self._remote)  # a switch in user space reads it through a socket of the kernel's default length
+        return True
 
     def close(self) -> None:
         self._switch.close()

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.netd.lab import control, namespaces, queues
+from calabash.netd.lab import control, namespaces
 from calabash.netd.lab.central import ADDRESS, SOUTHBOUND_PORT, create_database, rundirs, told
 from calabash.netd.lab.certificates import AUTHORITY
 from calabash.netd.lab.daemons import LabDaemon
 from calabash.netd.lab.programs import OvnPrograms
+from calabash.seams.links import queues
 
 CARDS = ("m0", "u0", "x0")
 HOST_DAEMONS = ("ovsdb-server", "ovs-vswitchd", "ovn-controller")

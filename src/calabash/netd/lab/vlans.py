@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from calabash.netd.lab import namespaces, queues
+from calabash.netd.lab import namespaces
 from calabash.netd.lab.central import create_database, rundirs, told
 from calabash.netd.lab.daemons import LabDaemon
 from calabash.netd.lab.programs import OvnPrograms
+from calabash.seams.links import queues
 
 _BRIDGE, _TRUNK, _OUTER = "br-vlan", "pv0", "pv1"
 

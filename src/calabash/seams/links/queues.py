@@ -24,6 +24,17 @@ def lengthen(pid: int, queue_bytes: int = QUEUE_BYTES) -> int:
     return sum(_lengthened(each, queue_bytes) for each in _copies(pid))
 
 
+def lengthen_at(remote: str) -> int:
+    """As :func:`lengthen`, of the switch whose database is at ``unix:/…/db.sock``: its pid file is in the same directory."""
+    if not remote.startswith("unix:"):
+        return 0
+    try:
+        pid = int(Path(remote.removeprefix("unix:")).with_name("ovs-vswitchd.pid").read_text())
+    except (OSError, ValueError):
+        return 0
+    return lengthen(pid)
+
+
 def lengths(pid: int) -> list[int]:
     """Of the queues of a process's AF_PACKET sockets, in bytes."""
     return [each.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in _copies(pid)]
