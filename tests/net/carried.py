@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -33,11 +32,13 @@ from calabash.seams.ovn.northbound import Northbound
 WITHIN_S = 60.0
 
 
-def eventually(found: Callable[[], object], what: str, within_s: float = WITHIN_S) -> None:
-    """Looks again and again, with pauses that leave the processors to what is tested."""
+def eventually(
+    found: Callable[[], object], what: str, within_s: float = WITHIN_S, *, told: Callable[[], str] = lambda: ""
+) -> None:
+    """Looks again and again, with pauses that leave the processors to what is tested; ``told`` explains a failure."""
     end_s = time.monotonic() + within_s
     while not found():
-        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what} {told()}"
         time.sleep(0.02)
 
 
@@ -101,7 +102,7 @@ class KeptHost:
         self._secrets = secrets
         lab_host = carried.lab.host(host)
         self.namespace = lab_host.namespace
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="cx"))
+        self.directory = directory or lab_host.directory / "x"
         self._local = LocalSwitch(lab_host.ovs_socket)
         place = ApplianceHost(
             name=host,
@@ -142,6 +143,10 @@ class KeptHost:
         """Ports of the host's switch that are of appliances."""
         ports = self._carried.lab.host(self._host).vsctl("list-ports", "br-int").split()
         return [port for port in ports if port.startswith("cx")]
+
+    def logs(self) -> str:
+        """The end of what its programs said."""
+        return " ".join(f"{log.name}: {log.read_text()[-500:]}" for log in self.directory.rglob("*.log"))
 
     def close(self) -> None:
         self.stop()

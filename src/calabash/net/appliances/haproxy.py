@@ -16,7 +16,7 @@ from calabash.model.network_services import CheckKind, HealthCheck
 from calabash.net.appliances.values import BalancerReplica
 
 BACKEND = "targets"
-CONNECTIONS_MAX = 20_000
+CONNECTIONS_MAX = 8_000  # two descriptors each; where a host allows fewer, fewer
 _PATH = re.compile(r"/[A-Za-z0-9/_.~%!$&()*+,;=:@?-]{0,255}")
 _NOBODY = 65534
 _STATISTICS_MAX = 1 << 20
@@ -41,6 +41,7 @@ def of_balancer(replica: BalancerReplica, directory: str) -> str:
         f"    uid {_NOBODY}",
         f"    gid {_NOBODY}",
         f"    maxconn {CONNECTIONS_MAX}",
+        "    no strict-limits",
         "    nbthread 1",
         "    hard-stop-after 1h",
         f"    stats socket {directory}/haproxy.ctl mode 600 level user",
@@ -53,6 +54,7 @@ def of_balancer(replica: BalancerReplica, directory: str) -> str:
         "    timeout tunnel 1h",
         "    timeout http-request 10s",
         "    option forwardfor",
+        "    option idle-close-on-response",  # who has a connection open learns of a reload by an answer, not by a reset
         "    retries 2",
         "    option redispatch",
         "frontend public",

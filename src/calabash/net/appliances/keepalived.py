@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from calabash.net.appliances.values import INSIDE, OUTSIDE, BalancerReplica, NfvReplica, PairSeat
 
 ADVERT_S = 0.15  # three of them not heard, and the other takes over
+ASK_S = 1  # whether HAProxy runs; twice not, and the other takes over
 _PRIORITY = (0, 200, 100)  # by rank, for the first time only
 _ROUTER_ID = 1  # in a subnet of its own pair; packets go to one address, so pairs do not meet
 
@@ -25,12 +26,14 @@ def of_gateway(replica: NfvReplica) -> str:
     return _file(replica.seat, moved, routes, tracked=(OUTSIDE,))
 
 
-def of_balancer(replica: BalancerReplica) -> str:
-    """The file for one of a pair of HAProxy."""
-    return _file(replica.seat, (), (), tracked=())
+def of_balancer(replica: BalancerReplica, alive: str) -> str:
+    """The file for one of a pair of HAProxy; ``alive``: the path of a script that says whether HAProxy runs, which is asked."""
+    return _file(replica.seat, (), (), tracked=(), alive=alive)
 
 
-def _file(seat: PairSeat, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str]) -> str:
+def _file(
+    seat: PairSeat, excluded: Sequence[str], routes: Sequence[str], *, tracked: Sequence[str], alive: str = ""
+) -> str:
     bits = 32 if seat.virtual.version == 4 else 128
     instance = [
         "state BACKUP",
@@ -42,6 +45,7 @@ def _file(seat: PairSeat, excluded: Sequence[str], routes: Sequence[str], *, tra
         f"unicast_src_ip {seat.own}",
         *_block("unicast_peer", [str(seat.peer)]),
         *_block("track_interface", tracked),
+        *_block("track_script", ["alive"] if alive else []),
         *_block("virtual_ipaddress", [f"{seat.virtual}/{bits} dev {INSIDE}"]),
         *_block("virtual_ipaddress_excluded", excluded),
         *_block("virtual_routes", routes),
@@ -52,7 +56,13 @@ def _file(seat: PairSeat, excluded: Sequence[str], routes: Sequence[str], *, tra
         "vrrp_garp_master_refresh 5",  # a host whose switch began anew learns it again
         "vrrp_garp_lower_prio_repeat 1",
     ]
-    lines = [*_block("global_defs", globally), *_block("vrrp_instance pair", instance)]
+    asked = [f'script "{alive}"', f"interval {ASK_S}", "timeout 2", "fall 2", "rise 1"] if alive else []
+    globally += ["enable_script_security", "script_user root"] if alive else []
+    lines = [
+        *_block("global_defs", globally),
+        *_block("vrrp_script alive", asked),
+        *_block("vrrp_instance pair", instance),
+    ]
     return "\n".join([*lines, ""])
 
 

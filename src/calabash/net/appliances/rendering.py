@@ -19,6 +19,7 @@ from calabash.net.appliances.values import (
 )
 
 _RULES, _CONNECTIONS, _BALANCER, _VIRTUAL = "rules.nft", "conntrackd.conf", "haproxy.cfg", "keepalived.conf"
+_ALIVE = "alive.sh"
 _FORWARDING = {
     "net/ipv4/ip_forward": "1",
     "net/ipv4/conf/all/rp_filter": "0",
@@ -66,8 +67,13 @@ def _balancer(replica: BalancerReplica, directory: str) -> Appliance:
         item=replica.balancer,
         legs=(_inside(seat, (anywhere,)),),
         virtual=str(seat.virtual),
+        scripts=(_ALIVE,),
         settings=_BALANCING,
-        files={_BALANCER: haproxy.of_balancer(replica, directory), _VIRTUAL: keepalived.of_balancer(replica)},
+        files={
+            _BALANCER: haproxy.of_balancer(replica, directory),
+            _ALIVE: f'#!/bin/sh\nkill -0 "$(cat {directory}/haproxy.pid)"\n',
+            _VIRTUAL: keepalived.of_balancer(replica, f"{directory}/{_ALIVE}"),
+        },
         programs=(_haproxy(directory), _keepalived(directory)),
         secrets=(replica.certificate,) if replica.certificate else (),
     )
@@ -108,5 +114,9 @@ def _conntrackd(directory: str) -> ApplianceProgram:
 def _haproxy(directory: str) -> ApplianceProgram:
     file = f"{directory}/{_BALANCER}"
     return ApplianceProgram(
-        name="haproxy", file=_BALANCER, arguments=("-W", "-f", file), check=("-c", "-f", file), reload="USR2"
+        name="haproxy",
+        file=_BALANCER,
+        arguments=("-W", "-p", f"{directory}/haproxy.pid", "-f", file),
+        check=("-c", "-f", file),
+        reload="USR2",
     )

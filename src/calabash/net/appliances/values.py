@@ -144,7 +144,7 @@ class Appliance:
         virtual: the address that moves: this replica is the active one while it has it.
         settings: kernel settings of the namespace (``net/ipv4/ip_forward``).
         files: name to text; each is private to the host's root.
-        ruleset: name of the file that ``nft`` loads, "" none.
+        ruleset: name of the file that ``nft`` loads, "" none; ``scripts``: names of those that are executed.
         secrets: names of certificates that have to be beside the files, as ``NAME.pem``.
     """
 
@@ -157,4 +157,5 @@ class Appliance:
     files: Mapping[str, str]
     programs: tuple[ApplianceProgram, ...]
     ruleset: str = ""
+    scripts: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()

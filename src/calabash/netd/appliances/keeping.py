@@ -89,6 +89,8 @@ class ApplianceKeeper:
         for leg in appliance.legs:
             self._plug(self.place.plug(leg).name, leg.port)
         secrets = self._put_secrets(appliance)
+        for name in appliance.scripts:
+            _write(self.place.directory / name, appliance.files[name].encode(), mode=0o700)
         if appliance.ruleset:
             self._load_rules(appliance)
         for program in appliance.programs:
@@ -191,13 +193,13 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replaces a private file in one step; one that is so already is left."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return
     fresh = path.with_name(f".{path.name}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     fresh.replace(path)

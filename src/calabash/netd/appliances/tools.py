@@ -65,23 +65,36 @@ class ApplianceTools:
     def _of_tree(self, name: str, program: Path) -> tuple[str, ...]:
         if self.scripts is None or self.tree is None:
             return (*self.loader, str(program))
+        self.scripts.mkdir(mode=0o700, parents=True, exist_ok=True)
         script = self.scripts / name
         loader, *arguments = self.loader
         words = shlex.join([loader, "--argv0", str(script), *arguments, str(program)])
         text = f'#!/bin/sh\nexec {words} "$@"\n'
         if name in _READ_ETC:
-            mounted = f"mount --bind {shlex.quote(str(self.tree / 'etc'))} /etc"
+            mounted = f"mount --bind {shlex.quote(str(_own_etc(self.scripts, self.tree)))} /etc"
             text = (
-                f'#!/bin/sh\n[ -n "$MOUNTED" ] || MOUNTED=1 exec unshare --mount --propagation private "$0" "$@"\n'
+                '#!/bin/sh\n[ -n "$MOUNTED" ] || MOUNTED=1 exec unshare --mount --propagation private "$0" "$@"\n'
                 f'{mounted} && unset MOUNTED && exec {words} "$@"\n'
             )
         if not script.exists() or script.read_text() != text:
-            self.scripts.mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh = self.scripts / f".{name}"
             fresh.write_text(text)
             fresh.chmod(0o700)
             fresh.replace(script)
         return (str(script),)
+
+
+def _own_etc(scripts: Path, tree: Path) -> Path:
+    """A directory that a program of the tree sees as /etc: what it demands of its package, and who root is."""
+    made = scripts / "etc"
+    if not made.exists():
+        fresh = scripts / ".etc"
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(tree / "etc" / "keepalived", fresh / "keepalived")
+        (fresh / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+        (fresh / "group").write_text("root:x:0:\n")
+        fresh.rename(made)
+    return made
 
 
 def cached(scripts: Path) -> ApplianceTools:

@@ -1,0 +1,299 @@
+"""An L7 load balancer: a pair of HAProxy in front of a VPC's ports, with real requests."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+from tests.certificates import server_context
+from tests.net import needs
+from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
+
+from calabash.model.network import NetworkKind, Port, Subnet, Vpc
+from calabash.model.network_services import Backend, CheckKind, HealthCheck, Layer, LoadBalancer
+from calabash.netd.appliances.watching import condition
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.station import Station
+from calabash.seams.links import namespaces
+
+HOSTS = ("h1",)
+VIP = "10.0.1.100"
+LB = LoadBalancer(
+    name="red/site",
+    vip=ip_address(VIP),
+    vip_number=443,
+    backends=(Backend(port="red/a/web1", number=8080), Backend(port="red/a/web2", number=8080)),
+    check=HealthCheck(kind=CheckKind.HTTP, path="/healthz", interval_s=1.0, failures=1),
+    layer=Layer.L7,
+    certificate="site",
+)
+
+
+class Web:
+    """A web server in a station that says who it is, and whether it is well."""
+
+    def __init__(self, station: Station, name: str) -> None:
+        self.well = True
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                said = name.encode()
+                self.send_response(200 if web.well or self.path != "/healthz" else 503)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = station.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._server.socket.bind(("0.0.0.0", 8080))
+        self._server.socket.listen(64)
+        self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a check hangs up when it knows enough
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Visit(http.client.HTTPSConnection):
+    """A connection from inside a station, that stays open for several requests."""
+
+    def __init__(self, station: Station, context: ssl.SSLContext) -> None:
+        super().__init__(VIP, 443, timeout=5, context=context)
+        self._station, self._tls = station, context
+
+    def connect(self) -> None:
+        plain = self._station.socket(socket.AF_INET, socket.SOCK_STREAM)
+        plain.settimeout(5)
+        try:
+            plain.connect((VIP, 443))
+            self.sock = self._tls.wrap_socket(plain, server_hostname=VIP)
+        except BaseException:
+            plain.close()
+            raise
+
+    def asked(self, path: str = "/") -> str:
+        self.request("GET", path)
+        answer = self.getresponse()
+        return f"{answer.status} {answer.read().decode()}"
+
+
+class Crowd:
+    """Requests one after another on new connections, until the end of a ``with``."""
+
+    def __init__(self, station: Station, context: ssl.SSLContext) -> None:
+        self.failures: list[str] = []
+        self.answers = 0
+        self._station, self._context = station, context
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def _ask(self) -> None:
+        while not self._stop.is_set():
+            said = visited(self._station, self._context)
+            if said.startswith("200"):
+                self.answers += 1
+            else:
+                self.failures.append(said)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def visited(station: Station, context: ssl.SSLContext) -> str:
+    """One request on a connection of its own; what it was answered, or why not."""
+    with contextlib.closing(Visit(station, context)) as visit:
+        try:
+            return visit.asked()
+        except (OSError, http.client.HTTPException) as error:
+            return f"no: {error!r}"
+
+
+@pytest.fixture(scope="module")
+def carried(lab: Lab) -> Iterator[Carried]:
+    needs.need_appliances()
+    with Carried(lab) as made:
+        made.put(
+            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+            Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
+            *(Port(name=f"red/a/{name}") for name in ("web1", "web2", "client")),
+        )
+        made.put(LB)
+        made.carry()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trusted(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, bytes]:
+    """What makes a client believe the balancer, and the balancer's certificate with its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    _, certificate = server_context(directory, name=VIP)
+    pair = Path(certificate).read_bytes() + (directory / "tls.key").read_bytes()
+    return ssl.create_default_context(cafile=certificate), pair
+
+
+@pytest.fixture(scope="module")
+def webs(carried: Carried) -> Iterator[dict[str, Web]]:
+    made = {name: Web(carried.station("h1", f"red/a/{name}"), name) for name in ("web1", "web2")}
+    yield made
+    for web in made.values():
+        web.close()
+
+
+@pytest.fixture(scope="module")
+def client(carried: Carried) -> Station:
+    return carried.station("h1", "red/a/client")
+
+
+@pytest.fixture(scope="module")
+def kept(
+    carried: Carried, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
+) -> Iterator[dict[str, KeptHost]]:
+    assert len(webs) == 2
+    secrets = {"red/site": trusted[1], "blue/site": b"another tenant's"}
+    made = {host: KeptHost(carried, host, secrets) for host in carried.lab.record.gateways}
+    try:
+        both = {"a.web1-8080": True, "a.web2-8080": True}
+        eventually(lambda: states(made) == both, "both backends are well", told=lambda: seen_by(made))
+        yield made
+    finally:
+        for one in made.values():
+            one.close()
+
+
+def seen_by(kept: dict[str, KeptHost]) -> str:
+    return "; ".join(f"{host}: {one.sights} {one.logs()}" for host, one in kept.items())
+
+
+def active(kept: dict[str, KeptHost]) -> list[str]:
+    return [host for host, one in kept.items() if any(sight.active for sight in one.sights)]
+
+
+def states(kept: dict[str, KeptHost]) -> dict[str, bool]:
+    """Backends as the active replica sees them."""
+    found = [sight.well for one in kept.values() for sight in one.sights if sight.active]
+    return dict(found[0]) if len(found) == 1 else {}
+
+
+def sees(kept: dict[str, KeptHost], backends: set[str]) -> bool:
+    return set(states(kept)) == backends
+
+
+def test_tls_ends_at_the_pair_and_requests_go_to_both_backends(
+    kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
+) -> None:
+    eventually(lambda: visited(client, trusted[0]).startswith("200"), "it answers")
+    assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web1", "200 web2"}
+    for one in kept.values():
+        files = list((one.directory / "a").rglob("*.pem"))
+        assert len(files) == 1
+        assert files[0].stat().st_mode & 0o777 == 0o600
+        assert files[0].parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
+    kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
+) -> None:
+    webs["web1"].well = False
+    eventually(lambda: states(kept).get("a.web1-8080") is False, "the ill one is seen")
+    assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web2"}
+    told = condition([sight for one in kept.values() for sight in one.sights], 0.0)
+    assert (told.holds, told.reason, told.message) == (True, "backends_ill", "ill: a.web1-8080")
+    webs["web2"].well = False
+    eventually(lambda: states(kept).get("a.web2-8080") is False, "both are ill")
+    told = condition([sight for one in kept.values() for sight in one.sights], 0.0)
+    assert (told.holds, told.reason) == (False, "no_backend")
+    for web in webs.values():
+        web.well = True
+    eventually(lambda: all(states(kept).values()) and len(states(kept)) == 2, "both are well again")
+    assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web1", "200 web2"}
+
+
+def test_a_change_drops_no_connection_and_refuses_none(
+    carried: Carried, kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
+) -> None:
+    with contextlib.closing(Visit(client, trusted[0])) as long, Crowd(client, trusted[0]) as crowd:
+        assert long.asked().startswith("200")
+        for backends in (LB.backends[:1], LB.backends, LB.backends[1:], LB.backends):
+            carried.put(replace(LB, backends=backends))
+            wanted = {f"a.{backend.port.rpartition('/')[2]}-8080" for backend in backends}
+            eventually(partial(sees, kept, wanted), "the change is in force")
+        assert long.asked().startswith("200")  # by the HAProxy of before
+        enough = crowd.answers + 5
+        eventually(lambda: crowd.answers >= enough, "requests are answered")
+    assert crowd.failures == []
+
+
+def test_the_address_moves_when_its_host_is_lost_and_not_back_when_it_returns(
+    carried: Carried,
+    kept: dict[str, KeptHost],
+    client: Station,
+    trusted: tuple[ssl.SSLContext, bytes],
+) -> None:
+    lab = carried.lab
+    (first,) = active(kept)
+    lost_s = time.monotonic()
+    lose(lab, first, kept[first])
+    eventually(lambda: visited(client, trusted[0]).startswith("200"), "the other replica answers")
+    print(f"answered after {time.monotonic() - lost_s:.2f} s")
+    give_back(lab, first)
+    kept[first].close()
+    kept[first] = KeptHost(carried, first, {"red/site": trusted[1]})
+    eventually(lambda: runs(kept[first]), "the returned replica runs")
+    assert visited(client, trusted[0]).startswith("200")
+    assert active(kept) == [host for host in kept if host != first]
+
+
+def runs(one: KeptHost) -> bool:
+    return bool(one.sights) and all(not sight.failure and sight.well for sight in one.sights)
+
+
+def test_a_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
+    carried: Carried, kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
+) -> None:
+    carried.put(replace(LB, certificate="absent"))
+    eventually(
+        lambda: all(any("no certificate absent" in sight.failure for sight in one.sights) for one in kept.values()),
+        "each replica says what is missing",
+    )
+    assert visited(client, trusted[0]).startswith("200")
+    carried.put(LB)
+    eventually(lambda: all(runs(one) for one in kept.values()), "all is well again")
+
+
+def test_a_balancer_that_is_deleted_leaves_nothing_on_its_hosts(carried: Carried, kept: dict[str, KeptHost]) -> None:
+    assert all(namespaces.names(one.prefix) for one in kept.values())
+    carried.book = carried.book.remove(NetworkKind.LOAD_BALANCER, LB.name)
+    eventually(lambda: not any(namespaces.names(one.prefix) for one in kept.values()), "their namespaces are gone")
+    eventually(lambda: not any(one.devices() for one in kept.values()), "no switch has a port of them")
