@@ -1,0 +1,7 @@
+"""``python -m calabash.netd.appliances``."""
+
+import sys
+
+from calabash.netd.appliances.main import main
+
+sys.exit(main())

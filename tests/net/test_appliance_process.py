@@ -1,0 +1,75 @@
+"""The process that keeps a lab's appliances: what a user starts, kills and starts again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+from tests.net import needs
+from tests.net.carried import Carried, eventually
+from tests.net.talking import Banner, asked
+
+from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc, kind_of
+from calabash.net.specs import encode
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.wiring import INTERNET_ADDRESS
+
+HOSTS = ("h1",)
+
+
+@pytest.fixture
+def carried(lab: Lab) -> Iterator[Carried]:
+    needs.need_appliances()
+    with Carried(lab) as made:
+        made.put(
+            Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
+            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+            Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
+            Port(name="red/a/web1"),
+            NetworkGateway(name="red/out", kind=GatewayKind.NFV, snat=True),
+        )
+        made.carry()
+        yield made
+
+
+def started(home: Path, book: Path, lab: Lab) -> subprocess.Popen[bytes]:
+    words = ["--home", str(home), "--book", str(book), "--lab", lab.record.prefix]
+    with open(home / "said", "ab") as said:
+        return subprocess.Popen([sys.executable, "-m", "calabash.netd.appliances", *words], stdout=said, stderr=said)
+
+
+def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
+    carried: Carried, lab: Lab, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.json"
+    objects = [
+        {"kind": kind_of(item).value, "name": item.name, "generation": 1, "spec": encode(item)}
+        for item in carried.book.items()
+    ]
+    book.write_text(json.dumps({"revision": 1, "whole": True, "objects": objects, "removed": []}))
+    web = carried.station("h1", "red/a/web1")
+    first = started(tmp_path, book, lab)
+    with Banner(lab.world, 8000, "world"):
+
+        def reaches() -> bool:
+            return asked(web, INTERNET_ADDRESS, 8000, timeout_s=2).startswith("world")
+
+        try:
+            eventually(reaches, "the gateway translates", told=(tmp_path / "said").read_text)
+        finally:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+        assert reaches()
+        second = started(tmp_path, book, lab)
+        try:
+            book.write_text(json.dumps({"revision": 2, "whole": True, "objects": [], "removed": []}))
+            eventually(lambda: not reaches(), "the next one takes the gateway away")
+        finally:
+            second.terminate()
+            second.wait()
