@@ -87,7 +87,7 @@ def test_a_lost_gateway_host_costs_a_short_hole_and_no_stream_and_its_return_non
             settled_s = time.monotonic()
             eventually(lambda: probe.answered_since(settled_s + 1.0), "packets pass")
             assert gateway_of(lab, "red") != first
-            assert probe.hole_s(back_s) < hole_s
+            assert probe.hole_s(back_s) < HOLE_S
             assert streams.lost() == 0
 
 
