@@ -21,6 +21,7 @@ from tests.daemons.world import until
 from tests.net.controller import Controller, vpc_with_ports
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, udp
 from tests.net.servers import ClusterServer
+from tests.net.stream import Stream
 from tests.net.test_northbound import put, vpc_rows
 
 from bench._report import Report, run
@@ -36,7 +37,7 @@ TENANTS, MANY, QUICK_MANY, PORTS = 10, 1000, 200, 4
 ROUNDS = 7
 CREATED_MS, ADDED_MS, ADDED_AMONG_MANY_MS = 150.0, 60.0, 100.0
 BULK_S, BULK_PER_S = 40.0, 50.0
-LEADER_S = 5.0
+LEADER_S, SWITCH_S = 5.0, 2.0
 AT_REST = "northd at rest; its name in DNS follows"
 
 
@@ -61,6 +62,7 @@ def measure(report: Report) -> None:
         networks, added, realized = times.added(networks)
         report.add("port added to first packet, 10 tenants", added, "ms", at_most=ADDED_MS, detail=AT_REST)
         report.add("port added to realized, 10 tenants", realized, "ms", detail="as the pool is told")
+        _faults(report, lab, times, networks)
         before = networks
         for number in range(TENANTS, many):
             networks = vpc_with_ports(networks, f"v{number}", PORTS)
@@ -74,6 +76,43 @@ def measure(report: Report) -> None:
         )
         _started(report, lab, many)
     _leader(report)
+
+
+def _faults(report: Report, lab: Lab, times: Times, networks: Networks) -> None:
+    """What packets between two hosts notice of what dies."""
+    with times.station(networks, "v1/a/p0", "h1") as one, times.station(networks, "v1/a/p1", "h2") as other:
+        until(lambda: _lost(Stream(one, other), 0.2) == 0)
+        stream = Stream(one, other)
+        with stream:
+            for daemon in ("northd", "nb", "sb"):
+                lab.central.kill(daemon)
+            for host in ("h1", "h2"):
+                lab.host(host).kill("ovn-controller")
+            time.sleep(1.0)
+            lab.central.up()
+            for host in ("h1", "h2"):
+                lab.host(host).start("ovn-controller")
+            time.sleep(3.0)
+        report.add(
+            "packets lost, all of the control plane killed",
+            stream.lost,
+            "packets",
+            at_most=0,
+            detail=f"of {stream.sent}, until it is back",
+        )
+        stream = Stream(one, other)
+        with stream:
+            time.sleep(0.2)
+            lab.host("h1").kill("ovs-vswitchd")
+            lab.host("h1").start("ovs-vswitchd")
+            time.sleep(4.0)
+        report.add("hole, switch of the host killed", stream.hole_s, "s", at_most=SWITCH_S)
+
+
+def _lost(stream: Stream, seconds: float) -> int:
+    with stream:
+        time.sleep(seconds)
+    return stream.lost
 
 
 def _bulk(report: Report, controller: Controller, before: Networks, networks: Networks, many: int) -> None:
@@ -125,8 +164,8 @@ class Times:
             name = f"n{self._made}"
             before, networks = networks, vpc_with_ports(networks, name)
             with (
-                self._station(networks, f"{name}/a/p0", "h1") as one,
-                self._station(networks, f"{name}/a/p1", "h2") as other,
+                self.station(networks, f"{name}/a/p0", "h1") as one,
+                self.station(networks, f"{name}/a/p1", "h2") as other,
             ):
                 found.append(self._first_packet(before, networks, one, other)[0])
         return networks, statistics.median(found)
@@ -134,19 +173,19 @@ class Times:
     def added(self, networks: Networks) -> tuple[Networks, float, float]:
         """Median from a new port to the first packet to it, and until it is told as realized, ms."""
         first, realized = [], []
-        with self._station(networks, "v0/a/p0", "h1") as one:
+        with self.station(networks, "v0/a/p0", "h1") as one:
             for _ in range(ROUNDS):
                 self._made += 1
                 name = f"v0/a/q{self._made}"
                 before, networks = networks, networks.put(Port(name=name))[0]
-                with self._station(networks, name, "h2") as other:
+                with self.station(networks, name, "h2") as other:
                     times = self._first_packet(before, networks, one, other)
                 first.append(times[0])
                 realized.append(times[1])
         return networks, statistics.median(first), statistics.median(realized)
 
     @contextmanager
-    def _station(self, networks: Networks, name: str, host: str) -> Iterator[Station]:
+    def station(self, networks: Networks, name: str, host: str) -> Iterator[Station]:
         port = networks.find(Port, name)
         assert port is not None
         made = self._lab.station(host, name, port.mac, [f"{port.addresses[0]}/24"])

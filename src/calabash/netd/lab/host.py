@@ -149,6 +149,7 @@ class LabHost:
             "system-id": self.name,
             "hostname": self.name,
             "ovn-remote": remote,
+            "ovn-ofctrl-wait-before-clear": "300",  # ms: a controller that starts again keeps flows until it has new ones
             "ovn-encap-type": "geneve",
             "ovn-encap-ip": self.tunnel_address,
             "ovn-bridge-datapath-type": datapath,

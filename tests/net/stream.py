@@ -1,0 +1,70 @@
+"""A steady stream of numbered frames between two stations, and which of them came."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, udp
+
+from calabash.netd.lab.station import Station
+
+GAP_S = 0.005
+_MARK = b"calabash-stream:"
+
+
+class Stream:
+    """Frames every five milliseconds, from when it is entered until it is left; ``lost`` and ``hole_s`` are of all of them."""
+
+    def __init__(self, one: Station, other: Station) -> None:
+        self._one, self._other = one, other
+        self._sent: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+        self._sniffer = Sniffer(other)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        with self._sniffer:
+            last = _MARK + struct.pack("!I", len(self._sent) - 1)
+            self._sniffer.wait(last, timeout_s=5)
+            frames = self._sniffer.frames
+        came = {struct.unpack("!I", f.split(_MARK, 1)[1][:4])[0] for f in frames if _MARK in f}
+        self.lost = len(self._sent) - len(came)
+        self.hole_s = self._longest(sorted(came))
+
+    @property
+    def sent(self) -> int:
+        return len(self._sent)
+
+    def flows(self) -> bool:
+        """Whether something has come already."""
+        return bool(self._sniffer.seen(_MARK))
+
+    def _longest(self, came: list[int]) -> float:
+        times = [self._sent[0], *(self._sent[number] for number in came), self._sent[-1]]
+        return max((after - before for before, after in itertools.pairwise(times)))
+
+    def _send(self) -> None:
+        one, other = self._one, self._other
+        with one.socket(socket.AF_PACKET, socket.SOCK_RAW) as card:
+            card.bind((one.card, 0))
+            while not self._stop.wait(GAP_S):
+                payload = _MARK + struct.pack("!I", len(self._sent))
+                body = ip(
+                    one.address(), other.address(), UDP, udp(one.address(), other.address(), (4000, 4000), payload)
+                )
+                card.send(ethernet(one.mac, other.mac, IPV4, body))
+                self._sent.append(time.monotonic())

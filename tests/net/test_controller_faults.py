@@ -1,0 +1,95 @@
+"""Parts of the control plane die while packets flow: none is lost, and what should be in OVN is there again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.daemons.world import until
+from tests.net.controller import Controller, vpc_with_ports
+from tests.net.stream import Stream
+
+from calabash.model.network import Port
+from calabash.net.book import Networks
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.station import Station
+
+GATEWAYS = ()
+
+
+@pytest.fixture(scope="module")
+def networks() -> Networks:
+    return vpc_with_ports(Networks(), "red")
+
+
+@pytest.fixture(scope="module")
+def pair(lab: Lab, networks: Networks) -> Iterator[tuple[Station, Station]]:
+    """Two stations of one VPC on two hosts, between which packets pass."""
+    with Controller(lab.northbound, lab.southbound) as controller:
+        controller.carried(networks)
+    made = []
+    for name, host in (("red/a/p0", "h1"), ("red/a/p1", "h2")):
+        port = networks.find(Port, name)
+        assert port is not None
+        made.append(lab.station(host, name, port.mac, [f"{port.addresses[0]}/24"]))
+    yield made[0], made[1]
+    for station in made:
+        station.remove()
+
+
+@pytest.fixture
+def flowing(pair: tuple[Station, Station]) -> Stream:
+    """Frames have passed before anything is done."""
+
+    def passes() -> bool:
+        with Stream(*pair) as stream:
+            until(lambda: stream.sent > 20)
+        return stream.lost == 0
+
+    until(passes)
+    return Stream(*pair)
+
+
+def test_central_dies_and_comes_back_without_a_lost_packet(lab: Lab, networks: Networks, flowing: Stream) -> None:
+    with Controller(lab.northbound, lab.southbound) as controller:
+        controller.carried(networks)
+        with flowing:
+            for daemon in ("northd", "nb", "sb"):
+                lab.central.kill(daemon)
+            sent = flowing.sent
+            until(lambda: flowing.sent > sent + 100)
+            lab.central.up()
+            until(lambda: controller.reconciler.northbound.session.ready)
+            more = networks.put(Port(name="red/a/after"))[0]
+            controller.carried(more)
+            assert controller.differences(more) == []
+        assert flowing.lost == 0, f"{flowing.lost} of {flowing.sent}, longest hole {flowing.hole_s:.3f} s"
+
+
+def test_controllers_of_hosts_and_of_networks_die_without_a_lost_packet(
+    lab: Lab, networks: Networks, flowing: Stream
+) -> None:
+    with flowing:
+        with Controller(lab.northbound, lab.southbound) as controller:
+            controller.carried(networks)
+        for host in ("h1", "h2"):
+            lab.host(host).kill("ovn-controller")
+        sent = flowing.sent
+        until(lambda: flowing.sent > sent + 100)
+        for host in ("h1", "h2"):
+            lab.host(host).start("ovn-controller")
+        with Controller(lab.northbound, lab.southbound) as controller:
+            controller.carried(networks)
+            beat = controller.reconciler.northbound.beat()
+            until(lambda: all(one.nb_cfg >= beat for one in controller.reconciler.southbound.chassis()))
+    assert flowing.lost == 0, f"{flowing.lost} of {flowing.sent}, longest hole {flowing.hole_s:.3f} s"
+
+
+def test_a_killed_switch_takes_its_traffic_up_again_by_itself(lab: Lab, networks: Networks, flowing: Stream) -> None:
+    with flowing:
+        lab.host("h1").kill("ovs-vswitchd")
+        lab.host("h1").start("ovs-vswitchd")
+        sent = flowing.sent
+        until(lambda: flowing.sent > sent + 400)
+    assert 0 < flowing.lost < flowing.sent
+    assert flowing.hole_s < 60  # the benchmark says how long it is
