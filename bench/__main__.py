@@ -34,6 +34,7 @@ BENCHES = (
     "remote",
     "ptx",
     "net_book",
+    "net_changes",
     "net_lab",
     "net_isolation",
 )

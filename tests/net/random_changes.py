@@ -37,12 +37,14 @@ WITHIN_S = 120.0
 
 @dataclass(slots=True)
 class Endured:
-    """What happened: how many changes the book took and refused, and how often the controller died with work left."""
+    """What happened: how many changes the book took and refused, and how often the controller died with work
+    left, and of how many owners rows were not in the end what the book says."""
 
     taken: int = 0
     refused: int = 0
     crashes: int = 0
     interrupted: int = 0
+    left: int = 0
 
 
 class Endurance:
@@ -80,6 +82,7 @@ class Endurance:
                 self._crash(reader, changes // crashes + (crash < changes % crashes))
             with self._controller() as alive:
                 until(lambda: alive() and not self.left(reader), within_s=WITHIN_S, what="OVN is as the book says")
+            self.endured.left = len(self.left(reader))
             return self.endured
         finally:
             reader.close()
