@@ -176,6 +176,11 @@ def test_floating_addresses_are_a_ports_both_ways_at_the_gateway_and_at_its_own_
         reached(lab.world, address, 8000, f"{name} {WORLD}")
         reached(stations[name], INTERNET, 8000, f"world {address}")
         assert silent(lab.world, address, 8001)
+        until(
+            lambda: asked(stations["red/a/web2"], address, 8000, timeout_s=2).startswith(f"{name} "),  # noqa: B023
+            within_s=30,
+            what=f"{name} is reached from inside by its outside address",
+        )
     for name in ("red/f1", "red/f2"):
         site.remove(NetworkKind.NAT_RULE, name)
     assert silent(lab.world, address_of(site, NetworkKind.EIP, "red/one"), 8000)
@@ -225,7 +230,9 @@ def test_who_sends_more_than_a_vpcs_mtu_from_outside_is_told(stations: Stations,
 
 
 @pytest.mark.usefixtures("banners")
-def test_one_number_of_an_outside_address_and_of_the_gateways_own_goes_to_a_port(site: Site, lab: Lab) -> None:
+def test_one_number_of_an_outside_address_and_of_the_gateways_own_goes_to_a_port(
+    stations: Stations, site: Site, lab: Lab
+) -> None:
     site.put(
         Eip(name="red/three"),
         NatRule(
@@ -240,6 +247,7 @@ def test_one_number_of_an_outside_address_and_of_the_gateways_own_goes_to_a_port
     reached(lab.world, address_of(site, NetworkKind.EIP, "red/three"), 2222, f"red/a/web2 {WORLD}")
     reached(lab.world, address_of(site, NetworkKind.GATEWAY, "red/out"), 2223, f"red/b/db {WORLD}")
     assert silent(lab.world, address_of(site, NetworkKind.EIP, "red/three"), 8000)
+    reached(stations["red/a/web1"], address_of(site, NetworkKind.EIP, "red/three"), 2222, "red/a/web2 10.0.1.11")
 
 
 def balancer(vip: str, name: str = "red/web") -> LoadBalancer:
