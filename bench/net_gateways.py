@@ -1,0 +1,90 @@
+"""The loss of a gateway host, by OVN's pair and by an NFV gateway: how long nothing passes, and which TCP streams live on.
+
+A host is lost at once: its cables, then every process of it, the one that keeps its appliances among them. A datagram every
+10 ms says how long nothing came through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from ipaddress import ip_address, ip_network
+
+from tests.net.carried import Carried, KeptHost, eventually, lose
+from tests.net.flows import Echoes, Probe, Streams
+
+from bench._report import Report, run
+from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc
+from calabash.netd.lab.lab import Lab
+from calabash.netd.lab.record import register
+from calabash.netd.lab.wiring import INTERNET_ADDRESS
+
+ROUNDS, QUICK_ROUNDS = 4, 2
+STREAMS = 50
+HOLE_S = 0.7
+PREFIX = "bgw"
+
+
+def measure(report: Report) -> None:
+    for kind in GatewayKind:
+        found = [_lost(kind) for _ in range(QUICK_ROUNDS if report.quick else ROUNDS)]
+        holes = [hole for hole, _ in found]
+        how = f"{len(found)} losses of a gateway host; longest {max(holes):.2f} s"
+        report.add(f"{kind.value}_gateway_lost", statistics.median(holes), "s", at_most=HOLE_S, detail=how)
+        lost, of = sum(lost for _, lost in found), STREAMS * len(found)
+        report.add(f"{kind.value}_streams_lost", lost, "streams", at_most=0, detail=f"of {of} established")
+
+
+def _lost(kind: GatewayKind) -> tuple[float, int]:
+    """The hole in seconds, and the streams that were lost with the host that carried a fresh lab's gateway."""
+    lab = Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1",), gateways=("g1", "g2"))
+    with lab, Carried(lab) as carried, contextlib.ExitStack() as kept:
+        carried.put(
+            Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
+            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+            Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
+            Port(name="red/a/web1"),
+            NetworkGateway(name="red/out", kind=kind, snat=True),
+        )
+        carried.carry()
+        web = carried.station("h1", "red/a/web1")
+        hosts: dict[str, KeptHost] = {}
+        if kind is GatewayKind.NFV:
+            for name in lab.record.gateways:
+                hosts[name] = KeptHost(carried, name, {})
+                kept.callback(hosts[name].close)
+            eventually(lambda: len(_active(hosts)) == 1, "one replica has the address")
+        with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(web, INTERNET_ADDRESS, 9000) as probe:
+            eventually(lambda: probe.answered_since(0), "packets pass")
+            with Streams(web, INTERNET_ADDRESS, 9000, STREAMS) as streams:
+                if not hosts:  # BFD of tunnels is there for OVN's gateways only
+                    eventually(lambda: all(_tunnels_up(lab, name) for name in lab.hosts), "hosts see each other")
+                first = _active(hosts)[0] if hosts else _owner(lab)
+                lost_s = time.monotonic()
+                lose(lab, first, hosts.get(first))
+                eventually(lambda: probe.answered_since(lost_s + 0.2), "the other host has taken over")
+                return probe.hole_s(lost_s), streams.lost()
+
+
+def _active(hosts: dict[str, KeptHost]) -> list[str]:
+    return [name for name, one in hosts.items() if any(sight.active for sight in one.sights)]
+
+
+def _owner(lab: Lab) -> str:
+    """Which host carries the VPC's gateway port."""
+    row = lab.central.sbctl(
+        "--bare", "--columns=chassis", "find", "Port_Binding", 'logical_port="cr-red:uplink:router"'
+    )
+    return lab.central.sbctl("--bare", "--columns=name", "list", "Chassis", row.strip()).strip()
+
+
+def _tunnels_up(lab: Lab, host: str) -> bool:
+    """Whether all sessions of BFD are up and have agreed on its fast intervals, which takes some seconds after a start."""
+    said = lab.host(host).appctl("ovs-vswitchd", "bfd/show")
+    others = len(lab.hosts) - 1
+    return said.count("Remote Session State: up") == others and said.count("RX Interval: Approx 200ms") == others
+
+
+if __name__ == "__main__":
+    run("net_gateways", "The loss of a gateway host", measure)
