@@ -45,7 +45,9 @@ class DatabaseServer:
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.file.exists():
             self.create()
+        control = self.directory / "ctl"
         self.socket.unlink(missing_ok=True)
+        control.unlink(missing_ok=True)
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -59,7 +61,7 @@ class DatabaseServer:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        until(self.socket.exists, within_s=30)
+        until(lambda: self.socket.exists() and control.exists())
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
