@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.daemons.behind import ForkedCaller, running
-from tests.daemons.users import ANN, User, as_user, open_way
+from tests.daemons.users import ANN, EVE, User, as_user, open_way
 from tests.daemons.world import World, until
 
 from calabash.agent.membership import group_name
@@ -177,6 +177,26 @@ def test_a_user_has_ports_of_its_own_tenant_and_nobody_elses(pool: Networked) ->
 def test_a_brokered_program_is_inside_its_port_too(pool: Networked) -> None:
     source = "import os, socket; print(sorted(n for _, n in socket.if_nameindex())[0], 'CALABASH_SLOT' in os.environ)"
     assert pool.run(PYTHON, "-c", source, isolation="brokered").end() == (0, "eth0 False\n")
+    until(lambda: not pool.left(), what="everything to be gone")
+
+
+def test_a_job_has_ports_too(pool: Networked) -> None:
+    def submit() -> str:
+        client = PoolClient(pool.world.home)
+        for kind, name, spec in (
+            ("vpc", "eves", {"cidrs": ["10.0.0.0/16"]}),
+            ("subnet", "eves/a", {"cidrs": ["10.0.1.0/24"]}),
+            ("port", "eves/a/web1", {"addresses": ["10.0.1.11"]}),
+        ):
+            client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
+        source = "import socket; print(sorted(n for _, n in socket.if_nameindex())[0])"
+        order = {"command": [PYTHON, "-c", source], "ports": ["eves/a/web1"], **SLICE}
+        return str(client.post("/v1/jobs", order)["job"]["id"])
+
+    name = as_user(EVE, submit)
+    until(lambda: pool.world.client.get(f"/v1/jobs/{name}")["job"]["ended_at"], what="the job to end")
+    told = pool.world.client.get(f"/v1/jobs/{name}")
+    assert (told["job"]["exit_code"], told["output"]) == (0, "eth0\n"), told
     until(lambda: not pool.left(), what="everything to be gone")
 
 

@@ -92,7 +92,7 @@ def _profile(text: str) -> str:
 
 
 def _port(text: str) -> str:
-    if text.count("/") != 2 or len(text) > 128 or not all(text.split("/")):
+    if text.count("/") != 2 or len(text) > 128 or not text.isascii() or not all(text.split("/")):
         raise CalabashError(f"--port {text[:128]!r} is not a port", hint="write it as red/a/web1: VPC, subnet, port")
     return text
 

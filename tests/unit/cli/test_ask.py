@@ -34,6 +34,7 @@ _VALUES = {
     "--gang": "train",
     "--gang-size": "4",
     "--on-fault": "SIGUSR1",
+    "--port": "red/a/web1",
     "--time": "1h30m",
     "--wait": "250ms",
 }
@@ -103,6 +104,9 @@ def test_the_words_of_the_program_are_never_read(command: list[str]) -> None:
         ("--queue", "\udcff"),
         ("--model", "\udcff"),
         ("--mode", "a b"),
+        ("--port", "red/a"),
+        ("--port", "red//web1"),
+        ("--port", "red/a/\udcff"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named_with_a_hint(flag: str, value: str) -> None:
