@@ -1,7 +1,7 @@
 """10,000 random changes of tenants' networks while the controller is killed again and again, against OVN's own databases.
 
-After each crash the rows of every VPC must be those of one revision of the book; in the end they are what the book says, and
-there are no others. The benchmark fails where it is not so; what it prints is how much was tried.
+After each crash the rows of every VPC must be those of one revision of the book, not older than its router tells; in the end
+they are what the book says, and there are no others. It fails where that is not so, and prints how much was tried.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random changes of a book of networks while the controller that carries them out is killed again and again.
 
-What it must leave behind: never a VPC half done (a VPC's rows are always those of one revision, which its router tells), and
-in the end what the book says and nothing else.
+What it must leave behind: never a VPC half done (a VPC's rows are always those of one revision, not older than the one that its
+router tells), and in the end what the book says and nothing else.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ class Endurance:
         until(lambda: not self._half_done(reader), within_s=WITHIN_S, what=f"whole: {self._half_done(reader)}")
 
     def _half_done(self, reader: Northbound) -> list[str]:
-        """VPCs whose rows are of no single revision of the book."""
-        return [
-            owner
-            for owner in sorted(reader.owners() - {PLATFORM})
-            if (book := self._books.get(reader.revision(owner))) is None
-            or diff(planned(book, owner, self.around), reader.actual(owner))
-        ]
+        """VPCs whose rows are of no single revision of the book, from the one on that their router tells."""
+        return [owner for owner in sorted(reader.owners() - {PLATFORM}) if not self._whole(reader, owner)]
+
+    def _whole(self, reader: Northbound, owner: str) -> bool:
+        first, rows = reader.revision(owner), reader.actual(owner)
+        books = (book for revision, book in reversed(self._books.items()) if revision >= first)
+        return any(not diff(planned(book, owner, self.around), rows) for book in books)
 
     def _change(self, count: int) -> None:
         for _ in range(count):
