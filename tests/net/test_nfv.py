@@ -170,6 +170,7 @@ def settled(kept: dict[str, KeptHost], host: str) -> bool:
 def test_a_killed_keeper_harms_nothing_and_the_next_mends_what_died_meanwhile(
     carried: Carried, kept: dict[str, KeptHost], plain: Station
 ) -> None:
+    eventually(lambda: len(active(kept)) == 1, "one replica has the address")
     (host,) = active(kept)
     kept[host].stop()
     with Banner(carried.lab.world, 8000, "world"):
