@@ -79,6 +79,7 @@ def test_status_names_what_does_not_run_and_fails(prefix: str, capsys: pytest.Ca
 def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
     prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    needs.need_appliances()
     assert calabash("net", "up", "--hosts", "1", "--gateways", "1") == 0
     assert "no pool is up there yet" in capsys.readouterr().out
     world = World(tmp_path / "home", "1xT4")
@@ -89,6 +90,11 @@ def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         assert calabash("vpc", "create", "red", "--cidr", "10.0.0.0/16") == 0
         assert calabash("gateway", "create", "red/out", "--snat") == 0
         until(lambda: _states(world) == {"red": True, "red/out": True}, what="living hosts to have the VPC")
+        assert namespaces.named(f"{prefix}-g1x") == []
+        assert calabash("subnet", "create", "red/a", "--cidr", "10.0.1.0/24") == 0
+        assert calabash("port", "create", "red/a/web") == 0
+        assert calabash("lb", "create", "red/l7", "--vip", "10.0.1.9:80", "--to", "web:80", "--check", "http:/") == 0
+        until(lambda: namespaces.named(f"{prefix}-g1x"), what="the pool to have the balancer kept on its gateway host")
         capsys.readouterr()
         assert calabash("net", "doctor") == 0
         assert capsys.readouterr().out.startswith("CHECK ")  # and no log before it

@@ -40,6 +40,7 @@ def join(lab: Lab, home: Path, host: str | None) -> None:
         northbound=lab.northbound,
         southbound=lab.southbound,
         gateways=list(lab.record.gateways),
+        lab="" if lab.record.dummy else lab.record.prefix,
         protected=[f"{MANAGEMENT}.0/24", f"{UNDERLAY}.0/24"],
     )
     if read_connection(home) != connection:  # a controller that runs for it already goes on

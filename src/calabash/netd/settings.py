@@ -6,6 +6,7 @@ ca = "/etc/calabash/ovn/ca.pem"                               # for ssl: who sig
 certificate = "/etc/calabash/ovn/netd.pem"
 key = "/etc/calabash/ovn/netd.key"
 gateways = ["g1", "g2"]                                       # empty: the hosts that say so of themselves
+lab = "cb"                                                    # of namespaces here, whose gateways' appliances are kept
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class NetworkConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ca: PathText = ""
     certificate: PathText = ""
     key: PathText = ""
+    lab: Annotated[str, Meta(max_length=8, pattern=r"^([a-z][a-z0-9]*)?\Z")] = ""
     gateways: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=64)] = []
     protected: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] = []
 

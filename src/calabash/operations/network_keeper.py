@@ -1,9 +1,10 @@
-"""The controller of the pool's networks as a process beside it: running while ``network.toml`` is there.
+"""The controller of the pool's networks as a process beside it, and in a network of namespaces who keeps the appliances of
+its gateway hosts: both run while ``network.toml`` is there.
 
-Theory of operation. A thread looks at the file every second. When it comes, the controller is started; when it changes or
-goes, that one is ended; one that dies is started again, after a pause that doubles while it keeps dying. It holds nothing
-that is not in the databases, so that ending it costs nothing. Its standard input stays open: that it ends
-tells the controller that the pool is gone, SIGKILL included.
+Theory of operation. A thread looks at the file every second. When it comes, the processes are started; when it changes or
+goes, they are ended; one that dies is started again, after a pause that doubles while it keeps dying. They hold nothing
+that is not in the databases, so that ending them costs nothing. Their standard input stays open: that it ends
+tells them that the pool is gone, SIGKILL included.
 """
 
 from __future__ import annotations
@@ -28,8 +29,66 @@ END_S = 5.0
 log = structlog.get_logger(__name__)
 
 
+class KeptProcess:
+    """A process that is to run.
+
+    Args:
+        what: it is called so in the log.
+        words: its command line, after Python's own.
+    """
+
+    def __init__(self, what: str, *words: str) -> None:
+        self._what, self._words = what, words
+        self._process: subprocess.Popen[bytes] | None = None
+        self._begun_s = self._due_s = 0.0
+        self._pause_s = PAUSE_S
+
+    @property
+    def pid(self) -> int:
+        """0 while there is none."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else 0
+
+    def keep(self) -> None:
+        """Start it where it does not run, unless it died a moment ago."""
+        if self._process is not None and self._process.poll() is not None:
+            code = self._forget()
+            lived = time.monotonic() - self._begun_s > LIVED_S
+            self._pause_s = PAUSE_S if lived else min(PAUSE_S_MAX, 2 * self._pause_s)
+            self._due_s = time.monotonic() + self._pause_s
+            log.warning(f"the {self._what} ended and will be started again", code=code, pause_s=self._pause_s)
+        if self._process is None and time.monotonic() >= self._due_s:
+            self._begun_s = time.monotonic()
+            self._process = subprocess.Popen(
+                [sys.executable, *self._words],
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # what is typed at the pool's terminal is not for it
+            )
+            log.info(f"the {self._what} is started", pid=self._process.pid)
+
+    def end(self, why: str) -> None:
+        process = self._process
+        if process is None:
+            return
+        log.info(f"the {self._what} is ended", why=why)
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        self._forget()
+
+    def _forget(self) -> int:
+        process, self._process = self._process, None
+        assert process is not None
+        code = process.wait()
+        if process.stdin:
+            process.stdin.close()
+        return code
+
+
 class NetworkKeeper:
-    """The network controller of one pool.
+    """The network controller of one pool, and what keeps appliances in a network of namespaces.
 
     Args:
         home: the pool's.
@@ -39,23 +98,14 @@ class NetworkKeeper:
         self._home = home
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="network controller", daemon=True)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._begun_s = 0.0
-        self._pause_s = PAUSE_S
-        self._said = ""
-
-    @property
-    def pid(self) -> int:
-        """Of the controller, 0 while there is none."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else 0
+        self._kept: tuple[KeptProcess, ...] = ()
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the controller; what is in OVN stays as it is."""
+        """End the processes; what is in OVN, and what runs on gateway hosts, stays as it is."""
         self._stop.set()
         self._thread.join()
 
@@ -63,13 +113,13 @@ class NetworkKeeper:
         known = None
         while not self._stop.is_set():
             file = self._file()
-            if file != known and self._process is not None:
+            if file != known:
                 self._end("its settings changed")
+                self._kept = self._wanted() if file is not None else ()
             known = file
-            if file is not None and self._process is None and self._usable():
-                self._start()
-            if self._wait(LOOK_S if self._process is not None or file is None else self._pause_s):
-                self._died()
+            for process in self._kept:
+                process.keep()
+            self._stop.wait(LOOK_S)
         self._end("the pool ends")
 
     def _file(self) -> tuple[int, int, int] | None:
@@ -79,57 +129,21 @@ class NetworkKeeper:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _usable(self) -> bool:
+    def _wanted(self) -> tuple[KeptProcess, ...]:
+        """As the file says; none where it says nothing that can be."""
         try:
-            read_connection(self._home)
+            connection = read_connection(self._home)
         except CalabashError as error:
-            if error.message != self._said:
-                log.warning("networks are not carried out", why=error.message)
-            self._said = error.message
-            return False
-        self._said = ""
-        return True
-
-    def _start(self) -> None:
-        self._begun_s = time.monotonic()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "calabash.netd", "--home", str(self._home), "--supervised"],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # what is typed at the pool's terminal is not for it
-        )
-        log.info("the network controller is started", pid=self._process.pid)
-
-    def _wait(self, within_s: float) -> bool:
-        """Whether the controller died meanwhile."""
-        process = self._process
-        self._stop.wait(within_s)
-        return process is not None and process.poll() is not None
-
-    def _died(self) -> None:
-        assert self._process is not None
-        code = self._forget()
-        lived = time.monotonic() - self._begun_s > LIVED_S
-        self._pause_s = PAUSE_S if lived else min(PAUSE_S_MAX, 2 * self._pause_s)
-        log.warning("the network controller ended and will be started again", code=code, pause_s=self._pause_s)
-        self._stop.wait(self._pause_s)
+            log.warning("networks are not carried out", why=error.message)
+            return ()
+        common = ("--home", str(self._home), "--supervised")
+        controller = KeptProcess("network controller", "-m", "calabash.netd", *common)
+        if connection is None or not connection.lab:
+            return (controller,)
+        lab = ("--lab", connection.lab)
+        return controller, KeptProcess("keeper of appliances", "-m", "calabash.netd.appliances", *common, *lab)
 
     def _end(self, why: str) -> None:
-        process = self._process
-        if process is None:
-            return
-        log.info("the network controller is ended", why=why)
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        self._forget()
-        self._pause_s = PAUSE_S
-
-    def _forget(self) -> int:
-        process, self._process = self._process, None
-        assert process is not None
-        code = process.wait()
-        if process.stdin:
-            process.stdin.close()
-        return code
+        for process in self._kept:
+            process.end(why)
+        self._kept = ()

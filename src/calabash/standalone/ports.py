@@ -41,6 +41,10 @@ class TenantPorts:
                     raise
             time.sleep(POLL_S)
 
+    def lacks(self, granted: Grant) -> str:
+        """What of an allocation's ports does not work yet, "" when all do. Raises CalabashError."""
+        return self._network.lacks(granted.record)
+
     def door(self, granted: Grant) -> str:
         """Where a keeper waits for the program of an allocation with ports. Raises CalabashError."""
         record = granted.record

@@ -13,7 +13,6 @@ import pytest
 from tests.daemons.world import until
 from tests.unit.agent.port_world import PortHost, held, may
 
-from calabash.agent.net import host as host_module
 from calabash.agent.net.protocol import NoPorts, require_free
 from calabash.agent.net.settings import link_settings, resolver_text
 from calabash.model.errors import CalabashError, Reason
@@ -127,15 +126,14 @@ def test_what_holds_a_namespace_open_has_no_network_once_the_allocation_is_over(
 
 
 @needs_root
-def test_a_port_that_does_not_work_is_an_error_and_leaves_nothing(
-    host: PortHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_module, "READY_WITHIN_S", 0.2)
+def test_what_does_not_work_of_a_port_is_said_until_it_works(host: PortHost) -> None:
     host.switch.answering = False
     record = held("one", "red/a/web1")
-    with pytest.raises(CalabashError, match=r"gateway 10\.7\.0\.1 of port red/a/web1 does not answer") as refused:
-        host.agent.attach(record)
-    assert refused.value.reason is Reason.UNREACHABLE
+    host.agent.attach(record)
+    assert host.agent.lacks(record) == "gateway 10.7.0.1 of port red/a/web1 does not answer"
+    host.switch.answering = True
+    host.switch.plug(next(iter(host.switch.ports)), iface_id="red/a/web1", owner="again")
+    until(lambda: not host.agent.lacks(record), what="the gateway to answer")
     host.agent.leave(record)
     host.agent.round([])
     assert host.left() == []

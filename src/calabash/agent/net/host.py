@@ -18,14 +18,12 @@ import structlog
 
 from calabash.agent.net.naming import HostNames
 from calabash.agent.net.parts import PortParts
-from calabash.agent.net.protocol import LABEL_OF_THE_PLATFORM, Place, PortBook, PortFacts, PortSwitch
+from calabash.agent.net.protocol import LABEL_OF_THE_PLATFORM, Place, PortBook, PortSwitch
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.seams.links import interfaces
 
-READY_WITHIN_S = 10.0
-LOOK_EVERY_S = 0.01
 ASK_EVERY_S = 1.0
 DIRECTORY = "net"
 
@@ -48,6 +46,7 @@ class HostNetwork:
         self._one = threading.Lock()
         self._state = threading.Lock()
         self._attached: set[AllocationId] = set()
+        self._ask_at_s: dict[AllocationId, float] = {}
         self._leaving: dict[AllocationId, tuple[str, ...]] = {}
         self._swept = False
         self._failure = ""
@@ -77,8 +76,16 @@ class HostNetwork:
                 self._parts.make(record.id, facts)
             except OSError as error:
                 raise _broken(error) from error
-        for port in facts:
-            self._wait_until_it_works(record.id, port)
+
+    def lacks(self, record: AllocationRecord) -> str:
+        """OVN says that each port is up, and each gateway answers: the first has been seen without the second."""
+        for port in map(self._book.port_facts, record.request.ports):
+            if not self._up(record.id, port.name):
+                return f"port {port.name} is not carried out on this host"
+            for gateway in map(str, port.gateways):
+                if not self._answers(record.id, gateway):
+                    return f"gateway {gateway} of port {port.name} does not answer"
+        return ""
 
     def place(self, record: AllocationRecord) -> Place | None:
         return self._parts.place(record.id) if record.request.ports else None
@@ -87,6 +94,7 @@ class HostNetwork:
         if record.request.ports:
             with self._state:
                 self._attached.discard(record.id)
+                self._ask_at_s.pop(record.id, None)
                 self._leaving[record.id] = record.request.ports
             self._wake()
 
@@ -136,24 +144,21 @@ class HostNetwork:
         if facts.tenant not in ("", tenant):
             raise missing
 
-    def _wait_until_it_works(self, allocation: AllocationId, port: PortFacts) -> None:
-        """OVN says that it is up, and each gateway answers: the first has been seen without the second."""
-        deadline_s = time.monotonic() + READY_WITHIN_S
-        while not self._up(allocation, port.name):
-            _pause(deadline_s, f"port {port.name} is not carried out on this host")
+    def _answers(self, allocation: AllocationId, gateway: str) -> bool:
+        """Whether it has; asked for again now and then while it has not."""
         namespace = self._parts.place(allocation).namespace
-        for gateway in map(str, port.gateways):
-            asked_s = -ASK_EVERY_S
-            while True:
-                try:
-                    if time.monotonic() - asked_s >= ASK_EVERY_S:
-                        interfaces.ask_for(namespace, gateway)
-                        asked_s = time.monotonic()
-                    if interfaces.answers(namespace, gateway):
-                        break
-                except OSError as error:
-                    raise _broken(error) from error
-                _pause(deadline_s, f"gateway {gateway} of port {port.name} does not answer")
+        now_s = time.monotonic()
+        try:
+            if interfaces.answers(namespace, gateway):
+                return True
+            with self._state:
+                due = now_s >= self._ask_at_s.get(allocation, 0.0)
+                self._ask_at_s[allocation] = now_s + ASK_EVERY_S if due else self._ask_at_s[allocation]
+            if due:
+                interfaces.ask_for(namespace, gateway)
+        except OSError as error:
+            raise _broken(error) from error
+        return False
 
     def _up(self, allocation: AllocationId, port: str) -> bool:
         with self._one:
@@ -172,14 +177,6 @@ class HostNetwork:
         if failure != self._failure:
             self._failure = failure
             log.warning("the ports of this host cannot be kept", why=failure)
-
-
-def _pause(deadline_s: float, what: str) -> None:
-    if time.monotonic() > deadline_s:
-        raise CalabashError(
-            f"{what}, after {READY_WITHIN_S:g} s", reason=Reason.UNREACHABLE, hint="see `calabash net doctor`"
-        )
-    time.sleep(LOOK_EVERY_S)
 
 
 def _broken(error: OSError) -> CalabashError:

@@ -12,6 +12,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 
+READY_WITHIN_S = 10.0  # after that ports do not work any more
 LABEL_OF_THE_PLATFORM = "x-"  # ports that begin so are its own
 
 
@@ -92,8 +93,12 @@ class HostPorts(Protocol):
         ...
 
     def attach(self, record: AllocationRecord) -> None:
-        """Make what its ports are here, and wait until they work. Asked again it changes nothing. Raises CalabashError; then
-        ``leave`` is to be called."""
+        """Make what its ports are here; ``lacks`` says when they work. Asked again it changes nothing. Raises CalabashError;
+        then ``leave`` is to be called."""
+        ...
+
+    def lacks(self, record: AllocationRecord) -> str:
+        """What of its ports does not work yet, "" when all do. Never waits. Raises CalabashError."""
         ...
 
     def place(self, record: AllocationRecord) -> Place | None:
@@ -130,6 +135,10 @@ class NoPorts:
 
     def attach(self, record: AllocationRecord) -> None:
         self.require(record.request)
+
+    def lacks(self, record: AllocationRecord) -> str:
+        del record
+        return ""
 
     def place(self, record: AllocationRecord) -> Place | None:
         del record

@@ -21,6 +21,8 @@ from pathlib import Path
 import structlog
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.network import GatewayKind, NetworkGateway
+from calabash.model.network_services import Layer, LoadBalancer
 from calabash.netd.appliances import tools
 from calabash.netd.appliances.keeper import ApplianceHost, Appliances
 from calabash.netd.appliances.switch import HostSwitch
@@ -53,6 +55,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, required=True, help="the pool's home")
     parser.add_argument("--book", type=Path, help="a file with the networks, in place of the pool's book")
     parser.add_argument("--lab", help="prefix of a lab of this machine, all of whose gateway hosts are kept")
+    parser.add_argument("--supervised", action="store_true", help="end when standard input does")
     parser.add_argument("--host", help="this gateway host, by its system-id")
     parser.add_argument("--hosts", default="", help="all gateway hosts, with commas; else network.toml's, or the lab's")
     parser.add_argument(
@@ -71,10 +74,11 @@ def main(words: list[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if os.geteuid() != 0:
         raise CalabashError("namespaces need root", reason=Reason.NOT_PERMITTED, hint="sudo")
+    if not arguments.host and not arguments.lab:
+        raise CalabashError("which host this is was not said", hint="--host SYSTEM-ID, or --lab PREFIX")
     connection = read_connection(arguments.home)
-    places, hosts = _of_lab(arguments.lab) if arguments.lab else _of_host(arguments.host, arguments.switch)
     named = tuple(word for word in arguments.hosts.split(",") if word)
-    hosts = named or (tuple(connection.gateways) if connection is not None else ()) or hosts
+    named = named or (tuple(connection.gateways) if connection is not None else ())
     closed = [one for one in connection.ranges() if isinstance(one, IPv4Network)] if connection is not None else []
     pool = PoolClient(arguments.home)
     source: NetworkSource = FileBook(arguments.book) if arguments.book is not None else PoolBook(pool)
@@ -82,13 +86,19 @@ def _run(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os.write(end, b"x"))
     book = FollowedBook(source)
-    for place in places:
-        work = (place, book, hosts, closed, lambda name: _certificate(pool, name))
-        threading.Thread(target=_keep, args=work, name=place.host.name, daemon=True).start()
     waiting = select.poll()
     waiting.register(ended, select.POLLIN)
+    if arguments.supervised:
+        waiting.register(0, select.POLLIN | select.POLLHUP)
+    keeping = False
     while not waiting.poll(EVERY_S * 1000):
         book.follow()
+        if not keeping and (arguments.host or book.has_appliances or _are_left(arguments.lab)):
+            keeping = True
+            places, hosts = _of_lab(arguments.lab) if arguments.lab else _of_host(arguments.host, arguments.switch)
+            for place in places:
+                work = (place, book, named or hosts, closed, lambda name: _certificate(pool, name))
+                threading.Thread(target=_keep, args=work, name=place.host.name, daemon=True).start()
     return 0
 
 
@@ -99,6 +109,14 @@ class FollowedBook:
         self._source = source
         self.known = KnownNetworks()
         self.read = False
+
+    @property
+    def has_appliances(self) -> bool:
+        """Whether any network needs them, whose programs may have to be fetched first."""
+        networks = self.known.networks
+        return any(gateway.kind is GatewayKind.NFV for gateway in networks.all(NetworkGateway)) or any(
+            balancer.layer is Layer.L7 for balancer in networks.all(LoadBalancer)
+        )
 
     def follow(self) -> None:
         try:
@@ -137,6 +155,12 @@ def _keep(
                     log.info("appliance", host=place.host.name, replica=replica, active=active, failure=failure)
 
 
+def _are_left(prefix: str | None) -> bool:
+    """Whether an earlier process kept appliances there."""
+    lab = Lab.of_prefix(prefix) if prefix else None
+    return lab is not None and any((lab.host(name).directory / "x").exists() for name in lab.record.gateways)
+
+
 def _of_lab(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
     lab = Lab.of_prefix(prefix)
     if lab is None:
@@ -155,9 +179,7 @@ def _of_lab(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
     return places, lab.record.gateways
 
 
-def _of_host(name: str | None, switch: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
-    if not name:
-        raise CalabashError("which host this is was not said", hint="--host SYSTEM-ID, or --lab PREFIX")
+def _of_host(name: str, switch: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
     own = tools.ApplianceTools()
     if missing := own.missing():
         raise CalabashError(

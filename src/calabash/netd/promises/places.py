@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from calabash.agent.net.facts import BookedPorts
 from calabash.agent.net.host import HostNetwork
 from calabash.agent.net.network_file import HostPlace, read_host_place
+from calabash.agent.net.protocol import READY_WITHIN_S
 from calabash.agent.net.switch import OwnedPorts
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
@@ -32,6 +34,7 @@ from calabash.seams.pool.client import ApiClient, quoted
 LABEL = "x-check"
 POOL = "calabash-check"
 PER_SUBNET = 2
+POLL_S = 0.02
 
 
 def hosts_of(home: Path) -> tuple[HostPlace, ...]:
@@ -117,6 +120,11 @@ class ProbePlaces:
         )
         self._attached.append((network, record))
         network.attach(record)
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while what := network.lacks(record):
+            if time.monotonic() > deadline_s:
+                raise CalabashError(f"{what}, after {READY_WITHIN_S:g} s", reason=Reason.UNREACHABLE)
+            time.sleep(POLL_S)
         place = network.place(record)
         assert place is not None
         host = self._hosts[at].name or "this host"
