@@ -146,7 +146,7 @@ AGAIN = {
     "the simulated driver": (
         "sim_cuda",
         "(test_memory or grace or captured or hand or threads) and not physical and not IPC",
-        15,
+        16,
     ),
     "graphs": ("shim_graph", "test", 5),
     "memory": ("shim_memory", "(family or small_allocations or variables or virtual_memory) and not hammering", 18),

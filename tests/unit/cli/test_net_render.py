@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from calabash.cli.net import net
+from calabash.cli.commands import cli
 from calabash.model.errors import CalabashError
 
 NETWORKS = """\
@@ -36,7 +36,7 @@ spec: {cidr: 198.51.100.0/24, gateway: 198.51.100.1}
 def rendered(tmp_path: Path, text: str, *words: str) -> Result:
     file = tmp_path / "networks.yaml"
     file.write_text(text)
-    return CliRunner().invoke(net, ["render", "--backend", "kube-ovn", "-f", str(file), *words])
+    return CliRunner().invoke(cli, ["net", "render", "--backend", "kube-ovn", "-f", str(file), *words])
 
 
 def test_a_file_becomes_custom_resources_and_what_is_left_out_is_said(tmp_path: Path) -> None:
