@@ -77,7 +77,8 @@ def test_old_protocols_and_no_tls_at_all_get_nothing(world: World, tmp_path: Pat
         plain.sendall(b"GET /login HTTP/1.0\r\n\r\n")
         assert b"HTTP" not in plain.recv(4096)
     old = ssl.create_default_context(cafile=authority)
-    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):  # as it is
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line, pytest.raises(ssl.SSLError):
         old.wrap_socket(line, server_hostname="127.0.0.1")
 
