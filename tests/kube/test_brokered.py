@@ -134,10 +134,15 @@ def test_a_program_computes_rightly_within_its_cap_and_sees_no_card_no_driver_an
     assert "CALABASH_REMOTE=unix:/run/calabash/worker.sock" in log
     (host,) = workers(uid)
     assert os.stat(f"/proc/{host}").st_uid >= 2_000_000_000
-    (told,) = (part for device in gpu_node.status()["devices"] for part in device.get("slices", ()))
+    gpu_node.cluster.wait_for(lambda: told_slices(gpu_node), "the node's object to tell the slice")
+    (told,) = told_slices(gpu_node)
     assert (told["pod"], told["mode"], told["memoryMib"]) == (f"default/{name}", "brokered", 1024)
     gpu_node.delete(name)
     gpu_node.cluster.wait_for(lambda: not workers(uid), "the worker to end with its pod")
+
+
+def told_slices(gpu_node: GpuNode) -> list[dict[str, Any]]:
+    return [part for device in gpu_node.status()["devices"] for part in device.get("slices", ())]
 
 
 def test_a_worker_and_a_software_slice_have_each_their_share_of_a_card(gpu_node: GpuNode) -> None:

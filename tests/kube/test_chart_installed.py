@@ -33,6 +33,23 @@ NODES = "/api/v1/nodes"
 GPU_NODES = "/apis/calabash.dev/v1alpha1/gpunodes"
 APPLY = "?fieldManager=test&force=true"
 
+NETWORK_OBJECTS = (
+    "dedicatedlines",
+    "dnsrecords",
+    "eips",
+    "loadbalancers",
+    "natrules",
+    "networkgateways",
+    "networkroutes",
+    "peerings",
+    "ports",
+    "qospolicies",
+    "securitygroups",
+    "serviceendpoints",
+    "subnets",
+    "uplinks",
+    "vpcs",
+)
 # What each component may do, all of it: {(group, resource): verbs}, with ``resource=name`` where a rule is for one object.
 MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
     "calabash-agent": {
@@ -77,6 +94,8 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("calabash.dev", "queues"): {"list", "watch", "create", "patch", "delete"},
         ("calabash.dev", "tenants"): {"list", "watch", "create", "patch", "delete"},
         ("calabash.dev", "tenants/status"): {"patch"},
+        **{("calabash.dev", plural): {"list", "watch", "patch"} for plural in NETWORK_OBJECTS},
+        **{("calabash.dev", f"{plural}/status"): {"patch"} for plural in NETWORK_OBJECTS},
         ("coordination.k8s.io", "leases"): {"create"},
         ("coordination.k8s.io", "leases=calabash-server"): {"get", "patch"},
     },
