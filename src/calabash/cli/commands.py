@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
@@ -11,6 +10,7 @@ import click
 
 import calabash
 from calabash.cli.home import SERVER_VARIABLE
+from calabash.cli.lazy import LazyGroup
 from calabash.model.errors import CalabashError
 
 # name -> (module:attribute, one-line help). The help stands here so that listing imports nothing.
@@ -89,25 +89,7 @@ _HERE_ONLY = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, attribute = _COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(f"calabash.cli.{module}"), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazily=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(calabash.__version__, prog_name="calabash")
 @click.option(
     "--server",

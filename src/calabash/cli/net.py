@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from calabash.cli.lazy import LazyGroup
 
 # name -> (module:attribute, one-line help). The help stands here so that listing imports nothing.
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -21,24 +21,6 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class NetGroup(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, attribute = _COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(f"calabash.cli.{module}"), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-
-@click.group(cls=NetGroup)
+@click.group(cls=LazyGroup, lazily=_COMMANDS)
 def net() -> None:
     """Bring up and check the network under tenants' VPCs, and apply files of objects."""

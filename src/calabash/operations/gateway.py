@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Self
 
@@ -23,13 +22,11 @@ import structlog
 
 from calabash.api.gateway import ConsoleSettings, GatewayOrder, checked_oidc
 from calabash.model.errors import CalabashError, Reason
+from calabash.operations.children import RestartPause, end
 from calabash.seams.host.files import private_text
 
 SOCKET_FILE = "gateway.sock"
 OFF = "off"
-PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
-LIVED_S = 60.0  # whoever lived for so long did not die of how it was started
-END_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -66,9 +63,9 @@ class GatewayKeeper:
         os.close(self._wake)
 
     def _run(self) -> None:
-        pause_s = PAUSE_S
+        pause = RestartPause()
         while self._until(self._listener.fileno()):
-            begun_s = time.monotonic()
+            pause.begun()
             process = self._started()
             pidfd = os.pidfd_open(process.pid)
             try:
@@ -76,15 +73,15 @@ class GatewayKeeper:
             finally:
                 os.close(pidfd)
             if not died:
-                _end(process)
+                end(process)
                 return
             code = process.wait()
             if process.stdin:
                 process.stdin.close()
+            pause_s = pause.after_death()
             log.warning("the gateway ended and will be started again", code=code, pause_s=pause_s)
             if not self._until(None, within_s=pause_s):
                 return
-            pause_s = PAUSE_S if time.monotonic() - begun_s > LIVED_S else min(PAUSE_S_MAX, 2 * pause_s)
 
     def _until(self, descriptor: int | None, *, within_s: float | None = None) -> bool:
         """Wait for the descriptor or the time; False when the pool goes down."""
@@ -158,17 +155,6 @@ class ConsoleDoor:
         )
         self._keeper = GatewayKeeper(self.listener, order)
         self._keeper.start()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin:
-        process.stdin.close()
-    process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def checked(console: ConsoleSettings) -> ConsoleSettings:

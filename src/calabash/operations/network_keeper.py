@@ -20,11 +20,9 @@ import structlog
 
 from calabash.model.errors import CalabashError
 from calabash.netd.settings import NETWORK_FILE, read_connection
+from calabash.operations.children import RestartPause, end
 
 LOOK_S = 1.0
-PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
-LIVED_S = 60.0  # whoever lived for so long did not die of how it was started
-END_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -40,25 +38,21 @@ class KeptProcess:
     def __init__(self, what: str, *words: str) -> None:
         self._what, self._words = what, words
         self._process: subprocess.Popen[bytes] | None = None
-        self._begun_s = self._due_s = 0.0
-        self._pause_s = PAUSE_S
-
-    @property
-    def pid(self) -> int:
-        """0 while there is none."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else 0
+        self._due_s = 0.0
+        self._pause = RestartPause()
 
     def keep(self) -> None:
         """Start it where it does not run, unless it died a moment ago."""
         if self._process is not None and self._process.poll() is not None:
-            code = self._forget()
-            lived = time.monotonic() - self._begun_s > LIVED_S
-            self._pause_s = PAUSE_S if lived else min(PAUSE_S_MAX, 2 * self._pause_s)
-            self._due_s = time.monotonic() + self._pause_s
-            log.warning(f"the {self._what} ended and will be started again", code=code, pause_s=self._pause_s)
+            code = self._process.returncode
+            if self._process.stdin:
+                self._process.stdin.close()
+            self._process = None
+            pause_s = self._pause.after_death()
+            self._due_s = time.monotonic() + pause_s
+            log.warning(f"the {self._what} ended and will be started again", code=code, pause_s=pause_s)
         if self._process is None and time.monotonic() >= self._due_s:
-            self._begun_s = time.monotonic()
+            self._pause.begun()
             self._process = subprocess.Popen(
                 [sys.executable, *self._words],
                 stdin=subprocess.PIPE,
@@ -67,24 +61,10 @@ class KeptProcess:
             log.info(f"the {self._what} is started", pid=self._process.pid)
 
     def end(self, why: str) -> None:
-        process = self._process
-        if process is None:
-            return
-        log.info(f"the {self._what} is ended", why=why)
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        self._forget()
-
-    def _forget(self) -> int:
-        process, self._process = self._process, None
-        assert process is not None
-        code = process.wait()
-        if process.stdin:
-            process.stdin.close()
-        return code
+        if self._process is not None:
+            log.info(f"the {self._what} is ended", why=why)
+            end(self._process)
+            self._process = None
 
 
 class NetworkKeeper:

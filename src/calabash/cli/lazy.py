@@ -1,0 +1,35 @@
+"""Groups of commands that are imported when they are called, so that listing and starting import nothing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group of commands that stand in modules of this package.
+
+    Args:
+        lazily: name -> (``module:attribute``, one-line help).
+    """
+
+    def __init__(self, *, lazily: Mapping[str, tuple[str, str]], **given: Any) -> None:
+        super().__init__(**given)
+        self._lazily = lazily
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazily)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazily:
+            return None
+        module, attribute = self._lazily[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(f"calabash.cli.{module}"), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazily.items()])
