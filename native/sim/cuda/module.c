@@ -128,7 +128,7 @@ static bool take_out(const struct module *m)
 }
 
 /* The caller holds the lock. */
-static void end(struct module *m)
+static void dispose(struct module *m)
 {
     if (!take_out(m)) return;
     drop_globals(m, NULL);
@@ -144,7 +144,7 @@ static void end(struct module *m)
 void module_unload(struct module *m)
 {
     pthread_mutex_lock(&lock);
-    end(m);
+    dispose(m);
     pthread_mutex_unlock(&lock);
 }
 
@@ -154,7 +154,7 @@ void module_drop_context(struct context *c)
     for (struct module *m = modules, *next; m; m = next) {
         next = m->next;
         if (m->context == c) {
-            end(m);
+            dispose(m);
         } else if (!m->context) {
             drop_globals(m, c);
             code_drop(m->code, c);

@@ -177,7 +177,7 @@ static void forget_signature(struct routine *f)
 }
 
 /* From behind .entry or .func. The results of a function stand before its name, so that it is looked up twice. */
-static bool function(struct compiler *c, bool entry, bool visible, bool external, bool weak)
+static bool routine(struct compiler *c, bool entry, bool visible, bool external, bool weak)
 {
     struct text *t = &c->text, begin = *t;
     while (!entry && text_is(t, "(") && t->kind != TOKEN_END) {
@@ -296,8 +296,8 @@ static bool statement(struct compiler *c)
         else
             break;
     }
-    if (text_take(t, ".entry")) return function(c, true, visible, external, weak);
-    if (text_take(t, ".func")) return function(c, false, visible, external, weak);
+    if (text_take(t, ".entry")) return routine(c, true, visible, external, weak);
+    if (text_take(t, ".func")) return routine(c, false, visible, external, weak);
     if (text_take(t, ".version")) return version(c);
     if (text_take(t, ".target")) {
         struct literal l;
