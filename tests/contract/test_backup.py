@@ -224,8 +224,15 @@ def test_lines_of_the_audit_log_are_sealed_and_found_out_on_either(url: str, hom
     assert trail.verify()[1] == ""
     database = Database(url)
     line = store.audit.lines(limit=3)[-1]
+    change = sa.update(tables.audit).where(tables.audit.c.id == 3).values(user="bob")
+    with pytest.raises(CalabashError, match="a line of the audit log never changes"), database.transaction() as refused:
+        refused.execute(change)
+    sqlite = url.startswith("sqlite")
+    off = "DROP TRIGGER audit_no_update" if sqlite else "ALTER TABLE audit DISABLE TRIGGER audit_fixed"
+    with database.transaction() as connection:  # whoever owns the tables can do that, and is found out
+        connection.execute(sa.text(off))
     for spoil, said in (
-        (sa.update(tables.audit).where(tables.audit.c.id == 3).values(user="bob"), "line 3 is not what was written"),
+        (change, "line 3 is not what was written"),
         (sa.delete(tables.audit).where(tables.audit.c.id == 3), "line 3 is missing"),
     ):
         with database.transaction() as connection:

@@ -206,6 +206,21 @@ def test_a_database_that_was_migrated_guards_its_invoices_too(url: str) -> None:
     database.close()
 
 
+def test_a_database_that_was_migrated_guards_its_audit_log_too(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    with database.transaction() as connection:
+        connection.execute(sa.text("INSERT INTO audit VALUES (1,0,'ann','','','','PUT','x',200,'','s')"))
+    with (
+        pytest.raises(CalabashError, match="a line of the audit log never changes"),
+        database.transaction() as connection,
+    ):
+        connection.execute(sa.text("UPDATE audit SET outcome = 403"))
+    with database.transaction() as connection:  # retention may
+        assert connection.execute(sa.text("DELETE FROM audit")).rowcount == 1
+    database.close()
+
+
 def test_who_reads_a_month_does_not_hold_up_who_writes(store: Store) -> None:
     store.add_usage([used(f"a{i}", "vision", i, i + 1) for i in range(20)])
     pages = store.usage_reader.pages(from_s=BEGIN_S, to_s=END_S)

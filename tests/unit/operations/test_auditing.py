@@ -36,8 +36,10 @@ def _write(log: AuditTrail, count: int) -> None:
 
 
 def _do(tmp_path: Path, statement: str) -> None:
+    """As whoever owns the tables, and so can take what guards them away."""
     engine = sa.create_engine(f"sqlite:///{tmp_path}/pool.db")
     with engine.begin() as connection:
+        connection.execute(sa.text("DROP TRIGGER audit_no_update"))
         connection.execute(sa.text(statement))
     engine.dispose()
 

@@ -3,10 +3,9 @@ anybody changes or deletes it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
+from calabash.seams.store.guards import guard
 from calabash.seams.store.tables import metadata
 
 FIXED = "an issued invoice never changes"
@@ -76,26 +75,5 @@ invoice_lines = sa.Table(
 )
 
 
-def _ddl(text: str) -> Any:
-    return sa.DDL(text)  # type: ignore[no-untyped-call]
-
-
-def _guard(table: sa.Table) -> None:
-    for what in ("UPDATE", "DELETE"):
-        name = f"{table.name}_no_{what.lower()}"
-        sqlite = _ddl(f"CREATE TRIGGER {name} BEFORE {what} ON {table.name} BEGIN SELECT RAISE(ABORT, '{FIXED}'); END")
-        sa.event.listen(table, "after_create", sqlite.execute_if(dialect="sqlite"))
-    function = _ddl(
-        "CREATE OR REPLACE FUNCTION calabash_fixed() RETURNS trigger LANGUAGE plpgsql AS"
-        f" 'BEGIN RAISE EXCEPTION ''{FIXED}''; END'"
-    )
-    trigger = _ddl(
-        f"CREATE TRIGGER {table.name}_fixed BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name}"
-        " FOR EACH STATEMENT EXECUTE FUNCTION calabash_fixed()"
-    )
-    for statement in (function, trigger):
-        sa.event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))
-
-
-_guard(invoices)
-_guard(invoice_lines)
+for _issued in (invoices, invoice_lines):
+    guard(_issued, ("UPDATE", "DELETE"), function="calabash_fixed", why=FIXED)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 9
+from calabash.seams.store.guards import guard
+
+SCHEMA_VERSION = 10
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -166,6 +168,7 @@ audit = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("seal", sa.String(64), nullable=False),
 )
+guard(audit, ("UPDATE",), function="calabash_audit_fixed", why="a line of the audit log never changes")
 
 events = sa.Table(
     "events",
