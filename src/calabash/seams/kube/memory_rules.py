@@ -10,7 +10,9 @@ from calabash.seams.kube.memory_store import Json, refused
 from calabash.seams.kube.meta import Kind
 
 # Kinds whose status is changed only through its own path, and whose rest only beside it.
-_WITH_STATUS = frozenset({"pods", "nodes", "gpunodes", "queues", "poddisruptionbudgets", "podgroups", "namespaces"})
+_WITH_STATUS = frozenset(
+    {"pods", "nodes", "gpunodes", "queues", "poddisruptionbudgets", "podgroups", "namespaces", "resourceclaims"}
+)
 _IDENTITY = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "generation", "resourceVersion")
 
 

@@ -16,6 +16,7 @@ _FIELDS = frozenset(
         "metadata.namespace",
         "spec.nodeName",
         "spec.schedulerName",
+        "spec.driver",
         "status.phase",
         "spec.unschedulable",
         "involvedObject.uid",

@@ -1,0 +1,278 @@
+"""An allocated claim as the slices that the agent of its node grants.
+
+The allocation is what the scheduler wrote, and whoever may write the status of claims. It is read like a plan of a pod: what
+is not exactly one of this node's devices in amounts that they were offered in is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from calabash.kubernetes.claims.amounts import CORES, MEMORY, SLICES, consumed, consumed_mib, reserve_mib
+from calabash.kubernetes.claims.names import DRIVER, ClaimDevice, claim_devices
+from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
+from calabash.kubernetes.plan import PlannedSlice
+from calabash.model.device import Device, NodeName
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import MIG_MODE, MPS_MODE, ComputePolicy, Isolation, ModeName, Placement
+from calabash.seams.kube.claims import AllocatedDevice, ResourceClaim
+from calabash.sharing.brokered import MODE as BROKERED
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
+from calabash.sharing.timeslice import MODE as TIMESLICE
+from calabash.sharing.vgpu import MODE as VGPU
+
+RESULTS_MAX = 32  # as the API server has it
+_TEXT_MAX = 253
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """What one request of a claim has of this node: ``devices`` and ``share_ids`` ("" where it is not shared) by the names of
+    the allocation, ``slices`` what they mean, each of another card. ``name`` is ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
+
+    name: str
+    pool: str
+    devices: tuple[str, ...]
+    share_ids: tuple[str, ...]
+    slices: tuple[PlannedSlice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimPlan:
+    """A claim as one allocation of the agent: all its slices, of one sharing mode and one size.
+
+    ``admin_access``: it sees the cards of its devices and is given nothing of them; ``mode`` is "" then, and the slices have
+    no amounts.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    mode: ModeName
+    policy: ComputePolicy
+    requests: tuple[ClaimRequest, ...]
+    admin_access: bool = False
+
+    @property
+    def slices(self) -> tuple[PlannedSlice, ...]:
+        """All slices, each card once, in the order of the requests."""
+        return tuple({part.device: part for request in self.requests for part in request.slices}.values())
+
+    def placement(self, node: str) -> Placement:
+        """In the words of the model."""
+        return Placement(node=NodeName(node), mode=self.mode, slices=tuple(part.slice() for part in self.slices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """One result with what it names."""
+
+    result: AllocatedDevice
+    device: ClaimDevice
+    wishes: SliceWishes
+
+
+def claim_plan(claim: ResourceClaim, node: str, devices: Sequence[Device]) -> ClaimPlan:
+    """What the agent of ``node``, which has ``devices``, is to grant for a claim.
+
+    Raises CalabashError: NOT_FOUND where nothing (of ours) is allocated, or for a device that is not here; MODE_CONFLICT
+    where the slices are not of one mode, size and policy; BAD_REQUEST for what no scheduler writes.
+    """
+    who = f"claim {claim.metadata.namespace}/{claim.metadata.name}"[:_TEXT_MAX]
+    allocation = claim.status.allocation
+    results = [r for r in allocation.devices.results if r.driver == DRIVER] if allocation is not None else []
+    if allocation is None or not results:
+        raise CalabashError(
+            f"{who} has no device of {DRIVER} allocated", reason=Reason.NOT_FOUND, hint="the scheduler does that"
+        )
+    if len(results) > RESULTS_MAX:
+        raise CalabashError(f"{who} has {len(results)} devices, at most {RESULTS_MAX}")
+    known = {device.name: device for device in claim_devices(devices)}
+    given = [
+        _Given(
+            result=result,
+            device=_device(who, result, node, known),
+            wishes=wishes_for(result.request, allocation.devices.config),
+        )
+        for result in results
+    ]
+    _require_once(who, given)
+    admin = {bool(result.admin_access) for result in results}
+    if len(admin) > 1:
+        raise CalabashError(
+            f"{who} has devices with and without admin access",
+            reason=Reason.MODE_CONFLICT,
+            hint="one claim to watch devices, another to use them",
+        )
+    planned = {id(one): _seen(one) if admin == {True} else _slice(who, one) for one in given}
+    mode, policy = (ModeName(""), ComputePolicy.FIXED) if admin == {True} else _uniform(who, given, planned)
+    return ClaimPlan(
+        uid=claim.metadata.uid,
+        namespace=claim.metadata.namespace,
+        name=claim.metadata.name,
+        mode=mode,
+        policy=policy,
+        requests=_requests(given, planned, node),
+        admin_access=admin == {True},
+    )
+
+
+def _device(who: str, result: AllocatedDevice, node: str, known: Mapping[str, ClaimDevice]) -> ClaimDevice:
+    if result.pool != node:
+        raise CalabashError(
+            f"{who} has device {result.device[:_TEXT_MAX]!r} of {result.pool[:_TEXT_MAX]!r}, this is {node}",
+            reason=Reason.NOT_FOUND,
+        )
+    found = known.get(result.device)
+    if found is None:
+        raise CalabashError(
+            f"{who} has device {result.device[:_TEXT_MAX]!r}, which is not on this node",
+            reason=Reason.NOT_FOUND,
+            hint="delete the pod; a claim that is made again is given a device that is here",
+        )
+    if len(result.request) > 2 * _TEXT_MAX or not result.request:
+        raise CalabashError(f"{who} has a device for a request without a proper name")
+    return found
+
+
+def _require_once(who: str, given: Sequence[_Given]) -> None:
+    """Each card at most once, but for those who only watch."""
+    seen: dict[str, str] = {}
+    for one in given:
+        card, name = one.device.device.uuid, one.result.device
+        if card in seen and not one.result.admin_access:
+            raise CalabashError(
+                f"{who} has card {card} twice, as {seen[card]} and {name}",
+                reason=Reason.MODE_CONFLICT,
+                hint=f"a constraint distinctAttribute: {DRIVER}/uuid gives as many cards; or one claim for each",
+            )
+        seen[card] = name
+
+
+def _seen(one: _Given) -> PlannedSlice:
+    return PlannedSlice(device=one.device.device.uuid, memory_mib=0, core_percent=0)
+
+
+def _slice(who: str, one: _Given) -> PlannedSlice:
+    """What a result means. Raises CalabashError for amounts that its device is not offered in."""
+    found, device, capacity = one.device, one.device.device, one.result.consumed_capacity
+    _require_wishes(who, one)
+    if not found.shared:
+        return _whole(one)
+    if consumed(capacity.get(SLICES), what=SLICES) != 1 or not one.result.share_id:
+        raise CalabashError(f"{who} has {found.name}, which is shared, and no share of it")
+    memory_mib = consumed_mib(capacity.get(MEMORY), what=MEMORY) - reserve_mib(found.mode)
+    cores = 0 if found.mode == TIMESLICE.name else consumed(capacity.get(CORES), what=CORES)
+    least = 0 if found.mode == TIMESLICE.name else 1
+    if not least <= memory_mib <= device.memory_mib or cores > 100 or (found.mode == MPS_MODE and not cores):
+        raise CalabashError(f"{who} has {memory_mib} MiB and {cores}% of {found.name}, which are out of range")
+    spill_mib = one.wishes.spill_mib or 0
+    return PlannedSlice(
+        device=device.uuid,
+        memory_mib=memory_mib + spill_mib,
+        core_percent=(cores or 100) if found.mode == VGPU.name else cores,
+        profile=found.profile,
+        start=found.start,
+        spill_mib=spill_mib,
+    )
+
+
+def _whole(one: _Given) -> PlannedSlice:
+    """A device that one claim has alone."""
+    found, device = one.device, one.device.device
+    if _mode(one) == BROKERED.name:
+        memory_mib = device.memory_mib - reserve_mib(VGPU.name)
+        return PlannedSlice(device=device.uuid, memory_mib=memory_mib, core_percent=100)
+    profile = device.mig.profile(found.profile) if found.mode == MIG_MODE and device.mig is not None else None
+    if profile is None or device.mig is None:
+        return PlannedSlice(device=device.uuid, memory_mib=device.memory_mib, core_percent=100)
+    percent = max(1, 100 * profile.compute // device.mig.compute)
+    return PlannedSlice(
+        device=device.uuid,
+        memory_mib=profile.memory_mib,
+        core_percent=percent,
+        profile=profile.name,
+        start=found.start,
+    )
+
+
+def _require_wishes(who: str, one: _Given) -> None:
+    """What is said of how to use it must be something that its mode does."""
+    found, wishes = one.device, one.wishes
+    brokered = wishes.isolation is Isolation.BROKERED
+    if brokered and found.mode not in {VGPU.name, EXCLUSIVE.name}:
+        raise _unserved(who, found, "isolation brokered", "software slices and whole cards can be brokered")
+    if wishes.spill_mib and (found.mode != VGPU.name or brokered):
+        raise _unserved(who, found, "spill", "only software slices that are not brokered page memory")
+    if found.mode != VGPU.name and wishes.policy not in {None, ComputePolicy.FIXED}:
+        raise _unserved(who, found, f"policy {wishes.policy}", "only software slices have it")
+
+
+def _unserved(who: str, found: ClaimDevice, what: str, hint: str) -> CalabashError:
+    return CalabashError(f"{who} asks {what} of {found.name}", reason=Reason.MODE_CONFLICT, hint=hint)
+
+
+def _mode(one: _Given) -> ModeName:
+    return BROKERED.name if one.wishes.isolation is Isolation.BROKERED else one.device.mode
+
+
+def _policy(who: str, one: _Given) -> ComputePolicy:
+    """Without cores nothing of them is promised."""
+    found, asked = one.device, one.wishes.policy
+    if found.mode != VGPU.name or consumed(one.result.consumed_capacity.get(CORES), what=CORES):
+        return asked or ComputePolicy.FIXED
+    if asked not in {None, ComputePolicy.BEST_EFFORT}:
+        raise CalabashError(
+            f"{who} asks policy {asked} of {found.name} and no cores",
+            reason=Reason.MODE_CONFLICT,
+            hint="ask for cores in capacity.requests, or for policy best-effort",
+        )
+    return ComputePolicy.BEST_EFFORT
+
+
+def _uniform(who: str, given: Sequence[_Given], planned: Mapping[int, PlannedSlice]) -> tuple[ModeName, ComputePolicy]:
+    """The mode and policy of all slices. Raises MODE_CONFLICT where they differ, in size too."""
+    modes = sorted({_mode(one) for one in given})
+    if len(modes) > 1:
+        raise CalabashError(
+            f"{who} has devices in modes {' and '.join(modes)}",
+            reason=Reason.MODE_CONFLICT,
+            hint="one claim for each mode",
+        )
+    mode = ModeName(modes[0])
+    sizes = {(p.memory_mib, p.spill_mib, p.core_percent, p.profile) for p in planned.values()}
+    if len(sizes) > 1 and mode != EXCLUSIVE.name:
+        raise _differ(who, "size")
+    if mode == MPS_MODE and len(given) > 1:
+        raise CalabashError(
+            f"{who} has {len(given)} devices in mode mps, whose service a program reaches on one device",
+            reason=Reason.MODE_CONFLICT,
+            hint="one claim for each, in containers of their own",
+        )
+    policies = {_policy(who, one) for one in given}
+    if len(policies) > 1:
+        raise _differ(who, "policy")
+    return mode, policies.pop()
+
+
+def _differ(who: str, what: str) -> CalabashError:
+    return CalabashError(
+        f"the slices of {who} differ in {what}", reason=Reason.MODE_CONFLICT, hint=f"one claim for each {what}"
+    )
+
+
+def _requests(given: Sequence[_Given], planned: Mapping[int, PlannedSlice], node: str) -> tuple[ClaimRequest, ...]:
+    by_name: dict[str, list[_Given]] = {}
+    for one in given:
+        by_name.setdefault(one.result.request, []).append(one)
+    return tuple(
+        ClaimRequest(
+            name=name,
+            pool=node,
+            devices=tuple(one.result.device for one in ones),
+            share_ids=tuple(one.result.share_id or "" for one in ones),
+            slices=tuple({planned[id(one)].device: planned[id(one)] for one in ones}.values()),
+        )
+        for name, ones in by_name.items()
+    )

@@ -1,0 +1,118 @@
+"""What a claim or a class may say to the driver beside amounts: the opaque parameters, read strictly.
+
+Our own kind is ``SliceConfig``. What a class says counts first, what the claim says replaces it field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.names import GROUP
+from calabash.kubernetes.quantity import mib_of, parse_quantity
+from calabash.model.errors import CalabashError
+from calabash.model.request import ComputePolicy, Isolation
+from calabash.seams.kube.claims import AllocatedConfig
+
+API_VERSION = f"{GROUP}/v1"
+KIND = "SliceConfig"
+PARAMETERS_BYTES_MAX = 10 * 1024
+CONFIGS_MAX = 64
+_FROM_CLASS = "FromClass"
+_ISOLATIONS = {level.name.lower(): level for level in (Isolation.COOPERATIVE, Isolation.BROKERED)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceWishes:
+    """How what was allocated is to be used; None is not said.
+
+    ``spill_mib`` is host memory for what does not fit on the card, beside the amount that was allocated there.
+    """
+
+    policy: ComputePolicy | None = None
+    spill_mib: int | None = None
+    isolation: Isolation | None = None
+
+    def over(self, other: SliceWishes) -> SliceWishes:
+        """Both; what this one says counts."""
+        return SliceWishes(
+            policy=self.policy if self.policy is not None else other.policy,
+            spill_mib=self.spill_mib if self.spill_mib is not None else other.spill_mib,
+            isolation=self.isolation if self.isolation is not None else other.isolation,
+        )
+
+
+class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """The document. ``spill`` is a quantity like ``4Gi``, ``isolation`` one of cooperative, brokered."""
+
+    api_version: str
+    kind: str
+    policy: ComputePolicy | None = None
+    spill: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    isolation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
+
+
+def read_parameters(parameters: Any) -> SliceWishes:
+    """What one document says. Raises CalabashError for anything that is not exactly one."""
+    size = len(_encoded(parameters))
+    if size > PARAMETERS_BYTES_MAX:
+        raise CalabashError(f"the parameters are {size} bytes, at most {PARAMETERS_BYTES_MAX}", hint="say less in them")
+    if not isinstance(parameters, dict):
+        raise CalabashError("the parameters are no object", hint=f"write apiVersion: {API_VERSION}, kind: {KIND}")
+    kind = (str(parameters.get("apiVersion"))[:64], str(parameters.get("kind"))[:64])
+    if kind != (API_VERSION, KIND):
+        raise CalabashError(
+            f"parameters of kind {kind[1]!r} of {kind[0]!r} are not known", hint=f"write {KIND} of {API_VERSION}"
+        )
+    try:
+        config = msgspec.convert(parameters, SliceConfig)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise CalabashError(f"the {KIND} cannot be read: {error}", hint=_hint()) from error
+    return SliceWishes(policy=config.policy, spill_mib=_spill_mib(config.spill), isolation=_isolation(config.isolation))
+
+
+def wishes_for(request: str, configs: Sequence[AllocatedConfig]) -> SliceWishes:
+    """What is said for one request, named as in an allocation's result. Raises CalabashError for what cannot be read."""
+    if len(configs) > CONFIGS_MAX:
+        raise CalabashError(f"the claim has {len(configs)} configurations, at most {CONFIGS_MAX}", hint="join them")
+    names = {request, request.partition("/")[0]}
+    wishes = SliceWishes()
+    for config in sorted(configs, key=lambda c: c.source != _FROM_CLASS):
+        if (
+            config.opaque is not None
+            and config.opaque.driver == DRIVER
+            and names.intersection(config.requests or names)
+        ):
+            wishes = read_parameters(config.opaque.parameters).over(wishes)
+    return wishes
+
+
+def _spill_mib(written: str | None) -> int | None:
+    if written is None:
+        return None
+    amount = parse_quantity(written, what="spill")
+    return mib_of(amount, what="spill") if amount else 0
+
+
+def _isolation(word: str | None) -> Isolation | None:
+    if word is not None and word not in _ISOLATIONS:
+        raise CalabashError(
+            f"isolation {word!r} is not offered by a configuration",
+            hint=f"one of: {', '.join(_ISOLATIONS)}; hardware is a MIG device or a whole one: ask its class",
+        )
+    return None if word is None else _ISOLATIONS[word]
+
+
+def _encoded(parameters: Any) -> bytes:
+    try:
+        return msgspec.json.encode(parameters)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise CalabashError("the parameters cannot be read as JSON", hint=_hint()) from error
+
+
+def _hint() -> str:
+    return f"{KIND} has policy (fixed, burst, best-effort), spill (like 4Gi) and isolation ({', '.join(_ISOLATIONS)})"

@@ -1,0 +1,66 @@
+"""Cards as drivers describe them, and claims as the scheduler allocates them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from calabash.kubernetes.claims.names import DRIVER
+from calabash.model.device import Device, DeviceUuid
+from calabash.sched.cluster.mig_tables import GEOMETRIES
+from calabash.seams.kube.claims import ResourceClaim
+
+NODE = "gpu-1"
+MIB = 1 << 20
+
+
+def card(index: int = 0, **changes: Any) -> Device:
+    """An H100 that MIG can cut."""
+    facts: dict[str, Any] = {
+        "uuid": DeviceUuid(f"GPU-{index:08x}-0000-4000-8000-00000000000{index}"),
+        "index": index,
+        "vendor": "nvidia",
+        "model": "NVIDIA H100 80GB HBM3",
+        "memory_mib": 81_559,
+        "compute_capability": (9, 0),
+        "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+        "numa_node": 0,
+        "mig": GEOMETRIES["H100"],
+    }
+    return Device(**(facts | changes))
+
+
+def result(device: str, *, request: str = "gpu", pool: str = NODE, driver: str = DRIVER, **more: Any) -> dict[str, Any]:
+    """One device of an allocation, in the API server's words."""
+    return {"request": request, "driver": driver, "pool": pool, "device": device, **more}
+
+
+def share(
+    device: str, memory_mib: int = 10_272, cores: int = 30, *, share_id: str = "s-1", **more: Any
+) -> dict[str, Any]:
+    """A share of one; ``memory_mib`` is what is consumed."""
+    capacity = {"memory": f"{memory_mib}Mi", "cores": str(cores), "slices": "1"}
+    return result(device, **({"shareID": share_id, "consumedCapacity": capacity} | more))
+
+
+def config(parameters: Any, *, source: str = "FromClaim", requests: tuple[str, ...] = (), driver: str = DRIVER) -> Any:
+    """Words for a driver, as they stand in an allocation."""
+    opaque = {"driver": driver, "parameters": parameters}
+    return {"source": source, "requests": list(requests), "opaque": opaque}
+
+
+def said(**fields: Any) -> dict[str, Any]:
+    """Our own document."""
+    return {"apiVersion": "calabash.dev/v1", "kind": "SliceConfig", **fields}
+
+
+def allocated(*results: dict[str, Any], configs: tuple[Any, ...] = ()) -> ResourceClaim:
+    """A claim that has been allocated."""
+    devices = {"results": list(results), "config": list(configs)}
+    value = {
+        "metadata": {"name": "c", "namespace": "ml", "uid": "11111111-2222-3333-4444-555555555555"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "calabash.dev"}}]}},
+        "status": {"allocation": {"devices": devices}},
+    }
+    return msgspec.convert(value, ResourceClaim)
