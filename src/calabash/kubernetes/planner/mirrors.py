@@ -182,9 +182,10 @@ class Mirrors:
     def _gpu_node(self, change: MirrorChange[GpuNode]) -> None:
         now, before = change.after, change.before
         if now is not None:
+            if before is not None and (before.spec, before.status) == (now.spec, now.status):
+                return  # what is used of the devices is not kept: most that agents tell is only that
             facts = gpu_node_facts(now)
-            if before is None or gpu_node_facts(before) != facts:  # what is used of them changes nothing here
-                self._tell(lambda core: core.devices(facts, self._now_s()))
+            self._tell(lambda core: core.devices(facts, self._now_s()))
         elif before is not None:
             self._tell(lambda core: core.devices_gone(before.metadata.name))
 

@@ -231,8 +231,10 @@ def _instance(one: GpuNodeMigInstance) -> MigInstance:
 
 
 def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
-    """A device that an administrator drains is counted as ill from that moment, not only when its agent has heard of it."""
+    """A device that an administrator drains is counted as ill from that moment, not only when its agent has heard of it. One
+    that is told of twice is there once: the API server lets it pass."""
     drained = {uuid for uuid, care in node.spec.devices.items() if care.drained}
+    told = list({d.uuid: d for d in reversed(node.status.devices)}.values())
     devices = tuple(
         NodeDevice(
             device=Device(
@@ -254,13 +256,13 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
             modes=_modes(d.modes),
             foreign_mib=d.foreign_mib,
         )
-        for d in sorted(node.status.devices, key=lambda d: d.index)
+        for d in sorted(told, key=lambda d: d.index)
     )
     slices = tuple(
         SliceSeen(
             pod_uid=s.pod_uid, device=d.uuid, memory_mib=s.memory_mib - s.spill_mib, whole=s.mode == EXCLUSIVE.name
         )
-        for d in node.status.devices
+        for d in told
         for s in d.slices
     )
     schedulable = not node.spec.unschedulable

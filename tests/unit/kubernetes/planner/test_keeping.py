@@ -135,3 +135,26 @@ def test_a_device_that_is_drained_takes_nothing_before_its_agent_has_heard_of_it
     value = {"metadata": {"name": "n"}, "spec": spec, "status": {"devices": devices}}
     kept = GpuNodeKeeping()(msgspec.json.decode(msgspec.json.encode(value), type=GpuNode))
     assert [found.device.health for found in gpu_node_facts(kept).devices] == [Health.HEALTHY, Health.LOST]
+
+
+def test_what_is_used_of_the_devices_changes_nothing_that_is_held() -> None:
+    piece = {"pod": "team/p", "podUid": "u", "container": "main", "mode": "vgpu", "policy": "fixed", "allocation": "x"}
+
+    def told(memory_mib: int, percent: int, given_mib: int = 512) -> GpuNode:
+        part = {**piece, "memoryMib": given_mib, "memoryUsedMib": memory_mib, "coreUsedPercent": percent}
+        device = {"uuid": "GPU-0", "index": 0, "model": "A100", "memoryMib": 40960, "health": "healthy"}
+        use = {"memoryUsedMib": memory_mib, "utilizationPercent": percent}
+        status = {"usedAt": f"2026-01-01T00:00:{percent:02}Z", "devices": [{**device, **use, "slices": [part]}]}
+        return GpuNodeKeeping()(msgspec.convert({"metadata": {"name": "n"}, "status": status}, GpuNode))
+
+    assert told(100, 10).status == told(300, 50).status
+    assert told(100, 10).status != told(100, 10, given_mib=513).status
+
+
+def test_a_device_that_is_told_of_twice_is_there_once() -> None:
+    piece = {"pod": "team/p", "podUid": "u", "container": "main", "mode": "vgpu", "policy": "fixed", "allocation": "x"}
+    device = {"uuid": "GPU-0", "index": 0, "model": "A100", "memoryMib": 40960, "health": "healthy", "slices": [piece]}
+    value = {"metadata": {"name": "n"}, "status": {"devices": [device, {**device, "index": 1}]}}
+    seen = gpu_node_facts(msgspec.convert(value, GpuNode))
+    assert [found.device.index for found in seen.devices] == [0]
+    assert [part.pod_uid for part in seen.slices] == ["u"]
