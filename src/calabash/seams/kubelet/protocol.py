@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 
@@ -61,3 +62,60 @@ class CheckpointEntry:
     resource: str
     device_ids: tuple[str, ...]
     cdi_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRef:
+    """A ResourceClaim as the kubelet names it. ``name`` is used again by other claims, ``uid`` is not."""
+
+    namespace: str
+    uid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedDevice:
+    """A device of a claim, ready for containers.
+
+    Args:
+        requests: the requests of the claim that it answers.
+        cdi_names: what a container that uses it is given (``vendor/class=name``).
+        share_id: which share of it; "" where it is not shared.
+    """
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_names: tuple[str, ...]
+    share_id: str = ""
+
+
+class ClaimHandler(Protocol):
+    """Who answers the kubelet for claims. Called from threads of the server, one call for a claim at a time."""
+
+    def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        """A pod of this node is about to use it. Asked again, it answers the same. A CalabashError is shown verbatim, hint
+        included, in the pod's event; the kubelet asks again."""
+        ...
+
+    def unprepare(self, claim: ClaimRef) -> None:
+        """No pod of this node uses it any more; one that is not known is fine. A CalabashError has the kubelet ask again."""
+        ...
+
+
+class DeviceState(Enum):
+    """The numbers are those of the wire."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHealth:
+    """How a device fares that claims can have; ``message`` is for people."""
+
+    pool: str
+    device: str
+    state: DeviceState
+    message: str = ""

@@ -4,7 +4,7 @@ Theory of operation: every 200 ms the sockets are looked at. A kubelet that star
 makes its own anew: our socket is gone then, and that of the kubelet is another file, be it one of the same inode number. A
 kubelet may also drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an
 older instance of the plug-in ends they drop the newer one with it. So the rule is about what is seen and not why: a plug-in
-whose list no kubelet follows is not registered, and registers. A socket's name is never used twice.
+whose list no kubelet follows is not registered, and registers.
 
 Either way of registration can be taken, never both at once, for the kubelet would connect twice and drop both when one
 ends: ``register`` calls the kubelet, ``registry`` leaves a socket where the kubelet looks for plug-ins.
@@ -12,15 +12,10 @@ ends: ``register`` calls the kubelet, ``registry`` leaves a socket where the kub
 
 from __future__ import annotations
 
-import asyncio
-import os
-import secrets
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import grpc
 import grpc.aio
@@ -28,21 +23,20 @@ import grpc.aio
 from calabash.seams.kubelet.channels import address, channel_options
 from calabash.seams.kubelet.protocol import PluginDevice, PluginHandler
 from calabash.seams.kubelet.service import DevicePluginService, device_list, plugin_options
+from calabash.seams.kubelet.serving import Announcement, ServingThread, birth, inode, listen, own_name, stop_server
 from calabash.seams.kubelet.stubs import deviceplugin_pb2 as pb
 from calabash.seams.kubelet.stubs import pluginregistration_pb2 as registration_pb
 
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
-_LOOK_S = 0.2
 _REGISTER_S = 10.0
 _FOLLOW_S = 2.0  # a kubelet that took a registration follows the list at once
 _AGAIN_S = (0.2, 1.0)
-_STOP_S = 0.5  # a start that is under way may end well, lists have been ended
 _VERSION = "v1beta1"
 
 
-class DevicePluginServer:
-    """Serves one resource to the kubelet, from a thread of its own.
+class DevicePluginServer(ServingThread):
+    """Serves one resource to the kubelet, from a thread of its own; when it stops, the kubelet sees all devices unhealthy.
 
     Args:
         resource: the extended resource ("calabash.dev/gpus").
@@ -63,44 +57,26 @@ class DevicePluginServer:
         way: Literal["register", "registry"] = "register",
         on_error: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
+        super().__init__("device-plugin", on_error)
         self._resource, self._handler = resource, handler
         self._directory, self._registry, self._way = directory, registry, way
-        self._on_error = on_error
         self._devices = pb.ListAndWatchResponse()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._service: DevicePluginService | None = None
         self._server: grpc.aio.Server | None = None
-        self._announcer: grpc.aio.Server | None = None
-        self._socket, self._announced = Path(), Path()
+        self._announcement = Announcement(self._info, self._noted)
+        self._socket = Path()
         self._inode = 0
         self._kubelet = (0, 0)
         self._next_try, self._pause, self._follow_by = 0.0, _AGAIN_S[0], 0.0
         self._followed = 0  # when the last registration began
-        self._said = ""
-        self._stopping = threading.Event()
-        self._running = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="device-plugin", daemon=True)
         self.registrations = 0
-
-    def start(self) -> None:
-        """Begin; returns when the plug-in serves. Whether a kubelet knows it, ``registered`` says."""
-        self._thread.start()
-        self._running.wait()
-
-    def stop(self) -> None:
-        """End: the kubelet sees all devices unhealthy, containers go on."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def set_devices(self, devices: list[PluginDevice]) -> None:
         """The devices from now on; may be called before ``start``. Raises ValueError for a list that no kubelet takes."""
         wanted = device_list(devices)
         self._devices = wanted
-        loop, service = self._loop, self._service
-        if loop is not None and service is not None and not self._stopping.is_set():
-            with suppress(RuntimeError):  # the loop has just ended
-                loop.call_soon_threadsafe(service.set_devices, wanted)
+        if self._service is not None:
+            self._later(self._service.set_devices, wanted)
 
     @property
     def registered(self) -> bool:
@@ -108,33 +84,16 @@ class DevicePluginServer:
         service = self._service
         return service is not None and service.streams > 0
 
-    def _run(self) -> None:
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._service = service = DevicePluginService(self._handler, self._on_error)
-        service.set_devices(self._devices)
-        try:
-            while not self._stopping.is_set():
-                try:
-                    await self._look(service)
-                except Exception as error:  # a plug-in that stopped trying would take the node's devices away
-                    self._tell(error)
-                    self._postpone()
-                self._running.set()
-                await asyncio.sleep(_LOOK_S)
-        finally:
-            self._running.set()
-            await self._close()
-            service.stop()
-
-    async def _look(self, service: DevicePluginService) -> None:
+    async def _look(self) -> None:
         """Bring about what is missing: the socket, then the registration."""
-        if self._server is None or _inode(self._socket) != self._inode:
-            await self._close()
+        if self._service is None:
+            self._service = DevicePluginService(self._handler, self._on_error)
+            self._service.set_devices(self._devices)
+        service = self._service
+        if self._server is None or inode(self._socket) != self._inode:
+            await self._shut()
             await self._open(service)
-        kubelet = _birth(self._directory / "kubelet.sock")
+        kubelet = birth(self._directory / "kubelet.sock")
         if kubelet != self._kubelet:
             self._kubelet, self._next_try, self._follow_by = kubelet, 0.0, 0.0
             self._pause = _AGAIN_S[0]
@@ -144,28 +103,30 @@ class DevicePluginServer:
             self._said, self._pause = "", _AGAIN_S[0]
         elif there and now >= self._next_try and (now >= self._follow_by or service.followed > self._followed):
             self._followed = service.followed
+            self._postpone()
             await self._register()
 
     async def _open(self, service: DevicePluginService) -> None:
-        name = f"calabash-{os.getpid()}-{secrets.token_hex(4)}.sock"
-        self._socket = self._directory / name
-        self._server = await _listen(self._socket, service.handlers())
-        self._inode = _inode(self._socket)
+        self._socket = self._directory / f"calabash-{own_name()}.sock"
+        self._server = await listen(self._socket, service.handlers())
+        self._inode = inode(self._socket)
         self._next_try = self._follow_by = 0.0
 
     async def _close(self) -> None:
+        await self._shut()
+        if self._service is not None:
+            self._service.stop()
+
+    async def _shut(self) -> None:
         if self._service is not None:
             self._service.end_streams()
-        for server, socket in ((self._announcer, self._announced), (self._server, self._socket)):
-            if server is not None:
-                await server.stop(_STOP_S)
-                with suppress(OSError):
-                    socket.unlink()
-        self._announcer = self._server = None
+        await self._announcement.close()
+        server, self._server = self._server, None
+        await stop_server(server, self._socket)
 
     async def _register(self) -> None:
         if self._way == "registry":
-            await self._announce()
+            await self._announcement.open(self._registry / f"calabash-{own_name()}-reg.sock")
         else:
             async with grpc.aio.insecure_channel(
                 address(self._directory / "kubelet.sock"), options=channel_options()
@@ -184,71 +145,16 @@ class DevicePluginServer:
                 await call(request, timeout=_REGISTER_S)
         self.registrations += 1
         self._follow_by = time.monotonic() + _FOLLOW_S
-        self._postpone()
 
-    async def _announce(self) -> None:
-        """Leave a new socket in the registry: kubelets ask each socket once."""
-        if self._announcer is not None:
-            await self._announcer.stop(0)
-            with suppress(OSError):
-                self._announced.unlink()
-        self._announced = self._registry / f"calabash-{os.getpid()}-{secrets.token_hex(4)}-reg.sock"
-        unary = grpc.unary_unary_rpc_method_handler
-        info, noted = registration_pb.PluginInfo, registration_pb.RegistrationStatusResponse
-        methods = {
-            "GetInfo": unary(self._info, registration_pb.InfoRequest.FromString, info.SerializeToString),
-            "NotifyRegistrationStatus": unary(
-                self._noted, registration_pb.RegistrationStatus.FromString, noted.SerializeToString
-            ),
-        }
-        handlers = grpc.method_handlers_generic_handler("pluginregistration.Registration", methods)
-        self._announcer = await _listen(self._announced, handlers)
-
-    async def _info(self, _request: Any, _context: Any) -> registration_pb.PluginInfo:
+    def _info(self) -> registration_pb.PluginInfo:
         return registration_pb.PluginInfo(
             type="DevicePlugin", name=self._resource, endpoint=str(self._socket), supported_versions=[_VERSION]
         )
 
-    async def _noted(
-        self, request: registration_pb.RegistrationStatus, _context: Any
-    ) -> registration_pb.RegistrationStatusResponse:
-        if not request.plugin_registered:
-            self._tell(RuntimeError(f"the kubelet refuses the device plug-in: {request.error}"))
-        return registration_pb.RegistrationStatusResponse()
+    def _noted(self, refused: str) -> None:
+        if refused:
+            self._tell(RuntimeError(f"the kubelet refuses the device plug-in: {refused}"))
 
     def _postpone(self) -> None:
         self._next_try = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, _AGAIN_S[1])
-
-    def _tell(self, error: Exception) -> None:
-        said = str(error)
-        if isinstance(error, grpc.aio.AioRpcError):
-            said = f"{error.code().name}: {error.details()}"
-            error = RuntimeError(f"the device plug-in could not register with the kubelet: {said}")
-        if said != self._said:
-            self._said = said
-            self._on_error(error)
-
-
-async def _listen(socket: Path, handlers: grpc.GenericRpcHandler[Any, Any]) -> grpc.aio.Server:
-    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    server.add_generic_rpc_handlers((handlers,))
-    server.add_insecure_port(address(socket))
-    await server.start()
-    return server
-
-
-def _birth(path: Path) -> tuple[int, int]:
-    """What tells a file from its successor: file systems give a number that has become free to the next file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_ino, found.st_ctime_ns
-
-
-def _inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0
