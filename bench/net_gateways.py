@@ -1,7 +1,9 @@
-"""The loss of a gateway host, by OVN's pair and by an NFV gateway: how long nothing passes, and which TCP streams live on.
+"""The loss of a gateway host, by OVN's pair, by an NFV gateway and by an L7 balancer: how long nothing passes, and which TCP
+streams live on.
 
 A host is lost at once: its cables, then every process of it, the one that keeps its appliances among them. A datagram every
-10 ms says how long nothing came through.
+10 ms says how long nothing came through; of a balancer a new connection every 50 ms, in the address's subnet and through
+the VPC's router.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import time
 from ipaddress import ip_address, ip_network
 
 from tests.net.carried import Carried, KeptHost, eventually, lose
-from tests.net.flows import Echoes, Probe, Streams
+from tests.net.flows import Calls, Echoes, Probe, Streams
+from tests.net.web import Web
 
 from bench._report import Report, run
 from calabash.model.network import GatewayKind, NetworkGateway, Port, Subnet, Uplink, Vpc
+from calabash.model.network_services import Backend, Layer, LoadBalancer
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.record import register
 from calabash.netd.lab.wiring import INTERNET_ADDRESS
@@ -23,7 +27,9 @@ from calabash.netd.lab.wiring import INTERNET_ADDRESS
 ROUNDS, QUICK_ROUNDS = 4, 2
 STREAMS = 50
 HOLE_S = 0.7
+CALLS_HOLE_S = 1.0
 PREFIX = "bgw"
+VIP = "10.0.1.100"
 
 
 def measure(report: Report) -> None:
@@ -34,6 +40,10 @@ def measure(report: Report) -> None:
         report.add(f"{kind.value}_gateway_lost", statistics.median(holes), "s", at_most=HOLE_S, detail=how)
         lost, of = sum(lost for _, lost in found), STREAMS * len(found)
         report.add(f"{kind.value}_streams_lost", lost, "streams", at_most=0, detail=f"of {of} established")
+    for row, subnet in (("balancer_lost", "red/a"), ("balancer_lost_routed", "red/b")):
+        holes = [_balancer_lost(f"{subnet}/client") for _ in range(QUICK_ROUNDS if report.quick else ROUNDS)]
+        how = f"{len(holes)} losses of the host of a balancer's address; longest {max(holes):.2f} s"
+        report.add(row, statistics.median(holes), "s", at_most=CALLS_HOLE_S, detail=how)
 
 
 def _lost(kind: GatewayKind) -> tuple[float, int]:
@@ -65,6 +75,39 @@ def _lost(kind: GatewayKind) -> tuple[float, int]:
                 lose(lab, first, hosts.get(first))
                 eventually(lambda: probe.answered_since(lost_s + 0.2), "the other host has taken over")
                 return probe.hole_s(lost_s), streams.lost()
+
+
+def _balancer_lost(client: str) -> float:
+    """How long, in seconds, no new connection of a client of an L7 balancer's virtual address was answered."""
+    lab = Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1",), gateways=("g1", "g2"))
+    with lab, Carried(lab) as carried, contextlib.ExitStack() as kept:
+        balancer = LoadBalancer(
+            name="red/site",
+            vip=ip_address(VIP),
+            vip_number=80,
+            backends=(Backend(port="red/a/web", number=8080),),
+            layer=Layer.L7,
+        )
+        carried.put(
+            Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
+            *(Subnet(name=f"red/{label}", cidrs=(ip_network(f"10.0.{n}.0/24"),)) for n, label in enumerate("ab", 1)),
+            *(Port(name=name) for name in ("red/a/web", client)),
+            balancer,
+        )
+        carried.carry()
+        web, caller = carried.station("h1", "red/a/web"), carried.station("h1", client)
+        hosts: dict[str, KeptHost] = {}
+        for name in lab.record.gateways:
+            hosts[name] = KeptHost(carried, name, {})
+            kept.callback(hosts[name].close)
+        eventually(lambda: len(_active(hosts)) == 1, "one replica has the address")
+        with contextlib.closing(Web(web, "web")), Calls(caller, VIP, 80) as calls:
+            eventually(lambda: calls.answered_s(0) < float("inf"), "calls are answered")
+            first = _active(hosts)[0]
+            lost_s = time.monotonic()
+            lose(lab, first, hosts[first])
+            eventually(lambda: calls.answered_s(lost_s + 0.2) < float("inf"), "the other replica answers")
+            return calls.hole_s(lost_s)
 
 
 def _active(hosts: dict[str, KeptHost]) -> list[str]:

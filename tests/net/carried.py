@@ -26,7 +26,6 @@ from calabash.netd.lab.host import CARDS
 from calabash.netd.lab.lab import Lab
 from calabash.netd.lab.station import Station
 from calabash.seams.links import namespaces
-from calabash.seams.ovn.local import LocalSwitch
 from calabash.seams.ovn.northbound import Northbound
 
 WITHIN_S = 60.0
@@ -103,7 +102,7 @@ class KeptHost:
         lab_host = carried.lab.host(host)
         self.namespace = lab_host.namespace
         self.directory = directory or lab_host.directory / "x"
-        self._local = LocalSwitch(lab_host.ovs_socket)
+        self._switch = HostSwitch(lab_host.ovs_socket)
         place = ApplianceHost(
             name=host,
             prefix=f"{carried.lab.record.prefix}-{host}x",
@@ -113,7 +112,7 @@ class KeptHost:
         self.prefix = place.prefix
         self._appliances = Appliances(
             place,
-            switch=HostSwitch(self._local),
+            switch=self._switch,
             tools=tools.cached(self.directory / "bin"),
             secrets=secrets.get,
         )
@@ -129,11 +128,15 @@ class KeptHost:
             except CalabashError as error:
                 self.sights = [ApplianceSight(item="", kind="", replica="", failure=str(error))]
 
+    def stop_soon(self) -> None:
+        """After the round that it is in."""
+        self._stop.set()
+
     def stop(self) -> None:
         """As a kill of its process would: everything stays."""
         self._stop.set()
         self._thread.join()
-        self._local.close()
+        self._switch.close()
 
     def again(self) -> KeptHost:
         """The next keeper of the host, which finds what this one left."""
@@ -156,6 +159,8 @@ class KeptHost:
 def lose(lab: Lab, host: str, kept: KeptHost | None = None) -> None:
     """The host is gone at once: its cables first, then everything that ran there."""
     cables(lab, host, "down")
+    if kept is not None:
+        kept.stop_soon()
     for daemon in ("ovn-controller", "ovs-vswitchd", "ovsdb-server"):
         lab.host(host).kill(daemon)
     if kept is not None:

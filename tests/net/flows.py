@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import selectors
 import socket
@@ -15,6 +16,7 @@ from typing import Self
 from calabash.netd.lab.station import Station
 
 EVERY_S = 0.01
+CALL_EVERY_S, CALL_S = 0.05, 0.3
 _SIZE = 8
 
 
@@ -127,6 +129,81 @@ class Probe(_Thread):
         """The longest time after the moment in which nothing was asked that was answered."""
         asked = sorted({since_s, *(asked for asked, _ in self._answers if asked > since_s)})
         return max((after - before for before, after in itertools.pairwise(asked)), default=float("inf"))
+
+
+class Calls(_Thread):
+    """A new connection every 50 ms that is given up after 0.3 s, as clients do that try again soon.
+
+    Args:
+        question: sent on each; a call is answered when ``answer`` is in what comes back first.
+    """
+
+    def __init__(
+        self,
+        station: Station,
+        address: str,
+        number: int,
+        *,
+        question: bytes = b"GET / HTTP/1.0\r\n\r\n",
+        answer: bytes = b" 200 ",
+    ) -> None:
+        super().__init__()
+        self._question, self._answer = question, answer
+        self._station, self._target = station, (address, number)
+        self._selector = selectors.DefaultSelector()
+        self._open: dict[socket.socket, float] = {}
+        self._answers: list[tuple[float, float]] = []
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        while not self._stopped.is_set():
+            now_s = time.monotonic()
+            if now_s >= due_s:
+                self._begin(now_s)
+                due_s = max(due_s + CALL_EVERY_S, now_s)
+            for one in [one for one, begun_s in self._open.items() if now_s - begun_s > CALL_S]:
+                self._end(one)
+            for key, _ in self._selector.select(max(0.0, due_s - time.monotonic())):
+                self._go_on(key.fileobj)  # type: ignore[arg-type]
+
+    def _begin(self, now_s: float) -> None:
+        one = self._station.socket(socket.AF_INET, socket.SOCK_STREAM)
+        one.setblocking(False)
+        self._open[one] = now_s
+        self._selector.register(one, selectors.EVENT_WRITE)
+        if one.connect_ex(self._target) != errno.EINPROGRESS:
+            self._end(one)
+
+    def _go_on(self, one: socket.socket) -> None:
+        try:
+            if self._selector.get_key(one).events == selectors.EVENT_WRITE:
+                one.sendall(self._question)
+                self._selector.modify(one, selectors.EVENT_READ)
+                return
+            if self._answer in one.recv(100):
+                self._answers.append((self._open[one], time.monotonic()))
+        except OSError:
+            pass
+        self._end(one)
+
+    def _end(self, one: socket.socket) -> None:
+        self._selector.unregister(one)
+        del self._open[one]
+        one.close()
+
+    def _close(self) -> None:
+        for one in list(self._open):
+            self._end(one)
+        self._selector.close()
+
+    def answered_s(self, since_s: float) -> float:
+        """Seconds from the moment to the first answer to a call begun after it; infinite while there is none."""
+        return min((answered - since_s for begun, answered in self._answers if begun > since_s), default=float("inf"))
+
+    def hole_s(self, since_s: float) -> float:
+        """The longest time after the moment in which no call was answered."""
+        times = sorted({since_s, *(answered for _, answered in self._answers if answered > since_s)})
+        return max((after - before for before, after in itertools.pairwise(times)), default=float("inf"))
 
 
 class Streams:

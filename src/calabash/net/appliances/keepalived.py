@@ -52,7 +52,8 @@ def _file(
     ]
     globally = [
         "vrrp_version 3",
-        "vrrp_startup_delay 2",  # until the host has carried its port out, nothing is heard of the other
+        f"vrrp_startup_delay {4 * ADVERT_S:g}",  # until then nothing may have been heard of the other
+        "vrrp_garp_master_delay 1",  # who missed the first announcements of a move hears these
         "vrrp_garp_master_repeat 3",
         "vrrp_garp_master_refresh 5",  # a host whose switch began anew learns it again
         "vrrp_garp_lower_prio_repeat 1",

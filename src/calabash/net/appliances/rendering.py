@@ -99,6 +99,7 @@ def _keepalived(directory: str) -> ApplianceProgram:
         arguments=("--vrrp", "--dont-fork", "--log-console", *own, "-f", file),
         check=("--config-test", "-f", file),
         reload="HUP",
+        waits=True,
     )
 
 

@@ -125,6 +125,7 @@ class ApplianceProgram:
         arguments: of the start; ``check``: of a run that says whether the configuration is good, () where there is none.
         reload: the signal that has it read its configuration again, "" where it is started anew.
         leaves: files of its own that would keep it from starting when it was killed.
+        waits: whether it is started only when packets pass at the replica's ports, as it listens for the other replica.
     """
 
     name: str
@@ -133,6 +134,7 @@ class ApplianceProgram:
     check: tuple[str, ...] = ()
     reload: str = ""
     leaves: tuple[str, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ _DEVICE = "cx"
 class ApplianceSwitch(Protocol):
     """The host's switch. Methods raise CalabashError."""
 
-    def plug(self, device: str, port: str) -> None:
-        """Have a device be a logical port; again changes nothing."""
+    def plug(self, device: str, port: str) -> bool:
+        """Have a device be a logical port; again changes nothing. Whether packets pass there already."""
         ...
 
     def unplug(self, device: str) -> None: ...
@@ -130,11 +130,11 @@ class Appliances:
                 place, tools=self._tools, plug=self._switch.plug, secret=self._secrets
             )
             keeper.end(running.get(processes.inode_of(place.path), []))
-        for device in self._switch.plugged():
-            if device.startswith(_DEVICE) and not interfaces.present(
-                LinkEnd(namespace=self._host.namespace, name=device)
-            ):
-                self._switch.unplug(device)
+        with contextlib.suppress(CalabashError):  # a switch that is away is looked at again; replicas say what is wrong
+            for device in self._switch.plugged():
+                end = LinkEnd(namespace=self._host.namespace, name=device)
+                if device.startswith(_DEVICE) and not interfaces.present(end):
+                    self._switch.unplug(device)
 
     def _place(self, replica: str) -> AppliancePlace:
         return self._place_of(self._host.prefix + hashlib.sha256(replica.encode()).hexdigest()[:12])

@@ -27,6 +27,7 @@ from calabash.seams.links import interfaces, namespaces
 from calabash.seams.links.interfaces import LinkEnd, LinkSettings
 
 START_AGAIN_S = 2.0
+PASS_S = 10.0
 _IN_FORCE = ".in-force"
 
 
@@ -57,7 +58,7 @@ class ApplianceKeeper:
     """Keeps one appliance; ``keep`` is called again and again.
 
     Args:
-        plug: makes a device the switch's port of that name.
+        plug: makes a device the switch's port of that name, and says whether packets pass there.
         secret: the certificate with its key of ``VPC/NAME``, None where there is none.
     """
 
@@ -66,7 +67,7 @@ class ApplianceKeeper:
         place: AppliancePlace,
         *,
         tools: ApplianceTools,
-        plug: Callable[[str, str], None],
+        plug: Callable[[str, str], bool],
         secret: Callable[[str], bytes | None],
     ) -> None:
         self.place = place
@@ -75,6 +76,7 @@ class ApplianceKeeper:
         self._secret = secret
         self._children: list[subprocess.Popen[bytes]] = []
         self._started_s: dict[str, float] = {}
+        self._made_s = float("-inf")
 
     def keep(self, appliance: Appliance, running: Sequence[InNamespace]) -> None:
         """Makes what is missing and changes what differs. Raises CalabashError, OSError; what runs is left running then."""
@@ -86,15 +88,35 @@ class ApplianceKeeper:
         self.place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if fresh or not self._in_force("network", _digest(repr((appliance.legs, appliance.settings)))):
             self._make_network(appliance)
-        for leg in appliance.legs:
-            self._plug(self.place.plug(leg).name, leg.port)
+        passes, unplugged = self._plugged(appliance)
         secrets = self._put_secrets(appliance)
         for name in appliance.scripts:
             _write(self.place.directory / name, appliance.files[name].encode(), mode=0o700)
         if appliance.ruleset:
             self._load_rules(appliance)
         for program in appliance.programs:
-            self._keep_program(program, appliance.files[program.file], secrets, running)
+            if passes or not program.waits or not self._waits(fresh):
+                self._keep_program(program, appliance.files[program.file], secrets, running)
+        if unplugged is not None:
+            raise unplugged
+
+    def _plugged(self, appliance: Appliance) -> tuple[bool, CalabashError | None]:
+        """Whether packets pass at all legs, and why one could not be plugged: a switch that is away keeps no program from
+        its new configuration."""
+        passes, failure = True, None
+        for leg in appliance.legs:
+            try:
+                passes = self._plug(self.place.plug(leg).name, leg.port) and passes
+            except CalabashError as error:
+                passes, failure = False, error
+        return passes, failure
+
+    def _waits(self, fresh: bool) -> bool:
+        """Whether what waits for packets goes on waiting: some seconds from when the place was made."""
+        now_s = time.monotonic()
+        if fresh:
+            self._made_s = now_s
+        return now_s - self._made_s < PASS_S
 
     def end(self, running: Sequence[InNamespace]) -> None:
         """Takes processes, interfaces and files away; the ports of the switch are its keeper's."""

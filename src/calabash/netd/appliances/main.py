@@ -31,7 +31,6 @@ from calabash.netd.lab.lab import Lab
 from calabash.netd.settings import read_connection
 from calabash.netd.source import FileBook, NetworkSource, PoolBook
 from calabash.seams.links import namespaces
-from calabash.seams.ovn.local import LocalSwitch
 from calabash.seams.pool.client import PoolClient, quoted
 
 RUN = Path("/run/calabash-appliances")
@@ -136,8 +135,7 @@ def _keep(
     closed: Sequence[IPv4Network],
     secrets: Callable[[str], bytes | None],
 ) -> None:
-    local = LocalSwitch(place.switch)
-    appliances = Appliances(place.host, switch=HostSwitch(local), tools=place.tools, secrets=secrets)
+    appliances = Appliances(place.host, switch=HostSwitch(place.switch), tools=place.tools, secrets=secrets)
     said: object = None
     pause = threading.Event()
     with appliances.alone():
