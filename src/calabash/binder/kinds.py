@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from calabash.binder.bundle import Bundle, Layout, layout, mode_of
@@ -21,11 +21,12 @@ _LIST = re.compile(r"\(([^()]*)\)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevice:
     """A device of a node: what its driver says, which sharing modes its agent serves (none named: all), and the memory
-    that nobody was given and somebody holds."""
+    that nobody was given and somebody holds. ``door``: the way by which alone it is asked for; "" is the only one there."""
 
     device: Device
     modes: frozenset[ModeName] = frozenset()
     foreign_mib: int = 0
+    door: str = ""
 
     @property
     def kind(self) -> str:
@@ -33,17 +34,19 @@ class NodeDevice:
         served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
         spills = f"/spills {self.device.spill_mib}MiB" if self.device.spill_mib else ""
         turns = f"/{self.device.replicas} in turns" if self.device.replicas != REPLICAS else ""
-        return (
-            f"{self.device.model}/{self.device.memory_mib}MiB{'/cut' if self.device.mig else ''}{served}{spills}{turns}"
-        )
+        door = f"/by {self.door}" if self.door else ""
+        cut = "/cut" if self.device.mig else ""
+        return f"{self.device.model}/{self.device.memory_mib}MiB{cut}{served}{spills}{turns}{door}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a shape is made of, beside the amounts: which nodes are acceptable. As in ``Shape``."""
+    """What a shape is made of, beside the amounts: which nodes are acceptable, as in ``Shape``, and by which door it asks;
+    "" takes any."""
 
     selector: tuple[str, ...] = ()
     tolerations: frozenset[str] = frozenset()
+    door: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +109,10 @@ class Kinds:
     def _made(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...] | Misfit:
         if bundle.request.selector.uuids or bundle.request.selector.uuids_excluded:
             return Misfit(reason=Reason.BAD_REQUEST, message="devices of a cluster cannot be named one by one")
-        kinds = [(k, s) for k, s in self._samples.items() if selected(s.device, bundle.request.selector) is None]
+        reached = {k: s for k, s in self._samples.items() if s.door == wish.door or not (s.door and wish.door)}
+        kinds = [(k, s) for k, s in reached.items() if selected(s.device, bundle.request.selector) is None]
         chosen: dict[Layout, list[str]] = {}
-        misfit = self._none(len(kinds))
+        misfit = self._none(reached, wish.door)
         for kind, sample in kinds:
             modes = {mode_of(bundle, number, sample.device) for number in range(len(bundle.parts))}
             if sample.modes and not modes <= sample.modes:
@@ -142,13 +146,15 @@ class Kinds:
         )
         return Choice(shape=shape, layout=found)
 
-    def _none(self, selected_count: int) -> Misfit:
+    def _none(self, reached: Mapping[str, NodeDevice], door: str) -> Misfit:
         if not self._samples:
             return Misfit(reason=Reason.NO_DEVICES, message="no node has told of a device")
-        models = ", ".join(sorted({s.device.model for s in self._samples.values()}))
+        if not reached:
+            return Misfit(reason=Reason.NO_DEVICES, message=f"no node gives its devices by {door}")
+        models = ", ".join(sorted({s.device.model for s in reached.values()}))
         return Misfit(
             reason=Reason.SELECTOR_MISMATCH,
-            message=f"none of {len(self._samples)} kinds of devices is selected (there are {models})",
+            message=f"none of {len(reached)} kinds of devices is selected (there are {models})",
         )
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from calabash.kubernetes.doors import NodeDoor
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_PATTERN
@@ -59,6 +60,8 @@ class PodRequest:
 
     ``queue`` is the one that the pod itself names, "" where it leaves that to its namespace; the requests then say
     ``default``. Where ``gang_source`` is an object, the ``gang_size`` of the requests is 1 until somebody has looked.
+    By the door ``claims`` the parts are requests of claims, ``CLAIM/REQUEST`` in the pod's own names, as they were known when
+    the pod was made: the claims themselves say what is asked.
     """
 
     dialect: str
@@ -66,6 +69,7 @@ class PodRequest:
     queue: str = ""
     gang_source: GangSource = GangSource.NONE
     movable: bool = False
+    door: NodeDoor = NodeDoor.TOKENS
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
@@ -103,6 +107,7 @@ class _Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     gang_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1
     run_time_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     movable: bool = False
+    door: NodeDoor = NodeDoor.TOKENS
 
 
 def write_request(asked: PodRequest) -> str:
@@ -124,6 +129,7 @@ def write_request(asked: PodRequest) -> str:
             gang_size=first.gang_size,
             run_time_s=first.run_time_s or None,
             movable=asked.movable,
+            door=asked.door,
         )
     ).decode()
     if len(text) > REQUEST_BYTES_MAX:
@@ -176,6 +182,7 @@ def read_request(text: str) -> PodRequest:
         queue=pod.queue or "",
         gang_source=pod.gang_source,
         movable=pod.movable,
+        door=pod.door,
     )
 
 

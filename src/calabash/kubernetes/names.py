@@ -32,6 +32,9 @@ QUEUES = f"{GROUP}/queues"
 # Label of a queue that a tenant has: the tenant. Namespaces of another are not let into it, whatever they say.
 TENANT = f"{GROUP}/tenant"
 
+# Label of a node: by which door its devices are asked for, see ``doors``.
+DOOR = f"{GROUP}/door"
+
 # Label of a namespace: ``off`` leaves its pods alone; ``optional`` lets pods in as they are while nobody admits.
 ADMISSION = f"{GROUP}/admission"
 

@@ -26,7 +26,7 @@ from calabash.kubernetes.planner.facts import (
 from calabash.kubernetes.planner.fleet import Fleet
 from calabash.kubernetes.planner.heirs import Heirs
 from calabash.kubernetes.planner.late import LatePlans
-from calabash.kubernetes.planner.pods import Pods
+from calabash.kubernetes.planner.pods import Pods, submit_anew
 from calabash.kubernetes.planner.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.sweeping import swept
 from calabash.kubernetes.planner.wishes import GroupName
@@ -79,6 +79,7 @@ class Core:
         self.late = LatePlans(self.book, self.pods.wishes)
         self._stale: set[str] = set()
         self._retry = False
+        self._kinds = 0  # of devices, as those who wait know them
         self._refused: set[str] = set()
 
     def start(self, now_s: float) -> None:
@@ -92,6 +93,7 @@ class Core:
             self.fleet.recount(name, now_s)
         for entry in list(book.entries.values()):
             self.late.look(entry, now_s)
+        self._kinds = book.scheduler.kinds.version
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
@@ -136,9 +138,7 @@ class Core:
 
     def devices(self, facts: GpuNodeSeen, now_s: float) -> None:
         """What a node's agent tells of its devices."""
-        version = self.book.scheduler.kinds.version
         self.fleet.see_devices(facts, now_s)
-        self._retry = self._retry or version != self.book.scheduler.kinds.version
 
     def devices_gone(self, name: str) -> None:
         self.fleet.devices_gone(name)
@@ -176,6 +176,10 @@ class Core:
         """Decide everything that can be decided now."""
         if not self.book.started:
             return
+        kinds = self.book.scheduler.kinds.version
+        if self._kinds != kinds:
+            self._kinds, self._retry = kinds, True
+            submit_anew(self.book, self.pods)
         if self._retry:
             self._retry = False
             self.pods.again()

@@ -60,13 +60,15 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen:
-    """A node. ``taints`` are ``key=value:Effect``; ``offers``: whether its kubelet has tokens for devices to give."""
+    """A node. ``taints`` are ``key=value:Effect``; ``offers``: whether its kubelet has tokens for devices to give; ``door``
+    is what its label says, "" where it has none."""
 
     name: str
     labels: Mapping[str, str]
     taints: tuple[str, ...] = ()
     schedulable: bool = True
     offers: bool = True
+    door: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +84,14 @@ class SliceSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNodeSeen:
-    """The devices of a node, as its agent tells. ``schedulable``: whether an administrator lets pods have them."""
+    """The devices of a node, as its agent tells. ``schedulable``: whether an administrator lets pods have them; ``door``:
+    by which they are asked for, where the node's label does not say."""
 
     name: str
     devices: tuple[NodeDevice, ...]
     slices: tuple[SliceSeen, ...] = ()
     schedulable: bool = True
+    door: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from calabash.binder.cluster_nodes import ClusterNode, same_devices
 from calabash.binder.kinds import NodeDevice
+from calabash.kubernetes.doors import NodeDoor, door_named
 from calabash.kubernetes.planner.book import SETTLED, UNBOUND, Book, Stage, devices_of
 from calabash.kubernetes.planner.facts import GpuNodeSeen, NodeSeen
 from calabash.kubernetes.planner.heirs import Heirs
@@ -62,14 +63,17 @@ class Fleet:
         self._book.unready.discard(name)
         if node is None or devices is None or not devices.devices:
             return None
-        if not node.offers:  # a pod that were released to it would be refused there, and tried again seconds later
+        door = door_named(node.door, devices.door)
+        offers = node.offers or door is NodeDoor.CLAIMS
+        if not offers:  # a pod that were released to it would be refused there, and tried again seconds later
             self._book.unready.add(name)
+        found = tuple(replace(one, door=door) for one in devices.devices)
         return ClusterNode(
             name=NodeName(name),
-            devices=devices.devices if empty else tuple(self._with_strangers(one, devices) for one in devices.devices),
+            devices=found if empty else tuple(self._with_strangers(one, devices) for one in found),
             labels=node.labels,
             taints=node.taints,
-            schedulable=node.schedulable and node.offers and devices.schedulable,
+            schedulable=node.schedulable and offers and devices.schedulable,
         )
 
     def _with_strangers(self, found: NodeDevice, node: GpuNodeSeen) -> NodeDevice:

@@ -71,7 +71,9 @@ class GpuNodeKeeping:
 
     def __call__(self, node: GpuNode) -> GpuNode:
         devices = tuple(self._device(one) for one in node.status.devices)
-        return GpuNode(metadata=_bare(node.metadata), spec=node.spec, status=GpuNodeStatus(devices=devices))
+        return GpuNode(
+            metadata=_bare(node.metadata), spec=node.spec, status=GpuNodeStatus(door=node.status.door, devices=devices)
+        )
 
     def _device(self, device: GpuNodeDevice) -> GpuNodeDevice:
         uuid = intern(device.uuid)

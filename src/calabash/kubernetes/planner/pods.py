@@ -232,3 +232,11 @@ def displace(book: Book, entry: Entry) -> None:
     book.settle(entry, None)
     book.late[uid] = None
     book.late_news = True
+
+
+def submit_anew(book: Book, pods: Pods) -> None:
+    """There is a kind of devices that those who wait do not know: it may serve them, or must not."""
+    for entry in [e for e in book.entries.values() if e.stage is Stage.WAITING]:
+        book.scheduler.finished(entry.id)
+        book.newcomers.pop(entry.id, None)
+        pods.submit(entry)

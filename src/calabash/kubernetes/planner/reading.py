@@ -14,7 +14,8 @@ from calabash.binder.kinds import NodeDevice, Wish
 from calabash.kubernetes.asked import PodRequest, read_request
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
-from calabash.kubernetes.names import GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST, SCHEDULER, TENANT
+from calabash.kubernetes.doors import NodeDoor
+from calabash.kubernetes.names import DOOR, GPUS, PLAN, PLAN_GATE, QUEUE, QUEUES, REQUEST, SCHEDULER, TENANT
 from calabash.kubernetes.plan import PlannedContainer, PodPlan, read_plan
 from calabash.kubernetes.planner.affinity import confined_to
 from calabash.kubernetes.planner.budgets import BudgetSeen, LabelTerm
@@ -62,7 +63,7 @@ def pod_facts(pod: Pod) -> PodSeen | None:
         created_at_s=seconds(meta.creation_timestamp),
         request=request,
         fault=fault,
-        wish=wish_of(pod),
+        wish=wish_of(pod, request.door if request is not None else NodeDoor.TOKENS),
         priority=spec.priority or 0,
         node=spec.node_name,
         nominated=status.nominated_node_name,
@@ -146,20 +147,21 @@ def _request(pod: Pod) -> PodRequest | None:
 # ---- where a pod may go -------------------------------------------------------------------------------------------
 
 
-def wish_of(pod: Pod) -> Wish:
-    """Which nodes its spec accepts, as far as it can be said here; the rest is kube-scheduler's."""
+def wish_of(pod: Pod, door: NodeDoor = NodeDoor.TOKENS) -> Wish:
+    """Which nodes its spec accepts, as far as it can be said here; the rest is kube-scheduler's. Of another door than its
+    own it accepts none."""
     spec = pod.spec
     wanted = [f"{key}={value}" for key, value in sorted(spec.node_selector.items())]
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
     if required is not None and len(required.node_selector_terms) == 1:
         term = required.node_selector_terms[0]
         wanted += [text for one in term.match_expressions if (text := _expression(one))]
-    return _one_wish(tuple(wanted), frozenset(t for one in spec.tolerations for t in _tolerated(one)))
+    return _one_wish(tuple(wanted), frozenset(t for one in spec.tolerations for t in _tolerated(one)), door)
 
 
 @lru_cache(maxsize=4096)  # those of one job are the same
-def _one_wish(selector: tuple[str, ...], tolerations: frozenset[str]) -> Wish:
-    return Wish(selector=selector, tolerations=tolerations)
+def _one_wish(selector: tuple[str, ...], tolerations: frozenset[str], door: NodeDoor) -> Wish:
+    return Wish(selector=selector, tolerations=tolerations, door=door)
 
 
 def _expression(one: SelectorRequirement) -> str:
@@ -194,6 +196,7 @@ def node_facts(node: Node) -> NodeSeen:
         taints=tuple(f"{t.key}={t.value}:{t.effect}" for t in node.spec.taints),
         schedulable=not node.spec.unschedulable,
         offers=node.status.allocatable.get(GPUS, "0") != "0",
+        door=node.metadata.labels.get(DOOR, ""),
     )
 
 
@@ -266,7 +269,8 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
         for s in d.slices
     )
     schedulable = not node.spec.unschedulable
-    return GpuNodeSeen(name=node.metadata.name, devices=devices, slices=slices, schedulable=schedulable)
+    door = node.status.door
+    return GpuNodeSeen(name=node.metadata.name, devices=devices, slices=slices, schedulable=schedulable, door=door)
 
 
 def queue_facts(queue: KubeQueue) -> QueueSeen:

@@ -132,13 +132,15 @@ class GpuNodeSummary(KubeStruct, frozen=True):
 
 class GpuNodeStatus(KubeStruct, frozen=True):
     """What the agent of a node sees. ``observed_at`` is when the device list last changed, ``used_at`` when the use that
-    it tells was read; RFC 3339."""
+    it tells was read; RFC 3339. ``door``: by which its devices are asked for, ``tokens`` or ``claims``; the node's label wins.
+    """
 
     agent_version: str = ""
     driver_version: str = ""
     cuda_version: str = ""
     observed_at: str | None = None
     used_at: str | None = None
+    door: str = ""
     summary: GpuNodeSummary | None = None
     conditions: tuple[Condition, ...] = ()
     devices: tuple[GpuNodeDevice, ...] = ()
