@@ -7,29 +7,25 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.daemons.behind import ForkedCaller, running
-from tests.daemons.users import ANN, EVE, User, as_user, open_way
-from tests.daemons.world import World, until
+from tests.daemons.behind import ForkedCaller
+from tests.daemons.terminal import Terminal
+from tests.daemons.users import ANN, EVE, as_user
+from tests.daemons.world import until
+from tests.net.networked import SLICE, Networked
 
-from calabash.agent.membership import group_name
-from calabash.agent.net.network_file import HostPlace, write_host_place
 from calabash.cli.main import main
 from calabash.model.errors import Reason
 from calabash.netd.lab.lab import Lab
-from calabash.netd.settings import NetworkConnection, write_connection
 from calabash.seams.links import namespaces
 from calabash.seams.pool.client import PoolClient
 
 HOSTS, GATEWAYS = ("h1", "h2"), ()
 WITHIN_S = 30.0
-SLICE = {"memory_mib": 1024, "cores": 10}
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""
 
 SERVER = """
@@ -64,57 +60,6 @@ with socket.create_connection((sys.argv[1], 8000), 20) as client:
         client.settimeout(20)
         print('answered' if client.recv(100) == b'still there?' else 'nothing', flush=True)
 """
-
-
-class Networked:
-    """A pool whose VPCs are carried out in the lab, its programs on host h1."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.world = World(Path(tempfile.mkdtemp(prefix="cbp-")) / "home")
-        self.callers: list[ForkedCaller] = []
-        host = lab.host("h1")
-        namespace = str(namespaces.path_of(host.namespace))
-        write_host_place(self.world.home, HostPlace(name="h1", switch=host.ovs_socket, namespace=namespace))
-        connection = NetworkConnection(northbound=lab.northbound, southbound=lab.southbound)
-        write_connection(self.world.home, connection)
-        self.world.up()
-        open_way(self.world.home)
-        self.put("vpc", "red", cidrs=["10.0.0.0/16"])
-        self.put("subnet", "red/a", cidrs=["10.0.1.0/24"], dns=True)
-        for number in (1, 2):
-            self.put("port", f"red/a/web{number}", addresses=[f"10.0.1.1{number}"])
-
-    def put(self, kind: str, name: str, **spec: Any) -> None:
-        self.world.client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
-
-    def run(self, *command: str, user: User | None = None, **body: Any) -> ForkedCaller:
-        """A program with port web1, or those of ``ports``."""
-        wanted = {"ports": ["red/a/web1"], **SLICE, **body}
-        self.callers.append(running(self.world.home, command, user, **wanted))
-        return self.callers[-1]
-
-    def left(self) -> list[str]:
-        """All that is of ports, on the machine and in the switch of h1."""
-        host = self.lab.host("h1")
-        ports = host.vsctl("list-ports", "br-int").split()
-        links = namespaces.inside(namespaces.path_of(host.namespace), lambda: [n for _, n in socket.if_nameindex()])
-        made = [name for name in (*ports, *links) if name.startswith("cb")]
-        files = [p.name for p in (self.world.home / "net").glob("*")]
-        return [*made, *namespaces.names(f"{group_name(self.world.home)}."), *files]
-
-    def clean(self) -> None:
-        for caller in self.callers:
-            with suppress(ProcessLookupError):
-                os.kill(caller.pid, signal.SIGKILL)
-            caller.end()
-        self.callers.clear()
-        until(self.world.clean, what="the pool to be empty")
-        until(lambda: not self.left(), what="the ports to be gone")
-
-    def close(self) -> None:
-        self.world.close()
-        shutil.rmtree(self.world.home.parent)
 
 
 @pytest.fixture(scope="module")
@@ -320,3 +265,95 @@ def _others(pool: Networked) -> str:
         "red"
     }
     return f"{len(found)} other VPC{'' if len(found) == 1 else 's'}"
+
+
+# -- a server of remote cards inside a tenant's network --------------------------------------------------------------
+
+REMOTE = """
+export CALABASH_HOME=$1 HOME=$1
+$2 -m calabash.cli.main remote add 10.0.1.20 --token $3 && exec $2 -m calabash.cli.main run --remote --memory 1GiB -- $2 $4
+"""
+ASKING = """
+import socket, sys
+try:
+    socket.create_connection(('10.0.1.20', 7433), 3).close()
+    print('reached')
+except OSError:
+    print('not reached')
+"""
+
+
+@pytest.fixture
+def server(pool: Networked, tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
+    """What its owner types, and the file of a token; the server listens at port gpu1 of VPC red."""
+    pool.put("port", "red/a/gpu1", addresses=["10.0.1.20"])
+    pool.put("vpc", "blue", cidrs=["10.0.0.0/16"])  # the same addresses
+    pool.put("subnet", "blue/a", cidrs=["10.0.1.0/24"])
+    pool.put("port", "blue/a/web1", addresses=["10.0.1.11"])
+    owner = Terminal(pool.world.home, tmp_path)
+    owner("server", "up", "--port", "red/a/gpu1", "--name", "lab01")
+    token = tmp_path / "vision.token"
+    token.write_text(owner("server", "token", "create", "vision", "--gpus", "4").stdout)
+    token.chmod(0o600)
+    yield owner, token
+    owner("server", "down", "--force", code=None)
+    owner.close()
+
+
+def _using(pool: Networked, token: Path, home: Path, isolation: str = "") -> ForkedCaller:
+    """A program of web2 that has cards of the server by now."""
+    home.mkdir()
+    steps = Path(__file__).parents[1] / "daemons" / "programs" / "remote_steps.py"
+    words = ("sh", "-ec", REMOTE, "sh", str(home), sys.executable, str(token), str(steps))
+    caller = pool.run(*words, ports=["red/a/web2"], isolation=isolation)
+    assert caller.says() == "server lab01 is known: 2 cards"
+    assert caller.says() == "begun 0 1"
+    return caller
+
+
+def _does(caller: ForkedCaller, step: str) -> str:
+    os.write(caller.stdin, f"{step}\n".encode())
+    return caller.says()
+
+
+def test_a_server_with_a_port_is_reached_from_its_vpc_and_from_nowhere_else(
+    pool: Networked, server: tuple[Terminal, Path], tmp_path: Path
+) -> None:
+    owner, token = server
+    assert "10.0.1.20:7433 (red/a/gpu1)" in owner("server", "status").stdout
+    assert "server = 10.0.1.20:7433" in token.read_text()
+    using = _using(pool, token, tmp_path / "client")
+    assert _does(using, "alloc 64") == "alloc 0"
+    assert _does(using, "write") == "write 0"
+    assert pool.run(PYTHON, "-c", ASKING, ports=["blue/a/web1"]).end() == (0, "not reached\n")
+    assert pool.run(PYTHON, "-c", ASKING).end() == (0, "reached\n")
+    with pytest.raises(OSError, match=r"refused|unreachable|timed out"):
+        socket.create_connection(("127.0.0.1", 7433), 3)
+    code, said = pool.run("true", ports=["red/a/gpu1"]).end()
+    assert code == 1
+    assert f"refused {Reason.CONFLICT}: port red/a/gpu1 is held by server lab01" in said
+    assert using.end()[0] == 0
+    owner("server", "down")
+    until(lambda: not pool.left(), what="the port to be given back")
+    assert pool.run("true", ports=["red/a/gpu1"]).end() == (0, "")
+
+
+def test_a_server_and_a_pool_that_are_killed_leave_who_is_connected_by_a_port_as_they_are(
+    pool: Networked, server: tuple[Terminal, Path], tmp_path: Path
+) -> None:
+    owner, token = server
+    using = _using(pool, token, tmp_path / "client", isolation="brokered")
+    pid = owner.json("server", "status")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}/cmdline").exists(), what="the server to end")
+    assert _does(using, "alloc 64") == "alloc 0"
+    pool.world.kill()
+    assert _does(using, "write") == "write 0"
+    pool.world.up()
+    assert _does(using, "write") == "write 0"
+    owner("server", "up", "--port", "red/a/gpu1", "--name", "lab01")
+    assert len(pool.world.client.get("/v1/networks/places")["items"]) == 1
+    again = ("sh", "-ec", REMOTE.replace("&& exec", "; #"), "sh", str(tmp_path / "client"), sys.executable, str(token))
+    assert pool.run(*again, isolation="brokered").end()[1] == "server lab01 is known: 2 cards\n"
+    assert _does(using, "write") == "write 0"
+    assert using.end()[0] == 0

@@ -10,6 +10,7 @@ from calabash.api.jobs_routes import JOBS
 from calabash.api.network_routes import NETWORKS
 from calabash.api.notification_routes import NOTIFICATIONS
 from calabash.api.overview_routes import OVERVIEW
+from calabash.api.places import PLACES
 from calabash.api.pool_routes import POOL
 from calabash.api.route import Route
 from calabash.api.simulator_routes import SIMULATOR
@@ -26,5 +27,6 @@ ROUTES: tuple[Route, ...] = (
     *JOBS,
     *NOTIFICATIONS,
     *NETWORKS,
+    *PLACES,
     *FABRIC,
 )

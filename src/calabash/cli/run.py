@@ -16,7 +16,7 @@ import sys
 from calabash.cli import ask
 from calabash.cli.failure import say
 from calabash.cli.home import client
-from calabash.seams.pool.entering import environment_with, hold_lease
+from calabash.seams.pool.entering import environment_with, hold_lease, outside_of_slices
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _warn(granted: Mapping[str, Any]) -> None:
 
 def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> NoReturn:
     """Become ``command``, whose worker is where ``granted`` says."""
-    _become(command, environment_with(os.environ, granted, brokered=True))
+    _become(command, environment_with(outside_of_slices(os.environ), granted, brokered=True))
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -45,7 +45,14 @@ server.add_command(token)
 
 
 @server.command()
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Where to listen, like 0.0.0.0:7433.")
+@click.option("--listen", default="", metavar="HOST:PORT", help="Where to listen, like 0.0.0.0:7433.")
+@click.option(
+    "--port",
+    "ports",
+    multiple=True,
+    metavar="VPC/SUBNET/PORT",
+    help="Listen inside a tenant's network, at this port of it; repeat for several. With :NUMBER at another than 7433.",
+)
 @click.option("--sim", metavar="NAME", help="Start the pool with a simulated node when none runs.")
 @click.option("--name", default="", metavar="NAME", help="What filters call it. Default: the name of this machine.")
 @click.option(
@@ -59,23 +66,26 @@ server.add_command(token)
     help="What becomes of programs whose token was revoked or has expired.",
 )
 @click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
-def up(*, listen: str, sim: str | None, name: str, grace: str, on_revoke: str, foreground: bool) -> None:
+def up(
+    *, listen: str, ports: tuple[str, ...], sim: str | None, name: str, grace: str, on_revoke: str, foreground: bool
+) -> None:
     """Start the server, and the pool when none runs yet."""
     from calabash.remote.addresses import parse_address  # noqa: PLC0415
 
-    address, grace_s = parse_address(listen), parse_duration_s(grace)
+    _require_somewhere(listen, ports)
+    address, grace_s = parse_address(listen) if listen else None, parse_duration_s(grace)
     if not 1 <= grace_s <= 86_400:
         raise CalabashError(f"--grace {grace} is out of range", hint="1s to 24h")
     _pool_is_up(sim)
     named = name or socket.gethostname()
     if foreground:
-        _serve(address, named, grace_s, on_revoke)
+        _serve(address, ports, named, grace_s, on_revoke)
         return
     words = [
         "server",
         "up",
-        "--listen",
-        str(address),
+        *(["--listen", str(address)] if address else []),
+        *(word for port in ports for word in ("--port", port)),
         "--name",
         named,
         "--grace",
@@ -85,8 +95,34 @@ def up(*, listen: str, sim: str | None, name: str, grace: str, on_revoke: str, f
     ]
     process, log, start = _started(words)
     view = _ready(process, log, start)
-    where_to = (directory() / "address").read_text().strip()
-    click.echo(f"server is up: {view['name']} at {where_to}, {len(view['cards'])} cards, pid {view['pid']}")
+    click.echo(f"server is up: {view['name']} at {_addresses()}, {len(view['cards'])} cards, pid {view['pid']}")
+
+
+def _require_somewhere(listen: str, ports: tuple[str, ...]) -> None:
+    """What is wrong with where it is to listen is told before anything is started."""
+    from calabash.remote.places import parse_door  # noqa: PLC0415
+
+    if not listen and not ports:
+        raise CalabashError(
+            "it is not said where to listen",
+            hint="--listen 0.0.0.0:7433, or --port VPC/SUBNET/PORT inside a tenant's network",
+        )
+    names = [parse_door(port).port for port in ports]
+    if len(set(names)) != len(names):
+        raise CalabashError(f"{len(names)} ports are named, some of them twice", hint="each once")
+    if ports and os.geteuid() != 0:
+        raise CalabashError(
+            "only root may enter a tenant's network",
+            reason=Reason.NOT_PERMITTED,
+            hint="start the server as root, as its pool is",
+        )
+
+
+def _addresses() -> str:
+    """``0.0.0.0:7433, 10.0.1.20:7433 (red/a/gpu1)``."""
+    lines = (directory() / "address").read_text().splitlines()
+    shown = [(address, port) for address, _, port in (line.partition(" ") for line in lines)]
+    return ", ".join(f"{address} ({port})" if port else address for address, port in shown)
 
 
 def _pool_is_up(sim: str | None) -> None:
@@ -108,13 +144,15 @@ def _pool_is_up(sim: str | None) -> None:
         )
 
 
-def _serve(address: Any, name: str, grace_s: float, on_revoke: str) -> None:
+def _serve(address: Any, ports: tuple[str, ...], name: str, grace_s: float, on_revoke: str) -> None:
     from calabash.remote.broker import ServerSettings  # noqa: PLC0415
+    from calabash.remote.places import parse_door  # noqa: PLC0415
     from calabash.remote.serve import run_server  # noqa: PLC0415
     from calabash.seams.pool.client import socket_path  # noqa: PLC0415
 
     settings = ServerSettings(name=name, grace_s=grace_s, on_revoke="finish" if on_revoke == "finish" else "cut")
-    run_server(directory(), settings, address, Path(socket_path(homes.directory())))
+    pool = Path(socket_path(homes.directory()))
+    run_server(directory(), settings, pool, address=address, ports=[parse_door(port) for port in ports])
 
 
 def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
@@ -181,7 +219,7 @@ def status(fmt: str) -> None:
         return
     rows = [
         ("server", f"{view['name']}, pid {view['pid']}, version {view['version']}"),
-        ("address", (directory() / "address").read_text().strip()),
+        ("address", _addresses()),
         ("leases", str(view["leases"]) + (", takes no new ones: it is being drained" if view["draining"] else "")),
         ("cards", str(len(view["cards"]))),
         ("grace", format_duration(view["grace_s"])),

@@ -73,10 +73,15 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
 def _addresses(directory: Path) -> tuple[str, ...]:
     """Where the server listens, or listened last; an address that means all of them becomes this machine's name."""
     try:
-        host, _, port = (directory / "address").read_text().strip().rpartition(":")
+        lines = (directory / "address").read_text().splitlines()
     except OSError:
         return ()
-    return (f"{socket.gethostname() if host in {'0.0.0.0', '[::]'} else host}:{port}",)  # noqa: S104 - compared only
+    return tuple(_address(line.partition(" ")[0]) for line in lines)
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    return f"{socket.gethostname() if host in {'0.0.0.0', '[::]'} else host}:{port}"  # noqa: S104 - compared only
 
 
 def _for_its_owner_only() -> None:

@@ -7,12 +7,12 @@ on the cards is not touched by the end of this process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import signal
 import socket
 import ssl
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,9 @@ from calabash.remote.gatekeeper import Gatekeeper
 from calabash.remote.handlers import OWNER_KEY, remote_application
 from calabash.remote.holdings import Holdings
 from calabash.remote.journal import LeaseJournal
+from calabash.remote.listening import listening
 from calabash.remote.numbers import Tallies
+from calabash.remote.places import TenantDoor, TenantDoors
 from calabash.seams.host.files import write_durably
 from calabash.seams.pool.streams import PoolStreams
 
@@ -82,11 +84,13 @@ class PatientProtocol(H11Protocol):
 class RemoteServer:
     """Everything of one server but its pool."""
 
-    def __init__(self, directory: Path, broker: Broker, gatekeeper: Gatekeeper) -> None:
+    def __init__(self, directory: Path, broker: Broker, gatekeeper: Gatekeeper, context: ssl.SSLContext) -> None:
         self._directory = directory
         self._broker = broker
+        self._context = context
         self._stopping = asyncio.Event()
-        application = remote_application(broker, gatekeeper, stop=self._stopping.set)
+        self._over = False  # its owner has said so; else it may be started again
+        application = remote_application(broker, gatekeeper, stop=self._end)
         self._config = uvicorn.Config(
             application,
             http=PatientProtocol,
@@ -103,16 +107,45 @@ class RemoteServer:
         self._config.load()
         self._state = ServerState()
 
-    async def serve(self, listener: socket.socket, context: ssl.SSLContext) -> None:
-        """Until it is told to end."""
+    async def serve(self, listener: socket.socket | None, doors: TenantDoors) -> None:
+        """Until it is told to end, at a socket of this machine's network, if any, and at ports of tenant networks."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        await self._broker.begin()
+        await doors.open(self.open_door)
+        addresses = [str(ServerAddress.of(listener))] if listener is not None else []
+        addresses += doors.addresses()
+        write_durably(self._directory / ADDRESS_FILE, "".join(f"{line}\n" for line in addresses).encode())
+        path = self._directory / SOCKET_FILE
+        path.unlink(missing_ok=True)  # we hold the lock: its owner is dead
+        own = await loop.create_unix_server(lambda: self._protocol(owner=True), str(path))
+        path.chmod(0o600)
+        close = self.open_door(listener) if listener is not None else None
+        sweeping = loop.create_task(self._sweeping(doors))
+        log.info("server is up", address=", ".join(addresses), name=self._broker.settings.name)
+        await self._stopping.wait()
+        sweeping.cancel()
+        if close is not None:
+            close()
+        own.close()
+        path.unlink(missing_ok=True)
+        await asyncio.gather(sweeping, return_exceptions=True)
+        await doors.close(for_good=self._over)
+        await self._let_finish()
+        log.info("server is down")
+
+    def open_door(self, listener: socket.socket) -> Callable[[], None]:
+        """Serve a listening socket until what is returned is called, which closes it."""
+        loop = asyncio.get_running_loop()
 
         async def pass_on(connection: socket.socket) -> None:
             try:
                 await loop.connect_accepted_socket(
-                    lambda: self._protocol(owner=False), connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+                    lambda: self._protocol(owner=False),
+                    connection,
+                    ssl=self._context,
+                    ssl_handshake_timeout=HANDSHAKE_S,
                 )
             except (OSError, TimeoutError):
                 connection.close()  # it speaks no TLS, or no more
@@ -124,32 +157,29 @@ class RemoteServer:
             if kind == "session":
                 tallies.count("sessions_total")
 
-        await self._broker.begin()
         door = FrontDoor(listener, entrance=self._broker.holdings.entrance, pass_on=pass_on, count=count)
-        path = self._directory / SOCKET_FILE
-        path.unlink(missing_ok=True)  # we hold the lock: its owner is dead
-        own = await loop.create_unix_server(lambda: self._protocol(owner=True), str(path))
-        path.chmod(0o600)
-        tasks = [loop.create_task(door.serve()), loop.create_task(self._sweeping())]
-        log.info("server is up", address=str(ServerAddress.of(listener)), name=self._broker.settings.name)
-        await self._stopping.wait()
-        for task in tasks:
+        task = loop.create_task(door.serve())
+        task.add_done_callback(lambda _: listener.close())
+
+        def close() -> None:
             task.cancel()
-        own.close()
-        path.unlink(missing_ok=True)
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._let_finish()
-        log.info("server is down")
+
+        return close
+
+    def _end(self) -> None:
+        self._over = True
+        self._stopping.set()
 
     def _protocol(self, *, owner: bool) -> asyncio.Protocol:
         made: Any = self._config.http_protocol_class
         found: asyncio.Protocol = made(config=self._config, server_state=self._state, app_state={OWNER_KEY: owner})
         return found
 
-    async def _sweeping(self) -> None:
+    async def _sweeping(self, doors: TenantDoors) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
+                await doors.keep()
                 await self._broker.sweep()
             except CalabashError as error:
                 log.warning("a look at the leases failed", why=error.message)
@@ -165,8 +195,16 @@ class RemoteServer:
             await asyncio.gather(*left, return_exceptions=True)
 
 
-def run_server(directory: Path, settings: ServerSettings, address: ServerAddress, pool: Path) -> None:
-    """Serve ``pool``, a socket, at ``address``. Raises CalabashError when it cannot start."""
+def run_server(
+    directory: Path,
+    settings: ServerSettings,
+    pool: Path,
+    *,
+    address: ServerAddress | None,
+    ports: Sequence[TenantDoor] = (),
+) -> None:
+    """Serve ``pool``, a socket, at an address of this machine, if any, and at ports of tenant networks. Raises CalabashError
+    when it cannot start."""
     structlog.configure(
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -181,20 +219,22 @@ def run_server(directory: Path, settings: ServerSettings, address: ServerAddress
     with ExitStack() as stack:
         stack.enter_context(own_directory(directory))
         context = _tls(directory, settings.name)
-        listener = stack.enter_context(_listening(address))
+        listener = stack.enter_context(listening(address)) if address is not None else None
         gatekeeper = Gatekeeper(directory)
-        write_durably(directory / ADDRESS_FILE, f"{ServerAddress.of(listener)}\n".encode())
+        streams, keep_s = PoolStreams(str(pool)), KEEP_GRACES * settings.grace_s
+        holder = f"server {settings.name} ({directory})"
 
         async def main() -> None:
             holdings = Holdings(
-                pool=PoolStreams(str(pool)),
+                pool=streams,
                 gatekeeper=gatekeeper,
                 journal=LeaseJournal(directory),
                 audit=AuditLog(directory),
                 tallies=Tallies(),
-                keep_s=KEEP_GRACES * settings.grace_s,
+                keep_s=keep_s,
             )
-            await RemoteServer(directory, Broker(settings, holdings), gatekeeper).serve(listener, context)
+            server = RemoteServer(directory, Broker(settings, holdings), gatekeeper, context)
+            await server.serve(listener, TenantDoors(ports, pool=streams, holder=holder, keep_s=keep_s))
 
         asyncio.run(main())
 
@@ -212,22 +252,3 @@ def _tls(directory: Path, name: str) -> ssl.SSLContext:
             hint=f"put {CERTIFICATE_FILE} and {KEY_FILE} back; a new certificate makes all tokens useless",
         ) from None
     return context
-
-
-def _listening(address: ServerAddress) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address.host, address.port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise CalabashError(
-            f"cannot listen on {address}: {(error.strerror or str(error)).lower()}",
-            reason=Reason.CONFLICT,
-            hint="choose another port, or see what uses it: ss -ltnp",
-        ) from None
-    with contextlib.suppress(OSError):  # a client whose machine is gone is found out
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return listener

@@ -56,6 +56,7 @@ from calabash.standalone.handlers.asked import Context
 from calabash.standalone.jobs import Jobs
 from calabash.standalone.noticing import over_use_told, pool_notices
 from calabash.standalone.overuse_watch import OverUseWatch
+from calabash.standalone.places import PlaceJournal, ServerPlaces
 from calabash.standalone.pool import Pool
 from calabash.standalone.ports import TenantPorts
 from calabash.standalone.run_times import RunTimes
@@ -126,9 +127,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         stack.callback(driver.close)
     if not any(driver.devices() for driver in drivers):
         raise no_devices()
-    network = HostNetwork(
-        home=home, pool=group_name(home), switch=lambda: host_switch(home), book=(booked := BookedPorts())
-    )
+    network, booked, journal = _host_network(home)
     agent = NodeAgent(
         home=home,
         store=store,
@@ -172,13 +171,13 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         door.serve(token_socket, credential=pool.tokens.gateway().secret)
     notices = _watch_over_use(pool, settings, audit, stack)
-    networks, certificates = _networks(pool, store, network=network, booked=booked, home=home)
+    networks, certificates = _networks(pool, store, network=network, booked=booked, journal=journal, home=home)
     keeper = Housekeeper(
         store=store,
         clock=SystemClock(),
         kept=settings.journal.retention(),
         log_file=home / LOG_FILE,
-        look=pool.keeps.end_overdue,
+        look=lambda: _end_overdue(pool),
         learned="scipy.optimize",  # by the scheduler's tables
     )
     keeper.start()
@@ -225,17 +224,35 @@ def _require_room(home: Path) -> None:
         )
 
 
+def _host_network(home: Path) -> tuple[HostNetwork, BookedPorts, PlaceJournal]:
+    """The ports of this host; what servers hold is known before anything is swept."""
+    booked, journal = BookedPorts(), PlaceJournal(home)
+    network = HostNetwork(home=home, pool=group_name(home), switch=lambda: host_switch(home), book=booked)
+    network.places = journal.held
+    return network, booked, journal
+
+
 def _networks(
-    pool: Pool, store: Store, *, network: HostNetwork, booked: BookedPorts, home: Path
+    pool: Pool, store: Store, *, network: HostNetwork, booked: BookedPorts, journal: PlaceJournal, home: Path
 ) -> tuple[NetworkBook, CertificateBook]:
     """The book of networks and the certificates of their balancers; from now on programs may have ports."""
     book, certificates = networking(
         store.networks, permission=pool.permission, tenancy=pool.tenancy, changes=pool.changes, clock=SystemClock()
     )
     booked.networks = lambda: book.state().networks
-    pool.ports = TenantPorts(home=home, network=network, book=book, agent=pool.agent)
+    places = ServerPlaces(
+        journal, network=network, book=book, agent=pool.agent, permission=pool.permission, clock=SystemClock()
+    )
+    pool.ports = TenantPorts(home=home, network=network, book=book, agent=pool.agent, places=places)
     pool.entry.require_ports = pool.ports.require
     return book, certificates
+
+
+def _end_overdue(pool: Pool) -> None:
+    """Take back what stands, and what servers hold, of which nobody has spoken for too long."""
+    pool.keeps.end_overdue()
+    if pool.ports is not None:
+        pool.ports.places.end_overdue()
 
 
 def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleDoor:

@@ -54,11 +54,9 @@ class Pool:
     ) -> None:
         self.agent, self.store, self.permission, self.tenancy = agent, store, permission, tenancy
         self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
-        self._hidden = HiddenNames()
         self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
-        self.queues = Queues(store, tenancy.people)
-        self.billing = Billing(store, clock)
-        self.binder = Binder(agent=agent, queues=self.queues.specs, clock=clock)
+        self.queues, self.billing = Queues(store, tenancy.people), Billing(store, clock)
+        self._hidden, self.binder = HiddenNames(), Binder(agent=agent, queues=self.queues.specs, clock=clock)
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
         self.keeps, self.fabric = Keeps(agent, clock), FabricHolds(agent.records, self.binder)
         self.entry = EntryBounds(
@@ -144,8 +142,8 @@ class Pool:
         if program is None:
             raise CalabashError(f"process {pid} has ended", reason=Reason.NOT_FOUND)
         if owner(program) != caller.peer.uid and caller.peer.uid != 0:
-            name = user_name(caller.peer.uid)
-            raise CalabashError(f"process {pid} does not belong to {name}", reason=Reason.NOT_PERMITTED)
+            message = f"process {pid} does not belong to {user_name(caller.peer.uid)}"
+            raise CalabashError(message, reason=Reason.NOT_PERMITTED)
         return self.agent.enter(allocation, program)
 
     def keep(self, allocation: AllocationId, *, caller: Caller) -> float:
@@ -203,6 +201,8 @@ class Pool:
                 reason=Reason.CONFLICT,
                 hint="wait for them, or `calabash down --force` ends them",
             )
+        if self.ports is not None:
+            self.ports.places.close_all(force=force)
         for waiting in self.binder.close():
             waiting.resolve(CalabashError("the pool went down", reason=Reason.POOL_DOWN, hint="start it: calabash up"))
         for record in self.agent.records():

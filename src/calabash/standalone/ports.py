@@ -13,15 +13,19 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 from calabash.model.tenancy import Principal
 from calabash.operations.networks import NetworkBook
+from calabash.standalone.places import ServerPlaces
 
 LEAVING_WAIT_S = 1.0
 POLL_S = 0.02
 
 
 class TenantPorts:
-    """Safe for threads."""
+    """Safe for threads. ``places``: ports that no program has."""
 
-    def __init__(self, *, home: Path, network: HostPorts, book: NetworkBook, agent: NodeAgent) -> None:
+    def __init__(
+        self, *, home: Path, network: HostPorts, book: NetworkBook, agent: NodeAgent, places: ServerPlaces
+    ) -> None:
+        self.places = places
         self._network = network
         self._book = book
         self._agent = agent

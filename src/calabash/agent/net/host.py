@@ -18,7 +18,14 @@ import structlog
 
 from calabash.agent.net.naming import HostNames
 from calabash.agent.net.parts import PortParts
-from calabash.agent.net.protocol import LABEL_OF_THE_PLATFORM, Place, PortBook, PortSwitch
+from calabash.agent.net.protocol import (
+    LABEL_OF_THE_PLATFORM,
+    HeldPlace,
+    Place,
+    PortBook,
+    PortSwitch,
+    require_no_place,
+)
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest
@@ -51,6 +58,7 @@ class HostNetwork:
         self._swept = False
         self._failure = ""
         self._wake: Callable[[], None] = lambda: None
+        self.places: Callable[[], Collection[HeldPlace]] = tuple  # what servers hold: the pool's to say
 
     def require(self, request: GpuRequest) -> None:
         if request.ports and os.geteuid() != 0:
@@ -66,6 +74,8 @@ class HostNetwork:
         ports = record.request.ports
         if not ports:
             return
+        # Both sides are written down before they look at the other, so of two at once at least one is told.
+        require_no_place(record.id, ports, self.places())
         facts = [self._book.port_facts(port) for port in ports]
         with self._state:
             self._attached.add(record.id)
@@ -102,13 +112,15 @@ class HostNetwork:
         self._wake = wake
 
     def round(self, held: Collection[AllocationRecord]) -> None:
-        wanted = [record for record in held if record.request.ports]
         with self._one:
+            # Later than ``held``, and not earlier than what is swept: a place that is being made is known by then.
+            places = [place.record for place in self.places()]
+            wanted = [*(record for record in held if record.request.ports), *places]
             try:
                 self._finish_leaving()
                 if wanted or not self._swept:
                     with self._state:
-                        keep = self._attached.union(record.id for record in held)
+                        keep = self._attached.union(record.id for record in (*held, *places))
                     self._parts.sweep(keep)
                     for record in wanted:
                         self._mend(record)

@@ -85,6 +85,14 @@ class Place:
     resolver_file: Path | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPlace:
+    """Ports that no allocation holds: as the record of one, and by what name people know its holder."""
+
+    record: AllocationRecord
+    holder: str
+
+
 class HostPorts(Protocol):
     """Ports of allocations on this host. Methods may be called from any thread."""
 
@@ -155,6 +163,18 @@ class NoPorts:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def require_no_place(record_id: str, ports: Sequence[str], held: Collection[HeldPlace]) -> None:
+    """Raises CalabashError(CONFLICT) when a server of this host listens at one of them."""
+    for place in held:
+        for port in ports:
+            if port in place.record.request.ports and place.record.id != record_id:
+                raise CalabashError(
+                    f"port {port} is held by {place.holder}, and by one at a time",
+                    reason=Reason.CONFLICT,
+                    hint="stop that server, or create another port: calabash port create",
+                )
 
 
 def require_free(ports: Sequence[str], held: Collection[AllocationRecord]) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MERGED = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+_CARD_NAMES, _SHIM = ("GPU-", "MIG-"), "libcalabash.so"
 _OF_A_SLICE = ("CALABASH_SLOT", "CALABASH_SIM")
 
 
@@ -31,6 +32,19 @@ def hold_lease(path: str) -> None:
         ) from error
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     os.set_inheritable(descriptor, True)
+
+
+def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process in a slice as it would be outside, for a program on cards of another machine: those have
+    other names, and nothing holds it to this slice. What its user chose by number stays."""
+    environment = dict(before)
+    if not any(name in before for name in (*_OF_A_SLICE, "CALABASH_REMOTE")):
+        return environment
+    if before.get("CUDA_VISIBLE_DEVICES", "").startswith(_CARD_NAMES):
+        del environment["CUDA_VISIBLE_DEVICES"]
+    preloaded = [word for word in before.get("LD_PRELOAD", "").split(":") if os.path.basename(word) != _SHIM]
+    environment["LD_PRELOAD"] = ":".join(preloaded)
+    return environment
 
 
 def environment_with(

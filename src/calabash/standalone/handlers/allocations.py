@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from litestar import delete, get, post, put
 from litestar.datastructures import State
 
-from calabash.agent.net.protocol import READY_WITHIN_S
 from calabash.agent.node import Grant
 from calabash.api import replies, requests
 from calabash.binder.requests import WaitingRequest
@@ -20,9 +20,9 @@ from calabash.operations.handlers.asked import Asked, body_of, caller_of, sight_
 from calabash.operations.permission import not_found
 from calabash.standalone import views
 from calabash.standalone.handlers.asked import pool_of
+from calabash.standalone.handlers.ready import until_nothing_lacks
 from calabash.standalone.moving import move
 from calabash.standalone.pool import Pool
-from calabash.standalone.ports import TenantPorts
 
 EVICTION_WAIT_S = 10.0
 LEAVING_WAIT_S = 1.0  # a program has ended, and the driver is asked whether it has let go of everything
@@ -48,7 +48,7 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
     shown, door = granted.record.state, ""
     if pool.ports is not None and granted.record.request.ports:
         try:
-            await _until_ports_work(request, pool.ports, granted)
+            await until_nothing_lacks(request, partial(pool.ports.lacks, granted))
         except BaseException:
             pool.give_back(waiting, why="its ports do not work")
             raise
@@ -65,17 +65,6 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
             pool.give_back(waiting, why="the program could not enter")
             raise
     return views.granted(granted, state.context.simulation, state=shown, door=door)
-
-
-async def _until_ports_work(request: Asked, ports: TenantPorts, granted: Grant) -> None:
-    """No thread waits: others' requests, and what carries ports out, go on meanwhile. Raises UNREACHABLE."""
-    deadline_s = time.monotonic() + READY_WITHIN_S
-    while what := await work(request, ports.lacks, granted):
-        if time.monotonic() > deadline_s:
-            raise CalabashError(
-                f"{what}, after {READY_WITHIN_S:g} s", reason=Reason.UNREACHABLE, hint="see `calabash net doctor`"
-            )
-        await asyncio.sleep(POLL_S)
 
 
 async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:

@@ -23,12 +23,25 @@ from calabash.standalone.handlers.jobs import JOBS
 from calabash.standalone.handlers.machine import MACHINE
 from calabash.standalone.handlers.mig import MIG
 from calabash.standalone.handlers.overview import OVERVIEW
+from calabash.standalone.handlers.places import PLACES
 from calabash.standalone.handlers.simulator import SIMULATOR
 from calabash.standalone.jobs import Jobs
 from calabash.standalone.pool import Pool
 from calabash.standalone.traces import traces
 
-HANDLERS = (*OPERATING, *MACHINE, *DEVICES, *ALLOCATIONS, *ADMINISTRATION, *MIG, *OVERVIEW, *SIMULATOR, *JOBS, *FABRIC)
+HANDLERS = (
+    *OPERATING,
+    *MACHINE,
+    *DEVICES,
+    *ALLOCATIONS,
+    *ADMINISTRATION,
+    *MIG,
+    *OVERVIEW,
+    *SIMULATOR,
+    *JOBS,
+    *FABRIC,
+    *PLACES,
+)
 
 
 def application(
