@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from calabash.kubernetes.names import GROUP
 from calabash.model.device import Device, DeviceUuid
+from calabash.model.mig import MigGeometry, MigProfile, MigState, occupied, open_profiles
 from calabash.model.request import MIG_MODE, MPS_MODE, VF_MODE, ModeName
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.timeslice import MODE as TIMESLICE
@@ -62,7 +63,10 @@ def card_names(devices: Sequence[Device]) -> Mapping[DeviceUuid, str]:
 
 
 def claim_devices(devices: Sequence[Device]) -> tuple[ClaimDevice, ...]:
-    """All that claims can have of these cards, as far as the cards themselves go; by card, the whole one first."""
+    """All that claims can have of these cards, as far as the cards themselves go; by card, the whole one first.
+
+    Allocators take the first that they find: places of a MIG profile stand in the order of how much they leave open.
+    """
     cards = card_names(devices)
     ordered = sorted(devices, key=lambda device: cards[device.uuid])
     return tuple(one for device in ordered for one in _of_card(cards[device.uuid], device))
@@ -75,9 +79,20 @@ def _of_card(card: str, device: Device) -> Iterator[ClaimDevice]:
     yield from _services(card, device)
     yield ClaimDevice(name=f"{card}-vfio", device=device, mode=VF_MODE)
     for profile in device.mig.profiles if device.mig is not None else ():
-        for start in profile.starts:
+        for start in _starts(device.mig, profile):
             name = f"{card}-mig-{_word(profile.name)}-{start}"
             yield ClaimDevice(name=name, device=device, mode=MIG_MODE, profile=profile.name, start=start)
+
+
+def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
+    """Of an empty card the best first: which keeps the largest profiles possible."""
+    if geometry is None:
+        return ()
+
+    def left(start: int) -> tuple[tuple[int, ...], int]:
+        return open_profiles(geometry, occupied(MigState(), profile, start)), start
+
+    return sorted(profile.starts, key=left, reverse=True)
 
 
 def _services(card: str, device: Device) -> Iterator[ClaimDevice]:

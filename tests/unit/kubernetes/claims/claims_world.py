@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.claims.names import DRIVER
-from calabash.model.device import Device, DeviceUuid
+from calabash.model.device import Device, DeviceUuid, NodeName
+from calabash.model.request import AllocationId, ModeName, Slice
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.seams.kube.claims import ResourceClaim
+from calabash.sharing.protocol import HeldSlice
 
 NODE = "gpu-1"
 MIB = 1 << 20
@@ -64,3 +67,21 @@ def allocated(*results: dict[str, Any], configs: tuple[Any, ...] = ()) -> Resour
         "status": {"allocation": {"devices": devices}},
     }
     return msgspec.convert(value, ResourceClaim)
+
+
+def snapshot(*states: DeviceSnapshot | Device) -> NodeSnapshot:
+    """The node with these cards; a card without a state is idle."""
+    devices = tuple(
+        one if isinstance(one, DeviceSnapshot) else DeviceSnapshot(device=one, mode=None, held=()) for one in states
+    )
+    return NodeSnapshot(node=NodeName(NODE), devices=devices, allocations=(), membership="kernel", slots="tmpfs")
+
+
+def holding(device: Device, name: str, part: Slice, mode: str = "vgpu") -> DeviceSnapshot:
+    """A card on which an allocation has this."""
+    return DeviceSnapshot(
+        device=device,
+        mode=ModeName(mode),
+        held=(HeldSlice(slice=part),),
+        allocations=(AllocationId(name),),
+    )

@@ -1,0 +1,219 @@
+"""A node's snapshot as the ResourceSlices that tell Kubernetes' allocator what the node has to give by claims.
+
+What can be had of a card does not come and go with its state: an allocated device that stood in no slice would no longer
+count, and its card be given again. So state is told by taints, and what a card cannot do now stays, tainted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
+from calabash.kubernetes.claims.names import (
+    CORDONED,
+    DRIVER,
+    KEPT,
+    OTHER_DOOR,
+    STRANGER,
+    UNHEALTHY,
+    ClaimDevice,
+    card_names,
+    claim_devices,
+)
+from calabash.kubernetes.claims.offered import OfferedCard, counter_set, slice_device
+from calabash.model.device import Device, DeviceUuid, Health
+from calabash.model.mig import legal_starts, state_of
+from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName
+from calabash.seams.kube.claims import CounterSet, DeviceTaint, ResourcePool, ResourceSliceSpec, SliceDevice
+from calabash.sharing.exclusive import MODE as EXCLUSIVE
+from calabash.sharing.registry import mode_of_device
+
+DEVICES_MAX = 64  # of a slice whose devices consume counters
+COUNTER_SETS_MAX = 8
+COUNTERS_MAX = 32  # of a slice, where counters and devices stand together
+_NAME_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFeatures:
+    """What the API server keeps of slices. ``apart``: counters stand in slices of their own (1.35), else beside the devices."""
+
+    apart: bool = True
+    counters: bool = True
+    shares: bool = True
+    taints: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceFacts:
+    """What a snapshot does not say.
+
+    Args:
+        claimed: of the allocations of the node those that came by claims.
+        closed: why nothing is given out on this node; "" where it is.
+        pcie_roots: the PCIe root of each card, as far as it is known.
+    """
+
+    driver_version: str = ""
+    cuda_version: str = ""
+    claimed: Collection[AllocationId] = frozenset()
+    closed: str = ""
+    pcie_roots: Mapping[DeviceUuid, str] = field(default_factory=dict)
+
+
+def slice_name(node: str, number: int) -> str:
+    """What the slices of a node are called."""
+    if len(node) > _NAME_MAX:
+        node = f"{node[: _NAME_MAX - 9].rstrip('.-')}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
+    return f"{node}-{DRIVER}-{number}"
+
+
+def slices_of(
+    snapshot: NodeSnapshot, facts: SliceFacts, features: ServerFeatures = ServerFeatures()
+) -> tuple[ResourceSliceSpec, ...]:
+    """The pool of the node, in generation 0 and in an order that is the same for the same devices. Empty without devices."""
+    states = {state.device.uuid: state for state in snapshot.devices}
+    cards = [state.device for state in snapshot.devices]
+    names = card_names(cards)
+    told = _facts(cards, names, facts)
+    offered: dict[DeviceUuid, list[SliceDevice]] = {uuid: [] for uuid in sorted(names, key=names.__getitem__)}
+    for found in claim_devices(cards):
+        state = states[found.device.uuid]
+        if not _is_offered(found, state, features):
+            continue
+        taints = _taints(found, state, facts)
+        if taints and not features.taints and not state.held:
+            continue
+        offered[found.device.uuid].append(
+            slice_device(
+                found,
+                told[found.device.uuid],
+                taints=taints if features.taints else (),
+                counters=features.counters,
+            )
+        )
+    groups = [
+        (counter_set(names[uuid], states[uuid].device), tuple(devices)) for uuid, devices in offered.items() if devices
+    ]
+    parts = list(_apart(groups, features) if features.apart or not features.counters else _together(groups))
+    return tuple(
+        ResourceSliceSpec(
+            driver=DRIVER,
+            pool=ResourcePool(name=snapshot.node, resource_slice_count=len(parts)),
+            node_name=snapshot.node,
+            devices=devices,
+            shared_counters=sets,
+        )
+        for sets, devices in parts
+    )
+
+
+def _facts(
+    cards: Sequence[Device], names: Mapping[DeviceUuid, str], facts: SliceFacts
+) -> dict[DeviceUuid, OfferedCard]:
+    islands = _islands(cards, names)
+    return {
+        card.uuid: OfferedCard(
+            name=names[card.uuid],
+            island=islands.get(card.uuid, ""),
+            pcie_root=facts.pcie_roots.get(card.uuid, ""),
+            driver_version=facts.driver_version,
+            cuda_version=facts.cuda_version,
+        )
+        for card in cards
+    }
+
+
+def _islands(cards: Sequence[Device], names: Mapping[DeviceUuid, str]) -> dict[DeviceUuid, str]:
+    """For every card with NVLink the first name among those that it reaches, over however many others."""
+    peers = {card.uuid: {p for p in card.nvlink_peers if p in names} for card in cards}
+    for uuid, others in list(peers.items()):
+        for other in others:
+            peers[other].add(uuid)
+    found: dict[DeviceUuid, str] = {}
+    for uuid in sorted(names, key=names.__getitem__):
+        reach = [uuid] if peers[uuid] and uuid not in found else []
+        while reach:
+            one = reach.pop()
+            if one not in found:
+                found[one] = names[uuid]
+                reach += peers[one]
+    return found
+
+
+def _is_offered(found: ClaimDevice, state: DeviceSnapshot, features: ServerFeatures) -> bool:
+    """Whether it stands in a slice: not what the card's operator or the API server leave out."""
+    if not features.counters:
+        return found.mode == EXCLUSIVE.name and found.device.pinned in {"", found.mode}
+    if found.shared and not features.shares:
+        return False
+    pinned = found.device.pinned
+    used = bool(state.held) and state.mode == found.mode
+    return used or not pinned or mode_of_device(found.mode) == mode_of_device(ModeName(pinned))
+
+
+def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tuple[DeviceTaint, ...]:
+    why: list[tuple[str, str]] = []
+    device = state.device
+    if device.health is not Health.HEALTHY:
+        why.append((UNHEALTHY, device.health.value))
+    elif state.orphans:
+        why.append((UNHEALTHY, "orphans"))
+    if facts.closed:
+        why.append((CORDONED, ""))
+    if state.foreign_mib or (state.strangers and state.drained):
+        why.append((STRANGER, ""))
+    if any(name not in facts.claimed for name in state.allocations):
+        why.append((OTHER_DOOR, ""))
+    if _is_barred(found):
+        why.append((KEPT, ""))
+    return tuple(DeviceTaint(key=key, value=value, effect="NoSchedule") for key, value in why)
+
+
+def _is_barred(found: ClaimDevice) -> bool:
+    """Whether an instance that stays on the card is in its way."""
+    device = found.device
+    stays = [i for i in device.mig_instances if i.stays]
+    if not stays or device.mig is None:
+        return False
+    if found.mode != MIG_MODE:
+        return not (found.mode in CUT_MODES and device.pinned == found.mode)
+    here = next((i for i in stays if i.place == (found.profile, found.start)), None)
+    if here is not None:
+        return here.foreign or bool(here.kept)
+    profile = device.mig.profile(found.profile)
+    state = state_of(device.mig, (i.place for i in stays))
+    return profile is None or found.start not in legal_starts(device.mig, profile, state)
+
+
+_Group = tuple[CounterSet, tuple[SliceDevice, ...]]
+_Part = tuple[tuple[CounterSet, ...], tuple[SliceDevice, ...]]
+
+
+def _apart(groups: Sequence[_Group], features: ServerFeatures) -> Iterator[_Part]:
+    """First the counters, then all devices."""
+    sets = [one for one, _ in groups] if features.counters else []
+    devices = [device for _, devices in groups for device in devices]
+    for at in range(0, len(sets), COUNTER_SETS_MAX):
+        yield tuple(sets[at : at + COUNTER_SETS_MAX]), ()
+    for at in range(0, len(devices), DEVICES_MAX):
+        yield (), tuple(devices[at : at + DEVICES_MAX])
+
+
+def _together(groups: Iterable[_Group]) -> Iterator[_Part]:
+    """Cards, each with all its devices, as many as go into a slice."""
+    sets: list[CounterSet] = []
+    devices: list[SliceDevice] = []
+    for one, more in groups:
+        counters = sum(len(s.counters) for s in sets) + len(one.counters)
+        if sets and (
+            counters > COUNTERS_MAX or len(sets) == COUNTER_SETS_MAX or len(devices) + len(more) > DEVICES_MAX
+        ):
+            yield tuple(sets), tuple(devices)
+            sets, devices = [], []
+        sets.append(one)
+        devices += more
+    if sets:
+        yield tuple(sets), tuple(devices)

@@ -1,0 +1,157 @@
+"""The slices of a node with a real API server and scheduler: all is kept, and no card is given in two ways at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from tests.kube.cluster import Cluster
+from tests.unit.kubernetes.claims.claims_world import card
+
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
+from calabash.kubernetes.claims.allocated import claim_plan
+from calabash.kubernetes.claims.publishing import SlicePublisher
+from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slices_of
+from calabash.model.device import Health, NodeName
+from calabash.seams.kube import KubeClient, load_client
+from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE, AllocatedDevice
+from calabash.seams.kube.objects import NODE, POD
+
+WAIT_S = 120.0
+FACTS = SliceFacts(driver_version="570.86.10")
+TEN_GIB = {"memory": "10Gi", "cores": "30"}
+PROFILE = 'device.attributes["calabash.dev"].profile == "1g.10gb"'
+
+
+def until(check: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not check():
+        assert time.monotonic() < end, f"not in {WAIT_S} s: {what}"
+        time.sleep(0.05)
+
+
+class Published:
+    """A node of one H100 that only the API server knows, and pods with claims on it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.kube: KubeClient = load_client(cluster.kubeconfig)
+        (self.node,) = cluster.fake_nodes(1, {}, prefix="claims")
+        self.publisher = SlicePublisher(self.kube, self.node)
+        for mode in ("exclusive", "vgpu", "mig", "timeslice"):
+            cel = f'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "{mode}"'
+            selectors = [{"cel": {"expression": cel}}]
+            self.kube.create(DEVICE_CLASS, {"metadata": {"name": f"t-{mode}"}, "spec": {"selectors": selectors}})
+
+    def snapshot(self, health: Health = Health.HEALTHY) -> NodeSnapshot:
+        state = DeviceSnapshot(device=card(health=health), mode=None, held=())
+        return NodeSnapshot(
+            node=NodeName(self.node), devices=(state,), allocations=(), membership="kernel", slots="tmpfs"
+        )
+
+    def publish(self, health: Health = Health.HEALTHY) -> None:
+        until(lambda: self.publisher.publish(self.snapshot(health), FACTS), "slices")
+
+    def ask(self, name: str, mode: str, amounts: Mapping[str, str] | None = None, selector: str = "") -> None:
+        """A pod with a claim of its own."""
+        exactly: dict[str, Any] = {"deviceClassName": f"t-{mode}"}
+        if amounts:
+            exactly["capacity"] = {"requests": dict(amounts)}
+        if selector:
+            exactly["selectors"] = [{"cel": {"expression": selector}}]
+        requests = [{"name": "gpu", "exactly": exactly}]
+        self.kube.create(
+            RESOURCE_CLAIM, {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}, "default"
+        )
+        container = {"name": "main", "image": "none.invalid/none", "resources": {"claims": [{"name": "gpu"}]}}
+        spec = {
+            "automountServiceAccountToken": False,
+            "nodeSelector": {"kubernetes.io/hostname": self.node},
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+            "containers": [container],
+        }
+        self.kube.create(POD, {"metadata": {"name": name}, "spec": spec}, "default")
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            self.kube.delete(POD, name, "default", grace_s=0)
+            self.kube.delete(RESOURCE_CLAIM, name, "default")
+        until(lambda: not any(self.kube.get(RESOURCE_CLAIM, name, "default") for name in names), "claims gone")
+
+    def given(self, name: str) -> AllocatedDevice | None:
+        claim = self.kube.get(RESOURCE_CLAIM, name, "default")
+        allocation = claim.status.allocation if claim is not None else None
+        return allocation.devices.results[0] if allocation is not None else None
+
+    def refused(self, name: str) -> bool:
+        """Whether the scheduler has looked at it and found nothing."""
+        pod = self.kube.get(POD, name, "default")
+        return pod is not None and any(c.reason == "Unschedulable" for c in pod.status.conditions)
+
+    def wait_given(self, *names: str) -> None:
+        until(lambda: all(self.given(name) for name in names), f"{names} allocated")
+
+    def wait_refused(self, *names: str) -> None:
+        until(lambda: all(self.refused(name) for name in names), f"{names} looked at")
+        assert not any(self.given(name) for name in names)
+
+
+@pytest.fixture(scope="module")
+def published(control_plane: Cluster) -> Iterator[Published]:
+    made = Published(control_plane)
+    made.publish()
+    yield made
+    made.publisher.stop()
+    made.publisher.withdraw()
+    for mode in ("exclusive", "vgpu", "mig", "timeslice"):
+        made.kube.delete(DEVICE_CLASS, f"t-{mode}")
+    made.kube.delete(NODE, made.node)
+
+
+def test_the_api_server_keeps_all_that_is_published(published: Published) -> None:
+    have = published.kube.list(RESOURCE_SLICE, field_selector=f"spec.nodeName={published.node}").items
+    assert published.publisher.degraded == ""
+    wanted = slices_of(published.snapshot(), FACTS, ServerFeatures())
+    by_name = sorted(have, key=lambda one: one.metadata.name)
+    assert [one.spec.devices for one in by_name] == [spec.devices for spec in wanted]
+    assert [one.spec.shared_counters for one in by_name] == [spec.shared_counters for spec in wanted]
+
+
+def test_the_scheduler_never_gives_a_card_in_two_ways_and_never_more_than_it_has(published: Published) -> None:
+    published.ask("a", "vgpu", TEN_GIB)
+    published.wait_given("a")
+    published.ask("whole", "exclusive")
+    published.ask("part", "mig", selector=PROFILE)
+    published.ask("turn", "timeslice")
+    published.ask("much", "vgpu", {"memory": "70Gi"})
+    published.ask("fits", "vgpu", {"memory": "60Gi"})
+    published.wait_given("fits")
+    published.wait_refused("whole", "part", "turn", "much")
+    claim = published.kube.get(RESOURCE_CLAIM, "a", "default")
+    assert claim is not None
+    (part,) = claim_plan(claim, published.node, [card()]).slices
+    assert (part.memory_mib, part.core_percent) == (10 * 1024, 30)
+    published.remove("a", "fits", "much", "turn", "part")
+    published.wait_given("whole")
+    published.remove("whole")
+
+
+def test_a_card_is_cut_into_as_many_instances_as_it_has_room_for(published: Published) -> None:
+    names = [f"mig-{i}" for i in range(8)]
+    for name in names:
+        published.ask(name, "mig", selector=PROFILE)
+    until(lambda: sum(published.given(name) is not None for name in names) == 7, "seven instances")
+    until(lambda: sum(published.refused(name) for name in names) == 1, "the eighth looked at")
+    published.ask("card", "exclusive")
+    published.wait_refused("card")
+    published.remove(*names, "card")
+
+
+def test_a_card_that_is_unwell_takes_nothing_until_it_is_well(published: Published) -> None:
+    published.publish(Health.LOST)
+    published.ask("ill", "exclusive")
+    published.wait_refused("ill")
+    published.publish()
+    published.wait_given("ill")
+    published.remove("ill")
