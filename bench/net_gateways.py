@@ -13,7 +13,7 @@ import statistics
 import time
 from ipaddress import ip_address, ip_network
 
-from tests.net.carried import Carried, KeptHost, eventually, lose
+from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
 from tests.net.flows import Calls, Echoes, Probe, Streams
 from tests.net.web import Web
 
@@ -26,7 +26,7 @@ from calabash.netd.lab.wiring import INTERNET_ADDRESS
 
 ROUNDS, QUICK_ROUNDS = 4, 2
 STREAMS = 50
-HOLE_S = 0.7
+HOLE_S, BACK_HOLE_S = 0.7, 0.1
 CALLS_HOLE_S = 1.0
 PREFIX = "bgw"
 VIP = "10.0.1.100"
@@ -35,19 +35,24 @@ VIP = "10.0.1.100"
 def measure(report: Report) -> None:
     for kind in GatewayKind:
         found = [_lost(kind) for _ in range(QUICK_ROUNDS if report.quick else ROUNDS)]
-        holes = [hole for hole, _ in found]
+        holes = [hole for hole, _, _ in found]
         how = f"{len(found)} losses of a gateway host; longest {max(holes):.2f} s"
         report.add(f"{kind.value}_gateway_lost", statistics.median(holes), "s", at_most=HOLE_S, detail=how)
-        lost, of = sum(lost for _, lost in found), STREAMS * len(found)
+        lost, of = sum(lost for _, lost, _ in found), STREAMS * len(found)
         report.add(f"{kind.value}_streams_lost", lost, "streams", at_most=0, detail=f"of {of} established")
+        if kind is GatewayKind.OVN:
+            back = [hole for _, _, hole in found]
+            how = f"{len(back)} hosts that take their place again; longest {max(back):.2f} s"
+            report.add("ovn_gateway_back", statistics.median(back), "s", at_most=BACK_HOLE_S, detail=how)
     for row, subnet in (("balancer_lost", "red/a"), ("balancer_lost_routed", "red/b")):
         holes = [_balancer_lost(f"{subnet}/client") for _ in range(QUICK_ROUNDS if report.quick else ROUNDS)]
         how = f"{len(holes)} losses of the host of a balancer's address; longest {max(holes):.2f} s"
         report.add(row, statistics.median(holes), "s", at_most=CALLS_HOLE_S, detail=how)
 
 
-def _lost(kind: GatewayKind) -> tuple[float, int]:
-    """The hole in seconds, and the streams that were lost with the host that carried a fresh lab's gateway."""
+def _lost(kind: GatewayKind) -> tuple[float, int, float]:
+    """The hole in seconds, and the streams that were lost with the host that carried a fresh lab's gateway or when it got that
+    back; of OVN's the hole then, too."""
     lab = Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1",), gateways=("g1", "g2"))
     with lab, Carried(lab) as carried, contextlib.ExitStack() as kept:
         carried.put(
@@ -74,7 +79,25 @@ def _lost(kind: GatewayKind) -> tuple[float, int]:
                 lost_s = time.monotonic()
                 lose(lab, first, hosts.get(first))
                 eventually(lambda: probe.answered_since(lost_s + 0.2), "the other host has taken over")
-                return probe.hole_s(lost_s), streams.lost()
+                hole_s, lost = probe.hole_s(lost_s), streams.lost()
+                back_s = 0.0 if hosts else _back(carried, first, probe)
+                return hole_s, lost + (0 if hosts else streams.lost()), back_s
+
+
+def _back(carried: Carried, host: str, probe: Probe) -> float:
+    """The hole in seconds while a host that returned, rested and is well takes its traffic again."""
+    carried.resting = (host,)
+    carried.carry()
+    give_back(carried.lab, host)
+    eventually(lambda: all(_tunnels_up(carried.lab, name) for name in carried.lab.hosts), "hosts see each other")
+    back_s = time.monotonic()
+    eventually(lambda: probe.answered_since(back_s + 1.0), "packets pass")
+    carried.resting = ()
+    carried.carry()
+    eventually(lambda: _owner(carried.lab) == host, "the host has its place again")
+    again_s = time.monotonic()
+    eventually(lambda: probe.answered_since(again_s + 1.0), "packets pass")
+    return probe.hole_s(back_s)
 
 
 def _balancer_lost(client: str) -> float:

@@ -47,7 +47,7 @@ class Carried:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.book = Networks()
-        self.resting: frozenset[str] = frozenset()
+        self.resting: tuple[str, ...] = ()
         self.north = Northbound(lab.northbound)
         self.north.session.wait_ready(WITHIN_S)
         assert self.north.session.wait_lock(WITHIN_S)

@@ -8,6 +8,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 from tests.net.carried import Carried, eventually, give_back, lose
+from tests.net.controller import Controller
 from tests.net.flows import Echoes, Probe, Streams
 from tests.net.talking import Banner, asked
 
@@ -62,41 +63,6 @@ def test_what_leaves_has_the_gateways_address(carried: Carried, web: Station) ->
         assert asked(web, INTERNET_ADDRESS, 8000) == f"world {gateway.address}"
 
 
-def test_a_lost_gateway_host_costs_a_short_hole_and_no_stream_and_its_return_none(
-    carried: Carried, web: Station
-) -> None:
-    lab = carried.lab
-    with Banner(lab.world, 8000, "world"):
-        eventually(lambda: reaches(web), "the world answers")
-    eventually(lambda: gateway_of(lab, "red") in lab.record.gateways, "a gateway host carries the port")
-    first = gateway_of(lab, "red")
-    with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(web, INTERNET_ADDRESS, 9000) as probe:
-        eventually(lambda: probe.answered_since(0), "the probe is answered")
-        with Streams(web, INTERNET_ADDRESS, 9000, STREAMS) as streams:
-            lost_s = time.monotonic()
-            lose(lab, first)
-            eventually(lambda: probe.answered_since(lost_s + 0.2), "the other host has taken over")
-            hole_s = probe.hole_s(lost_s)
-            assert hole_s < HOLE_S
-            assert streams.lost() == 0
-            carried.resting = frozenset({first})
-            carried.carry()
-            back_s = time.monotonic()
-            give_back(lab, first)
-            eventually(lambda: all_tunnels_up(lab, first), "the returned host has its tunnels")
-            settled_s = time.monotonic()
-            eventually(lambda: probe.answered_since(settled_s + 1.0), "packets pass")
-            assert gateway_of(lab, "red") != first
-            assert probe.hole_s(back_s) < HOLE_S
-            assert streams.lost() == 0
-
-
-def all_tunnels_up(lab: Lab, host: str) -> bool:
-    """Whether BFD of all tunnels of a host says that the other end lives."""
-    said = lab.host(host).vsctl("--bare", "--columns=bfd_status", "find", "Interface", "type=geneve").split("\n\n")
-    return len(said) == len(lab.hosts) - 1 and all("state=up" in one.replace("remote_state=up", "") for one in said)
-
-
 def test_one_uplink_has_no_more_vpcs_than_it_bears_and_the_next_gets_them(carried: Carried) -> None:
     def vpc(number: int) -> NetworkGateway:
         carried.put(
@@ -115,3 +81,50 @@ def test_one_uplink_has_no_more_vpcs_than_it_bears_and_the_next_gets_them(carrie
     carried.carry()
     switches = carried.lab.central.nbctl("--bare", "--columns=name", "list", "Logical_Switch").split()
     assert {"cb:uplink:up", "cb:uplink:up2"} <= set(switches)
+
+
+def test_a_lost_gateway_host_costs_no_stream_rests_when_it_returns_and_takes_its_place_again(
+    carried: Carried, web: Station
+) -> None:
+    lab = carried.lab
+    carried.north.close()  # from here on the controller carries out
+    with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(web, INTERNET_ADDRESS, 9000) as probe:
+        with Controller(lab.northbound, lab.southbound, rest_s=3600) as controller:
+            controller.carried(carried.book)
+            eventually(lambda: gateway_of(lab, "red") in lab.record.gateways, "a gateway host carries the port")
+            first = gateway_of(lab, "red")
+            eventually(lambda: probe.answered_since(0), "the probe is answered")
+            streams = Streams(web, INTERNET_ADDRESS, 9000, STREAMS)
+            lost_s = time.monotonic()
+            lose(lab, first)
+            eventually(lambda: probe.answered_since(lost_s + 0.2), "the other host has taken over")
+            assert probe.hole_s(lost_s) < HOLE_S
+            assert streams.lost() == 0
+            eventually(lambda: rests(controller, first), "the lost host rests")
+            back_s = time.monotonic()
+            give_back(lab, first)
+            eventually(lambda: all_tunnels_up(lab, first), "the returned host has its tunnels")
+            settled_s = time.monotonic()
+            eventually(lambda: probe.answered_since(settled_s + 1.0), "packets pass")
+            assert gateway_of(lab, "red") != first
+            assert probe.hole_s(back_s) < HOLE_S
+        with streams, Controller(lab.northbound, lab.southbound, rest_s=1) as controller:
+            controller.take(carried.book)
+            eventually(lambda: gateway_of(lab, "red") == first, "it has its place again")
+            again_s = time.monotonic()
+            eventually(lambda: probe.answered_since(again_s + 1.0), "packets pass")
+            print(f"fail-back {probe.hole_s(settled_s):.3f} s")
+            assert probe.hole_s(settled_s) < HOLE_S
+            assert streams.lost() == 0
+
+
+def rests(controller: Controller, host: str) -> bool:
+    """Also in the rows."""
+    north = controller.reconciler.northbound
+    return controller.reconciler.around.hosts.resting == (host,) == north.gateway_orders()["red:uplink:router"][1:]
+
+
+def all_tunnels_up(lab: Lab, host: str) -> bool:
+    """Whether BFD of all tunnels of a host says that the other end lives."""
+    said = lab.host(host).vsctl("--bare", "--columns=bfd_status", "find", "Interface", "type=geneve").split("\n\n")
+    return len(said) == len(lab.hosts) - 1 and all("state=up" in one.replace("remote_state=up", "") for one in said)

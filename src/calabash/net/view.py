@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,12 +20,12 @@ class NetworkHosts:
     """Names of the hosts (``system-id``) through which networks reach the outside, whether they live or not.
 
     Args:
-        resting: those of them that come last: a host that was lost and returned, so that taking traffic back, which interrupts
-            it a second time, waits for a quiet hour.
+        resting: those of them that come last, in this order: a host that was lost and returned takes nothing back before it has
+            been well for some time.
     """
 
     gateways: tuple[str, ...] = ()
-    resting: frozenset[str] = frozenset()
+    resting: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +48,19 @@ class View:
         return self.all(Subnet)[port.name.rsplit("/", 1)[0]]
 
     def priorities(self, wanted: tuple[str, ...], number: int) -> Iterator[tuple[str, int]]:
-        """Gateway hosts with their priority: those that are wanted in their order, else all, beginning with the ``number``-th.
+        """Gateway hosts with their priority: those that are wanted in their order, else all, in an order of the number's.
 
-        Who is first takes the traffic while it lives, so that a number of one's own spreads networks over hosts.
+        Who is first takes the traffic while it lives, so that a number of one's own spreads networks over hosts. Each host
+        has a weight for each number (rendezvous hashing), so that one more host changes the order of no two others.
         """
-        hosts = wanted
-        if not hosts and self.hosts.gateways:
-            first = number % len(self.hosts.gateways)
-            hosts = self.hosts.gateways[first:] + self.hosts.gateways[:first]
-        for place, host in enumerate(sorted(hosts, key=lambda host: host in self.hosts.resting)):
+        hosts = wanted or sorted(self.hosts.gateways, key=lambda host: _weight(number, host))
+        last = {host: place for place, host in enumerate(self.hosts.resting, 1)}
+        for place, host in enumerate(sorted(hosts, key=lambda host: last.get(host, 0))):
             yield host, PRIORITY_MAX - place
+
+
+def _weight(number: int, host: str) -> bytes:
+    return hashlib.blake2b(f"{host}/{number}".encode(), digest_size=8).digest()
 
 
 def of_version(networks: Iterable[Network], version: int) -> tuple[Network, ...]:

@@ -18,6 +18,7 @@ from calabash.net.view import NetworkHosts
 from calabash.netd.main import LOCK_FILE
 from calabash.netd.plan import Surroundings, planned
 from calabash.netd.realized import SILENT_S
+from calabash.netd.resting import resting
 from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
 from calabash.netd.source import PoolBook
 from calabash.seams.links.offloads import checksums_left_out
@@ -117,7 +118,7 @@ def _databases(connection: NetworkConnection, networks: Networks | None, patienc
         there = True
         for check, session in (("northbound", northbound.session), ("southbound", southbound.session)):
             try:
-                session.wait_ready(WAIT_S)
+                session.wait_ready(min(WAIT_S, patience_s))
                 yield NetworkFinding(check=check, result="ok", text=str(session))
             except CalabashError as error:
                 there = False
@@ -208,7 +209,8 @@ def _rows(
 ) -> NetworkFinding:
     told = {one.name for one in southbound.chassis() if "enable-chassis-as-gw" in one.told.get("ovn-cms-options", "")}
     gateways = tuple(connection.gateways) or tuple(sorted(told | northbound.gateways()))
-    around = Surroundings(hosts=NetworkHosts(gateways=gateways), protected=connection.ranges())
+    hosts = NetworkHosts(gateways=gateways, resting=resting(northbound.gateway_orders().values()))
+    around = Surroundings(hosts=hosts, protected=connection.ranges())
     wrong: list[str] = []
     for owner in sorted({PLATFORM, *northbound.owners(), *(vpc.name for vpc in networks.all(Vpc))}):
         try:

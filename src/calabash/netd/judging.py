@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import structlog
+
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Port
 from calabash.model.network_status import ConditionKind
@@ -12,12 +14,16 @@ from calabash.net.rows import PLATFORM
 from calabash.net.view import NetworkHosts
 from calabash.netd.known import KnownNetworks
 from calabash.netd.realized import SILENT_S, Progress, hosts_of, progress
+from calabash.netd.resting import RestingHosts
 from calabash.netd.source import Key
 from calabash.netd.statuses import Statuses
 from calabash.seams.ovn.northbound import Northbound
 from calabash.seams.ovn.southbound import Southbound
 
 LATE_S = 5.0  # then it is told whom it waits for
+_AT_A_GATEWAY = "cr-"  # what OVN calls a router's port at its gateway host, before the port's name
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -34,29 +40,57 @@ class Judge:
     """Follows what was written until it is realized. Not for several threads.
 
     Args:
-        gateways: as for ``Reconciler``.
+        gateways, rest_s: as for ``Reconciler``.
     """
 
     def __init__(
-        self, northbound: Northbound, southbound: Southbound, statuses: Statuses, gateways: tuple[str, ...]
+        self,
+        northbound: Northbound,
+        southbound: Southbound,
+        statuses: Statuses,
+        gateways: tuple[str, ...],
+        rest_s: float,
     ) -> None:
         self._northbound, self._southbound, self._statuses = northbound, southbound, statuses
         self._gateways = gateways
+        self._resting = RestingHosts(rest_s)
+        self._begun = False
         self.hosts = NetworkHosts(gateways=gateways)
         self.pending: dict[str, Written] = {}
         self._seen_hosts: dict[str, str] = {}
         self._seen_dead: frozenset[str] = frozenset()
+        self._gateway_seen: dict[str, str] = {}  # where each gateway's port was last, also while it is nowhere
 
     def look_at_gateways(self) -> bool:
-        """Whether there are other gateway hosts than before. One that has gone stays one: others must not take what is its."""
-        if self._gateways:
+        """Whether there are other gateway hosts than before, or others rest. One that has gone stays one: others must not take
+        what is its."""
+        now_s = time.monotonic()
+        chassis = self._southbound.chassis()
+        found = self._gateways
+        if not found:
+            told = {one.name for one in chassis if _is_gateway(one.told)}
+            found = tuple(sorted({*told, *self.hosts.gateways, *self._northbound.gateways()}))
+        if self._northbound.gateways():
+            self._look_at_resting(found, {one.name for one in chassis if one.silent_s <= SILENT_S}, now_s)
+        self._begun = True
+        hosts = NetworkHosts(gateways=found, resting=self._resting.hosts)
+        if hosts == self.hosts:
             return False
-        told = {one.name for one in self._southbound.chassis() if _is_gateway(one.told)}
-        found = tuple(sorted({*told, *self.hosts.gateways, *self._northbound.gateways()}))
-        if found == self.hosts.gateways:
-            return False
-        self.hosts = NetworkHosts(gateways=found)
+        if hosts.resting != self.hosts.resting:
+            log.info("gateway hosts rest", hosts=",".join(hosts.resting), of=",".join(hosts.gateways))
+        self.hosts = hosts
         return True
+
+    def _look_at_resting(self, gateways: tuple[str, ...], alive: set[str], now_s: float) -> None:
+        if not self._begun:
+            self._resting.begin(gateways, self._northbound.gateway_orders().values(), now_s)
+        elif new := set(gateways) - set(self.hosts.gateways):
+            self._resting.come(new, now_s)
+        busy: set[str] = set()
+        if silent := set(gateways) - alive:
+            ports = self._southbound.hosts_of_ports()
+            busy = {host for name, host in ports.items() if name.startswith(_AT_A_GATEWAY)}
+        self._resting.look(silent, busy, now_s)
 
     def written(self, known: KnownNetworks, owner: str, count: int, *, changed: bool) -> None:
         """The rows are as they should be."""
@@ -115,6 +149,7 @@ class Judge:
 
     def _look_at_ports(self, known: KnownNetworks, port_hosts: dict[str, str], dead: frozenset[str]) -> None:
         names = {name for name, host in port_hosts.items() if self._seen_hosts.get(name) != host}
+        self._look_at_moved([name for name in names if name.startswith(_AT_A_GATEWAY)], port_hosts)
         names |= self._seen_hosts.keys() - port_hosts.keys()
         turned = dead ^ self._seen_dead
         names |= {name for name, host in port_hosts.items() if host in turned} if turned else set()
@@ -127,6 +162,15 @@ class Judge:
             reason = "bound" if holds else "host_silent" if host else "unbound"
             self._statuses.set(key, ConditionKind.READY, holds, reason, host=host)
         self._seen_hosts, self._seen_dead = port_hosts, dead
+
+    def _look_at_moved(self, names: list[str], port_hosts: dict[str, str]) -> None:
+        """At ports of gateways that went from one host to another."""
+        pairs = [(name, self._gateway_seen[name]) for name in names if name in self._gateway_seen]
+        self._gateway_seen.update((name, port_hosts[name]) for name in names)
+        orders = self._northbound.gateway_orders() if pairs else {}
+        for name, before in pairs:
+            order = orders.get(name.removeprefix(_AT_A_GATEWAY), ())
+            self._resting.moved(order, before, port_hosts[name], time.monotonic())
 
 
 def _is_gateway(told: dict[str, str]) -> bool:

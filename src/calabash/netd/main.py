@@ -84,6 +84,7 @@ def _carry(connection: NetworkConnection, source: NetworkSource, *, supervised: 
         credentials=connection.credentials(),
         gateways=tuple(connection.gateways),
         protected=connection.ranges(),
+        rest_s=connection.rest_s,
     )
     carrier = Carrier(source, reconciler)
     reconciler.report = carrier.report

@@ -28,6 +28,7 @@ from calabash.netd.judging import Judge
 from calabash.netd.known import KnownNetworks
 from calabash.netd.order import first
 from calabash.netd.plan import Surroundings, planned
+from calabash.netd.resting import REST_S
 from calabash.netd.source import NetworkNews
 from calabash.netd.statuses import Statuses
 from calabash.seams.ovn.northbound import Northbound
@@ -54,6 +55,7 @@ class Reconciler:
         gateways: names of the gateway hosts; empty: those that say so of themselves.
         protected: as for ``Surroundings``.
         full_s: how often everything is looked at.
+        rest_s: how long a gateway host that returns, or is new, has to be well before it takes traffic.
 
     ``report`` is called with what is newly known of objects, in the thread of ``run``; it must not wait.
     """
@@ -67,6 +69,7 @@ class Reconciler:
         gateways: tuple[str, ...] = (),
         protected: tuple[Network, ...] = (),
         full_s: float = FULL_S,
+        rest_s: float = REST_S,
     ) -> None:
         self._inbox = Inbox()
         self._full_s, self._protected = full_s, protected
@@ -83,7 +86,7 @@ class Reconciler:
             northbound, credentials=credentials, touched=self._inbox.touched, synchronized=self._inbox.everything
         )
         self.southbound = Southbound(southbound, credentials=credentials, changed=self._inbox.moved)
-        self._judge = Judge(self.northbound, self.southbound, self._statuses, gateways)
+        self._judge = Judge(self.northbound, self.southbound, self._statuses, gateways, rest_s)
 
     def close(self) -> None:
         """End ``run``, and the connections."""

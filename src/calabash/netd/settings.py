@@ -6,6 +6,7 @@ ca = "/etc/calabash/ovn/ca.pem"                               # for ssl: who sig
 certificate = "/etc/calabash/ovn/netd.pem"
 key = "/etc/calabash/ovn/netd.key"
 gateways = ["g1", "g2"]                                       # empty: the hosts that say so of themselves
+rest_s = 300                                                  # a gateway host that returns takes its traffic after this
 lab = "cb"                                                    # of namespaces here, whose gateways' appliances are kept
 """
 
@@ -21,6 +22,7 @@ from msgspec import Meta
 
 from calabash.model.addresses import Network, parse_network
 from calabash.model.errors import CalabashError, Reason
+from calabash.netd.resting import REST_S
 from calabash.seams.ovn.wire import Credentials, checked_remotes
 
 NETWORK_FILE = "network.toml"
@@ -40,6 +42,7 @@ class NetworkConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     key: PathText = ""
     lab: Annotated[str, Meta(max_length=8, pattern=r"^([a-z][a-z0-9]*)?\Z")] = ""
     gateways: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=64)] = []
+    rest_s: Annotated[float, Meta(ge=1, le=86400)] = REST_S
     protected: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] = []
 
     def ranges(self) -> tuple[Network, ...]:

@@ -67,7 +67,7 @@ def test_a_gateway_is_a_port_at_one_of_the_gateway_hosts_and_translates_all_rang
     assert port["networks"] == frozenset(("198.51.100.10/24",))
     assert port["options"] == {"gateway_mtu": "1400"}
     chassis = pointed(RED, Ref("Logical_Router_Port", "red:uplink:router"), "gateway_chassis")
-    assert {row["chassis_name"]: row["priority"] for row in chassis.values()} == {"g2": 100, "g1": 99}
+    assert {row["chassis_name"]: row["priority"] for row in chassis.values()} == {"g1": 100, "g2": 99}
     router = Ref("Logical_Router", "cb-red")
     default = pointed(RED, router, "static_routes")["red/out:gateway"]
     assert (default["ip_prefix"], default["nexthop"]) == ("0.0.0.0/0", "198.51.100.1")

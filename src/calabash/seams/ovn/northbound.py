@@ -125,6 +125,18 @@ class Northbound:
             rows = replica.tables.get("Gateway_Chassis", {}).values()
             return frozenset(str(row["chassis_name"]) for row in rows if row["external_ids"].get(OWNER))
 
+    def gateway_orders(self) -> dict[str, tuple[str, ...]]:
+        """Of each of our routers' ports that is at gateway hosts: these hosts, who comes first first."""
+        found = {}
+        with self.session.reading() as replica:
+            chassis = replica.tables.get("Gateway_Chassis", {})
+            for row in replica.tables.get("Logical_Router_Port", {}).values():
+                rows = [chassis[one] for one in row["gateway_chassis"] if one in chassis]
+                if rows and row["external_ids"].get(OWNER):
+                    rows.sort(key=lambda one: (-int(one["priority"]), one["chassis_name"]))
+                    found[str(row["name"])] = tuple(str(one["chassis_name"]) for one in rows)
+        return found
+
     def ports_up(self, vpc: str) -> frozenset[str]:
         """Names of the VPC's ports that a host has bound. OVN goes on saying so of a host that died."""
         with self.session.reading() as replica:
