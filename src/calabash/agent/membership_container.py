@@ -6,6 +6,10 @@ in that container alone. A tenant can neither leave its container's group nor mo
 
 Where a worker of ours uses the card in a container's stead, the worker is the allocation's: it has a group of its own beside
 those of the containers, under a name that no runtime gives.
+
+What a claim was allocated is one allocation, and whatever containers have its slot mounted are its members, in whichever pods:
+its identifier names the claim, and whoever knows the claim says which pods may use it. They come and go while it is held, so
+they are looked for again and again. A worker that serves a claim has its group beside those of the pods.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from calabash.agent.membership_groups import GroupMembership
@@ -41,7 +45,9 @@ _NAME_CHARACTERS = 20
 _HASH_DIGITS = 8
 _PIDS_LOOKED_AT = 4  # of one container, until one shows what is mounted
 _WALK_S = 0.5
+_CLAIM_LOOK_S = 1.0
 _OWN = "calabash-"
+_CLAIM = "claim-"
 
 
 def pod_digits(pod_uid: str) -> str:
@@ -60,9 +66,56 @@ def container_allocation(pod_uid: str, container: str) -> AllocationId:
     return AllocationId(f"{digits}-{readable}-{mark}" if readable else f"{digits}-{mark}")
 
 
+def claim_allocation(claim_uid: str) -> AllocationId:
+    """The identifier of what a claim was allocated: one for all pods and containers that use it."""
+    return AllocationId(_CLAIM + pod_digits(claim_uid))
+
+
+def is_of_claim(allocation: AllocationId) -> bool:
+    """Whether it is what a claim was allocated."""
+    return allocation.startswith(_CLAIM)
+
+
 def _own(allocation: AllocationId) -> str:
     """The name of the group of what serves a container from outside."""
     return _OWN + allocation
+
+
+class PodGroups:
+    """The groups of the pods of a node, by the digits of their UIDs. All groups are looked through seldom."""
+
+    def __init__(self, hierarchy: ContainerHierarchy, now_s: Callable[[], float]) -> None:
+        self._hierarchy = hierarchy
+        self._now_s = now_s
+        self._pods: dict[str, Path] = {}
+        self._walked_s = -math.inf
+
+    def of(self, digits: str) -> Path | None:
+        """The group of a pod; one without a group may be asked for ten times a second."""
+        known = self._pods.get(digits)
+        if known is not None and known.is_dir():
+            return known
+        return self.all().get(digits)
+
+    def all(self) -> dict[str, Path]:
+        """All of them, as of the last half second."""
+        now_s = self._now_s()
+        if now_s - self._walked_s >= _WALK_S:
+            self._walked_s = now_s
+            self._pods = pod_groups(self._hierarchy)
+        return self._pods
+
+    def expire(self) -> None:
+        """What is asked next is looked for anew."""
+        self._walked_s = -math.inf
+
+    def root(self) -> Path | None:
+        """The group that those of all pods are below: the kubelet's own; None while there is no pod."""
+        pod = next(iter(self._pods.values()), None)
+        if pod is None:
+            return None
+        above = [group for group in pod.parents if group.is_relative_to(self._hierarchy.directory)]
+        return next((group for group in reversed(above) if group.name.startswith("kubepods")), pod.parent)
 
 
 class ContainerMembership(GroupMembership):
@@ -70,47 +123,54 @@ class ContainerMembership(GroupMembership):
 
     Args:
         slots: the directory that the slots are mounted below.
+        users: the UIDs of the pods that may use what a claim was allocated; None: it is not known, so any pod may.
         now_s: a clock that only goes forward.
     """
 
     def __init__(
-        self, hierarchy: ContainerHierarchy, slots: Path, *, now_s: Callable[[], float] = time.monotonic
+        self,
+        hierarchy: ContainerHierarchy,
+        slots: Path,
+        *,
+        users: Callable[[AllocationId], Collection[str] | None] = lambda _claim: None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hierarchy = hierarchy
         self._slots = slots
+        self._users = users
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._found: dict[AllocationId, Path] = {}
-        self._pods: dict[str, Path] = {}
-        self._walked_s = -math.inf
+        self._found: dict[AllocationId, tuple[Path, ...]] = {}
+        self._looked_s: dict[AllocationId, float] = {}  # when containers of a claim were last looked for
+        self._pods = PodGroups(hierarchy, now_s)
 
     def prepare(self, allocation: AllocationId) -> None:
         del allocation  # the runtime makes the group
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
         """Only of what we have started to serve a container: who else is a member its container decides."""
-        pod = self._pod_now(allocation.partition("-")[0])
-        if pod is None or not is_slot_name(allocation):
+        beside = self._beside(allocation)
+        if beside is None or not is_slot_name(allocation):
             raise CalabashError(
                 f"the pod of {allocation} has no control group yet", reason=Reason.NOT_FOUND, hint="it is tried again"
             )
-        directory = pod / _own(allocation)
+        directory = beside / _own(allocation)
         try:
-            join_pod(self._hierarchy, pod, directory.name, process.pid)
+            join_pod(self._hierarchy, beside, directory.name, process.pid)
         except OSError as error:
             raise CalabashError(
                 f"cannot move process {process.pid} into the pod of {allocation}: {error.strerror}",
                 reason=Reason.NOT_FOUND if isinstance(error, ProcessLookupError) else Reason.NOT_PERMITTED,
             ) from error
         with self._lock:
-            self._found[allocation] = directory
+            self._found[allocation] = (directory,)
 
     def allocation_of(self, pid: int) -> AllocationId | None:
         name = group_names(pid, self._hierarchy.controller)
         if not name:
             return None
         with self._lock:
-            known = {directory.name: allocation for allocation, directory in self._found.items()}
+            known = {group.name: allocation for allocation, groups in self._found.items() for group in groups}
         for part in name.split("/"):  # from outside inwards: groups in a container bear what names its tenant likes
             if part in known:
                 return known[part]
@@ -120,15 +180,17 @@ class ContainerMembership(GroupMembership):
         return next((a for a, device in self._devices().items() if device in mounted), None)
 
     def remove(self, allocation: AllocationId) -> bool:
-        self._walked_s = -math.inf  # nobody may have been overlooked now
-        group = self._group(allocation)
-        if group is not None and group.populated():
+        self._pods.expire()  # nobody may have been overlooked now
+        groups = self._groups(allocation, everywhere=True)
+        if any(group.populated() for group in groups):
             return False
-        if group is not None and group.directory.name == _own(allocation):
-            with contextlib.suppress(OSError):  # a kubelet removes it with the pod
-                group.remove()
+        for group in groups:
+            if group.directory.name == _own(allocation):
+                with contextlib.suppress(OSError):  # a kubelet removes it with the pod
+                    group.remove()
         with self._lock:
             self._found.pop(allocation, None)
+            self._looked_s.pop(allocation, None)
         return True
 
     def close(self) -> None:
@@ -146,12 +208,13 @@ class ContainerMembership(GroupMembership):
 
         A sandbox that is made again, as after a restart of the machine, runs everything anew, init containers too.
         """
-        oldest = self._oldest(self._pod(pod_digits(pod_uid)))
+        oldest = self._oldest(self._pods.of(pod_digits(pod_uid)))
         return began_s(oldest) if oldest is not None else 0.0
 
     def sandbox(self, pod_uid: str) -> Process | None:
         """The process that a pod lives as long as: its oldest; None: it has none. Looks through all groups if need be."""
-        return self._oldest(self._pod_now(pod_digits(pod_uid)))
+        self._pods.expire()
+        return self._oldest(self._pods.of(pod_digits(pod_uid)))
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -164,53 +227,69 @@ class ContainerMembership(GroupMembership):
         found = (process for pid in pids if (process := identify(pid)) is not None)
         return min(found, key=lambda process: (process.start_time, process.pid), default=None)
 
-    def _group(self, allocation: AllocationId) -> Cgroup | None:
-        """The group of its container; a container that was started again has a new one."""
-        if not is_slot_name(allocation):
-            return None
-        with self._lock:
-            known = self._found.get(allocation)
-        if known is not None and known.is_dir():
-            return self._hierarchy.group(known)
-        found = self._find(allocation)
-        with self._lock:
-            if found is None:
-                self._found.pop(allocation, None)
-                return None
-            self._found[allocation] = found
-        return self._hierarchy.group(found)
+    def _groups(self, allocation: AllocationId, *, everywhere: bool = False) -> Sequence[Cgroup]:
+        """Those of its containers; a container that was started again has a new one.
 
-    def _find(self, allocation: AllocationId) -> Path | None:
-        device = self._device(allocation)
-        pod = self._pod(allocation.partition("-")[0])
+        Args:
+            everywhere: look through all pods for containers of a claim, whoever is said to use it.
+        """
+        if not is_slot_name(allocation):
+            return ()
+        with self._lock:
+            known = tuple(group for group in self._found.get(allocation, ()) if group.is_dir())
+        if is_of_claim(allocation):
+            found = known if known and not everywhere and self._is_fresh(allocation) else None
+            if found is None:
+                found = self._find_of_claim(allocation, known, everywhere=everywhere)
+        else:
+            found = known or self._find(allocation)
+        with self._lock:
+            if found:
+                self._found[allocation] = found
+            else:
+                self._found.pop(allocation, None)
+        return [self._hierarchy.group(directory) for directory in found]
+
+    def _is_fresh(self, allocation: AllocationId) -> bool:
+        return self._now_s() - self._looked_s.get(allocation, -math.inf) < _CLAIM_LOOK_S
+
+    def _find(self, allocation: AllocationId) -> tuple[Path, ...]:
+        pod = self._pods.of(allocation.partition("-")[0])
         if pod is None:
-            return None
+            return ()
         if (pod / _own(allocation)).is_dir():
-            return pod / _own(allocation)
+            return (pod / _own(allocation),)
+        return tuple(self._containers(allocation, (pod,), ()))[:1]
+
+    def _find_of_claim(
+        self, allocation: AllocationId, known: tuple[Path, ...], *, everywhere: bool
+    ) -> tuple[Path, ...]:
+        self._looked_s[allocation] = self._now_s()
+        users = None if everywhere else self._users(allocation)
+        if users is None:
+            pods = tuple(self._pods.all().values())
+        else:
+            pods = tuple(pod for uid in users if (pod := self._pods.of(pod_digits(uid))) is not None)
+        beside = self._pods.root()
+        own = () if beside is None or not (beside / _own(allocation)).is_dir() else (beside / _own(allocation),)
+        return tuple(dict.fromkeys((*own, *known, *self._containers(allocation, pods, known))))
+
+    def _containers(self, allocation: AllocationId, pods: Iterable[Path], known: Collection[Path]) -> Iterable[Path]:
+        """The groups of containers that have its slot mounted; not those that are ``known``."""
+        device = self._device(allocation)
         if device is None:
-            return None
-        for directory in container_groups(pod):
+            return
+        for directory in (group for pod in pods for group in container_groups(pod) if group not in known):
             pids = self._hierarchy.group(directory).pids()[:_PIDS_LOOKED_AT]
             if any(device in mounted_devices(pid) for pid in pids):
-                return directory
-        return None
+                yield directory
 
-    def _pod(self, digits: str) -> Path | None:
-        """The group of a pod. A pod without one is asked for ten times a second: all groups are looked through seldom."""
-        known = self._pods.get(digits)
-        if known is not None and known.is_dir():
-            return known
-        now_s = self._now_s()
-        if now_s - self._walked_s < _WALK_S:
-            return None
-        self._walked_s = now_s
-        self._pods = pod_groups(self._hierarchy)
-        return self._pods.get(digits)
-
-    def _pod_now(self, digits: str) -> Path | None:
-        """The same, whenever the groups were looked through last."""
-        self._walked_s = -math.inf
-        return self._pod(digits)
+    def _beside(self, allocation: AllocationId) -> Path | None:
+        """Where the group of what serves an allocation from outside is made."""
+        self._pods.expire()
+        if not is_of_claim(allocation):
+            return self._pods.of(allocation.partition("-")[0])
+        return self._pods.root() if self._pods.all() else None
 
     def _device(self, allocation: AllocationId) -> int | None:
         """Number of the file system that is its slot; None when it has none of its own."""

@@ -1,11 +1,11 @@
-"""What both forms that rest on control groups share: everything that is asked of the group of an allocation."""
+"""What both forms that rest on control groups share: everything that is asked of the groups of an allocation."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from calabash.model.request import AllocationId
 from calabash.seams.host.cgroups import Cgroup
@@ -13,21 +13,19 @@ from calabash.seams.host.processes import Process, identify, send_signal
 
 
 class GroupMembership(ABC):
-    """The kernel says who is a member: whoever is in the group."""
+    """The kernel says who is a member: whoever is in a group of it."""
 
     form = "kernel"
 
     @abstractmethod
-    def _group(self, allocation: AllocationId) -> Cgroup | None:
-        """The group of an allocation; None when it has none now."""
+    def _groups(self, allocation: AllocationId) -> Sequence[Cgroup]:
+        """The groups of an allocation; empty when it has none now."""
 
     def populated(self, allocation: AllocationId) -> bool:
-        group = self._group(allocation)
-        return group is not None and group.populated()
+        return any(group.populated() for group in self._groups(allocation))
 
     def processes(self, allocation: AllocationId) -> list[Process]:
-        group = self._group(allocation)
-        pids = group.pids() if group is not None else []
+        pids = [pid for group in self._groups(allocation) for pid in group.pids()]
         return [process for pid in pids if (process := identify(pid)) is not None]
 
     def signal(
@@ -38,13 +36,11 @@ class GroupMembership(ABC):
                 send_signal(process, number)
 
     def kill(self, allocation: AllocationId) -> None:
-        group = self._group(allocation)
-        if group is not None:
+        for group in self._groups(allocation):
             with contextlib.suppress(OSError):
                 group.kill()
 
     def freeze(self, allocation: AllocationId, frozen: bool) -> None:
-        group = self._group(allocation)
-        if group is not None:
+        for group in self._groups(allocation):
             with contextlib.suppress(OSError):  # it has just ended
                 group.freeze(frozen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from calabash.agent.membership_groups import GroupMembership
 from calabash.agent.slot_names import is_slot_name
@@ -105,6 +105,9 @@ class KernelMembership(GroupMembership):
         if not self._base.populated():
             with contextlib.suppress(OSError):
                 self._base.remove()
+
+    def _groups(self, allocation: AllocationId) -> Sequence[Cgroup]:
+        return (self._group(allocation),)
 
     def _group(self, allocation: AllocationId) -> Cgroup:
         if not is_slot_name(allocation):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from calabash.agent import membership_container
-from calabash.agent.membership_container import ContainerMembership, container_allocation
+from calabash.agent.membership_container import ContainerMembership, claim_allocation, container_allocation
 from calabash.agent.slot_names import is_slot_name
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -25,6 +25,7 @@ from calabash.seams.host.processes import identify
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 DIGITS = UID.replace("-", "")
 OTHER = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+CLAIM = "11111111-2222-3333-4444-555555555555"
 
 
 class Node:
@@ -41,12 +42,20 @@ class Node:
         patch.setattr(membership_container, "mounted_devices", lambda pid: self.mounted.get(pid, frozenset()))
         patch.setattr(membership_container, "group_names", lambda pid, _: self.names.get(pid, ""))
         self.now_s = 0.0
-        self.membership = ContainerMembership(self.hierarchy, self.slots, now_s=lambda: self.now_s)
+        self.users: dict[AllocationId, set[str]] = {}
+        self.membership = ContainerMembership(
+            self.hierarchy, self.slots, users=self.users.get, now_s=lambda: self.now_s
+        )
         patch.setattr(self.membership, "_device", self.devices.get)
         patch.setattr(self.membership, "_devices", lambda: dict(self.devices))
 
     def slot(self, uid: str, container: str) -> AllocationId:
         name = container_allocation(uid, container)
+        self.devices[name] = 100 + len(self.devices)
+        return name
+
+    def claim(self) -> AllocationId:
+        name = claim_allocation(CLAIM)
         self.devices[name] = 100 + len(self.devices)
         return name
 
@@ -283,3 +292,55 @@ def test_on_a_host_of_version_2_alone_a_container_is_found_stopped_and_ended(
         assert process.wait(60) == -signal.SIGKILL
     assert not membership.populated(main)
     assert membership.remove(main)
+
+
+def test_what_a_claim_has_is_every_container_that_has_its_slot_in_whichever_pod(node: Node) -> None:
+    claim, own = node.claim(), node.slot(UID, "own")
+    node.users[claim] = {UID, OTHER}
+    first, _ = node.container(UID, "aaaa", claim), node.container(UID, "bbbb", own)
+    assert node.membership.processes(claim) == [identify(first.pid)]
+    node.now_s += 1
+    second, third = node.container(OTHER, "cccc", claim), node.container(UID, "dddd", claim)
+    assert {p.pid for p in node.membership.processes(claim)} == {first.pid, second.pid, third.pid}
+    assert node.membership.allocation_of(second.pid) == claim
+    assert node.membership.adopt([]) == {claim, own}
+    for one in (first, second):
+        one.kill()
+        one.wait()
+    assert node.membership.populated(claim)
+    assert not node.membership.remove(claim)
+    node.membership.kill(claim)
+    third.wait()
+    assert node.membership.remove(claim)
+
+
+def test_a_container_of_a_pod_that_nobody_named_keeps_what_a_claim_has(node: Node) -> None:
+    """The claim was taken from the pod by force: its programs are still there."""
+    claim = node.claim()
+    node.users[claim] = {OTHER}
+    forgotten = node.container(UID, "aaaa", claim)
+    assert not node.membership.remove(claim)
+    assert node.membership.processes(claim) == [identify(forgotten.pid)]
+
+
+def test_while_it_is_not_known_who_uses_a_claim_any_pod_may(node: Node) -> None:
+    claim = node.claim()
+    process = node.container(UID, "aaaa", claim)
+    assert node.membership.processes(claim) == [identify(process.pid)]
+
+
+def test_what_serves_a_claim_has_its_group_beside_the_pods_and_outlives_each(node: Node) -> None:
+    claim = node.claim()
+    node.users[claim] = {UID}
+    node.container(UID, "aaaa", claim)
+    process = subprocess.Popen(["sleep", "60"])
+    node.started.append(process)
+    found = identify(process.pid)
+    assert found is not None
+    group = node.hierarchy.directory / "kubetest" / "kubepods" / f"calabash-{claim}"
+    group.mkdir()
+    for name in ("cgroup.procs", "freezer.state"):
+        (group / name).touch()
+    node.membership.enter(claim, found)
+    assert (group / "cgroup.procs").read_text().strip() == str(process.pid)
+    assert process.pid in {p.pid for p in node.membership.processes(claim)}

@@ -11,7 +11,7 @@ of ours that forward its calls under the names of the driver's: no slot, no shim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calabash.agent.node import Grant
@@ -29,6 +29,8 @@ PRELOAD_INSIDE = "/etc/ld.so.preload"
 SIM_INSIDE = f"{INSIDE}/sim"
 WORKER_INSIDE = f"{INSIDE}/worker.sock"
 _PRELOAD = "LD_PRELOAD"
+_NVML = "libnvidia-ml."
+_CONTROL = "nvidiactl"
 _OTHERWISE_INSIDE = frozenset({_PRELOAD, "CALABASH_SLOT", "NVIDIA_VISIBLE_DEVICES"})
 _READ = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _WRITE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
@@ -83,6 +85,19 @@ class EditsMaker:
             mounts += mount
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
 
+    def of_observer(self, nodes: Sequence[Path]) -> ContainerEdits:
+        """What lets a container look at cards and take nothing of them by itself: NVML, and neither CUDA nor a slice. The
+        driver wants its nodes opened for writing, whoever asks; the state of a simulated node is mounted for reading."""
+        env = [("NVIDIA_VISIBLE_DEVICES", "void")]
+        mounts = _library_mounts([file for file in self._driver.libraries if file.name.startswith(_NVML)])
+        control = [node for node in self._driver.nodes if node.name == _CONTROL]
+        if self._driver.state is not None:
+            state = self._driver.state
+            env.append(("CALABASH_SIM", f"{SIM_INSIDE}/{state.name}"))
+            mounts.append(MountEdit(host_path=str(state.parent), container_path=SIM_INSIDE, options=_READ))
+        devices = tuple(DeviceNode(path=f"/dev/{n.name}", host_path=str(n)) for n in (*control, *nodes))
+        return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=devices)
+
     def _to_worker(self, edits: Edits) -> ContainerEdits:
         said = dict(edits.environment)
         return ContainerEdits(
@@ -112,6 +127,31 @@ class EditsMaker:
         if shown.is_char_device():
             return [DeviceNode(path=path, host_path=str(shown))], []
         return [], [MountEdit(host_path=str(shown), container_path=path, options=_WRITE)] if shown.exists() else []
+
+
+class NodeEdits:
+    """The same with the device nodes of this node.
+
+    Args:
+        host: where the host's file system is seen.
+        devices: the cards of the node.
+    """
+
+    def __init__(self, maker: EditsMaker, host: Path, devices: Callable[[], Sequence[Device]]) -> None:
+        self._maker, self._host, self._devices = maker, host, devices
+
+    def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
+        """What a container needs to use these devices of a grant; None: all of them."""
+        if wanted is None:
+            wanted = [s.device for s in grant.record.placement.slices]
+        return self._maker.of(grant, self._nodes(wanted))
+
+    def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
+        """What a container needs to look at these devices."""
+        return self._maker.of_observer(self._nodes(wanted))
+
+    def _nodes(self, wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:
+        return device_nodes(self._host, self._devices(), wanted)
 
 
 def write_preload(path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from functools import lru_cache
 
-from calabash.agent.membership_container import container_allocation, pod_digits
+from calabash.agent.membership_container import container_allocation, is_of_claim, pod_digits
 from calabash.kubernetes.names import PLAN, PLANNED
 from calabash.kubernetes.plan import PodPlan, read_plan
 from calabash.model.device import DeviceUuid
@@ -26,11 +26,19 @@ class NodePods:
 
     Args:
         fetch: asks the API server for a pod by namespace and name; for what the mirror has not seen yet.
+        users: UIDs of the pods that share what a claim was allocated; None: it is not known.
         plan_wait_s: how long a pod that was bound without a plan is waited for to have one.
     """
 
-    def __init__(self, fetch: Callable[[str, str], Pod | None], *, plan_wait_s: float = PLAN_WAIT_S) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[str, str], Pod | None],
+        *,
+        users: Callable[[AllocationId], Collection[str] | None] = lambda _claim: None,
+        plan_wait_s: float = PLAN_WAIT_S,
+    ) -> None:
         self._fetch = fetch
+        self._users = users
         self._plan_wait_s = plan_wait_s
         self._by_digits: dict[str, Pod] = {}  # by what the identifiers of its allocations begin with
         self._news = threading.Condition()
@@ -46,15 +54,24 @@ class NodePods:
             self._news.notify_all()
 
     def of_allocation(self, allocation: AllocationId) -> Pod | None:
-        """The pod that holds it."""
+        """The pod that holds it; of those that share a claim's any that is here."""
+        digits = [allocation.partition("-")[0]]
+        if is_of_claim(allocation):
+            digits = [pod_digits(uid) for uid in self._users(allocation) or ()]
         with self._news:
-            return self._by_digits.get(allocation.partition("-")[0])
+            return next((pod for one in digits if (pod := self._by_digits.get(one)) is not None), None)
+
+    def known(self, uid: str) -> Pod | None:
+        """A pod by its UID, if it has been heard of."""
+        with self._news:
+            return self._by_digits.get(pod_digits(uid))
 
     def any_leaves(self, allocations: Iterable[AllocationId]) -> bool:
-        """Whether the pod of any of these is gone or going: its object may end before its processes do."""
+        """Whether the pod of any of these is gone or going: its object may end before its processes do. What a claim has is not
+        looked at: it is kept whatever its pods do."""
         if not self.synced:
             return False
-        pods = [self.of_allocation(allocation) for allocation in allocations]
+        pods = [self.of_allocation(allocation) for allocation in allocations if not is_of_claim(allocation)]
         return any(pod is None or ended(pod) or pod.metadata.deletion_timestamp is not None for pod in pods)
 
     def may_start(self, uid: str) -> bool:

@@ -17,6 +17,7 @@ from calabash.agent.node import Grant, NodeAgent
 from calabash.kubernetes.asked import read_request
 from calabash.kubernetes.names import REQUEST
 from calabash.kubernetes.node.owners import Claimant, Owners
+from calabash.kubernetes.node.patience import Patience
 from calabash.kubernetes.node.placing import Placing
 from calabash.kubernetes.node.pods import done, init_names, never_together, start_order
 from calabash.kubernetes.node.specs import SlotSpecs
@@ -32,10 +33,6 @@ from calabash.seams.kube.objects import Pod
 from calabash.seams.kubelet.protocol import Allocated
 from calabash.sharing.brokered import MODE as BROKERED
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
-
-LEAVING_S = 6.0  # the kubelet waits 30 s for an answer, and 10 s and longer before it asks again
-_LOOK_AGAIN_S = 0.05
-_TAKEN = frozenset((Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT))
 
 
 class Preparer:
@@ -79,8 +76,9 @@ class Preparer:
         self._sandbox = sandbox
         self._refuse = refuse
         self._prepared = prepared
-        self._leaving = leaving
-        self._pause = pause
+        self._patience = Patience(
+            clock=clock, leaving=lambda: leaving(record.id for record in agent.records()), pause=pause
+        )
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
@@ -106,15 +104,7 @@ class Preparer:
         found = [(self._placing.pod(c), c) for c in claimants]  # may be waited for
         for pod, claimant in found:
             self._require_known(pod, claimant)
-        until_ns = self._clock.monotonic_ns() + int(LEAVING_S * 1e9)
-        while True:
-            try:
-                return self._prepare(found, device_ids)
-            except CalabashError as error:
-                waits = error.reason in _TAKEN and self._leaving(record.id for record in self._agent.records())
-                if not waits or self._clock.monotonic_ns() >= until_ns:
-                    raise
-            self._pause(_LOOK_AGAIN_S)
+        self._patience.until_there_is_room(lambda: self._prepare(found, device_ids))
 
     def _prepare(self, found: Sequence[tuple[Pod, Claimant]], device_ids: tuple[str, ...]) -> None:
         devices: dict[str, ContainerEdits] = {}

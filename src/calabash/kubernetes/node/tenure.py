@@ -1,10 +1,13 @@
-"""How long a pod's allocations are kept: as long as its container may run, by the API server's last word."""
+"""How long allocations are kept: a pod's as long as its container may run, by the API server's last word; a claim's until it is
+given back, or nothing of ours is allocated to it any more. Whoever still uses one keeps it in any case."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from calabash.agent.membership_container import container_allocation
+from calabash.agent.membership_container import container_allocation, is_of_claim
+from calabash.agent.tenure import Tenure
+from calabash.kubernetes.node.claim_book import ClaimBook
 from calabash.kubernetes.node.pods import NodePods, done, ended, init_names, is_since
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
@@ -43,6 +46,36 @@ class PodTenure:
                 since_s = self._since_s(pod.metadata.uid)
                 return done(pod, name, since_s) or _main_runs(pod, since_s)
         return False
+
+
+class ClaimTenure:
+    """Of what claims were allocated. Pods come and go meanwhile."""
+
+    def __init__(self, book: ClaimBook) -> None:
+        self._book = book
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        del held_ns
+        return self._book.holds(record.id)
+
+    def over(self, record: AllocationRecord) -> bool:
+        return not self._book.holds(record.id)
+
+
+class DoorTenure:
+    """Each allocation by the door that it came through."""
+
+    def __init__(self, pods: Tenure, claims: Tenure) -> None:
+        self._pods, self._claims = pods, claims
+
+    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+        return self._of(record).holds(record, held_ns)
+
+    def over(self, record: AllocationRecord) -> bool:
+        return self._of(record).over(record)
+
+    def _of(self, record: AllocationRecord) -> Tenure:
+        return self._claims if is_of_claim(record.id) else self._pods
 
 
 def _main_runs(pod: Pod, since_s: float) -> bool:

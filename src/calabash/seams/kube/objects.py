@@ -18,11 +18,19 @@ class Condition(KubeStruct, frozen=True):
     observed_generation: int = 0
 
 
+class ContainerClaim(KubeStruct, frozen=True):
+    """A claim of the pod that a container uses; ``request`` empty means all that the claim has."""
+
+    name: str
+    request: str = ""
+
+
 class ContainerResources(KubeStruct, frozen=True):
     """Amounts as quantities ("8Gi", "500m"); ``model.units`` and the dialects read them."""
 
     limits: dict[str, str] = msgspec.field(default_factory=dict)
     requests: dict[str, str] = msgspec.field(default_factory=dict)
+    claims: tuple[ContainerClaim, ...] = ()
 
 
 class EnvironmentVariable(KubeStruct, frozen=True):
@@ -114,6 +122,14 @@ class Volume(KubeStruct, frozen=True):
     empty_dir: EmptyDirectory | None = None
 
 
+class PodClaim(KubeStruct, frozen=True):
+    """A claim as a pod calls it: one that is there, or one that is made for the pod of a template."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(KubeStruct, frozen=True):
     """What a pod is to be."""
 
@@ -136,6 +152,7 @@ class PodSpec(KubeStruct, frozen=True):
     runtime_class_name: str | None = None
     termination_grace_period_seconds: int | None = None
     host_users: bool | None = None
+    resource_claims: tuple[PodClaim, ...] = ()
 
 
 class StateWaiting(KubeStruct, frozen=True):
@@ -179,6 +196,19 @@ class ContainerStatus(KubeStruct, frozen=True):
     state: ContainerState = ContainerState()
 
 
+class PodClaimStatus(KubeStruct, frozen=True):
+    """The claim that was made of a template; None: none was needed."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class PodExtendedClaim(KubeStruct, frozen=True):
+    """The claim that a scheduler made for extended resources of a pod."""
+
+    resource_claim_name: str = ""
+
+
 class PodStatus(KubeStruct, frozen=True):
     """How a pod fares; ``phase`` is Pending, Running, Succeeded, Failed or Unknown."""
 
@@ -191,6 +221,8 @@ class PodStatus(KubeStruct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
     start_time: str | None = None
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+    extended_resource_claim_status: PodExtendedClaim | None = None
 
 
 class Pod(KubeStruct, frozen=True):

@@ -17,9 +17,10 @@ from calabash.agent.membership_container import container_allocation
 from calabash.kubernetes.asked import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.kubernetes.names import GPUS, PLANNED, REQUEST
 from calabash.kubernetes.node.owners import Owners
+from calabash.kubernetes.node.patience import LEAVING_S
 from calabash.kubernetes.node.placing import ByPlan
 from calabash.kubernetes.node.pods import NodePods
-from calabash.kubernetes.node.prepare import LEAVING_S, Preparer, request_of
+from calabash.kubernetes.node.prepare import Preparer, request_of
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.tokens import device_name
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice
