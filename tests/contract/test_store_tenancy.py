@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from calabash.model.money import parse_money
+from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, TokenRecord, TokenScope, User
 from calabash.seams.store import Store, open_store
 from calabash.seams.store.database import Database
@@ -23,6 +24,7 @@ VISION = Tenant(
     slices_per_user=3,
     run_s_max=3600.0,
     groups=("lab",),
+    networks=((NetworkKind.EIP, 0), (NetworkKind.VPC, 4)),
 )
 TOKEN = TokenRecord(
     id="abc",

@@ -365,7 +365,16 @@ def test_a_certificate_is_shown_without_its_key_which_a_process_of_the_machine_a
     assert "has expired" in refused(clean, Reason.BAD_REQUEST, put.format(old, old))
     swapped = f"certificate put red/tls --cert {one}/tls.key --key {one}/tls.crt"
     assert "PRIVATE" not in refused(clean, Reason.BAD_REQUEST, swapped)
+    file = tmp_path / "balancer.yaml"
+    spec = (
+        "{vip: 10.0.1.100, vip_number: 443, backends: [{port: red/a/web1, number: 8080}], layer: l7, certificate: tls}"
+    )
+    file.write_text(f"kind: lb\nname: red/web\nspec: {spec}\n")
+    for command in ("apply", "diff"):
+        told = refused(clean, Reason.NOT_FOUND, f"net {command} -f {file}")
+        assert f"{file}: document 1: lb red/web: there is no certificate red/tls in its VPC" in told
     typed(clean, put.format(one, one))
+    assert "lb red/web" in typed(clean, f"net apply -f {file} --dry-run")
     typed(clean, "lb create red/web --vip 10.0.1.100:443 --to web1:8080 --tls red/tls")
     assert specs(clean)["lb red/web"]["certificate"] == "tls"
     secret = (one / "tls.key").read_text()

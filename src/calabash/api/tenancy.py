@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from calabash.api.replies import Reply
 from calabash.api.requests import Amount, Login, Logins, Name, OptionalName
+from calabash.model.network import NetworkKind
 from calabash.model.tenancy import PRIORITY_LEAST, PRIORITY_MOST, Role, TokenScope
 
 RUN_S_MAX = 366 * 86_400.0
@@ -46,6 +47,13 @@ class TenantSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     groups: Annotated[Logins, Meta(description="groups of the pool's machine whose members are its members")] | (
         UnsetType
     ) = UNSET
+    networks: (
+        Annotated[
+            dict[NetworkKind, Annotated[int, Meta(ge=0, le=1_000_000)]],
+            Meta(description="most objects of a kind that its networks have, like `{vpc: 4}`; left out: no bound"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class TenantView(Reply, kw_only=True, frozen=True):
@@ -64,6 +72,7 @@ class TenantView(Reply, kw_only=True, frozen=True):
     run_s_max: float
     users: list[str]
     groups: list[str]
+    networks: dict[NetworkKind, int]
 
 
 class TenantList(Reply, kw_only=True, frozen=True):

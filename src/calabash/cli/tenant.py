@@ -10,6 +10,8 @@ from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.queue import gpus, names
+from calabash.model.errors import CalabashError
+from calabash.model.network import NetworkKind
 from calabash.model.units import format_duration, parse_duration_s
 from calabash.seams.pool.client import quoted
 
@@ -25,6 +27,7 @@ TENANT_COLUMNS = (
     Column(title="MODES", text=lambda r: dash(",".join(r["modes"])), wide=True),
     Column(title="MODELS", text=lambda r: dash(",".join(r["models"])), wide=True),
     Column(title="SLICES/USER", text=lambda r: dash(r["slices_per_user"] or None), right=True, wide=True),
+    Column(title="NETWORKS", text=lambda r: dash(",".join(f"{k}={n}" for k, n in r["networks"].items())), wide=True),
     Column(title="RUN TIME", text=lambda r: format_duration(r["run_s_max"]) if r["run_s_max"] else "-", wide=True),
     Column(title="USERS", text=lambda r: dash(",".join(r["users"]))),
     Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
@@ -78,6 +81,11 @@ def said(options: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(command: Any) -> Any:
     for option in (
+        click.option(
+            "--networks",
+            metavar="KIND=MOST,...",
+            help="Objects of networks at most, like vpc=4,eip=8; empty: no bounds.",
+        ),
         click.option("--groups", metavar="NAMES", help="Groups of this machine whose members are its members."),
         click.option("--users", metavar="NAMES", help="Its members, separated by commas."),
         click.option("--run-time", metavar="TIME", help="A slice is ended after so long: 12h, 2d; 0: no bound."),
@@ -98,10 +106,26 @@ def _settings(command: Any) -> Any:
 def _put(name: str, options: dict[str, Any]) -> None:
     body = said(options)
     body |= {key: names(body[key]) for key in ("modes", "models", "users", "groups") if key in body}
+    if "networks" in body:
+        body["networks"] = _bounds(body["networks"])
     if "run_time" in body:
         body["run_s_max"] = parse_duration_s(body.pop("run_time"))
     client().put(f"/v1/tenants/{quoted(name)}", body)
     click.echo(name)
+
+
+def _bounds(text: str) -> dict[str, int]:
+    """``vpc=4,eip=8``. Raises CalabashError."""
+    found = {}
+    for word in filter(None, text.split(",")):
+        kind, _, most = word.strip().partition("=")
+        if kind not in set(NetworkKind) or not (most.isascii() and most.isdigit()):
+            raise CalabashError(
+                f"--networks: {word[:80]!r} is no kind with a number",
+                hint=f"like vpc=4,eip=8; kinds: {', '.join(NetworkKind)}",
+            )
+        found[kind] = int(most)
+    return found
 
 
 def show(kind: str, row: Row, columns: tuple[Column, ...], fmt: str) -> None:

@@ -96,7 +96,7 @@ def spec_of(tenant: Tenant, projects: Iterable[Project]) -> KubeTenantSpec:
     nothing in a cluster would keep."""
     _require_name("tenant", tenant.name)
     plain = Tenant(name=tenant.name)
-    for what in ("priorities", "modes", "models", "slices_per_user", "run_s_max", "groups"):
+    for what in ("priorities", "modes", "models", "slices_per_user", "run_s_max", "groups", "networks"):
         if getattr(tenant, what) != getattr(plain, what):
             raise CalabashError(
                 f"{what.replace('_', ' ')} of a tenant are not bounded on Kubernetes",

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from calabash.model.errors import CalabashError
 from calabash.model.money import Money
+from calabash.model.network import NetworkKind
 
 DEFAULT_PROJECT = "default"
 PRIORITY_LEAST, PRIORITY_MOST = -1000, 1000
@@ -59,6 +60,7 @@ class Tenant:
         slices_per_user: most slices that one user of it holds and waits for at a time.
         run_s_max: a slice is taken back after so many seconds.
         groups: groups of this machine whose members are members of the tenant.
+        networks: most objects of a kind that its networks have, by kind; a kind that is not said: no bound.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Tenant:
     slices_per_user: int = 0
     run_s_max: float = 0.0
     groups: tuple[str, ...] = ()
+    networks: tuple[tuple[NetworkKind, int], ...] = ()
 
     def __post_init__(self) -> None:
         _check_amounts(f"tenant {self.name}", self.guarantee, self.limit, self.weight)
@@ -80,6 +83,11 @@ class Tenant:
             raise CalabashError(
                 f"tenant {self.name}: priorities {least} to {most} are out of range",
                 hint=f"{PRIORITY_LEAST} to {PRIORITY_MOST}, the least first",
+            )
+        if any(kind is NetworkKind.UPLINK or most < 0 for kind, most in self.networks):
+            raise CalabashError(
+                f"tenant {self.name}: {', '.join(f'{k}={n}' for k, n in self.networks)} are no bounds of networks",
+                hint="like vpc=4,port=200,eip=8; uplinks are the platform's",
             )
 
 

@@ -74,13 +74,17 @@ class CertificateBook:
 
     def require(self, who: Principal, balancer: LoadBalancer) -> None:
         """That the certificate that it names is there. Raises NOT_FOUND."""
-        name = named(balancer)
         self._book.rights.require_change(who, self._book.state().kept, NetworkKind.LOAD_BALANCER, balancer.name)
+        self.require_there(balancer)
+
+    def require_there(self, balancer: LoadBalancer) -> None:
+        """The same of one that may be put. Raises NOT_FOUND."""
+        name = named(balancer)
         if name and (vpc_of(name) != vpc_of(balancer.name) or all(o.name != name for o in self._tables.certificates())):
             raise CalabashError(
                 f"lb {balancer.name}: there is no certificate {name[:200]} in its VPC",
                 reason=Reason.NOT_FOUND,
-                hint=f"calabash certificate put {vpc_of(balancer.name)}/NAME --cert FILE --key FILE",
+                hint=f"once the VPC is there: calabash certificate put {vpc_of(balancer.name)}/NAME --cert FILE --key FILE",
             )
 
 

@@ -6,13 +6,14 @@ that it does not name. VPCs and uplinks are never pruned, nor what somebody has 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from calabash.api import networks as shapes
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Vpc, kind_of, vpc_of
+from calabash.model.network_services import LoadBalancer
 from calabash.model.tenancy import Principal
 from calabash.net.book import Networks
 from calabash.net.manifests import (
@@ -25,7 +26,7 @@ from calabash.net.manifests import (
 )
 from calabash.net.specs import decode, kind_named
 from calabash.operations.network_changes import NetworkState
-from calabash.operations.network_rights import Kept
+from calabash.operations.network_rights import Kept, bounded
 from calabash.operations.networks import NetworkBook
 from calabash.seams.store.networks import StoredNetworkObject
 
@@ -33,8 +34,18 @@ Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 
-def apply_file(book: NetworkBook, who: Principal, file: shapes.NetworkFile) -> tuple[list[NetworkChange], int]:
-    """Make the objects what the file says, all of them or none; what became of each, and the revision then."""
+def apply_file(
+    book: NetworkBook,
+    who: Principal,
+    file: shapes.NetworkFile,
+    *,
+    certified: Callable[[LoadBalancer], None] = lambda _: None,
+) -> tuple[list[NetworkChange], int]:
+    """Make the objects what the file says, all of them or none; what became of each, and the revision then.
+
+    Args:
+        certified: raises CalabashError where the certificate that a balancer names is not there.
+    """
     wanted = read_wanted(file.documents)
     named = frozenset((kind_of(one.item), one.item.name) for one in wanted)
     found: list[NetworkChange] = []
@@ -43,20 +54,16 @@ def apply_file(book: NetworkBook, who: Principal, file: shapes.NetworkFile) -> t
         kept = _with_new_vpcs(book, who, state, wanted)
         for one in wanted:
             with_place(one.place, book.rights.require_put, who, kept, one.item, room=False)
+            if isinstance(one.item, LoadBalancer):
+                with_place(one.place, certified, one.item)
         owned = [WantedObject(place=one.place, item=book.owned(who, state, one.item)) for one in wanted]
         unwanted = [*_pruned(state, named)] if file.prune else []
         for kind, name in unwanted:
             book.rights.require_change(who, kept, kind, name)
         after = carried_out(state.networks, owned, unwanted, platform=book.rights.platform(who))
         found[:] = changes_between(state.networks, after, owned)
-        fresh = Counter(
-            (kept[NetworkKind.VPC, vpc_of(change.name)].tenant, change.kind is NetworkKind.VPC)
-            for change in found
-            if change.before is None and change.kind is not NetworkKind.UPLINK
-        )
-        for tenant in {tenant for tenant, _ in fresh}:
-            vpcs = fresh[tenant, True]
-            book.rights.require_room(who, state.kept, tenant, vpcs=vpcs, objects=vpcs + fresh[tenant, False])
+        for tenant, (fresh, gone) in _counted(kept, found).items():
+            book.rights.require_room(who, state.kept, tenant, fresh, gone=gone)
         return state.networks if file.dry_run else after
 
     state = book.change(who, judged, applied=named)
@@ -102,6 +109,21 @@ def _with_new_vpcs(book: NetworkBook, who: Principal, state: NetworkState, wante
             tenant = with_place(one.place, book.rights.tenant_for, who, one.item.tenant)
             kept[key] = StoredNetworkObject(kind=key[0], name=key[1], tenant=tenant, generation=0, spec={}, status={})
     return kept
+
+
+def _counted(
+    kept: Kept, changes: Iterable[NetworkChange]
+) -> dict[str, tuple[Counter[NetworkKind], Counter[NetworkKind]]]:
+    """Of each tenant that gets new objects: how many of each kind, and how many go."""
+    fresh: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
+    gone: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
+    for change in changes:
+        if change.kind is NetworkKind.UPLINK or (change.before is None) == (change.after is None):
+            continue
+        if bounded(change.kind, change.name):
+            into = fresh if change.before is None else gone
+            into[kept[NetworkKind.VPC, vpc_of(change.name)].tenant][change.kind] += 1
+    return {tenant: (found, gone[tenant]) for tenant, found in fresh.items()}
 
 
 def _pruned(state: NetworkState, named: frozenset[Key]) -> Iterable[Key]:

@@ -8,12 +8,16 @@ learns nothing, but that a name is taken when it wants the same for its own.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from calabash.model.access import Action, may
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
 from calabash.model.tenancy import Principal
+from calabash.net.checks.common import is_platform
+from calabash.net.checks.spaces import DEFAULT_GROUP
 from calabash.operations.people import People
 from calabash.operations.permission import Permission
 from calabash.operations.tenancy import missing
@@ -35,6 +39,11 @@ _PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
 _PATH = re.compile(
     r"(?<![A-Za-z0-9./-])([a-z0-9][-a-z0-9]*)(/[-a-z0-9]+){1,2}(?![./][0-9])|(?<=VPC )[a-z0-9][-a-z0-9]*"
 )
+
+
+def bounded(kind: str, name: str) -> bool:
+    """Whether it counts as a tenant's: not what the platform puts beside its objects."""
+    return not is_platform(name) and not (kind == NetworkKind.SECURITY_GROUP and name.endswith(f"/{DEFAULT_GROUP}"))
 
 
 class NetworkRights:
@@ -103,20 +112,39 @@ class NetworkRights:
         else:
             tenant = self.require_change(who, kept, kind, wanted.name)
         if room and key not in kept:
-            self.require_room(who, kept, tenant, vpcs=int(kind is NetworkKind.VPC))
+            self.require_room(who, kept, tenant, {kind: 1})
 
-    def require_room(self, who: Principal, kept: Kept, tenant: str, *, vpcs: int, objects: int = 1) -> None:
-        """That a tenant may have so many more; administrators are not bound."""
+    def require_room(
+        self,
+        who: Principal,
+        kept: Kept,
+        tenant: str,
+        fresh: Mapping[NetworkKind, int],
+        *,
+        gone: Mapping[NetworkKind, int] = MappingProxyType({}),
+    ) -> None:
+        """That a tenant may have so many more of each kind, while ``gone`` go; administrators are not bound."""
         if self.platform(who):
             return
-        mine = [item for item in kept.values() if item.tenant == tenant]
-        there = sum(item.kind == NetworkKind.VPC for item in mine)
-        if len(mine) + objects > OBJECTS_PER_TENANT_MAX or there + vpcs > VPCS_PER_TENANT_MAX:
+        mine = Counter(i.kind for i in kept.values() if i.tenant == tenant and bounded(i.kind, i.name))
+        there, objects = mine[NetworkKind.VPC], mine.total()
+        more = sum(fresh.values())
+        if objects + more > OBJECTS_PER_TENANT_MAX or there + fresh.get(NetworkKind.VPC, 0) > VPCS_PER_TENANT_MAX:
             raise CalabashError(
-                f"tenant {tenant} has {there} VPCs and {len(mine)} objects in all",
+                f"tenant {tenant} has {there} VPCs and {objects} objects in all",
                 reason=Reason.USER_LIMIT,
                 hint=f"at most {VPCS_PER_TENANT_MAX} and {OBJECTS_PER_TENANT_MAX}: remove some, or ask an administrator",
             )
+        bounds = self._people().tenants.get(tenant)
+        for kind, most in bounds.networks if bounds is not None else ():
+            wanted, has = fresh.get(kind, 0), mine[kind] - gone.get(kind, 0)
+            if wanted and has + wanted > most:
+                raise CalabashError(
+                    f"tenant {tenant} has {has} of kind {kind} and asks for {wanted} more, at most {most}",
+                    reason=Reason.USER_LIMIT,
+                    hint="remove what is not needed, or ask an administrator:"
+                    f" calabash tenant set {tenant} --networks {kind}={has + wanted}",
+                )
 
     def told(self, who: Principal, kept: Kept, error: CalabashError, kind: str = "") -> CalabashError:
         """The error without names of objects that it does not see, but for those that it has said itself; always with a hint.

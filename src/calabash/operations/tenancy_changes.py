@@ -60,6 +60,8 @@ class TenancyChanges:
         if "budget" in said:
             said["budget"] = parse_money(said["budget"]) if said["budget"] else None
         said |= {key: tuple(said[key]) for key in ("modes", "models", "groups") if key in said}
+        if "networks" in said:
+            said["networks"] = tuple(sorted(said["networks"].items()))
         tenant = _changed(before, said | {"priorities": (least, most)})
         self._tenancy.put_tenant(tenant, members=users)
 

@@ -44,6 +44,7 @@ def shown_tenant(people: People, found: Tenant) -> shapes.TenantView:
         run_s_max=found.run_s_max,
         users=sorted(plain),
         groups=list(found.groups),
+        networks=dict(found.networks),
     )
 
 

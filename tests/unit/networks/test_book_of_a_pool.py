@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
-from tests.unit.networks.people import ANN, EVE, GUEST, LONER, ROOT, book_of, put, red, refused
+from tests.unit.networks.people import ANN, EVE, GUEST, LONER, PEOPLE, ROOT, book_of, put, red, refused
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
+from calabash.model.tenancy import Tenant
 from calabash.net.specs import decode
 from calabash.operations import network_rights
 from calabash.operations.network_views import shown, snapshot
@@ -165,6 +169,35 @@ def test_a_tenant_has_so_many_vpcs_and_no_more(book: NetworkBook, monkeypatch: p
     assert "tenant vision has 2 VPCs" in told.message
     put(book, EVE, "vpc", "three", cidrs=["10.0.0.0/16"])
     put(book, ROOT, "vpc", "four", cidrs=["10.0.0.0/16"], tenant="vision")
+
+
+def test_a_tenant_has_so_many_objects_of_a_kind_as_an_administrator_says_also_of_two_that_ask_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = ((NetworkKind.EIP, 0), (NetworkKind.PORT, 3), (NetworkKind.VPC, 1))
+    monkeypatch.setitem(cast("dict[str, Tenant]", PEOPLE.tenants), "vision", Tenant(name="vision", networks=bounds))
+    books = [book_of(store), book_of(store)]  # as two processes at one database
+    red(books[0])
+    told = refused(Reason.USER_LIMIT, put, books[1], ANN, "vpc", "blue", cidrs=["10.0.0.0/16"])
+    assert told.message == "tenant vision has 1 of kind vpc and asks for 1 more, at most 1"
+    assert told.hint.endswith("calabash tenant set vision --networks vpc=2")
+
+    def many(number: int) -> int:
+        made = 0
+        for port in range(4):
+            with suppress(CalabashError):
+                put(books[number], ANN, "port", f"red/a/p{number}-{port}")
+                made += 1
+        return made
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(many, range(2))) <= 3
+    for port in range(4):  # of two at once one may have been told to ask again
+        with suppress(CalabashError):
+            put(books[0], ANN, "port", f"red/a/q{port}")
+    assert sum(kind == "port" for kind, _ in books[0].state().kept) == 3
+    put(books[0], ROOT, "port", "red/a/by-root")
+    put(books[0], EVE, "vpc", "speechs", cidrs=["10.0.0.0/16"])
 
 
 def test_create_and_change_of_what_somebody_has_changed_meanwhile_are_refused(book: NetworkBook) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.networks.people import ANN, EVE, ROOT, book_of, put, red, refused
+from tests.unit.networks.people import ANN, EVE, PEOPLE, ROOT, book_of, put, red, refused
 
 from calabash.api import networks as shapes
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
-from calabash.model.tenancy import Principal
+from calabash.model.tenancy import Principal, Tenant
 from calabash.net.documents import BYTES_MAX, DOCUMENTS_MAX, read_manifests
 from calabash.net.manifests import difference_lines
 from calabash.operations.network_files import apply_file
@@ -109,6 +110,17 @@ def test_a_file_with_one_object_that_cannot_be_changes_nothing_and_names_the_doc
     assert "document 6: vpc blue: there is no field 'cidr'" in refused(Reason.BAD_REQUEST, applied, book, field).message
     assert not book.state().kept
     assert book.state().revision == 0
+
+
+def test_a_file_is_held_to_what_its_tenant_may_have(book: NetworkBook, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = ((NetworkKind.PORT, 1),)
+    monkeypatch.setitem(cast("dict[str, Tenant]", PEOPLE.tenants), "vision", Tenant(name="vision", networks=bounds))
+    two = TEXT + "---\nkind: port\nname: red/a/web2\n"
+    told = refused(Reason.USER_LIMIT, applied, book, two)
+    assert told.message == "tenant vision has 0 of kind port and asks for 2 more, at most 1"
+    applied(book, TEXT)
+    other = TEXT.replace("red/a/web1", "red/a/web9")
+    assert "removed port red/a/web1" in applied(book, other, prune=True), "one goes and one comes"
 
 
 def test_pruning_takes_back_what_a_file_made_in_the_vpcs_that_it_names_and_nothing_else(book: NetworkBook) -> None:

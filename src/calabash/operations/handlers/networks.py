@@ -64,7 +64,8 @@ async def remove_object(request: Asked, kind: str) -> Named:
 async def apply_objects(request: Asked) -> shapes.NetworkChanges:
     who, book = caller_of(request).principal, book_of(request)
     file = requests.decode(await body_of(request), shapes.NetworkFile)
-    found, revision = await work(request, apply_file, book, who, file)
+    certified = certificates_of(request).require_there
+    found, revision = await work(request, apply_file, book, who, file, certified=certified)
     changed = [f"{one.kind} {one.name}" for one in found if one.word != "unchanged"]
     concerns(request, f"{'tried' if file.dry_run else len(changed)}: {', '.join(changed[:AUDITED_MAX])}")
     return await work(request, shown_changes, found, revision)

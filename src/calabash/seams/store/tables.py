@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from calabash.seams.store.guards import guard
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()
@@ -109,6 +109,7 @@ tenants = sa.Table(
     sa.Column("models", sa.JSON, nullable=False, server_default="[]"),
     sa.Column("slices_per_user", sa.Integer, nullable=False, server_default="0"),
     sa.Column("run_s_max", sa.Float(53), nullable=False, server_default="0"),
+    sa.Column("networks", sa.JSON, nullable=False, server_default="{}"),
 )
 
 projects = sa.Table(

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from calabash.model.money import Money
+from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, TokenRecord, TokenScope, User
 from calabash.seams.store import tables
 from calabash.seams.store.billing import note_guarantee
@@ -38,6 +39,7 @@ class TenancyTables:
             "budget": str(tenant.budget.amount) if tenant.budget else "",
             "currency": tenant.budget.currency if tenant.budget else "",
             **{name: list(getattr(tenant, name)) for name in ("priorities", "modes", "models", "groups")},
+            "networks": dict(tenant.networks),
         }
         table = tables.members
         plain = {"tenant": tenant.name, "project": "", "role": Role.MEMBER.value}
@@ -152,7 +154,8 @@ def _tenant(row: dict[str, Any]) -> Tenant:
     least, most = row.pop("priorities")
     lists = {name: tuple(row.pop(name)) for name in ("modes", "models", "groups")}
     budget = Money(amount=Decimal(amount), currency=currency) if amount else None
-    return Tenant(**(row | lists), budget=budget, priorities=(least, most))
+    networks = tuple((NetworkKind(kind), most) for kind, most in row.pop("networks").items())
+    return Tenant(**(row | lists), budget=budget, priorities=(least, most), networks=networks)
 
 
 def _member_values(member: Member) -> dict[str, Any]:

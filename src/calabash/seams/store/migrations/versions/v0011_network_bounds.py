@@ -1,0 +1,24 @@
+"""How many objects of networks a tenant may have.
+
+Frozen: a later change of the tables is a later revision.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("tenants", sa.Column("networks", sa.JSON, nullable=False, server_default="{}"))
+    op.execute("UPDATE meta SET value = '11' WHERE key = 'schema_version'")
+
+
+def downgrade() -> None:
+    op.drop_column("tenants", "networks")
+    op.execute("UPDATE meta SET value = '10' WHERE key = 'schema_version'")
