@@ -1,6 +1,7 @@
 """What a claim or a class may say to the driver beside amounts: the opaque parameters, read strictly.
 
-Our own kind is ``SliceConfig``. What a class says counts first, what the claim says replaces it field by field.
+Our own kind is ``SliceConfig``. What a class says counts first, what the claim says replaces it field by field. What is said
+to NVIDIA's driver about a device of ours is read as well (``nvidia``).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Annotated, Any
 import msgspec
 
 from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.claims.nvidia import NVIDIA_DRIVER, require_same
 from calabash.kubernetes.names import GROUP
 from calabash.kubernetes.quantity import mib_of, parse_quantity
 from calabash.model.errors import CalabashError
 from calabash.model.request import ComputePolicy, Isolation
-from calabash.seams.kube.claims import AllocatedConfig
+from calabash.seams.kube.claims import AllocatedConfig, OpaqueConfig
 
 API_VERSION = f"{GROUP}/v1"
 KIND = "SliceConfig"
@@ -58,9 +60,7 @@ class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 def read_parameters(parameters: Any) -> SliceWishes:
     """What one document says. Raises CalabashError for anything that is not exactly one."""
-    size = len(_encoded(parameters))
-    if size > PARAMETERS_BYTES_MAX:
-        raise CalabashError(f"the parameters are {size} bytes, at most {PARAMETERS_BYTES_MAX}", hint="say less in them")
+    _require_short(parameters)
     if not isinstance(parameters, dict):
         raise CalabashError("the parameters are no object", hint=f"write apiVersion: {API_VERSION}, kind: {KIND}")
     kind = (str(parameters.get("apiVersion"))[:64], str(parameters.get("kind"))[:64])
@@ -82,13 +82,26 @@ def wishes_for(request: str, configs: Sequence[AllocatedConfig]) -> SliceWishes:
     names = {request, request.partition("/")[0]}
     wishes = SliceWishes()
     for config in sorted(configs, key=lambda c: c.source != _FROM_CLASS):
-        if (
-            config.opaque is not None
-            and config.opaque.driver == DRIVER
-            and names.intersection(config.requests or names)
-        ):
-            wishes = read_parameters(config.opaque.parameters).over(wishes)
+        if config.opaque is not None and names.intersection(config.requests or names):
+            wishes = read_opaque(config.opaque).over(wishes)
     return wishes
+
+
+def read_opaque(opaque: OpaqueConfig) -> SliceWishes:
+    """What is said to our driver, or to the one whose words we know; nothing of what is said to others.
+
+    Raises CalabashError for what cannot be read, or means something else here.
+    """
+    if opaque.driver == NVIDIA_DRIVER:
+        _require_short(opaque.parameters)
+        require_same(opaque.parameters)
+    return read_parameters(opaque.parameters) if opaque.driver == DRIVER else SliceWishes()
+
+
+def _require_short(parameters: Any) -> None:
+    size = len(_encoded(parameters))
+    if size > PARAMETERS_BYTES_MAX:
+        raise CalabashError(f"the parameters are {size} bytes, at most {PARAMETERS_BYTES_MAX}", hint="say less in them")
 
 
 def _spill_mib(written: str | None) -> int | None:

@@ -135,6 +135,47 @@ def test_what_no_scheduler_allocates_or_no_agent_can_grant_is_refused(
     assert refused.value.reason is reason
 
 
+def theirs(kind: str = "GpuConfig", **fields: Any) -> Any:
+    """Words for NVIDIA's driver."""
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, **fields}
+    return config(parameters, driver="gpu.nvidia.com")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        theirs(),
+        theirs("MigDeviceConfig", sharing={"strategy": "TimeSlicing"}),
+        theirs(sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}}),
+        theirs("VfioDeviceConfig", iommu={"backendPolicy": "LegacyOnly", "enableAPIDevice": False}),
+    ],
+)
+def test_what_a_claim_for_nvidias_driver_says_is_followed_where_it_means_the_same(words: Any) -> None:
+    assert plan(result(FIRST), configs=(words,)).mode == "exclusive"
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "hint"),
+    [
+        (theirs(sharing={"strategy": "MPS", "mpsConfig": {}}), "MPS", "mps.calabash.dev"),
+        (
+            theirs(sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}),
+            "Long",
+            "timeSlicing.interval",
+        ),
+        (theirs("VfioDeviceConfig", iommu={"backendPolicy": "PreferIommuFD"}), "PreferIommuFD", "VFIO"),
+        (theirs("ComputeDomainChannelConfig"), "cannot be read", "GpuConfig"),
+        (theirs(sharing={"strategy": "TimeSlicing", "more": 1}), "more", "GpuConfig"),
+        (config({"apiVersion": "v9", "kind": "GpuConfig"}, driver="gpu.nvidia.com"), "v9", "v1beta1"),
+        (theirs(sharing={"strategy": "x" * 20_000}), "at most", "less"),
+    ],
+)
+def test_what_means_something_else_here_is_refused_with_a_way_to_ask_for_it(words: Any, why: str, hint: str) -> None:
+    with pytest.raises(CalabashError, match=why) as refused:
+        plan(result(FIRST), configs=(words,))
+    assert hint in refused.value.hint
+
+
 NAMES = st.sampled_from([device.name for device in claim_devices(CARDS)])
 TEXT = st.one_of(st.text(max_size=20), NAMES, st.sampled_from(["calabash.dev", NODE, "gpu", "gpu/a"]))
 AMOUNT = st.one_of(st.text(max_size=10), st.sampled_from(["0", "1", "100", "10272Mi", "1e99", "-1", "0.5"]))

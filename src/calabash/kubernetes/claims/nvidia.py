@@ -1,0 +1,106 @@
+"""What claims that were written for NVIDIA's driver say to it: understood where it means the same here, refused where not.
+
+A claim of the classes ``gpu.nvidia.com`` and ``mig.nvidia.com`` is a whole card or a MIG instance here as there, and containers
+that share the claim take turns on it. So the sharing strategy of turns is what happens anyway. Shares by MPS are divided
+among claims here, not within one; how long turns are is a setting of the node.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from calabash.model.errors import CalabashError, Reason
+
+NVIDIA_DRIVER = "gpu.nvidia.com"
+API_VERSIONS = frozenset({"resource.nvidia.com/v1beta1"})
+_Word = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """As strict as their driver."""
+
+
+class NvidiaTurns(_Strict, frozen=True):
+    """How long turns are: Default, Short, Medium or Long."""
+
+    interval: _Word | None = None
+
+
+class NvidiaSharing(_Strict, frozen=True):
+    """How containers that share a claim share its device."""
+
+    strategy: _Word
+    time_slicing_config: NvidiaTurns | None = None
+    mps_config: dict[str, Any] | None = None
+
+
+class NvidiaIommu(_Strict, frozen=True):
+    """Which interface of the kernel a virtual machine has its card by."""
+
+    backend_policy: _Word
+    enable_api_device: bool | None = msgspec.field(name="enableAPIDevice", default=None)
+
+
+class NvidiaGpuConfig(_Strict, frozen=True):
+    """``GpuConfig`` and ``MigDeviceConfig``."""
+
+    api_version: _Word
+    kind: Literal["GpuConfig", "MigDeviceConfig"]
+    sharing: NvidiaSharing | None = None
+
+
+class NvidiaVfioConfig(_Strict, frozen=True):
+    """``VfioDeviceConfig``."""
+
+    api_version: _Word
+    kind: Literal["VfioDeviceConfig"]
+    iommu: NvidiaIommu | None = None
+
+
+def require_same(parameters: Any) -> None:
+    """Raises CalabashError for parameters that are none of theirs, or that mean something else here."""
+    kind = parameters.get("kind") if isinstance(parameters, dict) else None
+    form: type[NvidiaVfioConfig | NvidiaGpuConfig] = NvidiaVfioConfig if kind == "VfioDeviceConfig" else NvidiaGpuConfig
+    try:
+        config = msgspec.convert(parameters, form)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise CalabashError(
+            f"the parameters for {NVIDIA_DRIVER} cannot be read: {error}",
+            hint="GpuConfig, MigDeviceConfig and VfioDeviceConfig of resource.nvidia.com/v1beta1 are known",
+        ) from error
+    if config.api_version not in API_VERSIONS:
+        raise CalabashError(
+            f"{config.kind} of {config.api_version!r} is not known", hint=f"known is {', '.join(sorted(API_VERSIONS))}"
+        )
+    if isinstance(config, NvidiaVfioConfig):
+        _require_legacy(config.iommu)
+    elif config.sharing is not None:
+        _require_turns(config.sharing)
+
+
+def _require_turns(sharing: NvidiaSharing) -> None:
+    if sharing.strategy == "MPS":
+        raise _other(
+            "strategy MPS divides a card among the containers of one claim",
+            "ask the class mps.calabash.dev for a share of each: capacity.requests with memory and cores",
+        )
+    if sharing.strategy != "TimeSlicing" or sharing.mps_config is not None:
+        raise _other(
+            f"strategy {sharing.strategy} is not offered", "leave sharing out: containers of a claim take turns"
+        )
+    interval = sharing.time_slicing_config.interval if sharing.time_slicing_config is not None else None
+    if interval not in {None, "Default"}:
+        raise _other(f"turns of length {interval} are a setting of the node", "agent.timeSlicing.interval of the chart")
+
+
+def _require_legacy(iommu: NvidiaIommu | None) -> None:
+    if iommu is not None and (iommu.backend_policy != "LegacyOnly" or iommu.enable_api_device):
+        raise _other(
+            f"IOMMU backend {iommu.backend_policy} with its own device is not offered", "leave iommu out: VFIO's groups"
+        )
+
+
+def _other(message: str, hint: str) -> CalabashError:
+    return CalabashError(message, reason=Reason.UNSUPPORTED, hint=hint)
