@@ -341,3 +341,24 @@ def test_one_replica_has_no_budget_that_would_hold_up_a_drain() -> None:
     alone = render({"admission": {"replicas": 1}, "planner": {"replicas": 1}})
     assert [m for m in alone if m["kind"] == "PodDisruptionBudget"] == []
     assert len([m for m in render() if m["kind"] == "PodDisruptionBudget"]) == 2
+
+
+def test_every_class_of_devices_is_one_way_to_give_a_card_and_nvidias_are_there_when_they_are_wanted() -> None:
+    def classes(values: Manifest) -> dict[str, Manifest]:
+        return {m["metadata"]["name"]: m["spec"] for m in render(values) if m["kind"] == "DeviceClass"}
+
+    ours = {
+        "calabash.dev",
+        *(f"{word}.calabash.dev" for word in ("vgpu", "brokered", "mps", "timeslice", "mig", "vfio")),
+    }
+    assert set(classes({})) == ours
+    theirs = {"gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"}
+    found = classes({"claims": {"nvidiaClasses": True, "extendedResourceName": "calabash.dev/cards"}})
+    assert set(found) == ours | theirs
+    assert found["calabash.dev"]["extendedResourceName"] == "calabash.dev/cards"
+    assert classes({"claims": {"enabled": False}}) == {}
+
+
+def test_an_agent_of_claims_needs_what_claims_need() -> None:
+    with pytest.raises(RuntimeError, match=r"claims\.enabled must be true"):
+        render({"agent": {"door": "claims"}, "claims": {"enabled": False}})

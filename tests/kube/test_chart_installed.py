@@ -57,6 +57,10 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("", "nodes"): {"get", "patch"},
         ("calabash.dev", "gpunodes"): {"get", "list", "watch", "create", "patch"},
         ("calabash.dev", "gpunodes/status"): {"patch"},
+        ("resource.k8s.io", "resourceslices"): {"get", "list", "watch", "create", "patch", "delete"},
+        ("resource.k8s.io", "resourceclaims"): {"get"},
+        ("resource.k8s.io", "resourceclaims/status"): {"patch"},
+        ("resource.k8s.io", "resourceclaims/driver=calabash.dev"): {"associated-node:patch"},
     },
     "calabash-planner": {
         ("", "pods"): {"get", "list", "watch", "patch"},
@@ -183,7 +187,9 @@ def test_the_api_server_finds_no_fault_in_the_policies(installed: Cluster) -> No
     policies = installed.wait_for(lambda: checked_policies(installed), "the policies' types to be checked")
     assert policies is not None
     assert {name: status.get("expressionWarnings", []) for name, status in policies.items()} == {
+        "calabash-agent-claims": [],
         "calabash-agent-events": [],
+        "calabash-agent-slices": [],
         "calabash-agent-taints": [],
         "calabash-agents": [],
         "calabash-plans": [],
@@ -251,6 +257,52 @@ def test_an_agent_writes_the_object_of_its_own_node_and_no_other(installed: Clus
             api.patch(f"{GPU_NODES}/{path}{APPLY}", body, "apply")
     with pytest.raises(RefusedError, match="may not write GpuNode"):
         api.create(GPU_NODES, {**written, "metadata": {"generateName": "fake-"}})
+
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+def resource_slice(node: str, driver: str = "calabash.dev") -> dict[str, Any]:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    metadata = {"name": f"{node}-{driver}"}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "gpu-0"}]}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
+
+def test_an_agent_publishes_the_devices_of_its_own_node_and_no_other(installed: Cluster) -> None:
+    api, _ = agent_on(installed, "fake-0")
+    api.create(SLICES, resource_slice("fake-0"))
+    for other in (resource_slice("fake-1"), resource_slice("fake-0", "gpu.nvidia.com")):
+        with pytest.raises(RefusedError, match="the agent of node fake-0 may not write ResourceSlice"):
+            api.create(SLICES, other)
+    installed.api.create(SLICES, resource_slice("fake-1"))
+    with pytest.raises(RefusedError, match="may not write ResourceSlice"):
+        api.delete(f"{SLICES}/fake-1-calabash.dev")
+    api.delete(f"{SLICES}/fake-0-calabash.dev")
+    installed.api.delete(f"{SLICES}/fake-1-calabash.dev")
+
+
+def test_an_agent_tells_of_a_claims_devices_and_changes_nothing_else_of_its_status(installed: Cluster) -> None:
+    here = namespace(installed, "claims")
+    path = f"/apis/resource.k8s.io/v1/namespaces/{here}/resourceclaims"
+    exactly = {"deviceClassName": "calabash.dev"}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    kinds = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    installed.api.create(path, {**kinds, "metadata": {"name": "c"}, "spec": spec})
+    given = {"request": "gpu", "driver": "calabash.dev", "pool": "fake-0", "device": "gpu-0"}
+    field = {"key": "metadata.name", "operator": "In", "values": ["fake-0"]}
+    selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    allocation = {"devices": {"results": [given]}, "nodeSelector": selector}
+    installed.api.patch(f"{path}/c/status", {"status": {"allocation": allocation}}, "merge")
+    told = {"driver": "calabash.dev", "pool": "fake-0", "device": "gpu-0", "conditions": []}
+    api, _ = agent_on(installed, "fake-0")
+    api.patch(f"{path}/c/status", {"status": {"devices": [told]}}, "merge")
+    other, _ = agent_on(installed, "fake-1")
+    for agent, status in ((api, {"allocation": None}), (other, {"devices": []})):
+        with pytest.raises(RefusedError) as refused:
+            agent.patch(f"{path}/c/status", {"status": status}, "merge")
+        assert refused.value.status in {403, 422}
+    installed.api.delete(f"{path}/c")
 
 
 def test_a_token_of_the_agents_account_without_a_node_writes_nothing(installed: Cluster) -> None:

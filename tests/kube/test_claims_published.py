@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from tests.kube.charts import need_helm, render
 from tests.kube.cluster import Cluster
 from tests.unit.kubernetes.claims.claims_world import card
 
@@ -39,10 +40,11 @@ class Published:
         self.kube: KubeClient = load_client(cluster.kubeconfig)
         (self.node,) = cluster.fake_nodes(1, {}, prefix="claims")
         self.publisher = SlicePublisher(self.kube, self.node)
-        for mode in ("exclusive", "vgpu", "mig", "timeslice"):
-            cel = f'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "{mode}"'
-            selectors = [{"cel": {"expression": cel}}]
-            self.kube.create(DEVICE_CLASS, {"metadata": {"name": f"t-{mode}"}, "spec": {"selectors": selectors}})
+        rendered = render({"claims": {"nvidiaClasses": True}})
+        self.classes = [f"t-{c['metadata']['name']}" for c in rendered if c["kind"] == "DeviceClass"]
+        for made in (c for c in rendered if c["kind"] == "DeviceClass"):
+            name = f"t-{made['metadata']['name']}"
+            self.kube.create(DEVICE_CLASS, {"metadata": {"name": name}, "spec": made["spec"]})
 
     def snapshot(self, health: Health = Health.HEALTHY) -> NodeSnapshot:
         state = DeviceSnapshot(device=card(health=health), mode=None, held=())
@@ -53,9 +55,9 @@ class Published:
     def publish(self, health: Health = Health.HEALTHY) -> None:
         until(lambda: self.publisher.publish(self.snapshot(health), FACTS), "slices")
 
-    def ask(self, name: str, mode: str, amounts: Mapping[str, str] | None = None, selector: str = "") -> None:
+    def ask(self, name: str, of: str, amounts: Mapping[str, str] | None = None, selector: str = "") -> None:
         """A pod with a claim of its own."""
-        exactly: dict[str, Any] = {"deviceClassName": f"t-{mode}"}
+        exactly: dict[str, Any] = {"deviceClassName": f"t-{of}"}
         if amounts:
             exactly["capacity"] = {"requests": dict(amounts)}
         if selector:
@@ -99,13 +101,14 @@ class Published:
 
 @pytest.fixture(scope="module")
 def published(control_plane: Cluster) -> Iterator[Published]:
+    need_helm()
     made = Published(control_plane)
     made.publish()
     yield made
     made.publisher.stop()
     made.publisher.withdraw()
-    for mode in ("exclusive", "vgpu", "mig", "timeslice"):
-        made.kube.delete(DEVICE_CLASS, f"t-{mode}")
+    for name in made.classes:
+        made.kube.delete(DEVICE_CLASS, name)
     made.kube.delete(NODE, made.node)
 
 
@@ -119,13 +122,13 @@ def test_the_api_server_keeps_all_that_is_published(published: Published) -> Non
 
 
 def test_the_scheduler_never_gives_a_card_in_two_ways_and_never_more_than_it_has(published: Published) -> None:
-    published.ask("a", "vgpu", TEN_GIB)
+    published.ask("a", "vgpu.calabash.dev", TEN_GIB)
     published.wait_given("a")
-    published.ask("whole", "exclusive")
-    published.ask("part", "mig", selector=PROFILE)
-    published.ask("turn", "timeslice")
-    published.ask("much", "vgpu", {"memory": "70Gi"})
-    published.ask("fits", "vgpu", {"memory": "60Gi"})
+    published.ask("whole", "calabash.dev")
+    published.ask("part", "mig.calabash.dev", selector=PROFILE)
+    published.ask("turn", "timeslice.calabash.dev")
+    published.ask("much", "vgpu.calabash.dev", {"memory": "70Gi"})
+    published.ask("fits", "vgpu.calabash.dev", {"memory": "60Gi"})
     published.wait_given("fits")
     published.wait_refused("whole", "part", "turn", "much")
     claim = published.kube.get(RESOURCE_CLAIM, "a", "default")
@@ -140,18 +143,41 @@ def test_the_scheduler_never_gives_a_card_in_two_ways_and_never_more_than_it_has
 def test_a_card_is_cut_into_as_many_instances_as_it_has_room_for(published: Published) -> None:
     names = [f"mig-{i}" for i in range(8)]
     for name in names:
-        published.ask(name, "mig", selector=PROFILE)
+        published.ask(name, "mig.calabash.dev", selector=PROFILE)
     until(lambda: sum(published.given(name) is not None for name in names) == 7, "seven instances")
     until(lambda: sum(published.refused(name) for name in names) == 1, "the eighth looked at")
-    published.ask("card", "exclusive")
+    published.ask("card", "calabash.dev")
     published.wait_refused("card")
     published.remove(*names, "card")
 
 
 def test_a_card_that_is_unwell_takes_nothing_until_it_is_well(published: Published) -> None:
     published.publish(Health.LOST)
-    published.ask("ill", "exclusive")
+    published.ask("ill", "calabash.dev")
     published.wait_refused("ill")
     published.publish()
     published.wait_given("ill")
     published.remove("ill")
+
+
+def test_claims_for_nvidias_classes_are_answered_by_what_means_the_same(published: Published) -> None:
+    published.ask(
+        "theirs", "gpu.nvidia.com", selector='device.attributes["gpu.nvidia.com"].productName.contains("H100")'
+    )
+    published.wait_given("theirs")
+    whole = published.given("theirs")
+    assert whole is not None
+    assert whole.device == "gpu-00000000"
+    published.remove("theirs")
+    published.ask("part", "mig.nvidia.com", selector='device.attributes["gpu.nvidia.com"].profile == "3g.40gb"')
+    published.wait_given("part")
+    published.remove("part")
+
+
+def test_a_brokered_claim_says_so_to_the_agent(published: Published) -> None:
+    published.ask("brokered", "brokered.calabash.dev", TEN_GIB)
+    published.wait_given("brokered")
+    claim = published.kube.get(RESOURCE_CLAIM, "brokered", "default")
+    assert claim is not None
+    assert claim_plan(claim, published.node, [card()]).mode == "brokered"
+    published.remove("brokered")

@@ -100,3 +100,8 @@ volcano_memory_mib: {{ $admission.units.volcanoMemoryMib }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* "true" where the cluster has claims, and they are wanted. */ -}}
+{{- define "calabash.claims" -}}
+{{- if and .Values.claims.enabled (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
+{{- end }}
