@@ -283,7 +283,7 @@ class ClusterScheduler:
             reported = Explanation(reason=answer.reason, summary=answer.message)
             return Wait(id=name, reason=answer.reason, explanation=reported)
         node = self.nodes[NodeName(decision.node)]
-        because = _because(node, decision.placement.devices, self.tenancy, self.scheduler.policy.name)
+        because = _because(node, decision.placement.devices, self.tenancy, self.scheduler.room.engine.preference)
         self.tenancy.take(name, bundle, enumerate(answer))
         after = tuple(AllocationId(a) for a in decision.after)
         return StartBundle(id=name, node=node.name, placements=tuple(answer), after=after, because=because)

@@ -247,7 +247,7 @@ class LocalScheduler:
         """Where it goes and why there, in one line; asked before it holds its place."""
         request = self._requests[name]
         views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
-        return _reason(request, placement, views, self.scheduler.policy.name)
+        return _reason(request, placement, views, self.scheduler.room.engine.preference)
 
     def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[HeldSlice]]:
         mode: ModeName | None = None

@@ -19,6 +19,7 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.policies.fgd import FgdPolicy
 from calabash.sched.policies.pgb import PgbWeights
 from calabash.sched.policies.registry import NAMES, policy_named
+from calabash.sched.policies.spare import STEP_MILLI
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn
 
 WHOLE = Shape(cpu_milli=8_000, gpu_count=1, gpu_milli=WHOLE_MILLI)
@@ -32,7 +33,9 @@ def part(milli: int, cpu_milli: int = 2_000) -> Shape:
     return Shape(cpu_milli=cpu_milli, gpu_count=1, gpu_milli=milli)
 
 
+# In SCARCE, CPU runs out before the devices do.
 DEMAND = Demand({WHOLE: 40, LARGE: 2, HOST: 12, WISH: 6, part(810): 20, part(470): 20, part(230): 8, part(110): 4})
+SCARCE = Demand({**DEMAND.counts, HOST: 130, Shape(cpu_milli=12_500, memory_mib=60_000): 60})
 
 
 def node(name: str, gpus: int = 8, cpu_milli: int = 96_000, model: str = "G2") -> NodeSpec:
@@ -145,6 +148,13 @@ def potential(cluster: Cluster, row: int, tables: Tables, typical: list[tuple[in
         value -= weights.block * weight * min(free // devices, cpu // needed)
     for needed, weight in tables.host_blocks:
         value -= weights.host * weight * min(cpu // needed, 16)
+    if tables.spare is not None:
+        spare = cpu - tables.spare.card_cpu_milli * cards
+        kept = int(cluster.memory_free_mib[row]) - tables.spare.card_memory_mib * cards
+        spare = min(spare, kept * tables.spare.milli_per_mib)
+        steps = math.floor(spare / STEP_MILLI)
+        worth = weights.spare * tables.spare.usable_milli[steps] if steps >= 0 else weights.unfed * steps * STEP_MILLI
+        value -= tables.spare.strength * worth / 1000
     model = next(name for name, code in cluster.models.items() if code == cluster.gpu_model[row, 0])
     return float(value - weights.model * tables.scarcity.get(model, 0.0) * cards)
 
@@ -157,18 +167,22 @@ SHAPES = (*DEMAND.counts, part(650), part(90))
     history=st.lists(st.integers(0, len(SHAPES) - 1), max_size=50),
     asked=st.sampled_from(SHAPES),
     cpu_milli=st.sampled_from([40_000, 96_000, 160_000]),
+    demand=st.sampled_from([DEMAND, SCARCE]),
 )
-def test_priced_gaps_score_is_the_growth_of_the_potential(history: list[int], asked: Shape, cpu_milli: int) -> None:
+def test_priced_gaps_score_is_the_growth_of_the_potential(
+    history: list[int], asked: Shape, cpu_milli: int, demand: Demand
+) -> None:
     nodes = [node("a", 8, cpu_milli), node("b", 8), node("c", 2, 104_000, "T4"), node("d", 4, 32_000, "T4")]
     cluster = Cluster(nodes, order_seed=None)
-    engine = Engine(cluster, policy_named("pgb", demand=DEMAND))
+    engine = Engine(cluster, policy_named("pgb", demand=demand))
     spread = Engine(cluster, policy_named("random", seed=len(history)))
     for index in history:
         placement = spread.decide(SHAPES[index])
         if placement is not None:
             cluster.place(SHAPES[index], placement)
-    tables = learn(DEMAND, cluster)
-    typical = [(key[0], key[1], share) for key, share in DEMAND.typical()]
+    tables = learn(demand, cluster)
+    assert (tables.spare is not None) == (demand is SCARCE)
+    typical = [(key[0], key[1], share) for key, share in demand.typical()]
     scores = engine.scores(asked).copy()
     for row in range(len(nodes)):
         placement = decided_on(engine, asked, row)

@@ -55,6 +55,7 @@ class Engine:
     def __init__(self, cluster: Cluster, policy: PlacementPolicy) -> None:
         self.cluster = cluster
         self.scorer: Scorer = policy.bind(cluster)
+        self._policy = policy.name
         self._entries: dict[Shape, _Entry] = {}
 
     def decide(self, shape: Shape) -> NodePlacement | None:
@@ -94,6 +95,11 @@ class Engine:
     def scores(self, shape: Shape) -> Floats:
         """[N] current scores, minus infinity where the shape does not fit; a view, not to be changed."""
         return self._fresh(shape).scores
+
+    @property
+    def preference(self) -> str:
+        """By what it prefers one node to another now, in words for people: the policy, and what it prices out of the usual."""
+        return f"{self._policy} ({self.scorer.note})" if self.scorer.note else self._policy
 
     @property
     def memory_bytes(self) -> int:

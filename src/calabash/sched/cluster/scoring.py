@@ -34,10 +34,12 @@ class Scorer(Protocol):
 
     Attributes:
         random_ties: equals are drawn from ``rng`` instead of taken in row order.
+        note: what it prices beyond its usual terms at the moment, in words for people; empty when nothing.
         version: changes when scores that were given out are no longer comparable (tables were learned anew).
     """
 
     random_ties: bool
+    note: str
     version: int
     rng: np.random.Generator
 

@@ -21,6 +21,7 @@ class ScorerBase:
     """Defaults of a scorer, and the two things that every policy needs: what fits, and the fullest sufficient device."""
 
     random_ties = False
+    note = ""
 
     def __init__(self, cluster: Cluster, *, seed: int = 0) -> None:
         self.cluster = cluster

@@ -46,11 +46,16 @@ class _Combined(ScorerBase):
     def __init__(self, cluster: Cluster, parts: list[tuple[str, Scorer, float]]) -> None:
         super().__init__(cluster)
         self._parts = parts
+        self._gather()
 
     def observe(self, shape: Shape) -> None:
         for _, scorer, _ in self._parts:
             scorer.observe(shape)
+        self._gather()
+
+    def _gather(self) -> None:
         self.version = sum(scorer.version for _, scorer, _ in self._parts)
+        self.note = "; ".join(scorer.note for _, scorer, _ in self._parts if scorer.note)
 
     def score(self, compiled: Compiled, rows: Rows) -> Scored:
         total: Floats = np.zeros(len(rows))

@@ -10,9 +10,11 @@ where it destroys the least worth, and what it destroys beyond its own price is 
            - w_host  sum_h s_h min(C / c_h, 16)       requests without devices that would still fit, while CPU is tight
            - w_model scarcity(model) G                cards that others insist on
            + w_memory sum_i |g_i - m_i|               compute without memory, memory without compute
+           - w_spare usable(S) + w_unfed max(0, -S)   spare CPU by what fits into it, while CPU is what runs out
 
-g_i free compute of device i and m_i free memory (both 0..1), G their sum, C free vCPU. H, fed, s_b and scarcity are
-tables learned from demand (``tables``); no weight is tuned per workload. Everything that depends on C alone changes only
+g_i free compute of device i and m_i free memory (both 0..1), G their sum, C free vCPU, S spare vCPU (``spare``: C less
+what light requests for G would bring, or host memory in its place). H, fed, s_b and scarcity are tables learned from
+demand (``tables``); no weight is tuned per workload. Everything that depends on C alone changes only
 at known break points, so gaps, fragments and blocks collapse into one table per interval of C, and scoring a node is a
 few look-ups.
 """
@@ -31,6 +33,7 @@ from calabash.sched.cluster.fit import Compiled
 from calabash.sched.cluster.scoring import Devices, Scored, Scorer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
 from calabash.sched.policies.base import Maker, ScorerBase
+from calabash.sched.policies.spare import STEP_MILLI, SpareCpu
 from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tables, learn, neutral
 
 LEARN_FIRST = 200
@@ -46,7 +49,7 @@ _FED_VCPU = (np.arange(LORENZ_POINTS * LORENZ_STEP_VCPU * FED_STEPS_PER_VCPU) + 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbWeights:
-    """Weights of the potential's terms, in cards; see the module's formula."""
+    """Weights of the potential's terms, in cards, ``spare`` and ``unfed`` in cards per vCPU; see the module's formula."""
 
     square: float = 0.2
     cpu: float = 0.4
@@ -55,6 +58,8 @@ class PgbWeights:
     model: float = 0.3
     memory: float = 0.1
     host: float = 1.0
+    spare: float = 0.03
+    unfed: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +151,19 @@ class _PgbScorer(ScorerBase):
         self._room = -room
         self._has_blocks = bool(blocks or tables.host_blocks)
         self._deltas: dict[int, Floats] = {}
+        self._price_spare(tables.spare)
+
+    def _price_spare(self, spare: SpareCpu | None) -> None:
+        """Worth in cards of spare CPU by whole steps of it, from where all cards of the widest node go without."""
+        self._spare = spare if self._weights.spare else None
+        self.note = str(self._spare or "")
+        if self._spare is None:
+            return
+        short = -(-self._spare.card_cpu_milli * self.cluster.width // STEP_MILLI) + 1
+        unfed = np.arange(-short, 0) * STEP_MILLI * self._weights.unfed
+        worth = np.concatenate((unfed, self._spare.usable_milli * self._weights.spare))
+        self._spare_worth: Floats = worth * (self._spare.strength / 1000)
+        self._spare_zero = short
 
     def _scarcity(self) -> None:
         cluster = self.cluster
@@ -176,6 +194,8 @@ class _PgbScorer(ScorerBase):
         # The node after and before, in one pass: calls cost more than elements.
         both = np.concatenate((left, cpu))
         starved = self._starved(both, np.concatenate((total - shape.gpu_total_milli, total)))
+        if self._spare is not None:
+            starved -= self._spared(both, rows, shape)
         count = len(rows)
         growth = starved[:count]
         growth -= starved[count:]
@@ -249,9 +269,21 @@ class _PgbScorer(ScorerBase):
         hungry *= total_milli
         return hungry
 
+    def _spared(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
+        """[2k] worth of spare CPU after and before; ``cpu_milli`` [2k] is the free CPU of both."""
+        assert self._spare is not None
+        memory, total = self.cluster.memory_free_mib[rows], self.cluster.gpu_sum_milli[rows]
+        amount = self._spare.amount_milli(
+            cpu_milli,
+            np.concatenate((memory - shape.memory_mib, memory)),
+            np.concatenate((total - shape.gpu_total_milli, total)),
+        )
+        steps = np.floor(amount / STEP_MILLI).astype(np.intp)
+        return self._spare_worth.take(steps + self._spare_zero, mode="clip")
+
 
 # What priced gaps and CPU balance alone reach; loses under departures (docs/concepts/placement.md).
-_PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0, host=0.0)
+_PURE = PgbWeights(square=0.0, fragment=0.0, block=0.0, model=0.0, host=0.0, spare=0.0)
 # Protects room for large jobs at the cost of half a point of allocation.
 _LARGE = PgbWeights(block=1.0, model=2.0)
 

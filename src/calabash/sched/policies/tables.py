@@ -4,7 +4,8 @@ Theory of operation. Cutting devices into shares is a cutting-stock problem. Its
 this demand that packs", has as duals the worth of every share size: 0.81 of a card is worth a whole one (nothing that is
 asked for fills the rest), 0.47 half of one, small shares almost nothing since they fill holes for free. A gap is worth the
 best filling by those prices (an unbounded knapsack over 1001 sizes). CPU is priced by balance: sorted by CPU per card, the
-demand that a node's CPU can feed is a Lorenz curve, and what its cards could do beyond that is lost. Source of the idea:
+demand that a node's CPU can feed is a Lorenz curve, and what its cards could do beyond that is lost. What CPU is worth
+while it is what runs out is in ``spare``. Source of the idea:
 Gilmore and Gomory's column generation, and the measurements in docs/concepts/placement.md.
 """
 
@@ -18,6 +19,7 @@ from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Floats
 from calabash.sched.cluster.demand import Demand
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
+from calabash.sched.policies.spare import SpareCpu, cpu_pressure, learn_spare
 
 LORENZ_STEP_VCPU = 0.25
 LORENZ_POINTS = 512
@@ -38,6 +40,7 @@ class Tables:
         blocks: (devices, cpu_milli, weight) of every shape of several devices: its share of device demand times devices.
         host_blocks: (cpu_milli, weight) of every CPU-only shape: its share of all requests while CPU is tight.
         scarcity: model name -> demand that insists on it over its supply at full load, at most 1.
+        spare: what spare CPU is good for, while CPU is what runs out; None otherwise.
     """
 
     fluid_limit: float
@@ -46,6 +49,7 @@ class Tables:
     blocks: tuple[tuple[int, int, float], ...]
     host_blocks: tuple[tuple[int, float], ...]
     scarcity: dict[str, float]
+    spare: SpareCpu | None = None
 
 
 def neutral() -> Tables:
@@ -74,6 +78,7 @@ def learn(demand: Demand, cluster: Cluster) -> Tables:
         blocks=_blocks(shapes, total),
         host_blocks=_host_blocks(demand, cluster),
         scarcity=_scarcity(shapes, total, cluster),
+        spare=learn_spare(demand, cluster),
     )
 
 
@@ -178,12 +183,9 @@ def _host_blocks(demand: Demand, cluster: Cluster) -> tuple[tuple[int, float], .
     for shape, count in demand.counts.items():
         if not shape.gpu_count and shape.cpu_milli:
             counts[shape.cpu_milli] = counts.get(shape.cpu_milli, 0) + count
-    supply = int(cluster.cpu_milli.sum())
-    if not counts or not supply:
+    if not counts:
         return ()
-    asked = sum(shape.cpu_milli * count for shape, count in demand.counts.items())
-    pressure = asked / supply * cluster.gpu_total * WHOLE_MILLI / demand.gpu_total_milli
-    tightness = float(np.interp(pressure, *CPU_TIGHTNESS))
+    tightness = float(np.interp(cpu_pressure(demand, cluster), *CPU_TIGHTNESS))
     everything = sum(demand.counts.values())
     return tuple((cpu, tightness * count / everything) for cpu, count in sorted(counts.items()))
 
