@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +12,9 @@ from tests.daemons.world import until
 from tests.net import needs
 from tests.net.controller import Controller, vpc_with_ports
 
+from calabash.model.addresses import parse_address
 from calabash.model.network import NetworkKind, Port, Vpc
+from calabash.model.network_services import Backend, CheckKind, HealthCheck, LoadBalancer
 from calabash.model.network_status import ConditionKind
 from calabash.net.book import Networks
 from calabash.net.rows import PLATFORM, Ref, Rows
@@ -61,6 +64,35 @@ def test_a_port_is_ready_when_a_host_has_it_and_says_which(controller: Controlle
     assert controller.condition(PORT, "red/a/p0", READY)[1] == "bound"
     host.vsctl("del-port", "br-int", "v0")
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[:2] == (False, "unbound"))
+
+
+def test_a_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Controller, plane: Lab) -> None:
+    balancer = LoadBalancer(
+        name="red/web",
+        vip=parse_address("10.0.1.100"),
+        vip_number=80,
+        backends=(Backend(port="red/a/p0", number=8080), Backend(port="red/a/p1", number=8080)),
+        check=HealthCheck(kind=CheckKind.TCP),
+    )
+    controller.carried(vpc_with_ports(Networks(), "red").put(balancer)[0])
+    key = (NetworkKind.LOAD_BALANCER, "red/web", READY)
+    until(lambda: controller.condition(*key) == (None, "backends_unknown", "2 of 2 backends have not been seen yet"))
+    for well, told in (
+        ((True, False), (True, "backends_ill", "1 of 2 backends are well; ill: a.p1-8080")),
+        ((False, False), (False, "no_backend", "0 of 2 backends are well; ill: a.p0-8080, a.p1-8080")),
+        ((True, True), (True, "backends_well", "2 of 2 backends are well")),
+    ):
+        until(functools.partial(is_told, controller, plane, well, told), what=str(told))
+
+
+def is_told(controller: Controller, plane: Lab, well: tuple[bool, bool], told: tuple[bool, str, str]) -> bool:
+    """As hosts would write it, who check nothing without packets."""
+    for number, fine in enumerate(well):
+        row = plane.central.sbctl(
+            "--bare", "--columns=_uuid", "find", "Service_Monitor", f"logical_port=red/a/p{number}"
+        )
+        plane.central.sbctl("set", "Service_Monitor", row.strip(), f"status={'online' if fine else 'offline'}")
+    return controller.condition(NetworkKind.LOAD_BALANCER, "red/web", READY) == told
 
 
 def edit(controller: Controller, plane: Lab, *words: str) -> None:

@@ -195,7 +195,11 @@ def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
     eventually(lambda: states(kept).get("a.web1-8080") is False, "the ill one is seen")
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web2"}
     told = condition([sight for one in kept.values() for sight in one.sights], 0.0)
-    assert (told.holds, told.reason, told.message) == (True, "backends_ill", "ill: a.web1-8080")
+    assert (told.holds, told.reason, told.message) == (
+        True,
+        "backends_ill",
+        "1 of 2 backends are well; ill: a.web1-8080",
+    )
     webs["web2"].well = False
     eventually(lambda: states(kept).get("a.web2-8080") is False, "both are ill")
     told = condition([sight for one in kept.values() for sight in one.sights], 0.0)

@@ -166,11 +166,12 @@ class NetworkSnapshot(Reply, kw_only=True, frozen=True):
 
 
 class NetworkReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What is known of one object now."""
+    """What is known of one object now. ``partial``: by somebody who knows of its conditions only these; the rest stays."""
 
     kind: NetworkKind
     name: Path
     status: NetworkStatusView
+    partial: bool = False
 
 
 class NetworkReports(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

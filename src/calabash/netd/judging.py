@@ -9,7 +9,9 @@ import structlog
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Port
+from calabash.model.network_services import CheckKind, Layer, LoadBalancer
 from calabash.model.network_status import ConditionKind
+from calabash.net.health import backend_name, health
 from calabash.net.rows import PLATFORM
 from calabash.net.view import NetworkHosts
 from calabash.netd.known import KnownNetworks
@@ -59,6 +61,7 @@ class Judge:
         self.pending: dict[str, Written] = {}
         self._seen_hosts: dict[str, str] = {}
         self._seen_dead: frozenset[str] = frozenset()
+        self._seen_monitors: tuple[int, dict[tuple[str, int], bool | None]] = (-1, {})
         self._gateway_seen: dict[str, str] = {}  # where each gateway's port was last, also while it is nowhere
 
     def look_at_gateways(self) -> bool:
@@ -134,6 +137,26 @@ class Judge:
                 self._late(known, written, found)
         dead = frozenset(one.name for one in chassis if one.silent_s > SILENT_S)
         self._look_at_ports(known, port_hosts, dead)
+        self._look_at_backends(known)
+
+    def _look_at_backends(self, known: KnownNetworks) -> None:
+        """Of balancers that OVN carries out and checks; of the others those say it who keep their programs."""
+        seen = (known.revision, self._southbound.monitors())
+        if seen == self._seen_monitors:
+            return
+        self._seen_monitors = seen
+        for balancer in known.networks.all(LoadBalancer):
+            if balancer.layer is not Layer.L4 or balancer.check.kind is CheckKind.NONE:
+                continue
+            states = {one: seen[1].get((one.port, one.number)) for one in balancer.backends}
+            key = (NetworkKind.LOAD_BALANCER, balancer.name)
+            if None in states.values() or not states:
+                unknown = sum(state is None for state in states.values())
+                text = f"{unknown} of {len(states)} backends have not been seen yet"
+                self._statuses.set(key, ConditionKind.READY, None, "backends_unknown", text)
+            else:
+                well = {backend_name(one): bool(state) for one, state in states.items()}
+                self._statuses.set(key, ConditionKind.READY, *health(well))
 
     def _realized(self, known: KnownNetworks, written: Written, found: Progress) -> None:
         message = f"without {', '.join(found.silent)}, which do not answer" if found.silent else ""

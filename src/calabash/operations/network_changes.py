@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
+from calabash.model.network_status import ConditionKind
 from calabash.net.book import Networks
 from calabash.net.specs import decode, encode
 from calabash.seams.store.networks import StoredNetworkObject
@@ -69,3 +71,19 @@ def _row(
         spec=encode(item),
         status=known.status if known else {},
     )
+
+
+def merged(before: Mapping[str, Any], told: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
+    """A status as it was with what is told now; ``partial``: of its conditions alone. The time of a condition that holds as
+    before stays."""
+    known = {one["kind"]: one for one in before.get("conditions", ())}
+    for one in told["conditions"]:
+        old = known.get(one["kind"])
+        since_s = old["since_s"] if old is not None and old["holds"] == one["holds"] else one["since_s"]
+        known[one["kind"]] = {**one, "since_s": since_s}
+    whole = before if partial else told
+    return {
+        "observed_generation": whole.get("observed_generation", 0),
+        "conditions": [known[kind] for kind in ConditionKind if kind in known],
+        "host": whole.get("host", ""),
+    }

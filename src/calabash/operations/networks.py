@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, NetworkObject, Port, Vpc, kind_of
 from calabash.model.tenancy import Principal
 from calabash.net.book import Networks
-from calabash.operations.network_changes import Key, NetworkDifference, NetworkState, difference, read_state
+from calabash.operations.network_changes import Key, NetworkDifference, NetworkState, difference, merged, read_state
 from calabash.operations.network_rights import NetworkRights
 from calabash.seams.store.networks import NetworkTables, StoredNetworkObject
 
@@ -175,11 +175,21 @@ class NetworkBook:
             return state, None
         return state, frozenset().union(*(keys for number, keys in changes if number > revision))
 
-    def report(self, statuses: Mapping[Key, Mapping[str, Any]]) -> int:
-        """Keep what is known of objects; how many of them are there. It moves no revision."""
+    def report(self, statuses: Mapping[Key, Mapping[str, Any]], partial: Collection[Key] = ()) -> int:
+        """Keep what is known of objects; how many of them are there. It moves no revision.
+
+        Of each object's conditions those of the kinds that are told are replaced; others, which somebody else tells, stay.
+
+        Args:
+            partial: those of which only conditions are told, and not what has been carried out, and where.
+        """
         with self._lock:
             before = self._state
-            there = {key: status for key, status in statuses.items() if key in before.kept}
+            there = {
+                key: merged(before.kept[key].status, status, partial=key in partial)
+                for key, status in statuses.items()
+                if key in before.kept
+            }
             fresh = {key: status for key, status in there.items() if before.kept[key].status != status}
             if fresh:
                 self._stored.report(fresh)

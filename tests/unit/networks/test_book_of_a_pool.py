@@ -262,3 +262,22 @@ def test_a_vpc_goes_with_all_that_is_in_it_only_when_that_is_said(book: NetworkB
     book.remove(ANN, NetworkKind.VPC, "red", cascade=True)
     assert not book.state().kept
     assert not [*book.state().networks.items()]
+
+
+def test_conditions_that_two_tell_stand_beside_each_other_and_keep_their_time(book: NetworkBook) -> None:
+    red(book)
+    put(book, ANN, "port", "red/a/web1")
+    key = ("port", "red/a/web1")
+
+    def told(kind: str, holds: bool, since_s: float, **more: object) -> dict[str, object]:
+        one = {"kind": kind, "holds": holds, "reason": "so", "message": "", "since_s": since_s}
+        return {"observed_generation": 0, "conditions": [one], "host": "", **more}
+
+    book.report({key: told("ready", True, 5.0)}, {key})
+    book.report({key: told("realized", True, 6.0, observed_generation=1, host="h1")})
+    book.report({key: told("ready", True, 7.0)}, {key})  # by one that began anew
+    status = book.state().kept[key].status
+    assert [(one["kind"], one["since_s"]) for one in status["conditions"]] == [("realized", 6.0), ("ready", 5.0)]
+    assert (status["observed_generation"], status["host"]) == (1, "h1")
+    book.report({key: told("ready", False, 8.0)}, {key})
+    assert book.state().kept[key].status["conditions"][1]["since_s"] == 8.0

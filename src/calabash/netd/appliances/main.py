@@ -26,6 +26,7 @@ from calabash.model.network_services import Layer, LoadBalancer
 from calabash.netd.appliances import tools
 from calabash.netd.appliances.keeper import ApplianceHost, Appliances
 from calabash.netd.appliances.switch import HostSwitch
+from calabash.netd.appliances.telling import ApplianceNews
 from calabash.netd.known import KnownNetworks
 from calabash.netd.lab.lab import Lab
 from calabash.netd.settings import read_connection
@@ -89,15 +90,19 @@ def _run(arguments: argparse.Namespace) -> int:
     waiting.register(ended, select.POLLIN)
     if arguments.supervised:
         waiting.register(0, select.POLLIN | select.POLLHUP)
-    keeping = False
+    keeping, news = False, None
     while not waiting.poll(EVERY_S * 1000):
         book.follow()
         if not keeping and (arguments.host or book.has_appliances or _are_left(arguments.lab)):
             keeping = True
             places, hosts = _of_lab(arguments.lab) if arguments.lab else _of_host(arguments.host, arguments.switch)
+            news = ApplianceNews(source.report, hosts=len(places), all_hosts=not arguments.host)
             for place in places:
-                work = (place, book, named or hosts, closed, lambda name: _certificate(pool, name))
-                threading.Thread(target=_keep, args=work, name=place.host.name, daemon=True).start()
+                work = (place, book, named or hosts, closed)
+                also = {"secrets": lambda name: _certificate(pool, name), "news": news}
+                threading.Thread(target=_keep, args=work, kwargs=also, name=place.host.name, daemon=True).start()
+        if news is not None:
+            news.tell()
     return 0
 
 
@@ -133,7 +138,9 @@ def _keep(
     book: FollowedBook,
     hosts: Sequence[str],
     closed: Sequence[IPv4Network],
+    *,
     secrets: Callable[[str], bytes | None],
+    news: ApplianceNews,
 ) -> None:
     appliances = Appliances(place.host, switch=HostSwitch(place.switch), tools=place.tools, secrets=secrets)
     said: object = None
@@ -144,6 +151,7 @@ def _keep(
                 continue
             try:
                 sights = appliances.keep(book.known.networks, hosts, closed)
+                news.seen(place.host.name, sights)
                 told = [(sight.replica or sight.item, sight.active, sight.failure) for sight in sights]
             except (CalabashError, OSError) as error:
                 told = [("", False, str(error))]

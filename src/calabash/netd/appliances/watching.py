@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from calabash.model.network import NetworkKind
 from calabash.model.network_status import ConditionKind, NetworkCondition
 from calabash.net.appliances import haproxy
 from calabash.net.appliances.values import Appliance
+from calabash.net.health import health
 from calabash.seams.links import namespaces
 
 _ANSWER_S = 1.0
@@ -56,20 +58,20 @@ def condition(sights: Sequence[ApplianceSight], since_s: float) -> NetworkCondit
     backends one is well."""
     failures = [f"{one.replica}: {one.failure}" for one in sights if one.failure]
     active = [one for one in sights if one.active]
-    ill = sorted(name for one in active for name, fine in one.well.items() if not fine)
-    some = any(fine for one in active for fine in one.well.values())
     if not active:
         return _condition(False, "no_active_replica", "; ".join(failures) or "no replica has the address", since_s)
-    if ill and not some:
-        return _condition(False, "no_backend", f"all backends are ill: {', '.join(ill)}", since_s)
-    if failures:
-        return _condition(True, "degraded", "; ".join(failures), since_s)
-    if ill:
-        return _condition(True, "backends_ill", f"ill: {', '.join(ill)}", since_s)
-    return _condition(True, "", "", since_s)
+    well: dict[str, bool] = {}
+    for one in active:
+        well |= one.well
+    holds, reason, counts = health(well)
+    if any(one.kind == NetworkKind.LOAD_BALANCER.value for one in active) and not well:
+        holds, reason, counts = None, "backends_unknown", "HAProxy does not answer"
+    if failures and holds is not False:
+        return _condition(holds, "degraded", "; ".join(filter(None, (counts, *failures))), since_s)
+    return _condition(holds, reason, counts, since_s)
 
 
-def _condition(holds: bool, reason: str, message: str, since_s: float) -> NetworkCondition:
+def _condition(holds: bool | None, reason: str, message: str, since_s: float) -> NetworkCondition:
     return NetworkCondition(kind=ConditionKind.READY, holds=holds, reason=reason, message=message, since_s=since_s)
 
 

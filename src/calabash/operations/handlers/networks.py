@@ -86,7 +86,8 @@ async def report(request: Asked) -> shapes.NetworkReported:
     book.rights.require_platform(who, "say how far networks have been carried out")
     reports = requests.decode(await body_of(request), shapes.NetworkReports)
     statuses = {(str(one.kind), one.name): msgspec.to_builtins(one.status) for one in reports.items}
-    return shapes.NetworkReported(known=await work(request, book.report, statuses))
+    partial = {(str(one.kind), one.name) for one in reports.items if one.partial}
+    return shapes.NetworkReported(known=await work(request, book.report, statuses, partial))
 
 
 def book_of(request: Asked) -> NetworkBook:

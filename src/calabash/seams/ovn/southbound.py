@@ -16,7 +16,9 @@ _TABLES = {
     "Encap": ("type", "ip", "chassis_name"),
     "Chassis_Private": ("name", "nb_cfg", "nb_cfg_timestamp"),
     "Port_Binding": ("logical_port", "chassis"),
+    "Service_Monitor": ("logical_port", "port", "protocol", "status"),
 }
+_STATES = {"online": True, "offline": False, "error": False}
 _STEPS_MAX = 4096  # of counts whose age is known
 
 
@@ -86,6 +88,14 @@ class Southbound:
         """The host on which each bound port is."""
         with self.session.reading():
             return dict(self._port_hosts)
+
+    def monitors(self) -> dict[tuple[str, int], bool | None]:
+        """Whether a port answers at a number, as the hosts that check it for load balancers see it; None: not seen yet."""
+        with self.session.reading() as replica:
+            return {
+                (str(row["logical_port"]), int(row["port"])): _STATES.get(str(row["status"] or ""))
+                for row in replica.tables.get("Service_Monitor", {}).values()
+            }
 
     def count(self) -> int:
         """What northd has carried to this database of the northbound one's ``nb_cfg``."""
