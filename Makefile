@@ -31,14 +31,15 @@ net-lab: ready ## a network of OVN in namespaces: three hosts, two gateway hosts
 	@$(RUN) calabash net up --hosts 3 --host none --gateways 2
 	@$(RUN) calabash net status
 
-test: ## all tests, on all cores; those that hold a clock against the product run alone afterwards
+test: ## all tests: on all cores, then whole clusters two at a time, then alone what holds a clock against the product
 	@./tools/bootstrap --tests
-	@failed=0; $(RUN) pytest tests -n auto --dist worksteal -m "not alone" || failed=1; \
+	@failed=0; $(RUN) pytest tests -n auto --dist worksteal -m "not alone and not system" || failed=1; \
+		$(RUN) pytest tests -n 2 --dist loadfile -m system || failed=1; \
 		$(RUN) pytest tests -m alone || failed=1; exit $$failed
 
 soak: ready ## the property tests on new random examples, ROUNDS times (10)
 	@for round in $$(seq $(or $(ROUNDS),10)); do \
-		CALABASH_EXAMPLES=random $(RUN) pytest tests -n auto -q -m "hypothesis and not alone" || exit 1; done
+		CALABASH_EXAMPLES=random $(RUN) pytest tests -n auto -q -m "hypothesis and not alone and not system" || exit 1; done
 
 lint: ready ## style, types, layers
 	@$(RUN) ruff check .

@@ -1,7 +1,8 @@
 """Which tests run alone, after the others: those that hold a clock against the product. And a real Kubernetes for all.
 
 They would fail on a machine that is busy with other tests and not because of the product. ``make test`` runs everything
-else on all cores first. Single tests say so themselves with ``@pytest.mark.alone``.
+else first: on all cores, and then, two modules at a time, those that start a whole cluster or machine, which wait for
+most of their time. Single tests say so themselves with ``@pytest.mark.alone``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         path = item.path.relative_to(_HERE)
         clusters = path.parts[0] == "kube" or not _CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
-        if clusters or path.as_posix() in _ALONE:
+        if path.as_posix() in _ALONE:
             item.add_marker(pytest.mark.alone)
+        elif (clusters or path.parts[0] == "vfio") and item.get_closest_marker("alone") is None:
+            item.add_marker(pytest.mark.system)
         if clusters:  # the first test of a module builds what is not cached, and starts it
             item.add_marker(pytest.mark.timeout(600))

@@ -20,6 +20,7 @@ from tests.native.simnode import simctl
 
 from calabash.kubernetes.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE
 from calabash.kubernetes.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
+from calabash.model.errors import CalabashError
 from calabash.seams.gpu.library import simulated_library_dir
 from calabash.seams.kubelet import PodResources
 
@@ -134,7 +135,9 @@ class GpuNode:
         self.wait_for_tokens()
 
     def wait_for_tokens(self) -> None:
-        """Until the kubelet offers what the agent has."""
+        """Until the kubelet offers what the agent has, and has told so. One that has just started again has told the API
+        server nothing yet, where its former offer stands."""
+        self.offered(GPUS)
         self.cluster.wait_for(lambda: self.tokens() > 0, "tokens of the node")
 
     def tokens(self, resource: str = GPUS) -> int:
@@ -148,7 +151,10 @@ class GpuNode:
         kubelet = PodResources(self.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
 
         def found() -> dict[str, tuple[str, ...]]:
-            now = kubelet.offered()
+            try:
+                now = kubelet.offered()
+            except CalabashError:  # it does not listen yet
+                return {}
             return now if set(resources) <= now.keys() else {}
 
         try:

@@ -140,7 +140,9 @@ def test_a_stateful_set_starts_as_one_gang_and_a_member_that_is_lost_comes_back_
 
     def again() -> bool:
         now = planned.pods(where)
-        return len(planned.bound(where)) == 3 and now["shards-1"]["metadata"]["uid"] != before["shards-1"]
+        if len(planned.bound(where)) != 3 or "shards-1" not in now:
+            return False
+        return bool(now["shards-1"]["metadata"]["uid"] != before["shards-1"])
 
     planned.cluster.wait_for(again, "another shards-1 with a node")
     after = {name: one["metadata"]["uid"] for name, one in planned.pods(where).items()}
