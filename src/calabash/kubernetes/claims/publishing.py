@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from calabash.agent.snapshot import NodeSnapshot
+from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.kubernetes.claims.names import DRIVER
 from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slice_name, slices_of
 from calabash.model.errors import CalabashError, Reason
@@ -40,6 +40,8 @@ class SlicePublisher:
         self._mirror = Mirror(client, RESOURCE_SLICE, field_selector=f"spec.nodeName={node}")
         self._started = False
         self._features = ServerFeatures()
+        self._told: tuple[tuple[DeviceSnapshot, ...], SliceFacts, ServerFeatures] | None = None
+        self._drawn: tuple[ResourceSliceSpec, ...] = ()
         self._generation = 0
         self._wanted: tuple[ResourceSliceSpec, ...] | None = None
         self._kept: dict[str, ResourceSliceSpec] = {}  # as the API server gave them back
@@ -61,7 +63,7 @@ class SlicePublisher:
         have = self._have()
         if not have and self._kept and self._mirror.renewed():
             self._features = ServerFeatures()
-        wanted = slices_of(snapshot, facts, self._features)
+        wanted = self._of(snapshot, facts)
         if wanted == self._wanted and (not self._mirror.renewed() or self._is_kept(have)):
             return False
         for _ in range(_ATTEMPTS):
@@ -73,7 +75,7 @@ class SlicePublisher:
             log.warning(
                 "the API server does not keep all of the slices", offered=self.degraded or "counters beside devices"
             )
-            wanted = slices_of(snapshot, facts, learned)
+            wanted = self._of(snapshot, facts)
         raise CalabashError(
             "the API server gives the slices of this node back as something else", reason=Reason.API_DOWN
         )
@@ -90,6 +92,14 @@ class SlicePublisher:
         """End the watch. The slices stay: whoever is replaced for a moment takes nothing away."""
         if self._started:
             self._mirror.stop()
+
+    def _of(self, snapshot: NodeSnapshot, facts: SliceFacts) -> tuple[ResourceSliceSpec, ...]:
+        """The slices, drawn up anew only where something has changed that they tell: that takes milliseconds."""
+        states = tuple(replace(state, reading=None, cause="") for state in snapshot.devices)
+        told = (states, facts, self._features)
+        if told != self._told:
+            self._told, self._drawn = told, slices_of(snapshot, facts, self._features)
+        return self._drawn
 
     def _is_synced(self) -> bool:
         if not self._started:

@@ -26,6 +26,7 @@ from calabash.kubernetes.claims.offered import OfferedCard, counter_set, slice_d
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.mig import legal_starts, state_of
 from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName
+from calabash.seams.host.pci import PciTree, pci_address
 from calabash.seams.kube.claims import CounterSet, DeviceTaint, ResourcePool, ResourceSliceSpec, SliceDevice
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.registry import mode_of_device
@@ -61,6 +62,12 @@ class SliceFacts:
     claimed: Collection[AllocationId] = frozenset()
     closed: str = ""
     pcie_roots: Mapping[DeviceUuid, str] = field(default_factory=dict)
+
+
+def pcie_roots(devices: Iterable[Device], tree: PciTree) -> dict[DeviceUuid, str]:
+    """The PCIe root of each card whose place this host shows."""
+    roots = {device.uuid: tree.root_of(address) for device in devices if (address := pci_address(device.pci_bus_id))}
+    return {uuid: root for uuid, root in roots.items() if root}
 
 
 def slice_name(node: str, number: int) -> str:

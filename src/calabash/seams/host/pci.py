@@ -23,6 +23,7 @@ _ALIASES_BYTES_MAX = 32 << 20
 _DEVICES_MAX = 8192
 _DEPTH_MAX = 6
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _VIRTUAL = re.compile(r"virtfn(\d{1,5})")
 _HEX = re.compile(r"0x[0-9a-f]{1,8}")
 _NUMBER = re.compile(r"-?\d{1,9}")
@@ -153,6 +154,14 @@ class PciTree:
             return ()
         found = (self.find(name) for name in names[:_DEVICES_MAX] if _ADDRESS.fullmatch(name))
         return tuple(device for device in found if device is not None)
+
+    def root_of(self, address: str) -> str:
+        """The root of the tree that it is below, ``pci0000:00``; "" where it is not known."""
+        try:
+            parts = os.readlink(self.place(address)).split("/")
+        except OSError:
+            return ""
+        return next((part for part in parts if _ROOT.fullmatch(part)), "")
 
     def nodes(self, address: str) -> tuple[Path, ...]:
         """The files in ``/dev`` by which programs reach it through its present driver."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,16 +12,18 @@ from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.allocator import Allocator
 from tests.unit.kubernetes.claims.claims_world import NODE, card, holding, snapshot
 
+from calabash.agent.membership_container import claim_allocation
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.agent.strangers import Stranger
 from calabash.kubernetes.claims import names
 from calabash.kubernetes.claims.allocated import claim_plan
 from calabash.kubernetes.claims.offered import semantic_version
-from calabash.kubernetes.claims.slices import DEVICES_MAX, ServerFeatures, SliceFacts, slice_name, slices_of
+from calabash.kubernetes.claims.slices import DEVICES_MAX, ServerFeatures, SliceFacts, pcie_roots, slice_name, slices_of
 from calabash.model.device import Device, Health
 from calabash.model.mig import MigInstance
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Slice
 from calabash.sched.cluster.mig_tables import GEOMETRIES
+from calabash.seams.host.pci import PciTree
 from calabash.seams.host.processes import Process
 from calabash.seams.kube.claims import (
     AllocatedDevice,
@@ -118,8 +121,8 @@ def test_what_ails_a_card_is_a_taint_and_never_takes_a_device_away() -> None:
         assert set(found) == set(well)
         assert set(map(frozenset, found.values())) == {frozenset({key})}
     assert set(taints(card(), replace(FACTS, closed="cordoned"))[WHOLE]) == {names.CORDONED}
-    held = holding(card(), "claim-1", Slice(device=card().uuid, memory_mib=1, core_percent=1))
-    assert not any(taints(held, replace(FACTS, claimed={AllocationId("claim-1")})).values())
+    held = holding(card(), claim_allocation("c-1"), Slice(device=card().uuid, memory_mib=1, core_percent=1))
+    assert not any(taints(held, replace(FACTS, claimed={claim_allocation("c-1")})).values())
 
 
 def test_what_an_instance_that_stays_is_in_the_way_of_is_tainted() -> None:
@@ -127,6 +130,16 @@ def test_what_an_instance_that_stays_is_in_the_way_of_is_tainted() -> None:
     assert not found[f"{WHOLE}-mig-3g-40gb-4"]
     assert not found[f"{WHOLE}-mig-4g-40gb-0"]
     assert found[f"{WHOLE}-mig-1g-10gb-5"] == found[WHOLE] == found[VGPU] == {names.KEPT}
+
+
+def test_cards_below_one_pcie_root_say_so(tmp_path: Path) -> None:
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    (devices / "0000:01:00.0").symlink_to("../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0")
+    roots = pcie_roots([card(0), card(1), card(2, pci_bus_id="?")], PciTree(tmp_path))
+    assert roots == {card(0).uuid: "pci0000:00"}
+    found = devices_of(slices_of(snapshot(card(0)), replace(FACTS, pcie_roots=roots)))
+    assert found[VGPU].attributes["resource.kubernetes.io/pcieRoot"].string == "pci0000:00"
 
 
 def test_a_card_that_its_operator_keeps_in_a_mode_is_offered_in_that_one_and_as_long_as_it_is_used() -> None:
