@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.kube.charts import need_helm, render
 from tests.kube.cluster import Cluster
 from tests.unit.kubernetes.claims.claims_world import card
@@ -18,9 +21,10 @@ from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slices
 from calabash.model.device import Health, NodeName
 from calabash.seams.kube import KubeClient, load_client
 from calabash.seams.kube.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE, AllocatedDevice
-from calabash.seams.kube.objects import NODE, POD
+from calabash.seams.kube.objects import NAMESPACE, NODE, POD
 
 WAIT_S = 120.0
+SPACE = "published"
 FACTS = SliceFacts(driver_version="570.86.10")
 TEN_GIB = {"memory": "10Gi", "cores": "30"}
 PROFILE = 'device.attributes["calabash.dev"].profile == "1g.10gb"'
@@ -40,6 +44,9 @@ class Published:
         self.kube: KubeClient = load_client(cluster.kubeconfig)
         (self.node,) = cluster.fake_nodes(1, {}, prefix="claims")
         self.publisher = SlicePublisher(self.kube, self.node)
+        self.kube.create(NAMESPACE, {"metadata": {"name": SPACE}})
+        accounts = f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"
+        until(lambda: cluster.api.exists(accounts), "an account for pods")
         rendered = render({"claims": {"nvidiaClasses": True}})
         self.classes = [f"t-{c['metadata']['name']}" for c in rendered if c["kind"] == "DeviceClass"]
         for made in (c for c in rendered if c["kind"] == "DeviceClass"):
@@ -64,7 +71,7 @@ class Published:
             exactly["selectors"] = [{"cel": {"expression": selector}}]
         requests = [{"name": "gpu", "exactly": exactly}]
         self.kube.create(
-            RESOURCE_CLAIM, {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}, "default"
+            RESOURCE_CLAIM, {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}, SPACE
         )
         container = {"name": "main", "image": "none.invalid/none", "resources": {"claims": [{"name": "gpu"}]}}
         spec = {
@@ -73,22 +80,22 @@ class Published:
             "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
             "containers": [container],
         }
-        self.kube.create(POD, {"metadata": {"name": name}, "spec": spec}, "default")
+        self.kube.create(POD, {"metadata": {"name": name}, "spec": spec}, SPACE)
 
     def remove(self, *names: str) -> None:
         for name in names:
-            self.kube.delete(POD, name, "default", grace_s=0)
-            self.kube.delete(RESOURCE_CLAIM, name, "default")
-        until(lambda: not any(self.kube.get(RESOURCE_CLAIM, name, "default") for name in names), "claims gone")
+            self.kube.delete(POD, name, SPACE, grace_s=0)
+            self.kube.delete(RESOURCE_CLAIM, name, SPACE)
+        until(lambda: not any(self.kube.get(RESOURCE_CLAIM, name, SPACE) for name in names), "claims gone")
 
     def given(self, name: str) -> AllocatedDevice | None:
-        claim = self.kube.get(RESOURCE_CLAIM, name, "default")
+        claim = self.kube.get(RESOURCE_CLAIM, name, SPACE)
         allocation = claim.status.allocation if claim is not None else None
         return allocation.devices.results[0] if allocation is not None else None
 
     def refused(self, name: str) -> bool:
         """Whether the scheduler has looked at it and found nothing."""
-        pod = self.kube.get(POD, name, "default")
+        pod = self.kube.get(POD, name, SPACE)
         return pod is not None and any(c.reason == "Unschedulable" for c in pod.status.conditions)
 
     def wait_given(self, *names: str) -> None:
@@ -110,6 +117,7 @@ def published(control_plane: Cluster) -> Iterator[Published]:
     for name in made.classes:
         made.kube.delete(DEVICE_CLASS, name)
     made.kube.delete(NODE, made.node)
+    made.kube.delete(NAMESPACE, SPACE)
 
 
 def test_the_api_server_keeps_all_that_is_published(published: Published) -> None:
@@ -131,7 +139,7 @@ def test_the_scheduler_never_gives_a_card_in_two_ways_and_never_more_than_it_has
     published.ask("fits", "vgpu.calabash.dev", {"memory": "60Gi"})
     published.wait_given("fits")
     published.wait_refused("whole", "part", "turn", "much")
-    claim = published.kube.get(RESOURCE_CLAIM, "a", "default")
+    claim = published.kube.get(RESOURCE_CLAIM, "a", SPACE)
     assert claim is not None
     (part,) = claim_plan(claim, published.node, [card()]).slices
     assert (part.memory_mib, part.core_percent) == (10 * 1024, 30)
@@ -177,7 +185,30 @@ def test_claims_for_nvidias_classes_are_answered_by_what_means_the_same(publishe
 def test_a_brokered_claim_says_so_to_the_agent(published: Published) -> None:
     published.ask("brokered", "brokered.calabash.dev", TEN_GIB)
     published.wait_given("brokered")
-    claim = published.kube.get(RESOURCE_CLAIM, "brokered", "default")
+    claim = published.kube.get(RESOURCE_CLAIM, "brokered", SPACE)
     assert claim is not None
     assert claim_plan(claim, published.node, [card()]).mode == "brokered"
     published.remove("brokered")
+
+
+def examples() -> list[tuple[str, str]]:
+    """The pods of the guide, each with what it needs: its name and the manifest."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "claims.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    pods = [next(o["metadata"]["name"] for o in yaml.safe_load_all(b) if o["kind"] == "Pod") for b in blocks]
+    return list(zip(pods, blocks, strict=True))
+
+
+@pytest.mark.parametrize(("pod", "manifest"), examples(), ids=[name for name, _ in examples()])
+def test_what_the_guide_shows_is_allocated_and_read(
+    published: Published, control_plane: Cluster, pod: str, manifest: str
+) -> None:
+    text = manifest.replace("deviceClassName: ", "deviceClassName: t-")
+    control_plane.kubectl("apply", "--namespace=published", "-f", "-", text=text)
+    try:
+        until(lambda: (p := published.kube.get(POD, pod, SPACE)) is not None and p.spec.node_name != "", pod)
+        (claim,) = published.kube.list(RESOURCE_CLAIM, SPACE).items
+        assert len(claim_plan(claim, published.node, [card()]).slices) == 1
+    finally:
+        control_plane.kubectl("delete", "--namespace=published", "--force", "--grace-period=0", "-f", "-", text=text)
+        until(lambda: not published.kube.list(RESOURCE_CLAIM, SPACE).items, "claims gone")
