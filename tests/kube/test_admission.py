@@ -117,6 +117,27 @@ def test_a_denial_reaches_the_user_with_its_hint(cluster: Cluster, team: str) ->
         create(cluster, team, asking("pinned", nodeName="n1"))
 
 
+def test_a_claim_that_no_agent_could_follow_is_refused_where_it_is_written(cluster: Cluster, team: str) -> None:
+    def claim(kind: str, policy: str) -> tuple[str, Json]:
+        parameters = {"apiVersion": "calabash.dev/v1", "kind": "SliceConfig", "policy": policy}
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": "vgpu.calabash.dev"}}]
+        spec: Json = {
+            "devices": {
+                "requests": requests,
+                "config": [{"opaque": {"driver": "calabash.dev", "parameters": parameters}}],
+            }
+        }
+        spec = {"spec": spec} if kind == "ResourceClaimTemplate" else spec
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": policy}, "spec": spec}
+        return f"/apis/resource.k8s.io/v1/namespaces/{team}/{kind.lower()}s", body
+
+    for kind in ("ResourceClaim", "ResourceClaimTemplate"):
+        cluster.api.create(*claim(kind, "burst"))
+        with pytest.raises(RefusedError, match=r"policy.*; hint: SliceConfig has policy") as refused:
+            cluster.api.create(*claim(kind, "most"))
+        assert refused.value.status == 422
+
+
 @pytest.mark.parametrize("name", ["gang", "deployment"])
 def test_pods_that_controllers_make_are_in_form(cluster: Cluster, team: str, name: str) -> None:
     cluster.kubectl("apply", "-n", team, "-f", str(EXAMPLES / f"{name}.yaml"))

@@ -21,6 +21,7 @@ _MESSAGE_MAX = 2048
 _NULL = msgspec.Raw(b"null")
 
 Judge = Callable[["AdmissionQuestion", NamespaceTerms], Mutation]
+Answer = Callable[["AdmissionQuestion", NamespaceTerms, AdmissionSettings], Mutation]
 
 
 class AskingUser(msgspec.Struct, frozen=True):

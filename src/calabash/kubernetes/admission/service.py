@@ -1,12 +1,14 @@
-"""The paths of the admission server: ``/mutate``, ``/validate``, ``/healthz``, ``/readyz``."""
+"""The paths of the admission server: ``/mutate``, ``/validate``, ``/claims``, ``/healthz``, ``/readyz``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
+from calabash.kubernetes.admission.claims import answer_claims
 from calabash.kubernetes.admission.review import (
+    Answer,
     allowed,
     answer_mutate,
     answer_validate,
@@ -19,8 +21,10 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.http1 import HttpQuestion, HttpReply
 from calabash.model.errors import CalabashError
 
-MUTATE, VALIDATE = "/mutate", "/validate"
+MUTATE, VALIDATE, CLAIMS = "/mutate", "/validate", "/claims"
 LOOKUP_S = 2.0
+
+_ANSWERS: Mapping[str, Answer] = {MUTATE: answer_mutate, VALIDATE: answer_validate, CLAIMS: answer_claims}
 
 Lookup = Callable[[str], NamespaceTerms | None]
 
@@ -58,7 +62,7 @@ class AdmissionService:
         if question.path == "/readyz":
             status = HTTPStatus.OK if self._ready() else HTTPStatus.SERVICE_UNAVAILABLE
             return HttpReply(status=status, body=status.phrase.lower().encode(), content_type="text/plain")
-        if question.path not in (MUTATE, VALIDATE):
+        if question.path not in _ANSWERS:
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.method != "POST":
             return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
@@ -70,7 +74,7 @@ class AdmissionService:
         except CalabashError as error:
             return HttpReply(status=HTTPStatus.BAD_REQUEST, body=str(error).encode(), content_type="text/plain")
         facts = with_name(await self._namespace(review.namespace), review)
-        answer = answer_mutate if question.path == MUTATE else answer_validate
+        answer = _ANSWERS[question.path]
         try:
             return HttpReply(body=allowed(review, answer(review, facts, self._settings)))
         except CalabashError as error:

@@ -11,9 +11,10 @@ import re
 from typing import Any
 
 from calabash.kubernetes import names
-from calabash.kubernetes.admission.service import MUTATE, VALIDATE
+from calabash.kubernetes.admission.service import CLAIMS, MUTATE, VALIDATE
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import PROTECTED
+from calabash.kubernetes.claims.names import DRIVER
 from calabash.kubernetes.dialects.registry import DIALECTS
 
 TIMEOUT_S = 5
@@ -45,7 +46,7 @@ def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "")
 
 
 def validating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
-    """The configuration by which the product's annotations stay its own, in every namespace."""
+    """The configuration by which the product's annotations stay its own, and claims say what can be followed, everywhere."""
     webhook = {
         "name": f"plans.{names.GROUP}",
         "failurePolicy": "Fail",
@@ -57,7 +58,15 @@ def validating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "
         "matchConditions": [{"name": "concerns-the-product", "expression": _concerns(settings)}],
         **_always(),
     }
-    return _configuration("ValidatingWebhookConfiguration", settings, [webhook])
+    claims = {
+        "name": f"claims.{names.GROUP}",
+        "failurePolicy": "Ignore",  # agents read the same words again
+        "clientConfig": _client(settings, CLAIMS, ca_bundle, url),
+        "rules": [_rule(["CREATE"], ["resourceclaims", "resourceclaimtemplates"], "resource.k8s.io")],
+        "matchConditions": [{"name": "says-something-to-the-driver", "expression": _says()}],
+        **_always(),
+    }
+    return _configuration("ValidatingWebhookConfiguration", settings, [webhook, claims])
 
 
 def _always() -> dict[str, Any]:
@@ -69,9 +78,9 @@ def _always() -> dict[str, Any]:
     }
 
 
-def _rule(operations: list[str], resources: list[str]) -> dict[str, Any]:
+def _rule(operations: list[str], resources: list[str], group: str = "") -> dict[str, Any]:
     return {
-        "apiGroups": [""],
+        "apiGroups": [group],
         "apiVersions": ["v1"],
         "operations": operations,
         "resources": resources,
@@ -111,6 +120,11 @@ def _asks() -> str:
     asked_by = [name for dialect in DIALECTS for name in dialect.asked_by]
     said = " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in (*asked_by, *PROTECTED))
     return f"{_amounts(containers)} || {said}"
+
+
+def _says() -> str:
+    said = f".?config.orValue([]).exists(c, c.?opaque.?driver.orValue('') == '{DRIVER}')"
+    return f"object.kind == 'ResourceClaimTemplate' ? object.spec.spec.devices{said} : object.spec.devices{said}"
 
 
 def _concerns(settings: AdmissionSettings) -> str:

@@ -52,7 +52,7 @@ def test_a_namespace_is_under_one_of_the_mutating_webhooks_or_off() -> None:
 
 
 def test_plans_are_protected_in_every_namespace_from_everybody_but_the_product() -> None:
-    (webhook,) = validating(SETTINGS)["webhooks"]
+    webhook = validating(SETTINGS)["webhooks"][0]
     assert webhook["failurePolicy"] == "Fail"
     assert "namespaceSelector" not in webhook
     expression = webhook["matchConditions"][0]["expression"]
@@ -61,5 +61,5 @@ def test_plans_are_protected_in_every_namespace_from_everybody_but_the_product()
 
 
 def test_a_server_outside_the_cluster_is_reached_by_its_address() -> None:
-    (webhook,) = validating(SETTINGS, ca_bundle="QQ==", url="https://127.0.0.1:1")["webhooks"]
+    webhook, _ = validating(SETTINGS, ca_bundle="QQ==", url="https://127.0.0.1:1")["webhooks"]
     assert webhook["clientConfig"] == {"url": "https://127.0.0.1:1/validate", "caBundle": "QQ=="}

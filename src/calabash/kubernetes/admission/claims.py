@@ -1,0 +1,52 @@
+"""What a claim, or a template of claims, says to our driver: read when it is created, refused where nobody could follow it.
+
+Nothing depends on it: the agent reads the same words again, from the allocation. But here the error reaches whoever wrote
+them, and there the events of a pod that waits. Pure.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from calabash.kubernetes.admission.mutate import NOTHING, Mutation
+from calabash.kubernetes.admission.review import AdmissionQuestion
+from calabash.kubernetes.admission.scope import NamespaceTerms
+from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.claims.names import DRIVER
+from calabash.kubernetes.claims.parameters import read_opaque
+from calabash.model.errors import CalabashError
+from calabash.seams.kube.claims import ResourceClaimSpec, ResourceClaimTemplateSpec
+from calabash.seams.kube.meta import KubeStruct
+
+
+class _Claim(KubeStruct, frozen=True):
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class _Template(KubeStruct, frozen=True):
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+def answer_claims(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
+    """Nothing is changed. Raises CalabashError that denies it."""
+    del namespace, settings
+    if question.operation == "CREATE" and not question.sub_resource:
+        for config in _spec(question.object).devices.config:
+            if config.opaque is not None and config.opaque.driver == DRIVER:
+                read_opaque(config.opaque)
+    return NOTHING
+
+
+def _spec(raw: msgspec.Raw) -> ResourceClaimSpec:
+    try:
+        if msgspec.json.decode(raw, type=_Kind).kind == "ResourceClaimTemplate":
+            return msgspec.json.decode(raw, type=_Template).spec.spec
+        return msgspec.json.decode(raw, type=_Claim).spec
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise CalabashError(
+            f"the claim cannot be read: {error}", hint="write it as resource.k8s.io/v1 has it"
+        ) from error
