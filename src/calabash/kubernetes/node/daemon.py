@@ -15,6 +15,7 @@ from pathlib import Path
 
 from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.strangers import StrangerPolicy
+from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.node.memory import keep_small
 from calabash.kubernetes.node.sending import SEND_EVERY_S, UsageServer
 from calabash.kubernetes.node.settings import AgentSettings
@@ -88,6 +89,13 @@ def parser() -> argparse.ArgumentParser:
         help="as whom workers of isolation brokered run: users that neither the host nor a pod has",
     )
     made.add_argument(
+        "--door",
+        choices=[door.value for door in NodeDoor],
+        default=usual.door.value,
+        help="by what devices are asked for: tokens of a device plug-in, or ResourceClaims (DRA); the node's label"
+        " calabash.dev/door wins",
+    )
+    made.add_argument(
         "--serve-nvidia-names",
         action="store_true",
         help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
@@ -151,6 +159,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         )
         if read.usage
         else None,
+        door=NodeDoor(read.door),
         serve_nvidia_names=read.serve_nvidia_names,
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
 
 from calabash.kubernetes.node.foreign import ForeignPlugins
 from calabash.kubernetes.node.health import HeldTokens, Parts, any_ill, held_tokens, token_health
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import Device
+from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.seams.kubelet.protocol import CheckpointEntry, PluginDevice
@@ -26,6 +26,7 @@ class Giving:
         record: what the agent has granted.
         ill_parts: parts of cards that are ill, which the cards need not be.
         full: why nothing could be metered of what is given; None when it is.
+        apart: cards that tokens do not give: those that claims have, or all where the node's door is that of claims.
     """
 
     def __init__(
@@ -35,12 +36,15 @@ class Giving:
         record: Callable[[AllocationId], AllocationRecord | None],
         ill_parts: Callable[[], Parts] = dict,
         full: Callable[[], CalabashError | None] = lambda: None,
+        *,
+        apart: Callable[[], Collection[DeviceUuid]] = frozenset,
     ) -> None:
         self._foreign = foreign
         self._checkpoint = checkpoint
         self._record = record
         self._ill_parts = ill_parts
         self._full = full
+        self._apart = apart
         self._refusal: CalabashError | None = None
         self._told = 0  # devices whose tokens were all told to be well
 
@@ -60,13 +64,14 @@ class Giving:
 
     def tokens(self, devices: Sequence[Device]) -> list[PluginDevice]:
         """All tokens with their health. Tokens in use are as well as their device, whatever else is."""
-        gives, parts = self._refusal is None, self._ill_parts()
-        all_alike = gives and not parts and not any_ill(devices)
-        return token_health(devices, () if all_alike else self._held(parts), gives=gives)
+        gives, parts, apart = self._refusal is None, self._ill_parts(), self._apart()
+        all_alike = gives and not parts and not apart and not any_ill(devices)
+        return token_health(devices, () if all_alike else self._held(parts), gives=gives, apart=apart)
 
     def tell(self, devices: Sequence[Device], tell: Callable[[list[PluginDevice]], None]) -> None:
         """Have all tokens told, unless all is as well as it was."""
-        well = len(devices) if self._refusal is None and not any_ill(devices) and not self._ill_parts() else 0
+        alike = self._refusal is None and not any_ill(devices) and not self._ill_parts() and not self._apart()
+        well = len(devices) if alike else 0
         if not well or well != self._told:
             tell(self.tokens(devices))
         self._told = well

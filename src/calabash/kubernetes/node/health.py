@@ -56,13 +56,16 @@ def any_ill(devices: Iterable[Device]) -> bool:
     return any(device.health in ILL for device in devices)
 
 
-def token_health(devices: Sequence[Device], held: Iterable[HeldTokens], *, gives: bool = True) -> list[PluginDevice]:
+def token_health(
+    devices: Sequence[Device], held: Iterable[HeldTokens], *, gives: bool = True, apart: Collection[DeviceUuid] = ()
+) -> list[PluginDevice]:
     """All tokens of the node with their health.
 
     Args:
         devices: all cards.
         held: tokens in use; may be left out while no card is ill and ``gives``.
         gives: whether the node gives out anything new.
+        apart: cards that tokens do not give, as those that claims have.
     """
     ill = {device.uuid for device in devices if device.health in ILL}
     taken: set[str] = set()
@@ -72,7 +75,7 @@ def token_health(devices: Sequence[Device], held: Iterable[HeldTokens], *, gives
         taken.update(tokens)
         having = enumerate(zip(tokens, one.devices, strict=False))
         sick.update(token for place, (token, device) in having if device in ill or place in one.ill)
-    borne = (len(devices) - len(ill)) * SLICES_MAX
+    borne = (len(devices) - len(ill.union(apart))) * SLICES_MAX
     room = borne - len(taken - sick) + len(sick) if gives and borne else 0
     answer = []
     for name in token_ids(len(devices)):

@@ -1,4 +1,5 @@
-"""All that faces the kubelet of a node: the plug-in of our tokens and, where it is wanted, that of a name of NVIDIA's."""
+"""All that faces the kubelet of a node: the plug-in of our tokens and, where they are wanted, that of a name of NVIDIA's and
+the driver of claims."""
 
 from __future__ import annotations
 
@@ -7,11 +8,16 @@ from collections.abc import Callable
 
 import structlog
 
-from calabash.agent.membership_container import ContainerMembership
-from calabash.agent.node import Grant, NodeAgent
+from calabash.agent.membership_container import ContainerMembership, is_of_claim
+from calabash.agent.node import NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
 from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.names import GPUS
+from calabash.kubernetes.node.claim_door import ClaimDoor
+from calabash.kubernetes.node.claims import ClaimDesk
+from calabash.kubernetes.node.doorway import Doorway
+from calabash.kubernetes.node.edits import NodeEdits
 from calabash.kubernetes.node.foreign import ForeignPlugins
 from calabash.kubernetes.node.giving import Giving
 from calabash.kubernetes.node.health import HeldTokens, held_tokens
@@ -23,9 +29,10 @@ from calabash.kubernetes.node.prepare import Preparer
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.specs import SlotSpecs
 from calabash.kubernetes.node.wholecards import WholeCards
-from calabash.model.errors import CalabashError
-from calabash.seams.cdi import ContainerEdits
+from calabash.model.device import DeviceUuid
+from calabash.model.errors import CalabashError, Reason
 from calabash.seams.clock import SystemClock
+from calabash.seams.kube import KubeClient
 from calabash.seams.kubelet import Checkpoint, DevicePluginServer, PodResources
 
 log = structlog.get_logger(__name__)
@@ -35,7 +42,8 @@ class Plugins:
     """See the module's description.
 
     Args:
-        edits: what a container needs to use a grant.
+        desk: what is kept of claims.
+        edits: what containers need.
         closed: why no whole card is given under NVIDIA's name; "" when they are.
         full: why nothing could be metered of what is given; None when it is.
         granted: called when something was given that the planner does not know of.
@@ -44,11 +52,13 @@ class Plugins:
     def __init__(
         self,
         settings: AgentSettings,
+        client: KubeClient,
         agent: NodeAgent,
         pods: NodePods,
         membership: ContainerMembership,
         *,
-        edits: Callable[[Grant], ContainerEdits],
+        desk: ClaimDesk,
+        edits: NodeEdits,
         closed: Callable[[], str],
         full: Callable[[], CalabashError | None],
         granted: Callable[[], None],
@@ -66,7 +76,24 @@ class Plugins:
         )
         self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
         self._giving = Giving(
-            self._foreign, lambda: self._checkpoint.read(GPUS), agent.record, agent.care.ill_parts, full
+            self._foreign,
+            lambda: self._checkpoint.read(GPUS),
+            agent.record,
+            agent.care.ill_parts,
+            full,
+            apart=self._apart,
+        )
+        self._doorway = Doorway(client, settings.node, settings.door)
+        self._claims = ClaimDoor(
+            settings,
+            client,
+            agent,
+            pods,
+            desk,
+            doorway=self._doorway,
+            edits=edits,
+            refuse=self._giving.require,
+            closed=closed,
         )
         by_plan = ByPlan(pods, agent.node)
         self._plugin = self._server(GPUS, by_plan)
@@ -78,33 +105,48 @@ class Plugins:
             )
 
     def start(self) -> None:
+        self._doorway.look(time.monotonic())
         self._giving.look(time.monotonic())
         self._giving.tell([state.device for state in self._agent.devices()], self._plugin.set_devices)
         self._plugin.start()
+        self._claims.start()
 
     def stop(self) -> None:
         """Containers go on."""
         if self._nvidia is not None:
             self._nvidia.stop()
         self._plugin.stop()
+        self._claims.stop()
         self._resources.close()
 
     @property
     def registered(self) -> bool:
-        """Whether a kubelet follows our tokens now."""
-        return self._plugin.registered
+        """Whether a kubelet takes our devices now, by the door that the node has."""
+        return self._claims.registered if self._doorway.claims else self._plugin.registered
 
     @property
     def registrations(self) -> int:
-        return self._plugin.registrations
+        return self._plugin.registrations + self._claims.registrations
 
-    def tend(self, snapshot: NodeSnapshot) -> CalabashError | None:
-        """How the node is now; why nothing is given out, None when it is. To be called again and again."""
+    @property
+    def door(self) -> NodeDoor:
+        """By what the node's devices are asked for."""
+        return self._doorway.door
+
+    def tend(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
+        """How the node is now; why nothing is given out, None when it is. To be called again and again.
+
+        Args:
+            driver: version of the cards' driver.
+        """
+        self._doorway.look(time.monotonic())
         refusal = self._giving.look(time.monotonic())
         self._giving.tell([state.device for state in snapshot.devices], self._plugin.set_devices)
         if self._nvidia is not None and self._pods.synced:
-            self._nvidia.tend(snapshot.devices, gives=refusal is None, disputed=self._foreign.offer(GPU))
+            gives = refusal is None and not self._doorway.claims
+            self._nvidia.tend(snapshot.devices, gives=gives, disputed=self._foreign.offer(GPU))
         self._specs.sweep()
+        self._claims.tend(snapshot, refusal=refusal, driver=driver)
         return refusal
 
     def _server(
@@ -118,17 +160,33 @@ class Plugins:
             owners,
             SystemClock(),
             placing=placing,
-            edits=self._edits,
+            edits=self._edits.of,
             specs=self._specs,
             since_s=self._membership.sandbox_since_s,
             sandbox=self._membership.sandbox,
-            refuse=self._giving.require,
+            refuse=self._refuse,
             prepared=prepared,
             leaving=self._pods.any_leaves,
         )
         return DevicePluginServer(
             resource, preparer, directory=self._directory, on_error=lambda error: log.warning(str(error))
         )
+
+    def _refuse(self) -> None:
+        """Raises the CalabashError for which no container is given devices for tokens."""
+        self._giving.require()
+        if self._doorway.claims:
+            raise CalabashError(
+                "the devices of this node are given by claims, not by tokens",
+                reason=Reason.CONFLICT,
+                hint="the node's label calabash.dev/door says which; delete the pod, its owner makes it again",
+            )
+
+    def _apart(self) -> frozenset[DeviceUuid]:
+        """Cards that tokens do not give."""
+        states = self._agent.devices()
+        claims = self._doorway.claims
+        return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
 
     def _held(self, resource: str) -> list[HeldTokens]:
         """Those of pods that may start; the kubelet forgets others only when it admits the next."""

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
+from calabash.agent.membership_container import is_of_claim
 from calabash.agent.snapshot import DeviceSnapshot, NodeSnapshot
+from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.names import GROUP, VERSION
 from calabash.kubernetes.node.pods import NodePods, allocations_of
 from calabash.kubernetes.node.usage import NO_USE, Uses, UseTelling, read_uses
@@ -49,6 +51,7 @@ class NodeFacts:
     reason: str
     message: str
     orders: Mapping[str, GpuNodeOutcome] = field(default_factory=dict)  # by device
+    door: NodeDoor = NodeDoor.TOKENS
 
 
 class Publisher:
@@ -123,6 +126,7 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
     return {
         "agentVersion": facts.agent_version,
         "driverVersion": facts.driver_version,
+        "door": facts.door.value,
         "conditions": [msgspec.to_builtins(ready)],
         "summary": msgspec.to_builtins(_summary(devices)),
         "devices": [msgspec.to_builtins(device) for device in devices],
@@ -170,7 +174,7 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
 
 def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, facts: NodeFacts) -> GpuNodeDevice:
     """Where the node gives out nothing none is healthy; whoever places would otherwise go on placing there."""
-    device, refusal = state.device, "" if facts.ready else facts.message
+    device, refusal = state.device, _other_door(state, facts.door) if facts.ready else facts.message
     use = uses.get(("", device.uuid), NO_USE)
     healthy = device.health is Health.HEALTHY and state.takes_work and not refusal
     return GpuNodeDevice(
@@ -205,6 +209,13 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
             for i in device.mig_instances
         ),
     )
+
+
+def _other_door(state: DeviceSnapshot, door: NodeDoor) -> str:
+    """Why nothing new is placed on a device that still holds what came through the other door; "" where none does."""
+    count = sum(is_of_claim(name) is not (door is NodeDoor.CLAIMS) for name in state.allocations)
+    other = "tokens" if door is NodeDoor.CLAIMS else "claims"
+    return f"{count} allocations that came by {other} are still on it, and the node gives by {door}" if count else ""
 
 
 def _profiles(device: Device) -> tuple[GpuNodeMigProfile, ...]:

@@ -15,11 +15,15 @@ import structlog
 import calabash
 from calabash.agent.card_settings import CardSettings
 from calabash.agent.membership_container import ContainerMembership
-from calabash.agent.node import Grant, NodeAgent
+from calabash.agent.node import NodeAgent
 from calabash.agent.snapshot import NodeSnapshot
+from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.node.cardcare import CardCare
+from calabash.kubernetes.node.claim_book import ClaimBook
+from calabash.kubernetes.node.claim_notes import ClaimNotes
+from calabash.kubernetes.node.claims import ClaimDesk
 from calabash.kubernetes.node.cordon import Cordon, bare
-from calabash.kubernetes.node.edits import EditsMaker, device_nodes
+from calabash.kubernetes.node.edits import EditsMaker, NodeEdits
 from calabash.kubernetes.node.happenings import NodeHappenings
 from calabash.kubernetes.node.hostdriver import (
     HostDriver,
@@ -38,11 +42,10 @@ from calabash.kubernetes.node.publish import NodeFacts, Publisher
 from calabash.kubernetes.node.sending import UsageSending
 from calabash.kubernetes.node.settings import AgentSettings
 from calabash.kubernetes.node.taint import StartupTaint
-from calabash.kubernetes.node.tenure import PodTenure
+from calabash.kubernetes.node.tenure import ClaimTenure, DoorTenure, PodTenure
 from calabash.kubernetes.node.usage import UseTelling
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.seams.cdi import ContainerEdits
 from calabash.seams.clock import SystemClock
 from calabash.seams.gpu.library import (
     OWN_FILES,
@@ -99,7 +102,8 @@ class AgentService:
     def _failed(self, error: CalabashError) -> None:
         """Say why nothing is served, and wait before it is tried again."""
         log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
-        self._tell(_empty(self._settings.node), NodePods(self._fetch), error=error)
+        facts = self._facts(error=error, door=self._settings.door)
+        self._tell(_empty(self._settings.node), NodePods(self._fetch), facts, error)
         self._stop.wait(RETRY_S)
 
     def _serve(self, stack: ExitStack) -> None:
@@ -121,8 +125,9 @@ class AgentService:
         host_driver = self._host_driver(drivers)
         if files.libraries is not None:
             link_libraries(host_driver, settings.host, files.libraries)
-        pods, cordon = NodePods(self._fetch), Cordon()
-        membership = ContainerMembership(hierarchy, settings.home / "alloc")
+        desk = ClaimDesk(notes=ClaimNotes(settings.home / "claims"), book=ClaimBook(), specs=settings.specs)
+        pods, cordon = NodePods(self._fetch, users=desk.book.users), Cordon()
+        membership = ContainerMembership(hierarchy, settings.home / "alloc", users=desk.book.users)
         agent = NodeAgent(
             home=settings.home,
             store=store,
@@ -135,7 +140,7 @@ class AgentService:
             node=settings.node,
             driver_files=files,
             membership=membership,
-            tenure=PodTenure(pods, membership.sandbox_since_s),
+            tenure=DoorTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.book)),
             workers=settings.workers,
         )
         agent.start()
@@ -152,9 +157,11 @@ class AgentService:
         mirrors = self._mirrors(stack, pods, (cordon.changed, cards.changed))
         plugins = Plugins(
             settings,
+            self._client,
             agent,
             pods,
             membership,
+            desk=desk,
             edits=self._edits(agent, host_driver),
             closed=cordon.why,
             full=usage.full,
@@ -170,8 +177,9 @@ class AgentService:
             self._news.clear()
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             snapshot = agent.snapshot()
-            refusal = plugins.tend(snapshot)
-            self._tell(snapshot, pods, driver=version, error=refusal, orders=cards.outcomes())
+            refusal = plugins.tend(snapshot, version)
+            facts = self._facts(driver=version, error=refusal, orders=cards.outcomes(), door=plugins.door)
+            self._tell(snapshot, pods, facts, refusal)
             if refusal is None and plugins.registered:
                 self._taint.tend(plugins.registrations, time.monotonic())
             self._news.wait(TICK_S)
@@ -195,8 +203,7 @@ class AgentService:
             stack.callback(mirror.stop)
         return mirrors
 
-    def _edits(self, agent: NodeAgent, driver: HostDriver) -> Callable[[Grant], ContainerEdits]:
-        settings = self._settings
+    def _edits(self, agent: NodeAgent, driver: HostDriver) -> NodeEdits:
         installed = self._installed
         maker = EditsMaker(
             shim=install(shim_library(), installed),
@@ -204,13 +211,7 @@ class AgentService:
             driver=driver,
             forwarding=tuple(install(f, installed) for f in forwarding_libraries()),
         )
-
-        def edits(grant: Grant) -> ContainerEdits:
-            wanted = [s.device for s in grant.record.placement.slices]
-            devices = [state.device for state in agent.devices()]
-            return maker.of(grant, device_nodes(settings.host, devices, wanted))
-
-        return edits
+        return NodeEdits(maker, self._settings.host, lambda: [state.device for state in agent.devices()])
 
     @property
     def _installed(self) -> Path:
@@ -224,23 +225,25 @@ class AgentService:
         pair = simulated_driver(simulated_library_dir(), settings.sim_state)
         return HostDriver(libraries=tuple(install(f, installed) for f in pair.libraries), state=pair.state)
 
-    def _tell(
+    def _facts(
         self,
-        snapshot: NodeSnapshot,
-        pods: NodePods,
         *,
         driver: str = "",
         error: CalabashError | None = None,
         orders: Mapping[str, GpuNodeOutcome] | None = None,
-    ) -> None:
-        facts = NodeFacts(
+        door: NodeDoor,
+    ) -> NodeFacts:
+        return NodeFacts(
             agent_version=calabash.__version__,
             driver_version=driver,
             ready=error is None,
             reason="Serving" if error is None else error.reason.value,
             message="" if error is None else str(error),
             orders=orders or {},
+            door=door,
         )
+
+    def _tell(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, error: CalabashError | None) -> None:
         try:
             self._publisher.publish(snapshot, pods, facts)
             self._happenings.fares(error)

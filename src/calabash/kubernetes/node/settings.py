@@ -7,6 +7,7 @@ from pathlib import Path
 
 from calabash.agent.modes.protocol import WorkerUsers
 from calabash.agent.strangers import StrangerPolicy
+from calabash.kubernetes.doors import NodeDoor
 from calabash.kubernetes.node.sending import UsageServer
 from calabash.kubernetes.node.usage import EVERY_S
 from calabash.model.device import REPLICAS
@@ -33,6 +34,7 @@ class AgentSettings:
         replicas: how many containers use a card in turns. interval: how long these turns are; "": the driver's own.
         workers: as whom workers of isolation ``brokered`` run: users that neither the host nor a pod has.
         use_every_s: how often at most it is told what is used of the devices; 0: never.
+        door: by which the node's devices are asked for, unless its label says otherwise.
         usage: where intervals of usage are sent; None: nowhere, and they are not kept.
     """
 
@@ -51,4 +53,5 @@ class AgentSettings:
     interval: str = ""
     workers: WorkerUsers = WORKER_USERS
     use_every_s: float = EVERY_S
+    door: NodeDoor = NodeDoor.TOKENS
     usage: UsageServer | None = None

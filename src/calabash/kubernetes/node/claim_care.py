@@ -1,0 +1,130 @@
+"""Looks after claims that a node has prepared: whether they still are what they were, and what their status tells.
+
+Nobody tells a driver that a claim is gone, and claims cannot be watched by node. So each is asked for when it was prepared,
+when a card has changed its health, and else every quarter of a minute. What is over is let go of: the kubelet gives back what
+it knows, this is for what it has forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+
+import structlog
+
+from calabash.agent.membership_container import claim_allocation
+from calabash.agent.node import NodeAgent
+from calabash.kubernetes.claims.allocated import claim_plan
+from calabash.kubernetes.node.claim_book import known_claim
+from calabash.kubernetes.node.claim_notes import ClaimNote
+from calabash.kubernetes.node.claim_status import claim_status
+from calabash.kubernetes.node.claims import ClaimDesk
+from calabash.model.device import DeviceUuid, Health
+from calabash.model.errors import CalabashError
+from calabash.seams.kube import KubeClient
+from calabash.seams.kube.claims import RESOURCE_CLAIM, ResourceClaim
+
+LOOK_S = 15.0
+MANAGER = "calabash-agent"
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimCare:
+    """A thread of its own, because the API server may take its time."""
+
+    def __init__(self, client: KubeClient, agent: NodeAgent, desk: ClaimDesk) -> None:
+        self._client = client
+        self._agent = agent
+        self._desk = desk
+        self._due: set[str] = set()
+        self._news = threading.Condition()
+        self._stopping = False
+        self._health: Mapping[DeviceUuid, Health] = {}
+        self._told = ""
+        self._thread = threading.Thread(target=self._run, name="claim-care", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; what is under way ends by itself soon."""
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def prepared(self, uid: str) -> None:
+        """It is to be looked at now."""
+        with self._news:
+            self._due.add(uid)
+            self._news.notify_all()
+
+    def follow(self, health: Mapping[DeviceUuid, Health]) -> None:
+        """The health of the cards now; where it has changed, all claims are looked at."""
+        with self._news:
+            changed = bool(self._health) and health != self._health
+            self._health = health
+        if changed:
+            for note in self._desk.notes.all():
+                self.prepared(note.uid)
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._stopping or bool(self._due), LOOK_S)
+                if self._stopping:
+                    return
+                due, self._due = self._due, set()
+            self.round(due)
+
+    def round(self, uids: Collection[str] = ()) -> None:
+        """Look at these claims, or at all."""
+        for note in self._desk.notes.all():
+            if self._stopping:
+                return
+            if not uids or note.uid in uids:
+                try:
+                    self._look(note)
+                    self._told = ""
+                except CalabashError as error:  # as long as it fails, it is told once
+                    if error.message != self._told:
+                        log.warning("a claim could not be looked after", claim=note.uid, error=error.message)
+                    self._told = error.message
+
+    def _look(self, note: ClaimNote) -> None:
+        claim = self._client.get(RESOURCE_CLAIM, note.name, note.namespace)
+        if claim is None or claim.metadata.uid != note.uid:
+            self._desk.book.ended(note.uid)
+            if self._agent.record(claim_allocation(note.uid)) is None:
+                self._desk.clear(note.uid)
+            return
+        known = known_claim(claim)
+        self._desk.book.saw(known)
+        if not known.over:
+            self._tell(claim)
+
+    def _tell(self, claim: ResourceClaim) -> None:
+        """Only what stands: a claim that is just being prepared is looked at once it is."""
+        states = self._agent.devices()
+        plan = claim_plan(claim, self._agent.node, [state.device for state in states])
+        record = self._agent.record(claim_allocation(claim.metadata.uid))
+        if record is None and not plan.admin_access:
+            return
+        cards = {state.device.uuid: state.device for state in states}
+        causes = {state.device.uuid: state.cause for state in states if state.cause}
+        devices = claim_status(claim, plan, record.id if record is not None else None, cards, causes)
+        if devices is None:
+            return
+        body = {"metadata": {"uid": claim.metadata.uid}, "status": {"devices": devices}}
+        self._client.patch(
+            RESOURCE_CLAIM,
+            claim.metadata.name,
+            claim.metadata.namespace,
+            body=body,
+            style="apply",
+            subresource="status",
+            field_manager=MANAGER,
+            force=True,
+        )
