@@ -18,6 +18,7 @@ from calabash.netd.reconciler import Reconciler
 from calabash.netd.settings import NETWORK_FILE, NetworkConnection, read_connection
 from calabash.netd.source import FileBook, NetworkSource, PoolBook
 from calabash.seams.host.files import lock_exclusive
+from calabash.seams.host.log_stream import log_stream
 from calabash.seams.pool.client import PoolClient
 
 LOCK_FILE = "netd.lock"  # whoever holds it is the controller of this home
@@ -39,7 +40,7 @@ def main(words: list[str] | None = None) -> int:
             structlog.processors.format_exc_info,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(log_stream()),
     )
     try:
         return _run(arguments.home, arguments.book, supervised=arguments.supervised)

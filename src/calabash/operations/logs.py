@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import structlog
+
+from calabash.seams.host.log_stream import log_stream
 
 LOG_FILE = "pool.log"
 LINES_MAX = 20
@@ -73,7 +74,7 @@ def configure() -> None:
             structlog.processors.format_exc_info,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(log_stream()),
     )
     root = logging.getLogger()
     root.handlers = [_Forward()]

@@ -11,7 +11,6 @@ import resource
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,6 +42,7 @@ from calabash.remote.listening import listening
 from calabash.remote.numbers import Tallies
 from calabash.remote.places import TenantDoor, TenantDoors
 from calabash.seams.host.files import write_durably
+from calabash.seams.host.log_stream import log_stream
 from calabash.seams.pool.streams import PoolStreams
 
 HANDSHAKE_S = 5.0
@@ -212,7 +212,7 @@ def run_server(
             structlog.processors.format_exc_info,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(log_stream()),
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection is a descriptor
