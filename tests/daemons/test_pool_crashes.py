@@ -7,13 +7,15 @@ import os
 import random
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from tests.daemons.world import Program, World, until
+from tests.daemons.terminal import TENANT
+from tests.daemons.world import SIM, Program, World, until
 from tests.stand_ins import NothingListed
 
 from calabash.agent import slot_content
@@ -25,6 +27,7 @@ from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.model.units import MIB
 from calabash.seams.clock import SystemClock
+from calabash.seams.gpu.sim import find_node, show_node
 from calabash.seams.store import open_store
 
 BOOK_KILLS = 120
@@ -209,3 +212,19 @@ def test_a_slot_that_the_journal_lost_blocks_its_card_until_its_program_ends(mak
     program.finish()
     until(lambda: world.allocation_of(waiting), what="it to get the card")
     assert allocation["id"] not in world.slots()
+
+
+def test_a_pool_that_starts_while_no_card_can_be_tried_out_holds_slices_to_their_size(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world("1xA100-40GB")
+    world.up()
+    world.kill()
+    world.inject("0", "alloc-fail", "100%")
+    world.up()
+    world.inject("0", "recover")
+    program = world.run(sys.executable, str(TENANT), "--seconds", "0.1", memory_mib=2048, cores=10)
+    until(program.dead, what="the program to end")
+    assert program.says("memory_held_bytes")
+    (card,) = show_node(find_node(world.home, SIM)).devices
+    assert 1800 * MIB < card.used_peak_bytes <= 2048 * MIB

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import structlog
 
+from calabash.agent.modes.context_book import CONTEXTS_FILE, ContextBook
 from calabash.agent.modes.protocol import NodeTools, ViewOnly
 from calabash.agent.pagelib import PageLibrary
 from calabash.agent.probe import try_card
@@ -13,10 +15,12 @@ from calabash.agent.reap import Reaper
 from calabash.agent.slot_content import SlotDevice
 from calabash.agent.slot_pages import Pages
 from calabash.model.allocation import AllocationRecord
-from calabash.model.device import DeviceReading, Health
+from calabash.model.device import Device, DeviceReading, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB, format_mib
 from calabash.sharing import vgpu
+
+TRIES = 2  # cards of a model that are tried out at a start, which waits for it
 
 log = structlog.get_logger(__name__)
 
@@ -29,25 +33,42 @@ class VgpuExecutor(ViewOnly):
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
         self._reaper = _reaper(tools)
+        self._known = ContextBook(tools.home / CONTEXTS_FILE)
 
     def start(self) -> None:
-        """One healthy card of each model is tried out: what an empty context costs is charged before it is seen."""
+        """Healthy cards of each model are tried out until one tells: what an empty context costs is charged before it is seen.
+
+        Where none does just now, it is what an earlier pool has learned.
+        """
         reaper = self._reaper
         if reaper is None:
             return
+        before = self._known.read()
+        for model, bytes_ in before.items():
+            reaper.learn_context(model, bytes_)
+        tries: Counter[str] = Counter()
+        told: set[str] = set()
+        for device in sorted(
+            self._tools.inventory.devices(), key=lambda d: d.mig_enabled
+        ):  # rather one that is not cut
+            model = device.model
+            if device.health is Health.HEALTHY and model not in told and tries[model] < TRIES:
+                tries[model] += 1
+                if self._try(reaper, device):
+                    told.add(model)
+        if self._tools.contexts != before:
+            self._known.write(self._tools.contexts)
+
+    def _try(self, reaper: Reaper, device: Device) -> bool:
+        """Whether this card told what a context costs."""
         inventory = self._tools.inventory
-        cards = sorted(inventory.devices(), key=lambda d: not d.mig_enabled)  # of each model rather one that is not cut
-        models = {d.model: d for d in cards if d.health is Health.HEALTHY}
-        for model, device in models.items():
-            probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
-            reaper.learn_context(model, probed.context_bytes)
-            if (
-                probed.figures
-                and not inventory.health.entry(device.uuid).figures
-                and not _busy(inventory.reading(device.uuid))
-            ):
-                inventory.health.note(device.uuid, figures=dict(probed.figures))  # later tests are held against it
-            log.info("tried a card", model=model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
+        probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
+        reaper.learn_context(device.model, probed.context_bytes)
+        unknown = probed.figures and not inventory.health.entry(device.uuid).figures
+        if unknown and not _busy(inventory.reading(device.uuid)):
+            inventory.health.note(device.uuid, figures=dict(probed.figures))  # later tests are held against it
+        log.info("tried a card", model=device.model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
+        return probed.context_bytes > 0
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
         if self._reaper is None or not self._tools.library.is_file():
