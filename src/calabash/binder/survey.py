@@ -9,13 +9,24 @@ from calabash.agent.node import NodeAgent
 from calabash.agent.snapshot import DeviceSnapshot
 from calabash.binder.beside import Foreign
 from calabash.model.device import Device, DeviceUuid, Health
+from calabash.sharing.registry import mode_of_device
 
 
 def surveyed(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, Foreign]]:
-    """All devices, where one that somebody unknown is on may take no new work, and what strangers hold."""
+    """All devices, and what strangers hold. One that somebody unknown is on takes no new work, and neither does one that is
+    used in another mode than it is kept in by now."""
     found = agent.devices()
-    devices = [d.device if d.takes_work else replace(d.device, health=Health.DRAINING) for d in found]
+    devices = [
+        d.device if d.takes_work and not _leaves_its_mode(d) else replace(d.device, health=Health.DRAINING)
+        for d in found
+    ]
     return devices, {d.device.uuid: _foreign(d) for d in found if d.foreign_mib}
+
+
+def _leaves_its_mode(state: DeviceSnapshot) -> bool:
+    """Whether what runs on it is of another mode than its operator has said since."""
+    kept = state.device.pinned
+    return bool(kept) and state.mode is not None and kept not in (state.mode, mode_of_device(state.mode))
 
 
 def _foreign(state: DeviceSnapshot) -> Foreign:

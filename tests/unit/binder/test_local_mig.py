@@ -9,7 +9,7 @@ from calabash.binder.local import LocalScheduler, Start, Wait
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, state_of
 from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement, Selector
-from calabash.sched import Options, QueueSpec
+from calabash.sched import Amount, Options, QueueSpec
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
 
@@ -98,6 +98,37 @@ def test_a_card_that_is_kept_in_mig_takes_only_that() -> None:
     assert software is not None
     assert hardware is not None
     assert (software.slices[0].device, hardware.slices[0].device) == ("GPU-1", "GPU-0")
+
+
+def test_what_runs_when_its_card_is_kept_in_another_mode_still_counts_against_card_and_queue() -> None:
+    request = GpuRequest(memory_mib=30_000, core_percent=80)
+    held = ask(machine(card(0)), "a", request)
+    assert held is not None
+    queues = [QueueSpec(name="default", limit=Amount(gpu_milli=1500))]
+    again = LocalScheduler(NodeName("here"), (replace(card(0), pinned="exclusive"), card(1)), queues)
+    again.adopt(AllocationId("a"), request, held, started_at_s=0.0)
+    assert again.runs(AllocationId("a"))
+    assert ask(again, "b", GpuRequest(mode=ModeName("vgpu"), memory_mib=30_000, core_percent=80)) is None, (
+        "above the limit"
+    )
+    again.finished(AllocationId("a"))
+    again.finished(AllocationId("b"))
+    whole = ask(again, "c", GpuRequest(mode=ModeName("exclusive")))
+    assert whole is not None
+    assert whole.slices[0].device == "GPU-0", "it is kept in that mode"
+
+
+def test_what_waits_is_estimated_although_a_card_is_left_by_another_mode_than_it_is_kept_in() -> None:
+    for request in (GpuRequest(mig="1g.10gb"), GpuRequest(memory_mib=30_000, core_percent=80)):
+        held = ask(machine(card(0)), "a", request)
+        assert held is not None
+        queues = [QueueSpec(name="default")]
+        again = LocalScheduler(NodeName("here"), (replace(card(0), pinned="exclusive"), card(1)), queues)
+        again.adopt(AllocationId("a"), request, held, started_at_s=0.0)
+        assert ask(again, "b", GpuRequest(mode=ModeName("exclusive"), count=2)) is None
+        again.cycle(1.0)
+        again.finished(AllocationId("a"))
+        assert any(isinstance(d, Start) for d in again.cycle(2.0))
 
 
 def test_cards_of_one_request_are_cut_each_at_its_own_place() -> None:

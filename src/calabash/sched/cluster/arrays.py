@@ -105,7 +105,8 @@ class Cluster(Columns):
                     self.gpu_free_mib[row, device] -= mib
                 self.gpu_users[row, device] += 1
                 if mode:
-                    self.gpu_mode[row, device] = mode
+                    if not self.gpu_pinned[row, device]:
+                        self.gpu_mode[row, device] = mode
                     self.has_modes = True
                 total += milli
             self.gpu_sum_milli[row] -= total
@@ -161,7 +162,10 @@ class Cluster(Columns):
             self._refuse(row, f"device {device} has {self.gpu_free_mib[row, device]} of {mib} MiB")
         if self.has_modes or shape.mode:
             mode = self.mode_code(shape.mode or (MODE_MIG if shape.mig_profile else ""))
-            free = self.gpu_users[row, device] == 0 and not self.gpu_pinned[row, device]
+            pinned = bool(self.gpu_pinned[row, device])
+            free = (
+                held if pinned else self.gpu_users[row, device] == 0
+            )  # what runs, runs on in another mode than its card is kept in
             if not free and self.gpu_mode[row, device] != mode:
                 self._refuse(row, f"device {device} is in another sharing mode")
         if shape.mig_profile:

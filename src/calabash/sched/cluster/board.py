@@ -30,6 +30,10 @@ class Room(Protocol):
         """Give the place back."""
         ...
 
+    def restore(self, shape: Shape, placement: NodePlacement) -> None:
+        """Take a place again that was given back, whatever has been said of it since it was taken first."""
+        ...
+
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
         """Whether exactly this place could be taken now."""
         ...
@@ -59,7 +63,7 @@ class Board:
             if placed:
                 self.room.release(shape, placement)
             else:
-                self.room.place(shape, placement)
+                self.room.restore(shape, placement)
 
     def commit(self) -> None:
         self._log.clear()

@@ -36,6 +36,9 @@ class ClusterRoom:
     def release(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.release(shape, placement)
 
+    def restore(self, shape: Shape, placement: NodePlacement) -> None:
+        self.cluster.place(shape, placement, held=True)
+
     def fits_at(self, shape: Shape, placement: NodePlacement) -> bool:
         try:
             self.cluster.place(shape, placement)
