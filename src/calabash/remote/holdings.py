@@ -185,6 +185,11 @@ class Holdings:
                 self.audit.write("not given back", allocation=allocation, why=error.message)
                 self._owing = True
 
+    async def settle(self) -> None:
+        """Before the end: what could not be given back so far is tried once more."""
+        if self._owing:
+            await self.sweep(cut=False)
+
     async def _keep_in_pool(self, lease: HeldLease) -> None:
         if self.clock() - self._kept_s.get(lease.id, -self.keep_s) < self.keep_s / 4:
             return

@@ -234,6 +234,19 @@ def test_what_could_not_be_given_back_is_given_back_when_the_pool_is_there_again
     play(tmp_path, story)
 
 
+def test_a_server_that_goes_gives_back_what_it_still_owes(tmp_path: Path) -> None:
+    async def story(world: BrokerWorld) -> None:
+        claims = world.claims()
+        granted = await lease(world, claims)
+        world.pool.away = True
+        await world.holdings.end(world.holdings.held(claims, granted.id), why="given back")
+        world.pool.away = False
+        await world.holdings.settle()
+        assert world.pool.allocations == {}
+
+    play(tmp_path, story)
+
+
 def test_a_lease_that_the_pool_has_taken_back_is_one_no_more(tmp_path: Path) -> None:
     async def story(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims())
