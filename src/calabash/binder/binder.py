@@ -217,7 +217,7 @@ class Binder:
             joined = self._waiting.leave(waiting)
         if overtaken is not None:
             message = f"{waiting.id} lost its place to {overtaken.by}"
-            waiting.resolve(CalabashError(message, reason=overtaken.reason, hint="try again with --wait"))
+            waiting.resolve(CalabashError(message, reason=overtaken.reason, hint="ask again"))
             self._agent.end(waiting.id, reason=overtaken.reason, explanation=message)
         elif not waiting.resolve(granted):
             self._agent.end(waiting.id, reason="cancelled", explanation=waiting.withdrawn)

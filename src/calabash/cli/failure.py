@@ -50,6 +50,8 @@ _PENDING = {
     Reason.QUEUE_OVER_DESERVED,
     Reason.RESERVED,
     Reason.WAITS_FOR_MOVE,
+    Reason.RECLAIM,
+    Reason.PREEMPT,
 }
 
 
