@@ -4,7 +4,7 @@ SHELL := /bin/bash
 UV := $(shell command -v uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help setup native demo kube-demo net-lab test soak lint format bench image sanitize stubs docs clean
+.PHONY: help setup native demo kube-demo net-lab test examples soak lint format bench image sanitize stubs docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,9 +37,12 @@ test: ## all tests: on all cores, then whole clusters two at a time, then alone 
 		$(RUN) pytest tests -n 2 --dist loadfile -m system || failed=1; \
 		$(RUN) pytest tests -m alone || failed=1; exit $$failed
 
-soak: ready ## the property tests on new random examples, ROUNDS times (10)
+examples: ready ## the property tests on new random examples, ROUNDS times (10)
 	@for round in $$(seq $(or $(ROUNDS),10)); do \
 		CALABASH_EXAMPLES=random $(RUN) pytest tests -n auto -q -m "hypothesis and not alone and not system" || exit 1; done
+
+soak: ready ## everything there is on one pool of simulated cards, with random faults, for MINUTES (60); SEED is drawn and printed
+	@$(RUN) python -m tools.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
 lint: ready ## style, types, layers
 	@$(RUN) ruff check .

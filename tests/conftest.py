@@ -19,7 +19,7 @@ from tests.kube.fixtures import control_plane, own_control_plane, pytest_runtest
 __all__ = ["control_plane", "own_control_plane", "pytest_runtest_makereport", "real_node"]
 
 # Properties hold no clock against anybody. ``make test`` judges a change by the same examples wherever it runs;
-# ``make soak`` looks for new ones.
+# ``make examples`` looks for new ones.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("CALABASH_EXAMPLES", "same"))

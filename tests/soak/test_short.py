@@ -1,0 +1,30 @@
+"""A short soak: everything that there is at once on one pool, most faults once, and then the count."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MINUTES = "0.8"
+
+
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_and_nothing_doubled_while_everything_runs_and_breaks() -> None:
+    seed = os.environ.get("CALABASH_SOAK_SEED", "12")
+    words = ["--minutes", MINUTES, "--seed", seed, "--short"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.soak", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    found = re.search(r"(\d+) runs, (\d+) faults, (\d+) looks: 0 violations", done.stdout)
+    assert found is not None, done.stdout[-2000:]
+    runs, faults, looks = map(int, found.groups())
+    assert runs > 20
+    assert faults > 5
+    assert looks > 3

@@ -1,0 +1,10 @@
+"""The whole product under load: ``python -m tools.soak --minutes 60 --seed 7``, or ``make soak``.
+
+**Actors** use one pool of simulated cards in every way that there is, each through the command line or the API as a user would.
+**Faults** are drawn at random from a printed seed: processes killed and stopped, cards broken, a disk that is full. **Judges**
+compare, all along and at the end, what was promised with what the simulated driver, the kernel and the actors themselves saw.
+What they find is a violation; a soak without any ends with 0.
+
+What is decided without looking at the machine (``promises``, ``endings``, ``accounts``, ``shares.Measured``) has tests in
+``tests/soak``.
+"""

@@ -1,0 +1,187 @@
+"""The judges of the end: everything is counted together once nobody asks any more, and then nothing may be left."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from calabash.agent.membership import group_name
+from calabash.seams.host.cgroups import find_hierarchy
+from tools.soak import accounts, endings
+from tools.soak.faults import processes
+from tools.soak.judging import Judges
+from tools.soak.world import World, until
+
+SETTLE_S = 120.0
+
+
+class Ending:
+    """One after the other, after all actors have ended."""
+
+    def __init__(self, world: World, judges: Judges) -> None:
+        self.world, self.judges = world, judges
+
+    def judge(self) -> None:
+        self.settle()
+        records = self.world.client.items("/v1/allocations?ended=1")
+        rows = self.rows()
+        self.runs(records, rows)
+        self.sums(rows)
+        self.audit()
+        self.restart(records)
+        self.leave()
+
+    def found(self, promise: str, *texts: str) -> None:
+        self.judges.found(promise, list(texts))
+
+    def settle(self) -> None:
+        """All slices come back by themselves, and all cards are well."""
+
+        def settled() -> bool:
+            listed, devices = self.world.ask("/v1/allocations"), self.world.ask("/v1/devices")
+            return (
+                listed is not None
+                and devices is not None
+                and not listed["items"]
+                and all(
+                    d["health"] == "healthy" and not d["allocations"] and not d["strangers"] for d in devices["items"]
+                )
+            )
+
+        if not until(settled, within_s=SETTLE_S, every_s=0.5):
+            listed, devices = self.world.ask("/v1/allocations") or {}, self.world.ask("/v1/devices") or {}
+            left = [
+                (a["id"], a["command"][-1:], a["state"], a["pids"], a["explanation"]) for a in listed.get("items", ())
+            ]
+            ill = [
+                (d["index"], d["health"], d["cause"], d["strangers"])
+                for d in devices.get("items", ())
+                if d["health"] != "healthy" or d["strangers"]
+            ]
+            self.found("everything comes back", f"after {SETTLE_S:g} s: held {left}, cards {ill}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All intervals of the journal."""
+        with closing(sqlite3.connect(f"file:{self.world.home / 'pool.db'}?mode=ro", uri=True)) as journal:
+            journal.row_factory = sqlite3.Row
+            return [dict(row) for row in journal.execute("SELECT * FROM usage")]
+
+    def runs(self, records: list[Any], rows: list[dict[str, Any]]) -> None:
+        """Each run has ended as its user was told, once, and is accounted for the time that it had."""
+        runs, faults = self.world.diary.runs(), self.world.diary.faults()
+        tagged = {word: record for record in records for word in record["command"] if "-" in word}
+        doubled = Counter(run.tag for run in runs for record in records if run.tag in record["command"])
+        remote = {
+            run.tag for run in runs if run.remote
+        }  # one that was lost on the way to its broker is asked for again
+        twice = {tag: count for tag, count in doubled.items() if count > 1 and tag not in remote}
+        self.found("each run is granted once", *(f"{tag} {count} times" for tag, count in twice.items()))
+        slices = accounts.by_slice(rows)
+        self.found("use is a chain of intervals", *accounts.broken_chains(slices))
+        for run in runs:
+            record = tagged.get(run.tag)
+            if wrong := endings.unexplained(run, record, faults):
+                self.found("runs end as their users are told", f"{run.tag} {wrong}")
+            if run.began and record is None and not run.remote:
+                self.found("nothing is lost", f"{run.tag} ran, and the journal does not know it")
+            if run.began and record is not None and run.code is not None and not run.remote:
+                self.found("use is accounted once", *accounts.misjudged(run, record, slices, faults))
+        known = {(record["id"], part["device"]) for record in records for part in record["slices"]}
+        self.found(
+            "use is accounted once",
+            *(f"use of {name}, which nobody had" for name, device in slices if (name, device) not in known),
+        )
+        held = [record["id"] for record in records if record["state"] != "released" or not record["ended_at"]]
+        self.found("what ended is closed in the journal", *held)
+
+    def sums(self, rows: list[dict[str, Any]]) -> None:
+        """The ledger has what the intervals have."""
+        now = time.time() + 60
+        used = self.world.client.get(f"/v1/usage?by=tenant&from={now - 86400:.0f}&to={now:.0f}")
+        told = {item["tenant"]: item["gpu_hours"] * 3600 for item in used["items"]}
+        summed: Counter[str] = Counter()
+        for row in rows:
+            summed[row["tenant"]] += row["allocated_gpu_s"]
+        for tenant in told.keys() | summed.keys():
+            if abs(told.get(tenant, 0.0) - summed[tenant]) > 0.01 + 1e-6 * summed[tenant]:
+                self.found(
+                    "the ledger is the use",
+                    f"{tenant}: {told.get(tenant, 0.0):.3f} s told, {summed[tenant]:.3f} s in intervals",
+                )
+
+    def audit(self) -> None:
+        code, said = self.world.command("audit", "verify")
+        if code:
+            self.found("the audit log is whole", said.strip())
+
+    def restart(self, records: list[Any]) -> None:
+        """A pool that is started again says the same."""
+        paths = ("tenants", "queues", "quota", "users", "tokens", "tariffs")
+        before = {path: self.kept(path) for path in paths}
+        self.world.end_pool(signal.SIGTERM)
+        self.world.up()
+        for path, items in before.items():
+            if self.kept(path) != items:
+                self.found("a restart changes nothing", path)
+        again = self.world.client.items("/v1/allocations?ended=1")
+        if again != records:
+            changed = [a["id"] for a, b in zip(again, records, strict=False) if a != b]
+            self.found(
+                "a restart changes nothing",
+                f"ended allocations: {len(records)}, then {len(again)}; changed {changed[:5]}",
+            )
+
+    def kept(self, path: str) -> list[Any]:
+        """What a restart keeps: not the code of the link that a start prints."""
+        found: list[Any] = self.world.client.get(f"/v1/{path}")["items"]
+        return [one for one in found if one.get("kind") != "login"]
+
+    def leave(self) -> None:
+        """The pool goes, and nothing of it stays."""
+        code, said = self.world.command("down", "--force")
+        if code:
+            self.found("the pool ends", said.strip())
+        home = str(self.world.home)
+        until(lambda: not processes(home.encode()), within_s=30)
+        self.found("nothing is left", *(f"process {pid}: {_line(pid)}" for pid in processes(home.encode())))
+        slots = (
+            [path.name for path in (self.world.home / "alloc").iterdir()]
+            if (self.world.home / "alloc").is_dir()
+            else []
+        )
+        self.found("nothing is left", *(f"slot {name}" for name in slots))
+        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        self.found("nothing is left", *(f"mount {m}" for m in mounts if m.startswith(home + "/")))
+        hierarchy = find_hierarchy()
+        group = (
+            hierarchy.directory / group_name(self.world.home)
+            if hierarchy is not None and self.world.machine.root
+            else None
+        )
+        if group is not None and group.is_dir():
+            self.found("nothing is left", *(f"control group {path.name}" for path in group.iterdir() if path.is_dir()))
+        names = (
+            subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+            if self.world.machine.root
+            else ""
+        )
+        self.found(
+            "nothing is left", *(f"namespace {n}" for n in names.split() if n.startswith(group_name(self.world.home)))
+        )
+        node = self.world.node()
+        self.found(
+            "nothing is left", *(f"{d.alloc_bytes} bytes on device {d.index}" for d in node.devices if d.alloc_bytes)
+        )
+
+
+def _line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    except OSError:
+        return "ended"

@@ -1,0 +1,92 @@
+"""Did every run end as its user was told? Each ending has a reason, or it is a violation. Pure.
+
+A run that never began was refused, with a line that says why; that the pool was away is a reason only while a fault had it
+away. A program that began ends by itself, unless it, its card or what it leans on was harmed on purpose, or the journal says
+that its slice was taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tools.soak.diary import Fault, Run
+from tools.soak.program import FAILED
+
+Json = Mapping[str, Any]
+AWAY = ("pool killed", "pool restarted", "pool stopped", "disk full")
+LEANT_ON = {
+    "mps": ("mps killed",),
+    "brokered": ("worker killed", "broker killed"),
+    "": ("broker killed", "worker killed"),
+}
+TAKEN_BACK = {
+    "reclaim",
+    "preempt",
+    "drained",
+    "run_time",
+    "over_use",
+    "released",
+    "unhealthy",
+    "moved",
+    "idle",
+    "device",
+}
+SOON_S = 20.0  # what follows from a fault is seen after it
+_AWAY_WORDS = (
+    "no pool answers",
+    "did not answer",
+    "is going down",
+    "shutting down",
+    "connection",
+    "disk",
+    "database",
+    "answered nothing",
+)
+
+
+def unexplained(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:
+    """What is wrong with how that run ended, in words; empty when nothing is. ``record``: its allocation in the journal."""
+    if run.code is None:
+        return "has not ended"
+    if run.harmed:
+        return ""
+    if not run.began and run.code >= 0:
+        return _refused(run, faults)
+    if run.code == 0:
+        return "" if "ended" in run.said else f"ended with 0 in the middle: {run.output[-300:]!r}"
+    if _harmed(run, record, faults):
+        return ""
+    why = f"reason {record['reason']!r} ({record['explanation']})" if record is not None else "not in the journal"
+    ended = "a call failed" if run.code == FAILED else f"ended with {run.code}"
+    return f"{ended}, and nobody had harmed it; {why}: {run.output[-300:]!r}"
+
+
+def _harmed(run: Run, record: Json | None, faults: Sequence[Fault]) -> bool:
+    """Whether its slice was taken back, its card was broken, or what it leans on was killed."""
+    near = [f for f in faults if f.meets(run.began_at or run.asked_at, run.ended_at, after_s=SOON_S)]
+    if record is None:
+        return any(f.kind in LEANT_ON[""] for f in near)
+    devices = {part["device_index"] for part in record["slices"]}
+    leant = LEANT_ON.get(record["mode"], ())
+    return record["reason"] in TAKEN_BACK or any(f.device in devices or f.kind in leant for f in near)
+
+
+def _refused(run: Run, faults: Sequence[Fault]) -> str:
+    lines = run.output.splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    if "Traceback" in run.output:
+        return f"told its user a traceback: {run.output[-600:]!r}"
+    if not errors:
+        return f"ended with {run.code} and told its user nothing: {run.output[-300:]!r}"
+    if run.code == 6 and errors[-1].startswith("error: no room within"):
+        return ""
+    if run.code == 5:
+        return "" if any(line.startswith("hint: ") for line in lines) else f"refused without a hint: {errors[-1]!r}"
+    away = any(f.kind in AWAY for f in faults if f.meets(run.asked_at, run.ended_at, after_s=SOON_S))
+    leant = run.remote and any(
+        f.kind in LEANT_ON[""] for f in faults if f.meets(run.asked_at, run.ended_at, after_s=SOON_S)
+    )
+    if away or leant:
+        return ""
+    return f"ended with {run.code} while nothing was away: {errors[-1]!r}"

@@ -1,0 +1,243 @@
+"""Those who look after the pool: an operator with cards, quotas and bills, a console, Prometheus; and jobs of the pool."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+
+from tools.soak.actors import Actor
+from tools.soak.world import TENANTS, free_port, until
+
+PAGES = ("devices", "workloads", "waiting", "queues", "usage", "tenants", "audit")
+ANSWER_S = 60.0
+TARIFF = """
+name: soak
+currency: EUR
+valid_from: 2020-01-01
+prices:
+  - {name: guaranteed, measure: guaranteed, price: 3600}
+  - {name: borrowed, measure: borrowed, price: 3600}
+"""
+
+
+class Operator(Actor):
+    """Changes quotas, modes and layouts; each change that was acknowledged must still be there, and in the audit log."""
+
+    name = "operator"
+    pause_s = 3.0
+
+    def prepare(self) -> None:
+        self.weights = {name: 1.0 for name, _, _ in TENANTS}
+        self.maybe: dict[str, set[float]] = {name: set() for name, _, _ in TENANTS}
+        self.acknowledged = 0
+
+    def turn(self) -> None:
+        self.random.choice((self.weigh, self.weigh, self.keep, self.layout, self.replicas))()
+
+    def weigh(self) -> None:
+        name = self.random.choice(TENANTS)[0]
+        weight = float(self.random.randrange(1, 100))
+        code, said = self.world.command("quota", "set", name, "--weight", f"{weight:g}")
+        self.log(f"weight of {name} {weight:g}: {code} {said.strip()[:120] if code else ''}")
+        self.world.diary.count(f"operator: {'refused' if code else 'changed'}")
+        if code:
+            self.maybe[name].add(weight)  # the answer was lost with the pool: it may have been done
+        else:
+            self.acknowledged += 1
+            self.weights[name], self.maybe[name] = weight, set()
+
+    def keep(self) -> None:
+        index, mode = self.random.randrange(4), self.random.choice(("auto", "auto", "vgpu", "mig", "mps"))
+        self._say("device", "mode", str(index), mode)
+        self.world.over.wait(2.0)
+        self._say("device", "mode", str(index), "auto")
+
+    def layout(self) -> None:
+        if (
+            self._say("mig", "apply", self.random.choice(("0:1g.5gb*7", "3:3g.40gb,4g.40gb", "1:2g.10gb,1g.5gb*3")))
+            == 0
+        ):
+            self.world.over.wait(3.0)
+            for index in (0, 1, 3):
+                self._say("mig", "apply", f"{index}:none")
+
+    def replicas(self) -> None:
+        self._say("device", "set", str(self.random.randrange(4)), "--replicas", self.random.choice(("2", "4", "auto")))
+
+    def _say(self, *words: str) -> int:
+        code, said = self.world.command(*words)
+        self.log(f"{' '.join(words)}: {code} {said.strip()[:120] if code else ''}")
+        self.world.diary.count(f"operator: {'refused' if code else 'changed'}")
+        return code
+
+    def finish(self) -> None:
+        """What was left in a mode or a layout is put back, and what was acknowledged is looked up."""
+        for index in (0, 1, 2, 3):
+            until(lambda index=index: self._say("device", "mode", str(index), "auto") == 0, every_s=1.0)  # type: ignore[misc]
+            until(lambda index=index: self._say("mig", "apply", f"{index}:none") == 0, every_s=1.0)  # type: ignore[misc]
+            self._say("device", "set", str(index), "--replicas", "auto")
+        for name, weight in self.weights.items():
+            told = until(lambda name=name: self.world.ask(f"/v1/tenants/{name}"))  # type: ignore[misc]
+            if told is None or told["weight"] not in {weight, *self.maybe[name]}:
+                self.world.diary.violation(
+                    "what was acknowledged stays", f"weight of {name}: {told and told['weight']}, set {weight}"
+                )
+        lines = until(lambda: self.world.ask("/v1/audit?limit=1")) and self.world.client.items("/v1/audit?after=0")
+        logged = sum(
+            line["action"] == "PUT" and "/v1/tenants/" in line["target"] and line["outcome"] < 300
+            for line in lines or ()
+        )
+        if logged < self.acknowledged:
+            self.world.diary.violation(
+                "what was acknowledged is in the audit log", f"{logged} lines of {self.acknowledged} changes of quota"
+            )
+
+
+class Bills(Actor):
+    """A tariff, drafts of this month again and again, budgets that are shown."""
+
+    name = "bills"
+    pause_s = 15.0
+
+    def prepare(self) -> None:
+        path = self.world.directory / "tariff.yaml"
+        path.write_text(TARIFF)
+        until(lambda: self.world.command("tariff", "apply", str(path))[0] == 0, every_s=1.0)
+
+    def turn(self) -> None:
+        code, said = self.world.command("invoice", "draft", time.strftime("%Y-%m", time.gmtime()))
+        self.log(f"draft: {code} {said.strip()[:120] if code else ''}")
+        self.world.diary.count(f"bills: {'refused' if code else 'drafted'}")
+        self.world.command("usage", "--by", "tenant,mode", "-o", "json")
+
+
+class Console(Actor):
+    """Looks at pages with a token. The gateway may be away for a moment; it may never answer with an error of its own."""
+
+    name = "console"
+    pause_s = 1.0
+
+    def prepare(self) -> None:
+        self.token = ""
+        until(self._token, every_s=1.0)
+
+    def _token(self) -> bool:
+        code, said = self.world.command("token", "create", "--note", "soak")
+        self.token = said.strip() if code == 0 else ""
+        return bool(self.token)
+
+    def turn(self) -> None:
+        path = self.random.choice([f"/{page}?format=json" for page in PAGES] + ["/v1/allocations", "/v1/overview"])
+        asked = urllib.request.Request(
+            f"http://{self.world.console}{path}", headers={"Authorization": f"Bearer {self.token}"}
+        )
+        try:
+            with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
+                json.loads(answer.read())
+                self.world.diary.count("console: answered")
+        except urllib.error.HTTPError as error:
+            told = error.read(500)
+            error.close()
+            self.world.diary.count(f"console: {error.code}")
+            if error.code == 500 or error.code in (401, 403):
+                self.world.diary.violation("the console answers", f"{path}: {error.code} {told!r}")
+        except (OSError, ValueError) as error:
+            self.world.diary.count("console: nobody there")
+            self.log(f"{path}: {error}")
+
+
+class Prometheus(Actor):
+    """Scrapes the exporter, and starts it again when it is gone."""
+
+    name = "prometheus"
+    pause_s = 3.0
+
+    def prepare(self) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        words = [sys.executable, "-m", "calabash.cli.main", "exporter", "--listen", self.address, "--open"]
+        with (self.world.scratch / "exporter.out").open("wb") as sink:
+            self.process = subprocess.Popen(words, env=self.world.environment(), stdout=sink, stderr=sink)
+
+    def turn(self) -> None:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=ANSWER_S) as answer:
+                text = answer.read().decode()
+        except OSError as error:
+            self.world.diary.count("prometheus: nobody there")
+            self.log(f"{error}")
+            return
+        self.world.diary.count("prometheus: scraped")
+        if "calabash_" not in text:
+            self.world.diary.violation("metrics are told", text[:300])
+        if self.process.poll() is not None:
+            self.world.diary.violation("the exporter lives", f"it ended with {self.process.returncode}")
+
+    def finish(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        if self.process.poll() is None:
+            self.world.diary.violation("the exporter ends", "20 s after SIGTERM it had not")
+            self.process.kill()
+            self.process.wait()
+
+
+class Jobs(Actor):
+    """Commands that the pool runs for an account."""
+
+    name = "jobs"
+    pause_s = 4.0
+
+    def turn(self) -> None:
+        tenant = self.tenant()
+        user = self.world.user_of(tenant)
+        if not user:
+            return
+        tag = f"jobs-{self.world.number()}"
+        command = [
+            self.world.machine.interpreter,
+            str(self.world.directory / "program.py"),
+            "--tag",
+            tag,
+            "--seconds",
+            self.seconds(3),
+        ]
+        words = [
+            "job",
+            "start",
+            "--memory",
+            "1GiB",
+            "--cores",
+            "10",
+            "--model",
+            "A100",
+            "--wait",
+            "20s",
+            "--directory",
+            "/tmp",
+            "--",
+        ]
+        code, said = self.world.command(*words, *command, user=user)
+        self.log(f"{tag} as {user}: {code} {said.strip()[:120]}")
+        self.world.diary.count(f"jobs: {'refused' if code else 'started'}")
+        if code:
+            return
+        name = said.split()[0]
+        if not until(lambda: self._over(name), within_s=120, every_s=1.0):
+            self.world.diary.violation("jobs end", f"{name} ({tag}) is not over after two minutes")
+
+    def _over(self, name: str) -> bool:
+        code, said = self.world.command("job", "show", name, "-o", "json")
+        with suppress(ValueError, KeyError):
+            return code == 0 and json.loads(said)["items"][0]["state"] not in ("waiting", "running")
+        return False
+
+
+def operators() -> tuple[type[Actor], ...]:
+    return (Operator, Bills, Console, Prometheus, Jobs)

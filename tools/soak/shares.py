@@ -1,0 +1,109 @@
+"""Two tenants who press on one card get what they were promised, to two points, by the card's own account.
+
+A window counts where both pressed: nothing was broken, the card was busy all the time, and no look came late. On a machine with
+other work programs come too late to keep a card busy; such windows do not count, and are told of beside those that do.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+
+from tools.soak.actors import Actor, read
+from tools.soak.diary import Fault, Run
+from tools.soak.world import PRESSED, until
+
+POINTS = 2.0
+WINDOW_S = 2.0
+LATE_S = 0.15
+PRESSED_PERCENT = 98.0
+AFTER_S = 4.0  # what a fault has done to turns is over by then
+PAIRS = ((50, 50), (70, 30), (40, 60))
+DISTURBING = (
+    "pool killed", "pool restarted", "pool stopped", "arbiter killed", "arbiter stopped", "tenant stopped", "tenant killed",
+    "slice taken back", "disk full",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Measured:
+    """Windows of one pair: points above what was asked, of each, and how many did not count."""
+
+    errors: list[tuple[float, ...]] = field(default_factory=list)
+    disturbed: int = 0
+
+    def wrong(self) -> float | None:
+        """The median window's largest error in points where it is beyond what is promised. One window is no verdict."""
+        if len(self.errors) < 3:
+            return None
+        middle = max(abs(statistics.median(one)) for one in zip(*self.errors, strict=True))
+        return middle if middle > POINTS else None
+
+
+def disturbed(faults: list[Fault], since: float, until_: float) -> bool:
+    """Whether a fault that touches turns was near that window."""
+    return any(f.meets(since, until_, after_s=AFTER_S) for f in faults if f.kind in DISTURBING or f.device >= 0)
+
+
+class Shares(Actor):
+    """Pairs with 50/50, 70/30 and 40/60 of a card that nobody else asks for."""
+
+    name = "shares"
+    pause_s = 1.0
+
+    def turn(self) -> None:
+        pair = self.random.choice(PAIRS)
+        program = ["--seconds", "16", "--kernel-us", "5000", "--memory-mib", "200"]
+        begun = [
+            self.begin(
+                ["--memory", "2GiB", "--cores", str(cores), "--model", PRESSED, "--wait", "30s", "--mode", "vgpu"],
+                program,
+                tenant=tenant,
+            )
+            for cores, tenant in zip(pair, ("speech", "robotics"), strict=True)
+        ]
+
+        def both() -> bool:
+            for run, started in begun:
+                read(run, started)
+            return all("ready" in run.said and not started.ended.is_set() for run, started in begun)
+
+        until(lambda: both() or any(s.ended.is_set() for _, s in begun), within_s=60, every_s=0.2)
+        measured = Measured()
+        while both() and not self.world.over.is_set():
+            self._window(measured, [run for run, _ in begun], pair)
+        for run, started in begun:
+            self.end(run, started, within_s=60)
+        self._judge(measured, pair)
+
+    def _busy(self, runs: list[Run]) -> tuple[float, tuple[int, ...]]:
+        before = time.monotonic()
+        books = {p.pid: sum(d.busy_ns for d in p.devices) for p in self.world.node().processes}
+        return (before + time.monotonic()) / 2, tuple(books.get(run.pid, -1) for run in runs)
+
+    def _window(self, measured: Measured, runs: list[Run], pair: tuple[int, int]) -> None:
+        since, late_s = time.time(), 0.0
+        begun_at, before = self._busy(runs)
+        while (left_s := begun_at + WINDOW_S - time.monotonic()) > 0:
+            look = time.monotonic()
+            time.sleep(min(0.05, left_s))
+            late_s = max(late_s, time.monotonic() - look - 0.05)
+        ended_at, after = self._busy(runs)
+        if min(before + after) < 0:
+            return  # one of them has just ended
+        got = [(b - a) / (ended_at - begun_at) / 1e7 for a, b in zip(before, after, strict=True)]
+        if late_s > LATE_S or sum(got) < PRESSED_PERCENT or disturbed(self.world.diary.faults(), since, time.time()):
+            measured.disturbed += 1
+            return
+        measured.errors.append(tuple(share - asked for share, asked in zip(got, pair, strict=True)))
+
+    def _judge(self, measured: Measured, pair: tuple[int, int]) -> None:
+        diary = self.world.diary
+        diary.count("shares: windows that count", len(measured.errors))
+        diary.count("shares: windows that were disturbed", measured.disturbed)
+        told = "/".join(map(str, pair))
+        errors = ", ".join("/".join(f"{points:+.1f}" for points in one) for one in measured.errors)
+        self.log(f"{told}: {len(measured.errors)} windows ({errors} points), {measured.disturbed} disturbed")
+        if (wrong := measured.wrong()) is not None:
+            diary.violation("shares are kept", f"{told}: {wrong:.1f} points off in the middle window of {errors}")

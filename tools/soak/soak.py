@@ -1,0 +1,124 @@
+"""One soak: the world, those in it, and the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from bench._report import Report, machine_facts, save
+
+from tools.soak import actors, faults, networks, remote
+from tools.soak.diary import Diary, Violation
+from tools.soak.ending import Ending
+from tools.soak.faults import Faults
+from tools.soak.judging import Judges
+from tools.soak.log import Log
+from tools.soak.machine import look
+from tools.soak.networks import Networks
+from tools.soak.operators import operators
+from tools.soak.remote import Remote
+from tools.soak.shares import Shares
+from tools.soak.world import World
+
+TITLE = "Everything together under load, with faults"
+
+
+class Soak:
+    """``seconds`` of load and faults, and then the count."""
+
+    def __init__(
+        self, *, seed: int, seconds: float, log: Path, short: bool = False, networks: bool = True, quiet: bool = False
+    ) -> None:
+        self.seed, self.seconds, self.short = seed, seconds, short
+        self.machine = look(networks=networks)
+        self.log = Log(log, quiet=quiet)
+        self.diary = Diary()
+        self.looks = 0
+
+    def run(self) -> list[Violation]:
+        """All violations."""
+        say = self.log.line
+        say("soak", f"seed {self.seed}, {self.seconds / 60:g} minutes, log {self.log.path}", aloud=True)
+        for aside in self.machine.aside:
+            say("soak", f"left out: {aside}", aloud=True)
+        world = World(self.machine, self.log, self.diary)
+        try:
+            world.make()
+            self._load(world)
+        finally:
+            world.over.set()
+            world.remove()
+        self._verdict()
+        self.log.close()
+        return self.diary.violations()
+
+    def _load(self, world: World) -> None:
+        judges = Judges(world)
+        kinds: tuple[type[actors.Actor], ...] = (*actors.KINDS, Shares, Remote, *operators())
+        more: tuple[faults.Kind, ...] = remote.FAULTS
+        if self.machine.networks:
+            kinds, more = (*kinds, Networks), (*more, *networks.FAULTS)
+        doing = [kind(world, self.seed) for kind in kinds]
+        every_s = 1.0 if self.short else 6.0
+        breaking = [
+            Faults(world, self.seed, "processes", (*faults.PROCESSES, *more), every_s=every_s),
+            Faults(world, self.seed, "cards", faults.CARDS, every_s=every_s),
+        ]
+        for one in doing:
+            one.thread.start()
+        for one in doing:
+            one.prepared.wait()
+        self.log.line("soak", f"{len(doing)} actors are there: faults begin", aloud=True)
+        later = [judges.thread, *(one.thread for one in breaking)]
+        for thread in later:
+            thread.start()
+        world.over.wait(self.seconds)
+        world.over.set()
+        self.log.line("soak", "nobody asks any more; what runs ends", aloud=True)
+        for thread in (*(one.thread for one in doing), *later):
+            thread.join()
+        self.looks = judges.looks
+        self.log.line(
+            "soak", f"the count begins: {judges.looks} looks, {judges.unanswered} without an answer", aloud=True
+        )
+        try:
+            Ending(world, judges).judge()
+        except Exception as error:
+            self.diary.violation("the soak itself works", f"the count: {error!r}")
+        if self.diary.violations():
+            for name in ("pool.log", "pool.db"):  # for whoever looks for the cause
+                self.log.path.with_suffix(f".{name}").write_bytes((world.home / name).read_bytes())
+
+    def _verdict(self) -> None:
+        for name, count in sorted(self.diary.counts().items()):
+            self.log.line("soak", f"{count:6d}  {name}", aloud=True)
+        for kind, count in sorted(self.faults().items()):
+            self.log.line("soak", f"{count:6d}  fault: {kind}", aloud=True)
+        found = self.diary.violations()
+        for one in found:
+            self.log.line("soak", f"VIOLATION {one.promise}: {one.what}", aloud=True)
+        self.log.line(
+            "soak",
+            f"{len(self.diary.runs())} runs, {len(self.diary.faults())} faults, {self.looks} looks: {len(found)} violations",
+            aloud=True,
+        )
+
+    def faults(self) -> Counter[str]:
+        return Counter(fault.kind for fault in self.diary.faults())
+
+    def save(self, directory: Path) -> None:
+        """As the measurements of the benchmarks are kept."""
+        report = Report(name="soak", title=TITLE, quick=self.short)
+        machine_facts(report)
+        report.fact("seed", str(self.seed))
+        for number, aside in enumerate(self.machine.aside):
+            report.fact(f"left out {number + 1}", aside)
+        report.add("minutes", round(self.seconds / 60, 1), "min")
+        report.add("runs", len(self.diary.runs()), "runs")
+        for name, count in sorted(self.diary.counts().items()):
+            report.add(name, count, "times")
+        for kind, count in sorted(self.faults().items()):
+            report.add(f"fault: {kind}", count, "times")
+        report.add("looks of the judges", self.looks, "looks")
+        report.add("violations", len(self.diary.violations()), "", at_most=0)
+        save(report, directory)
